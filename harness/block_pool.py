@@ -1,0 +1,82 @@
+"""KV-cache memory as arithmetic: how many fixed-size blocks each request holds.
+
+The same object in every world. The torch engine attaches tensor block ids to these counts
+(`harness/engine/kv_cache.py`); the simulator needs no ids. PagedAttention (SOSP'23) §4.
+"""
+
+from __future__ import annotations
+
+from harness.request import Request
+
+
+class BlockPool:
+    """`num_blocks` blocks of `block_tokens` tokens each, of which requests hold some."""
+
+    def __init__(self, num_blocks: int, block_tokens: int) -> None:
+        if num_blocks < 1 or block_tokens < 1:
+            raise ValueError(
+                f"a KV pool needs a block of a token at least, got {num_blocks} x {block_tokens}"
+            )
+        self.num_blocks = num_blocks
+        self.block_tokens = block_tokens
+        self.free_blocks = num_blocks
+        self.held: dict[int, int] = {}  # request_id -> blocks
+
+    @property
+    def used_blocks(self) -> int:
+        return self.num_blocks - self.free_blocks
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
+
+    def grow(self, request: Request, tokens: int) -> bool:
+        """Makes `request` hold blocks for `tokens` tokens in all. False, and no change: no room."""
+        more = self.blocks_for(tokens) - self.held.get(request.request_id, 0)
+        if more <= 0:
+            return True
+        if more > self.free_blocks:
+            return False
+        self.free_blocks -= more
+        self.held[request.request_id] = self.held.get(request.request_id, 0) + more
+        return True
+
+    def shrink(self, request: Request, tokens: int) -> None:
+        """Gives back what `request` holds beyond `tokens` tokens."""
+        less = self.held.get(request.request_id, 0) - self.blocks_for(tokens)
+        if less > 0:
+            self.held[request.request_id] -= less
+            self.free_blocks += less
+
+    def release(self, request: Request) -> None:
+        """Gives back everything that `request` holds."""
+        self.free_blocks += self.held.pop(request.request_id, 0)
+
+    def growth_steps(self, contexts: list[tuple[Request, int]], limit: int) -> int:
+        """The number of decode iterations, at most `limit`, that the free blocks allow.
+
+        `contexts` pairs each request with the tokens whose KV it needs after the first
+        iteration; every further iteration adds one token to each.
+        """
+        if self._blocks_beyond(contexts, limit) <= self.free_blocks:
+            return limit
+        low, high = 0, limit  # low fits, high does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._blocks_beyond(contexts, middle) <= self.free_blocks:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _blocks_beyond(self, contexts: list[tuple[Request, int]], steps: int) -> int:
+        held, size = self.held, self.block_tokens
+        return sum(
+            max(0, -(-(tokens + steps - 1) // size) - held.get(request.request_id, 0))
+            for request, tokens in contexts
+        )
+
+    def check(self) -> None:
+        """Raises AssertionError unless free and held blocks add up to the pool."""
+        assert 0 <= self.free_blocks <= self.num_blocks, (self.free_blocks, self.num_blocks)
+        assert all(blocks > 0 for blocks in self.held.values()), self.held
+        assert self.free_blocks + sum(self.held.values()) == self.num_blocks

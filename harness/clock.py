@@ -1,0 +1,268 @@
+"""Time: one kernel of cooperative tasks, run against virtual or wall time.
+
+System code is `async def` and waits only through a `Loop`. `VirtualLoop` jumps to the next
+timer; `WallLoop` waits for it, or for another thread to `post` something. Both are
+single-threaded, run tasks in FIFO order at equal times, and abort the whole run on the first
+exception in any task: a swallowed error must never become a data point.
+
+Knows nothing of requests, instances or metrics. Times are float seconds since the loop was made.
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from math import inf
+from typing import Any, Generic, TypeVar
+
+
+class Event:
+    """A level-triggered flag: waiting on a set event returns at once; `clear` re-arms it."""
+
+    __slots__ = ("_is_set", "_loop", "_waiters")
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._is_set = False
+        self._waiters: list[tuple[Task, int]] = []
+
+    @property
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """Wakes every waiter, in the order in which they began to wait."""
+        self._is_set = True
+        waiters, self._waiters = self._waiters, []
+        for task, wait_id in waiters:
+            if task._wait_id == wait_id:
+                self._loop._make_ready(task, True)
+
+    def clear(self) -> None:
+        self._is_set = False
+
+
+class Task:
+    """A running coroutine. `finished` is set when it returns; `result` then holds its value."""
+
+    __slots__ = ("_coro", "_wait_id", "done", "finished", "name", "result")
+
+    def __init__(self, loop: Loop, coro: Coroutine[Any, Any, Any], name: str) -> None:
+        self._coro = coro
+        self._wait_id = 0  # grows at every wake-up; a timer or waiter with an old id is stale
+        self.name = name
+        self.done = False
+        self.result: Any = None
+        self.finished = Event(loop)
+
+
+class _Wait:
+    """The only thing a task yields to the kernel: an event, a deadline, or both."""
+
+    __slots__ = ("deadline", "event")
+
+    def __init__(self, event: Event | None, deadline: float) -> None:
+        self.event = event
+        self.deadline = deadline
+
+    def __await__(self) -> Generator[_Wait, bool, bool]:
+        return (yield self)
+
+
+class Deadlock(RuntimeError):
+    """Virtual time cannot go on: tasks wait and nothing is left that could wake them."""
+
+
+class Loop:
+    """The kernel shared by both clocks. Use `VirtualLoop` or `WallLoop`."""
+
+    def __init__(self) -> None:
+        self._ready: deque[tuple[Task, bool]] = deque()
+        self._timers: list[tuple[float, int, Task, int]] = []
+        self._sequence = 0
+        self._tasks: dict[Task, None] = {}  # insertion-ordered set, so shutdown order is stable
+
+    @property
+    def now(self) -> float:
+        raise NotImplementedError
+
+    def spawn(self, coro: Coroutine[Any, Any, Any], *, name: str) -> Task:
+        """Starts `coro` at the current time, after the tasks that are already ready."""
+        task = Task(self, coro, name)
+        self._tasks[task] = None
+        self._make_ready(task, True)
+        return task
+
+    def sleep(self, seconds: float) -> Awaitable[bool]:
+        """Waits `seconds` (≥ 0); a task that sleeps 0 s goes to the back of the ready queue."""
+        if not seconds >= 0:
+            raise ValueError(f"sleep needs a time of at least 0 s, got {seconds}")
+        return _Wait(None, self.now + seconds)
+
+    def sleep_until(self, deadline: float) -> Awaitable[bool]:
+        return _Wait(None, deadline)
+
+    def wait(self, event: Event, *, until: float = inf) -> Awaitable[bool]:
+        """Waits for `event`, at most to the time `until`. False: the time came first."""
+        return _Wait(event, until)
+
+    def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
+        """Runs until `main` returns, closes every other task, and returns `main`'s result.
+
+        Any exception in any task ends the run and is raised here, with the task's name noted.
+        """
+        task = self.spawn(main, name=name)
+        try:
+            while not task.done:
+                while self._ready and not task.done:
+                    ready, value = self._ready.popleft()
+                    self._step(ready, value)
+                if not task.done:
+                    self._advance()
+        finally:
+            self._close()
+        return task.result
+
+    def _advance(self) -> None:
+        """Moves time forward until at least one task is ready."""
+        raise NotImplementedError
+
+    def _make_ready(self, task: Task, value: bool) -> None:
+        task._wait_id += 1
+        self._ready.append((task, value))
+
+    def _step(self, task: Task, value: bool) -> None:
+        try:
+            wait: _Wait = task._coro.send(value if task._wait_id > 1 else None)
+        except StopIteration as stop:
+            task.done, task.result = True, stop.value
+            del self._tasks[task]
+            task.finished.set()
+            return
+        except BaseException as error:
+            del self._tasks[task]
+            error.add_note(f"in task {task.name!r} at {self.now:.6f} s")
+            raise
+        event = wait.event
+        if event is not None:
+            if event._is_set:
+                self._make_ready(task, True)
+                return
+            event._waiters.append((task, task._wait_id))
+        if wait.deadline < inf:
+            self._sequence += 1
+            heapq.heappush(self._timers, (wait.deadline, self._sequence, task, task._wait_id))
+
+    def _fire_timers(self, up_to: float) -> None:
+        """Readies every task whose timer is due; timers overtaken by an event are dropped."""
+        timers = self._timers
+        while timers and timers[0][0] <= up_to:
+            _, _, task, wait_id = heapq.heappop(timers)
+            if task._wait_id == wait_id and not task.done:
+                self._make_ready(task, False)
+
+    def _drop_stale_timers(self) -> None:
+        timers = self._timers
+        while timers and (timers[0][2]._wait_id != timers[0][3] or timers[0][2].done):
+            heapq.heappop(timers)
+
+    def _close(self) -> None:
+        self._ready.clear()
+        while self._tasks:
+            task, _ = self._tasks.popitem()
+            task._coro.close()
+
+
+class VirtualLoop(Loop):
+    """Simulated time: jumps to the next timer, so a run takes as long as its Python code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    def _advance(self) -> None:
+        self._drop_stale_timers()
+        if not self._timers:
+            names = sorted(task.name for task in self._tasks)
+            raise Deadlock(f"no timer is left at {self._now:.6f} s; waiting: {', '.join(names)}")
+        self._now = max(self._now, self._timers[0][0])
+        self._fire_timers(self._now)
+
+
+class WallLoop(Loop):
+    """Real time (`time.monotonic`). Other threads reach the loop through `post` alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start_monotonic_s = time.monotonic()
+        self._inbox: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]]
+        self._inbox = queue.SimpleQueue()
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self.start_monotonic_s
+
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        """Thread-safe: has the loop thread call `function(*args)` as soon as it can."""
+        self._inbox.put((function, args))
+
+    def _advance(self) -> None:
+        while True:
+            self._drain_inbox()
+            self._fire_timers(self.now)
+            if self._ready:
+                return
+            self._drop_stale_timers()
+            timeout = self._timers[0][0] - self.now if self._timers else None
+            if timeout is None or timeout > 0:
+                self._wait_for_post(timeout)
+
+    def _wait_for_post(self, timeout: float | None) -> None:
+        # A bounded wait keeps Ctrl-C prompt: a lock without a time-out ignores signals.
+        try:
+            function, args = self._inbox.get(timeout=min(timeout, 0.5) if timeout else 0.5)
+        except queue.Empty:
+            return
+        function(*args)
+
+    def _drain_inbox(self) -> None:
+        while True:
+            try:
+                function, args = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            function(*args)
+
+
+T = TypeVar("T")
+
+
+class Queue(Generic[T]):
+    """An unbounded FIFO between tasks of one loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._items: deque[T] = deque()
+        self._nonempty = Event(loop)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        self._nonempty.set()
+
+    async def get(self) -> T:
+        while not self._items:
+            await self._loop.wait(self._nonempty)
+        item = self._items.popleft()
+        if not self._items:
+            self._nonempty.clear()
+        return item

@@ -1,0 +1,123 @@
+"""The devices that systems drive: models, instances, endpoints and the cluster they form.
+
+`Instance` is the seam between a policy and the three worlds: every operation is awaitable and
+time passes inside it. `Endpoint` is a server that schedules by itself (vLLM, any OpenAI-
+compatible one). Systems see nothing else: no wall clock, no metric, no hint of the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+from harness.block_pool import BlockPool
+from harness.clock import Event
+from harness.request import Batch, Request
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ModelSpec:
+    """Dimensions of a Llama/Mistral/Qwen2-family decoder, as in its Hugging Face config.json.
+
+    `path` is a directory with config.json and safetensors; None means random weights drawn
+    from `seed`, the same in every engine.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position: int
+    rope_theta: float
+    rms_norm_eps: float
+    qkv_bias: bool
+    tie_embeddings: bool
+    dtype: str  # float32, float16 or bfloat16
+    tp: int  # GPUs that one instance spans
+    path: str | None
+    seed: int
+
+    @property
+    def dtype_bytes(self) -> int:
+        return {"float32": 4, "float16": 2, "bfloat16": 2}[self.dtype]
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
+
+    @property
+    def layer_params(self) -> int:
+        """Weights of one decoder layer: attention, SwiGLU and the two norms."""
+        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
+        bias = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0
+        return (
+            attention + bias + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
+        )
+
+    @property
+    def num_params(self) -> int:
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
+        return self.num_layers * self.layer_params + embeddings + self.hidden_size
+
+    @property
+    def layer_bytes(self) -> int:
+        return self.layer_params * self.dtype_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.num_params * self.dtype_bytes
+
+
+class Instance(Protocol):
+    """One model replica on its device(s), scheduled by us."""
+
+    name: str
+    model: ModelSpec
+    kv: BlockPool
+
+    async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
+        """Runs `batch` and returns the number of iterations done (≥ 1).
+
+        With prefill chunks: one iteration. Decodes alone: iterations until the first of: a
+        request finishes; the loop's time reaches `until` at a step boundary; the pool cannot
+        hold the next iteration's tokens; the step boundary after `stop` is set.
+        The caller has grown the pool for the first iteration; `execute` grows it for further
+        ones, updates computed_tokens and generated_tokens, stamps each token into the recorder
+        and releases the blocks of a request that finishes. All layers must be loaded.
+        One `execute` at a time per instance.
+        """
+        ...
+
+    async def load(self, layers: range) -> None:
+        """Brings the weights of `layers` from host memory; a loaded layer costs nothing."""
+        ...
+
+    async def drop(self, layers: range) -> None:
+        """Frees the device memory of the weights of `layers`."""
+        ...
+
+
+class Endpoint(Protocol):
+    """A server that schedules by itself; it stamps tokens, ends and failures as they arrive."""
+
+    name: str
+    models: Sequence[str]
+
+    def submit(self, request: Request) -> None:
+        """Sends `request`; never blocks."""
+        ...
+
+
+@dataclass(slots=True)
+class Cluster:
+    """What a system has to work with. One of `instances` and `endpoints` is empty."""
+
+    models: Mapping[str, ModelSpec]  # by the name that requests carry
+    instances: Sequence[Instance]
+    endpoints: Sequence[Endpoint]

@@ -1,0 +1,51 @@
+"""From a Hydra node to an object: `_target_` names the class, its nested `Config` the fields.
+
+`instantiate` does not check types, so a node is merged into the class's dataclass first: a wrong
+type, an unknown key and a missing value all become a `UsageError` that names them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.errors import UsageError
+
+
+def build(node: DictConfig, where: str, **runtime: Any) -> Any:
+    """Builds `node._target_` as `cls(config, **runtime)`. `where` is the node's key, for errors."""
+    if "_target_" not in node:
+        raise UsageError(f"{where} has no _target_: it names no class to build")
+    values = {key: value for key, value in node.items_ex() if key != "_target_"}
+    try:
+        cls = get_class(node["_target_"])
+    except Exception as error:
+        raise UsageError(
+            f"{where}._target_={node['_target_']} cannot be imported: {error}"
+        ) from error
+    detached = OmegaConf.create(values, parent=node._get_parent())
+    return cls(typed(detached, cls.Config, where), **runtime)
+
+
+def typed(node: DictConfig, schema: type, where: str) -> Any:
+    """The dataclass `schema` filled from `node`; UsageError names the bad key and valid ones."""
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), node)
+        return OmegaConf.to_object(merged)
+    except (OmegaConfBaseException, ValueError) as error:
+        raise UsageError(f"{where}: {explain(error, schema)}") from error
+
+
+def explain(error: Exception, schema: type) -> str:
+    """One sentence: OmegaConf's message without its trailing context lines."""
+    first = str(error).splitlines()[0]
+    key = getattr(error, "full_key", None)
+    if "not in" in first:
+        return (
+            f"unknown key {key!r}; valid keys: {', '.join(field.name for field in fields(schema))}"
+        )
+    return f"{key}: {first}" if key and key not in first else first

@@ -1,0 +1,45 @@
+"""What an engine is to the harness: it picks the world's clock and brings up a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.clock import Loop
+from harness.cluster import Cluster, ModelSpec
+from harness.hardware import Hardware
+from harness.record import Recorder
+
+
+@dataclass(slots=True)
+class Experiment:
+    """What an engine needs to know of the run it serves."""
+
+    loop: Loop
+    recorder: Recorder
+    models: Mapping[str, ModelSpec]  # by the name that requests carry
+    hardware: Hardware
+    run_dir: Path  # exists; logs go here
+    seed: int
+    scheduler: Mapping[str, Any]  # the system's values, for servers that schedule by themselves
+    announce: Callable[[str], None]  # tells the user one line of start-up progress
+
+
+class Engine(Protocol):
+    """Built as `Engine(config)`. `world` is what every figure says it came from."""
+
+    world: str  # sim, torch, vllm or openai
+
+    def make_loop(self) -> Loop: ...
+
+    def start(self, experiment: Experiment) -> AbstractContextManager[Cluster]:
+        """Brings the cluster up and yields it ready; on exit, however it comes, nothing of it
+        is left running. Raises RunError with the log's tail when it does not come up."""
+        ...
+
+    def resolved(self) -> dict[str, Any]:
+        """After `start`: values the engine settled by itself, e.g. num_kv_blocks, devices."""
+        ...

@@ -1,0 +1,11 @@
+"""Errors that a user is told in one sentence, without a traceback."""
+
+from __future__ import annotations
+
+
+class UsageError(ValueError):
+    """The command asks for something that cannot be; exit status 2, nothing left on disk."""
+
+
+class RunError(RuntimeError):
+    """A run broke: an engine died, a disk is full; exit status 1, what was recorded is kept."""

@@ -1,0 +1,140 @@
+"""The token log: what every instance and endpoint stamps, and the parquet files it becomes.
+
+Stamping is cheap and shared: one segment per macro-step serves every request of its batch, and
+is expanded into per-token times only when a table is asked for. Systems never see this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.request import Request
+
+Status = Literal["scheduled", "sent", "completed", "failed", "timeout"]
+
+
+class TokenRecord:
+    """One request's log. Times are seconds on the loop's clock; None: has not happened."""
+
+    __slots__ = (
+        "error", "instance", "num_preemptions", "request", "segments", "sent_s", "status",
+    )  # fmt: skip
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.sent_s: float | None = None
+        self.status: Status = "scheduled"
+        self.error = ""
+        self.instance = ""
+        self.num_preemptions = 0
+        self.segments: list[Segment] = []
+
+    def token_times_s(self) -> npt.NDArray[np.float64]:
+        if not self.segments:
+            return np.empty(0)
+        return np.concatenate([segment.times_s() for segment in self.segments])
+
+    def chunk_tokens(self) -> npt.NDArray[np.int32]:
+        """Tokens per streamed chunk, in order; all ones where each token came by itself."""
+        if not self.segments:
+            return np.empty(0, np.int32)
+        return np.concatenate([segment.chunk_tokens() for segment in self.segments])
+
+
+class Segment:
+    """`num_tokens` tokens, one chunk each, at start_s + k·step_s + growth_s·k(k-1)/2, k = 1, 2, …
+
+    With growth_s = 0 and num_tokens = 1 it is a single token stamped at start_s + step_s.
+    """
+
+    __slots__ = ("growth_s", "num_tokens", "start_s", "step_s")
+
+    def __init__(self, start_s: float, num_tokens: int, step_s: float, growth_s: float) -> None:
+        self.start_s = start_s
+        self.num_tokens = num_tokens
+        self.step_s = step_s
+        self.growth_s = growth_s
+
+    def times_s(self) -> npt.NDArray[np.float64]:
+        k = np.arange(1, self.num_tokens + 1, dtype=np.float64)
+        return self.start_s + k * self.step_s + self.growth_s * k * (k - 1) / 2
+
+    def chunk_tokens(self) -> npt.NDArray[np.int32]:
+        return np.ones(self.num_tokens, np.int32)
+
+
+class Chunk(Segment):
+    """`num_tokens` tokens that arrived together at start_s."""
+
+    __slots__ = ()
+
+    def __init__(self, time_s: float, num_tokens: int) -> None:
+        super().__init__(time_s, num_tokens, 0.0, 0.0)
+
+    def chunk_tokens(self) -> npt.NDArray[np.int32]:
+        return np.array([self.num_tokens], np.int32)
+
+
+class Recorder:
+    """Collects a run's records; the counters are what a progress bar shows.
+
+    A request that finishes or fails is final: later stamps for it raise.
+    """
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self.records = {request.request_id: TokenRecord(request) for request in requests}
+        self.events: list[dict[str, Any]] = []
+        self.num_sent = 0
+        self.num_started = 0  # requests with a first token
+        self.num_done = 0  # completed, failed or timed out
+        self.num_failed = 0
+        self.num_tokens = 0
+        self.on_done: list[Any] = []  # callables taking the Request
+
+    def sent(self, request: Request, time_s: float) -> None:
+        record = self.records[request.request_id]
+        record.sent_s, record.status = time_s, "sent"
+        self.num_sent += 1
+
+    def segment(self, requests: Sequence[Request], segment: Segment, instance: str) -> None:
+        """Stamps the same `segment` into the log of each of `requests`."""
+        records = self.records
+        for request in requests:
+            record = records[request.request_id]
+            if not record.segments:
+                record.instance = instance
+                self.num_started += 1
+            record.segments.append(segment)
+        self.num_tokens += segment.num_tokens * len(requests)
+
+    def preempted(self, request: Request) -> None:
+        self.records[request.request_id].num_preemptions += 1
+
+    def completed(self, request: Request) -> None:
+        self._end(request, "completed", "")
+
+    def failed(self, request: Request, error: str, *, timeout: bool = False) -> None:
+        """`error` says what happened, in a sentence; a time-out is a failure by its own name."""
+        request.failed = True
+        self.num_failed += 1
+        self._end(request, "timeout" if timeout else "failed", error)
+
+    def event(self, kind: str, instance: str, start_s: float, end_s: float, **fields: Any) -> None:
+        """A device event: preempt, switch, load, drop, transfer, scale, …"""
+        row = {"kind": kind, "instance": instance, "start_s": start_s, "end_s": end_s}
+        self.events.append(row | {"fields": fields})
+
+    def _end(self, request: Request, status: Status, error: str) -> None:
+        record = self.records[request.request_id]
+        if record.status in ("completed", "failed", "timeout"):
+            raise RuntimeError(
+                f"request {request.request_id} ended twice: {record.status}, {status}"
+            )
+        record.status, record.error = status, error
+        self.num_done += 1
+        for callback in self.on_done:
+            callback(request)

@@ -1,0 +1,66 @@
+"""What travels through the system: a request and the batches it is served in.
+
+Plain data. A `Request` is what the workload asked for plus how far its service has come;
+times are not here but in the recorder, so a policy cannot read a metric.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request: `prompt_tokens` in, exactly `output_tokens` (≥ 1) out.
+
+    `computed_tokens` counts the tokens whose KV is in memory now; `generated_tokens` the output
+    tokens produced so far. A prefill is complete when every known token (prompt and generated)
+    is computed; the iteration that completes it also generates the next token.
+    """
+
+    request_id: int
+    arrival_s: float  # scheduled, seconds since the schedule's start
+    model: str
+    prompt_tokens: int
+    output_tokens: int
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    failed: bool = False
+
+    @property
+    def known_tokens(self) -> int:
+        """Tokens that a full context holds now: the prompt and what was generated."""
+        return self.prompt_tokens + self.generated_tokens
+
+    @property
+    def remaining_tokens(self) -> int:
+        return self.output_tokens - self.generated_tokens
+
+    @property
+    def finished(self) -> bool:
+        return self.generated_tokens >= self.output_tokens
+
+    @property
+    def decoding(self) -> bool:
+        """Has its whole context computed but for the newest token: one token per iteration."""
+        return self.generated_tokens > 0 and self.computed_tokens == self.known_tokens - 1
+
+
+@dataclass(slots=True)
+class Batch:
+    """One iteration's work: prefill chunks (request, tokens of it to compute) and decodes.
+
+    A request stands in one of the two lists, once. A chunk covers the next `num_tokens` of the
+    request's known tokens that are not computed yet.
+    """
+
+    chunks: list[tuple[Request, int]] = field(default_factory=list)
+    decodes: list[Request] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(n for _, n in self.chunks) + len(self.decodes)
+
+    @property
+    def requests(self) -> list[Request]:
+        return [request for request, _ in self.chunks] + self.decodes
