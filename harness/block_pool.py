@@ -6,6 +6,8 @@ The same object in every world. The torch engine attaches tensor block ids to th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.request import Request
 
 
@@ -51,28 +53,28 @@ class BlockPool:
         """Gives back everything that `request` holds."""
         self.free_blocks += self.held.pop(request.request_id, 0)
 
-    def growth_steps(self, contexts: list[tuple[Request, int]], limit: int) -> int:
-        """The number of decode iterations, at most `limit`, that the free blocks allow.
+    def growth_steps(self, decodes: Sequence[Request], limit: int) -> int:
+        """How many decode iterations, at most `limit`, the pool can hold.
 
-        `contexts` pairs each request with the tokens whose KV it needs after the first
-        iteration; every further iteration adds one token to each.
+        Iteration i needs blocks for `computed_tokens` + i tokens of every request. At least the
+        first fits: the caller has grown the pool for it.
         """
-        if self._blocks_beyond(contexts, limit) <= self.free_blocks:
-            return limit
-        low, high = 0, limit  # low fits, high does not
+        if limit <= 1 or len(decodes) * self.blocks_for(limit) <= self.free_blocks:
+            return limit  # every request could take ceil(limit / block) more, and does not
+        low, high = 1, limit + 1  # low fits, high is not known to or is out of reach
         while high - low > 1:
             middle = (low + high) // 2
-            if self._blocks_beyond(contexts, middle) <= self.free_blocks:
+            if self._blocks_to_grow(decodes, middle) <= self.free_blocks:
                 low = middle
             else:
                 high = middle
         return low
 
-    def _blocks_beyond(self, contexts: list[tuple[Request, int]], steps: int) -> int:
+    def _blocks_to_grow(self, decodes: Sequence[Request], steps: int) -> int:
         held, size = self.held, self.block_tokens
         return sum(
-            max(0, -(-(tokens + steps - 1) // size) - held.get(request.request_id, 0))
-            for request, tokens in contexts
+            max(0, -(-(request.computed_tokens + steps) // size) - held.get(request.request_id, 0))
+            for request in decodes
         )
 
     def check(self) -> None:

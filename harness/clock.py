@@ -5,7 +5,7 @@ timer; `WallLoop` waits for it, or for another thread to `post` something. Both 
 single-threaded, run tasks in FIFO order at equal times, and abort the whole run on the first
 exception in any task: a swallowed error must never become a data point.
 
-Knows nothing of requests, instances or metrics. Times are float seconds since the loop was made.
+Knows nothing of requests, instances or metrics. Times are float seconds since `run` began.
 """
 
 from __future__ import annotations
@@ -208,6 +208,11 @@ class WallLoop(Loop):
     @property
     def now(self) -> float:
         return time.monotonic() - self.start_monotonic_s
+
+    def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
+        """As `Loop.run`; time 0 is now, whatever was set up before."""
+        self.start_monotonic_s = time.monotonic()
+        return super().run(main, name=name)
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
         """Thread-safe: has the loop thread call `function(*args)` as soon as it can."""

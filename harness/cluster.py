@@ -7,13 +7,15 @@ compatible one). Systems see nothing else: no wall clock, no metric, no hint of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
 from harness.block_pool import BlockPool
 from harness.clock import Event
+from harness.errors import UsageError
+from harness.hardware import Hardware
 from harness.request import Batch, Request
 
 
@@ -22,7 +24,7 @@ class ModelSpec:
     """Dimensions of a Llama/Mistral/Qwen2-family decoder, as in its Hugging Face config.json.
 
     `path` is a directory with config.json and safetensors; None means random weights drawn
-    from `seed`, the same in every engine.
+    from `seed`.
     """
 
     name: str
@@ -94,6 +96,14 @@ class Instance(Protocol):
         """
         ...
 
+    def evict(self, request: Request) -> None:
+        """Gives up the KV of `request`: its blocks are free and nothing of it is computed.
+
+        Preemption by recompute (PagedAttention §4.5): its tokens so far are kept, and computing
+        them again brings it back. Not while it is part of a running `execute`.
+        """
+        ...
+
     async def load(self, layers: range) -> None:
         """Brings the weights of `layers` from host memory; a loaded layer costs nothing."""
         ...
@@ -116,8 +126,26 @@ class Endpoint(Protocol):
 
 @dataclass(slots=True)
 class Cluster:
-    """What a system has to work with. One of `instances` and `endpoints` is empty."""
+    """What a system has to work with. At most one of `instances` and `endpoints` has members."""
 
     models: Mapping[str, ModelSpec]  # by the name that requests carry
     instances: Sequence[Instance]
     endpoints: Sequence[Endpoint]
+    answer: Callable[[Request], None]  # the whole answer now, from no device: the null system's
+
+
+def models_of_instances(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[ModelSpec]:
+    """The model of each instance that `hardware` has room for: instance i serves model i mod m.
+
+    Raises UsageError where there are fewer instances than models.
+    """
+    specs = list(models.values())
+    num_instances = hardware.num_devices // max(spec.tp for spec in specs)
+    if num_instances < len(specs):
+        raise UsageError(
+            f"{len(specs)} models need at least {len(specs)} instances of "
+            f"{max(spec.tp for spec in specs)} devices, but hardware={hardware.name} has "
+            f"{hardware.num_devices} devices; raise hardware.num_devices, or set "
+            "workload.models.kind=single to send all requests to one model"
+        )
+    return [specs[i % len(specs)] for i in range(num_instances)]

@@ -17,18 +17,19 @@ from harness.errors import UsageError
 
 
 def build(node: DictConfig, where: str, **runtime: Any) -> Any:
-    """Builds `node._target_` as `cls(config, **runtime)`. `where` is the node's key, for errors."""
+    """Builds `node._target_` as `cls(config, **runtime)`. `where` is the node's key, for errors.
+
+    Interpolations in `node` are resolved; the node itself is not changed.
+    """
     if "_target_" not in node:
         raise UsageError(f"{where} has no _target_: it names no class to build")
-    values = {key: value for key, value in node.items_ex() if key != "_target_"}
     try:
         cls = get_class(node["_target_"])
     except Exception as error:
-        raise UsageError(
-            f"{where}._target_={node['_target_']} cannot be imported: {error}"
-        ) from error
-    detached = OmegaConf.create(values, parent=node._get_parent())
-    return cls(typed(detached, cls.Config, where), **runtime)
+        target = node["_target_"]
+        raise UsageError(f"{where}._target_={target} cannot be imported: {error}") from error
+    values = {key: value for key, value in node.items() if key != "_target_"}
+    return cls(typed(OmegaConf.create(values), cls.Config, where), **runtime)
 
 
 def typed(node: DictConfig, schema: type, where: str) -> Any:
@@ -45,7 +46,6 @@ def explain(error: Exception, schema: type) -> str:
     first = str(error).splitlines()[0]
     key = getattr(error, "full_key", None)
     if "not in" in first:
-        return (
-            f"unknown key {key!r}; valid keys: {', '.join(field.name for field in fields(schema))}"
-        )
+        valid = ", ".join(field.name for field in fields(schema))
+        return f"unknown key {key!r}; valid keys: {valid}"
     return f"{key}: {first}" if key and key not in first else first

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness.clock import Loop
-from harness.cluster import Cluster, ModelSpec
+from harness.cluster import Cluster, Endpoint, Instance, ModelSpec
 from harness.hardware import Hardware
-from harness.record import Recorder
+from harness.record import Chunk, Recorder
+from harness.request import Request
 
 
 @dataclass(slots=True)
@@ -27,6 +28,17 @@ class Experiment:
     scheduler: Mapping[str, Any]  # the system's values, for servers that schedule by themselves
     announce: Callable[[str], None]  # tells the user one line of start-up progress
 
+    def cluster(
+        self, *, instances: Sequence[Instance] = (), endpoints: Sequence[Endpoint] = ()
+    ) -> Cluster:
+        return Cluster(self.models, instances, endpoints, self._answer)
+
+    def _answer(self, request: Request) -> None:
+        """All of `request`'s tokens, in one chunk, now."""
+        self.recorder.segment([request], Chunk(self.loop.now, request.output_tokens), "none")
+        request.generated_tokens = request.output_tokens
+        self.recorder.completed(request)
+
 
 class Engine(Protocol):
     """Built as `Engine(config)`. `world` is what every figure says it came from."""
@@ -40,6 +52,6 @@ class Engine(Protocol):
         is left running. Raises RunError with the log's tail when it does not come up."""
         ...
 
-    def resolved(self) -> dict[str, Any]:
+    def resolved(self) -> Mapping[str, Any]:
         """After `start`: values the engine settled by itself, e.g. num_kv_blocks, devices."""
         ...

@@ -96,9 +96,10 @@ class Recorder:
         self.on_done: list[Any] = []  # callables taking the Request
 
     def sent(self, request: Request, time_s: float) -> None:
+        """A driver that writes to a socket later stamps it again, with the later time."""
         record = self.records[request.request_id]
+        self.num_sent += record.status == "scheduled"
         record.sent_s, record.status = time_s, "sent"
-        self.num_sent += 1
 
     def segment(self, requests: Sequence[Request], segment: Segment, instance: str) -> None:
         """Stamps the same `segment` into the log of each of `requests`."""

@@ -1,0 +1,82 @@
+"""engine=sim: a virtual cluster of the hardware profile's devices, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from harness.block_pool import BlockPool
+from harness.clock import Loop, VirtualLoop
+from harness.cluster import Cluster, ModelSpec, models_of_instances
+from harness.engine_api import Experiment
+from harness.errors import UsageError
+from harness.hardware import Hardware
+from harness.sim.cost import CostModel
+from harness.sim.instance import SimInstance
+
+
+class SimEngine:
+    world = "sim"
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        block_tokens: int
+        num_kv_blocks: int | None  # null: what the memory budget leaves
+        memory_utilization: float  # share of a device's memory for weights, activations and KV
+        activation_reserve_bytes: int  # per device
+
+    def __init__(self, config: Config) -> None:
+        if not 0 < config.memory_utilization <= 1:
+            raise UsageError(
+                f"engine.memory_utilization must be in (0, 1], got {config.memory_utilization}"
+            )
+        self._config = config
+        self._resolved: dict[str, Any] = {}
+
+    def make_loop(self) -> Loop:
+        return VirtualLoop()
+
+    @contextmanager
+    def start(self, experiment: Experiment) -> Iterator[Cluster]:
+        hardware = experiment.hardware
+        instances = []
+        blocks: dict[str, int] = {}
+        for i, model in enumerate(models_of_instances(experiment.models, hardware)):
+            blocks[model.name] = self._kv_blocks(model, hardware)
+            instances.append(
+                SimInstance(
+                    name=f"sim-{i}",
+                    model=model,
+                    kv=BlockPool(blocks[model.name], self._config.block_tokens),
+                    cost=CostModel(model, hardware),
+                    loop=experiment.loop,
+                    recorder=experiment.recorder,
+                )
+            )
+        self._resolved = {
+            "num_instances": len(instances),
+            "block_tokens": self._config.block_tokens,
+            "num_kv_blocks": blocks,
+        }
+        yield experiment.cluster(instances=instances)
+
+    def _kv_blocks(self, model: ModelSpec, hardware: Hardware) -> int:
+        """Blocks that fit beside the weights, split over the model's devices."""
+        if self._config.num_kv_blocks is not None:
+            return self._config.num_kv_blocks
+        usable = hardware.memory_bytes * self._config.memory_utilization
+        free = (usable - self._config.activation_reserve_bytes) * model.tp - model.weight_bytes
+        blocks = int(free // (model.kv_bytes_per_token * self._config.block_tokens))
+        if blocks < 1:
+            raise UsageError(
+                f"model={model.name} (weights {model.weight_bytes / 2**30:.1f} GiB, tp {model.tp}) "
+                f"leaves no memory for KV on hardware={hardware.name} "
+                f"({hardware.memory_bytes / 2**30:.0f} GiB a device); use more devices (model.tp) "
+                "or another profile"
+            )
+        return blocks
+
+    def resolved(self) -> Mapping[str, Any]:
+        return self._resolved

@@ -1,0 +1,178 @@
+"""vLLM's scheduler as a policy: FCFS continuous batching over paged KV, chunked prefill, and
+preemption by recompute. The semantics are those of vLLM's V1 scheduler (v0.32,
+vllm/v1/core/sched/scheduler.py): one token budget per iteration, running requests first, in
+order; then waiting ones as far as budget, `max_num_seqs` and free blocks go.
+
+With engine=vllm the servers schedule by themselves and only the dispatch below is ours.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from harness.block_pool import BlockPool
+from harness.clock import Event, Loop
+from harness.cluster import Cluster, Instance
+from harness.request import Batch, Request
+
+
+@dataclass(kw_only=True, slots=True)
+class Limits:
+    max_num_seqs: int  # requests running at once
+    max_num_batched_tokens: int  # tokens of one iteration
+    enable_chunked_prefill: bool
+
+
+def schedule_iteration(
+    running: list[Request],
+    waiting: deque[Request],
+    kv: BlockPool,
+    limits: Limits,
+    evict: Callable[[Request], None],
+) -> Batch:
+    """The next iteration's batch; empty when nothing can run.
+
+    Grows `kv` for everything in the batch and moves requests between `waiting` and `running`.
+    Where a running request needs a block and none is free, the last of `running` is preempted:
+    `evict` frees its blocks, and it waits at the head of the queue to be recomputed.
+    """
+    batch = Batch()
+    budget = limits.max_num_batched_tokens
+    num_preempted = index = 0
+    while index < len(running) and budget > 0:
+        request = running[index]
+        tokens = min(request.known_tokens - request.computed_tokens, budget)
+        while not kv.grow(request, request.computed_tokens + tokens):
+            victim = running.pop()
+            evict(victim)
+            waiting.appendleft(victim)
+            num_preempted += 1
+            if victim is request:
+                break
+        else:
+            _add(batch, request, tokens)
+            budget -= tokens
+            index += 1
+    if not num_preempted:
+        _admit(running, waiting, kv, limits, batch, budget)
+    return batch
+
+
+def _admit(
+    running: list[Request],
+    waiting: deque[Request],
+    kv: BlockPool,
+    limits: Limits,
+    batch: Batch,
+    budget: int,
+) -> None:
+    """Admits from the head of `waiting`; the first that does not fit stops it (FCFS)."""
+    while waiting and budget > 0 and len(running) < limits.max_num_seqs:
+        request = waiting[0]
+        tokens = request.known_tokens
+        if tokens > budget and not limits.enable_chunked_prefill:
+            return
+        tokens = min(tokens, budget)
+        if not kv.grow(request, tokens):
+            return
+        running.append(waiting.popleft())
+        _add(batch, request, tokens)
+        budget -= tokens
+
+
+def _add(batch: Batch, request: Request, tokens: int) -> None:
+    if request.decoding:
+        batch.decodes.append(request)
+    else:
+        batch.chunks.append((request, tokens))
+
+
+class Backend(Protocol):
+    """What a request is dispatched to: a replica scheduled by us, or a server by itself."""
+
+    @property
+    def name(self) -> str: ...
+
+    def submit(self, request: Request) -> None: ...
+
+
+class Replica:
+    """One instance with its queues, served by `schedule_iteration`."""
+
+    def __init__(self, instance: Instance, loop: Loop, limits: Limits) -> None:
+        self._instance = instance
+        self._loop = loop
+        self._limits = limits
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._wake = Event(loop)
+        self.name = instance.name
+        self.model = instance.model
+
+    def submit(self, request: Request) -> None:
+        self._waiting.append(request)
+        self._wake.set()
+
+    async def serve(self) -> None:
+        instance, wake = self._instance, self._wake
+        while True:
+            wake.clear()
+            batch = schedule_iteration(
+                self._running, self._waiting, instance.kv, self._limits, self._preempt
+            )
+            if not batch.chunks and not batch.decodes:
+                await self._loop.wait(wake)
+                continue
+            # An arrival can be admitted at once only if none waits before it and a seat is free.
+            admits = not self._waiting and len(self._running) < self._limits.max_num_seqs
+            await instance.execute(batch, stop=wake if admits or wake.is_set else None)
+            if any(request.finished for request in self._running):
+                self._running = [r for r in self._running if not r.finished]
+
+    def _preempt(self, request: Request) -> None:
+        self._instance.evict(request)
+        self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
+
+
+class VllmSystem:
+    """Replicas behind a dispatcher. Requests of a model go to the instances that serve it."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        max_num_seqs: int
+        max_num_batched_tokens: int
+        enable_chunked_prefill: bool
+        dispatch: Literal["round_robin"]
+
+    def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
+        limits = Limits(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_chunked_prefill=config.enable_chunked_prefill,
+        )
+        self._loop = loop
+        self._replicas = [Replica(instance, loop, limits) for instance in cluster.instances]
+        self._backends: dict[str, Sequence[Backend]] = {
+            name: [
+                r for r, i in zip(self._replicas, cluster.instances, strict=True) if i.model is m
+            ]
+            or [endpoint for endpoint in cluster.endpoints if name in endpoint.models]
+            for name, m in cluster.models.items()
+        }
+        for name, backends in self._backends.items():
+            if not backends:
+                raise ValueError(f"no instance serves model {name!r}")
+        self._next = dict.fromkeys(self._backends, 0)
+
+    def submit(self, request: Request) -> None:
+        backends = self._backends[request.model]
+        backends[self._next[request.model] % len(backends)].submit(request)
+        self._next[request.model] += 1
+
+    async def serve(self) -> None:
+        for replica in self._replicas:
+            self._loop.spawn(replica.serve(), name=replica.name)
+        await self._loop.wait(Event(self._loop))
