@@ -91,6 +91,7 @@ class Recorder:
         self.num_sent = 0
         self.num_started = 0  # requests with a first token
         self.num_done = 0  # completed, failed or timed out
+        self.num_started_done = 0  # those of num_started that are done
         self.num_failed = 0
         self.num_tokens = 0
         self.on_done: list[Any] = []  # callables taking the Request
@@ -137,5 +138,6 @@ class Recorder:
             )
         record.status, record.error = status, error
         self.num_done += 1
+        self.num_started_done += bool(record.segments)
         for callback in self.on_done:
             callback(request)

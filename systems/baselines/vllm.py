@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from harness.block_pool import BlockPool
 from harness.clock import Event, Loop
@@ -138,14 +138,13 @@ class Replica:
 
 
 class VllmSystem:
-    """Replicas behind a dispatcher. Requests of a model go to the instances that serve it."""
+    """Replicas behind a round-robin dispatcher over the instances that serve a request's model."""
 
     @dataclass(kw_only=True, slots=True)
     class Config:
         max_num_seqs: int
         max_num_batched_tokens: int
         enable_chunked_prefill: bool
-        dispatch: Literal["round_robin"]
 
     def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
         limits = Limits(

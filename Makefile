@@ -1,0 +1,49 @@
+# make demo   install what is missing, then one real run on this machine
+# make test   install what is missing, then lint, types and tests
+# make bench  our engine's output tokens/s beside vLLM's and Hugging Face generate's
+#
+# CUDA machines get requirements/cuda.txt, others requirements/cpu.txt. Where pip does not find
+# torch's CPU build by itself, point TORCH_INDEX at PyTorch's wheel index for CPU builds:
+#   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+KIND ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
+VENV := .venv
+PY := $(VENV)/bin/python
+LIST := requirements/$(KIND).txt
+STAMP := $(VENV)/.installed-$(KIND)
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet $(if $(filter cpu,$(KIND)),--no-deps)
+
+.PHONY: help setup demo test check tests bench clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
+
+setup: $(STAMP)
+
+$(STAMP): $(LIST)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, found " + sys.version.split()[0])'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo "installing $(LIST) into $(VENV) (a minute or two)"
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r $(LIST)
+	@touch $@
+
+demo: setup
+	$(PY) -m harness +experiment=demo
+
+test: check tests
+
+check: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+tests: setup
+	$(PY) -m pytest
+
+bench: setup
+	$(PY) -m tests.benchmarks.bench_engine
+
+clean:
+	rm -rf $(VENV) results/runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

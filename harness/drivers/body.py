@@ -1,0 +1,51 @@
+"""Request bodies of the OpenAI APIs: random prompts of a given length, the same in every run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.cluster import ModelSpec
+from harness.prompts import FIRST_ID, prompt_ids
+from harness.request import Request
+
+# One token each in the byte-pair vocabularies in use, with the space before it.
+TEXT = (
+    "the of and to in is that for it as was with be by on not he his but at are this have from or "
+    "had an they which one you were her all she there would their we him been has when who will "
+    "more no if out so said what up its about into than them can only other new some could time"
+)
+WORDS = TEXT.split()
+
+
+def completion_body(
+    models: Mapping[str, ModelSpec], name: str | None, seed: int, extra: Mapping[str, Any]
+) -> Callable[[Request], bytes]:
+    """For /completions, with the prompt as token ids. `name`: asked for instead of the
+    request's own model name."""
+
+    def body(request: Request) -> bytes:
+        ids = prompt_ids(request, models[request.model].vocab_size, seed)
+        return _encode({"prompt": ids}, request, name, extra)
+
+    return body
+
+
+def chat_body(name: str | None, seed: int, extra: Mapping[str, Any]) -> Callable[[Request], bytes]:
+    """For /chat/completions: as many short words as the prompt has tokens. The server's chat
+    template and tokenizer decide how many tokens that really is."""
+
+    def body(request: Request) -> bytes:
+        ids = prompt_ids(request, FIRST_ID + len(WORDS), seed)
+        text = " ".join(WORDS[i - FIRST_ID] for i in ids)
+        return _encode({"messages": [{"role": "user", "content": text}]}, request, name, extra)
+
+    return body
+
+
+def _encode(
+    prompt: dict[str, Any], request: Request, name: str | None, extra: Mapping[str, Any]
+) -> bytes:
+    fields = {"model": name or request.model, "max_tokens": request.output_tokens, "stream": True}
+    return json.dumps(prompt | fields | dict(extra)).encode()

@@ -1,0 +1,111 @@
+"""One server process: its log, its death noticed, its end for certain.
+
+Every server runs under `keeper.py`, tied to this process by a pipe. Knows nothing of HTTP or of
+what the server serves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+KEEPER = Path(__file__).with_name("keeper.py")
+GRACE_S = 10.0  # between asking a server to end and killing it; vLLM takes 1 to 2
+TAIL_BYTES = 16384
+
+LOG_PREFIX = re.compile(r"^(\(\w+ pid=\d+\) )?(\w+ [\d-]+ [\d:]+ \[\S+:\d+\] ?)?\s*")
+ROOT_CAUSE = re.compile(r"^[\w.]*(Error|Exception): .+")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that were free a moment ago, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for held in sockets:
+            held.bind(("127.0.0.1", 0))
+        return [int(held.getsockname()[1]) for held in sockets]
+    finally:
+        for held in sockets:
+            held.close()
+
+
+class Server:
+    """Started by the constructor; `stop` ends it and everything it started."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], log_path: Path
+    ) -> None:
+        self.name = name
+        self.log_path = log_path
+        self._stopping = False
+        with log_path.open("wb") as log:
+            self._keeper = subprocess.Popen(
+                [sys.executable, str(KEEPER), str(GRACE_S), *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **env},
+                start_new_session=True,  # Ctrl-C is for the harness; it ends the servers in order
+            )
+
+    @property
+    def keeper_pid(self) -> int:
+        """Parent of the server's main process."""
+        return self._keeper.pid
+
+    @property
+    def running(self) -> bool:
+        return self._keeper.poll() is None
+
+    def watch(self, on_death: Callable[[], None]) -> None:
+        """Has another thread call `on_death` when the server ends before `stop`."""
+
+        def wait() -> None:
+            self._keeper.wait()
+            if not self._stopping:
+                on_death()
+
+        threading.Thread(target=wait, name=f"watch {self.name}", daemon=True).start()
+
+    def ask_to_stop(self) -> None:
+        """Returns at once, so that several servers can end side by side; `stop` waits."""
+        self._stopping = True
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.close()
+
+    def stop(self) -> None:
+        """Returns when the server and all its processes are gone."""
+        self.ask_to_stop()
+        try:
+            self._keeper.wait(4 * GRACE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._keeper.pid, signal.SIGKILL)
+            self._keeper.wait()
+
+    def obituary(self) -> str:
+        """How the server ended and what its log says: the likely cause, and the last lines."""
+        status = self._keeper.wait()
+        killed = f"killed by {signal.Signals(status - 128).name}" if status > 128 else ""
+        how = killed or f"exit code {status}"
+        log = self.log_path.read_text(errors="replace").splitlines()
+        lines = [LOG_PREFIX.sub("", line) for line in log if " WARNING " not in line]
+        cause = next((line for line in lines if ROOT_CAUSE.match(line)), None)
+        parts = [f"{self.name} ended ({how}); its log is {self.log_path}"]
+        if cause:
+            parts.append(f"first error: {cause}")
+        return "\n".join([*parts, "last lines:", *(f"  {line}" for line in lines[-15:])])
+
+    def last_line(self) -> str:
+        """The newest line of the log that says something, without its prefix."""
+        with self.log_path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            tail = log.read().decode(errors="replace").splitlines()
+        messages = (LOG_PREFIX.sub("", line) for line in reversed(tail))
+        return next((message for message in messages if re.search(r"\w{3}", message)), "")

@@ -1,0 +1,199 @@
+"""engine=vllm: real vLLM OpenAI servers on this machine, one per instance, replayed over HTTP.
+
+Starts them, warms them up, reads back what they settled on, and hands out their endpoints. What
+they do inside is their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from harness.clock import Loop, WallLoop
+from harness.cluster import Cluster, ModelSpec, models_of_instances
+from harness.drivers import vllm_command
+from harness.drivers.body import completion_body
+from harness.drivers.fleet import OPENER, Member, Plan, running, watch
+from harness.drivers.http_endpoint import HttpEndpoint, IoThread, Target
+from harness.engine_api import Experiment
+from harness.errors import RunError
+from harness.files import write_text
+from harness.prompts import FIRST_ID
+
+# Exactly the asked number of tokens, and the running usage in each event: exact token counts.
+REQUEST_FIELDS = {
+    "temperature": 0,
+    "ignore_eos": True,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+}
+WARMUP_PROMPT_TOKENS = 32
+WARMUP_OUTPUT_TOKENS = 8
+ASK_TIMEOUT_S = 120.0  # of one question outside the run; a first answer may compile kernels
+
+
+class VllmEngine:
+    world = "vllm"
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        num_kv_blocks: int | None  # per instance; null: what fits
+        block_tokens: int | None  # null: vLLM's choice, 16 on a GPU and 128 on a CPU
+        gpu_memory_utilization: float  # of a GPU's memory: weights, activations and KV
+        cpu_kv_cache_bytes: int  # per instance on hardware.device=cpu
+        enable_prefix_caching: bool
+        load_format: str  # of models without a path
+        request_timeout_s: float  # from sending to the stream's end
+        start_timeout_s: float
+        extra_args: list[str]  # appended to every server's command line
+        extra_env: dict[str, str]
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._resolved: dict[str, Any] = {}
+
+    def make_loop(self) -> Loop:
+        return WallLoop()
+
+    @contextmanager
+    def start(self, experiment: Experiment) -> Iterator[Cluster]:
+        loop = experiment.loop
+        assert isinstance(loop, WallLoop)
+        names = list(experiment.models)
+        specs = models_of_instances(experiment.models, experiment.hardware)
+        served = [names[i % len(names)] for i in range(len(specs))]
+        plans = self._plans(experiment, specs, served)
+        with running(plans, self._config.start_timeout_s, experiment.announce) as members:
+            for member, name in zip(members, served, strict=True):
+                _warm_up(member, name)
+            self._resolved = _resolved(members, served)
+            watch(members, loop)
+            with IoThread() as io:
+                yield experiment.cluster(
+                    endpoints=[
+                        HttpEndpoint(
+                            member.plan.name,
+                            [name],
+                            self._target(member, experiment),
+                            io=io,
+                            loop=loop,
+                            recorder=experiment.recorder,
+                        )
+                        for member, name in zip(members, served, strict=True)
+                    ]
+                )
+
+    def resolved(self) -> Mapping[str, Any]:
+        return self._resolved
+
+    def _plans(
+        self, experiment: Experiment, specs: list[ModelSpec], served: list[str]
+    ) -> list[Plan]:
+        config, run_dir = self._config, experiment.run_dir
+        logs = run_dir / "logs"
+        logs.mkdir(exist_ok=True)
+        more = [
+            *vllm_command.scheduler_flags(experiment.scheduler),
+            *self._memory_flags(experiment.hardware.device == "cpu"),
+            *vllm_command.flag("enable_prefix_caching", config.enable_prefix_caching),
+            *config.extra_args,
+        ]
+        places = vllm_command.placements(len(specs), max(s.tp for s in specs), os.environ)
+        plans = []
+        for i, (spec, name, place) in enumerate(zip(specs, served, places, strict=True)):
+            model = vllm_command.model_flags(spec, name, run_dir / "models", config.load_format)
+            plans.append(
+                Plan(
+                    name=f"vllm-{i}",
+                    command=partial(vllm_command.server_command, model_flags=model, more=more),
+                    env={**vllm_command.ENVIRONMENT, **place, **config.extra_env},
+                    log_path=logs / f"vllm-{i}.log",
+                )
+            )
+        return plans
+
+    def _memory_flags(self, on_cpu: bool) -> list[str]:
+        config, flag = self._config, vllm_command.flag
+        flags = flag("block_size", config.block_tokens)
+        flags += flag("num_gpu_blocks_override", config.num_kv_blocks)
+        if on_cpu:  # vLLM's own measure, a share of all memory, fails where others use some
+            return flags + flag("kv_cache_memory_bytes", config.cpu_kv_cache_bytes)
+        return flags + flag("gpu_memory_utilization", config.gpu_memory_utilization)
+
+    def _target(self, member: Member, experiment: Experiment) -> Target:
+        return Target(
+            url=f"{member.url}/v1/completions",
+            headers={"Content-Type": "application/json"},
+            body=completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS),
+            timeout_s=self._config.request_timeout_s,
+            allow_early_end=False,
+        )
+
+
+def _warm_up(member: Member, served_name: str) -> None:
+    """One answer before the clock starts: it pays for lazy set-up, and proves that one comes."""
+    body = {
+        "model": served_name,
+        "prompt": list(range(FIRST_ID, FIRST_ID + WARMUP_PROMPT_TOKENS)),
+        "max_tokens": WARMUP_OUTPUT_TOKENS,
+        "ignore_eos": True,
+    }
+    tokens = _ask(member, "/v1/completions", body)["usage"]["completion_tokens"]
+    if tokens != WARMUP_OUTPUT_TOKENS:
+        raise RunError(
+            f"{member.plan.name} answered the warm-up request with {tokens} tokens instead of "
+            f"{WARMUP_OUTPUT_TOKENS}"
+        )
+
+
+def _resolved(members: list[Member], served: list[str]) -> dict[str, Any]:
+    """What each server settled on, from its own account; the whole of it beside its log."""
+    servers: dict[str, Any] = {}
+    for member, name in zip(members, served, strict=True):
+        info = _ask(member, "/server_info?config_format=json")
+        write_text(member.plan.log_path.with_suffix(".config.json"), json.dumps(info, indent=2))
+        config = info["vllm_config"]
+        scheduler, cache = config["scheduler_config"], config["cache_config"]
+        servers[member.plan.name] = {
+            "model": name,
+            "num_kv_blocks": cache["num_gpu_blocks"],
+            "block_tokens": cache["block_size"],
+            "max_num_seqs": scheduler["max_num_seqs"],
+            "max_num_batched_tokens": scheduler["max_num_batched_tokens"],
+            "enable_chunked_prefill": scheduler["enable_chunked_prefill"],
+            "enable_prefix_caching": cache["enable_prefix_caching"],
+            "async_scheduling": scheduler["async_scheduling"],
+            "max_model_len": config["model_config"]["max_model_len"],
+            "dtype": config["model_config"]["dtype"].removeprefix("torch."),
+            "device": config["device_config"]["device"],
+            "start_s": member.ready_s,
+        }
+    return {
+        "vllm_version": _ask(members[0], "/version")["version"],
+        "num_instances": len(members),
+        "block_tokens": next(iter(servers.values()))["block_tokens"],
+        "num_kv_blocks": {server["model"]: server["num_kv_blocks"] for server in servers.values()},
+        "servers": servers,
+    }
+
+
+def _ask(member: Member, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """A JSON answer, to a GET or, with a body, a POST."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    question = urllib.request.Request(member.url + path, data, headers)
+    try:
+        with OPENER.open(question, timeout=ASK_TIMEOUT_S) as answer:
+            return json.load(answer)
+    except (urllib.error.URLError, OSError) as error:
+        said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
+        raise RunError(
+            f"{member.plan.name} did not answer {path}: {error} {said[:200]}; its log is "
+            f"{member.plan.log_path}"
+        ) from error

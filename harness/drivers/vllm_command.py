@@ -1,0 +1,150 @@
+"""How a vLLM server is asked for: its command line, its environment, its model directory.
+
+Pure but for writing the model's config.json. Flags and variables are those of vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.cluster import ModelSpec
+from harness.errors import UsageError
+from harness.files import write_text
+
+# What of a system's values vLLM's own scheduler understands; other keys are not its business.
+SCHEDULER_FLAGS = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_num_partial_prefills",
+    "max_long_partial_prefills",
+    "long_prefill_token_threshold",
+    "scheduling_policy",
+    "scheduler_cls",
+    "enable_chunked_prefill",
+    "async_scheduling",
+)
+
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # /server_info, to read resolved values back; loopback only
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def flag(name: str, value: Any) -> list[str]:
+    """`max_num_seqs=64` as `--max-num-seqs 64`; a bool as `--name` or `--no-name`; None as []."""
+    dashed = name.replace("_", "-")
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{dashed}" if value else f"--no-{dashed}"]
+    return [f"--{dashed}", str(value)]
+
+
+def scheduler_flags(scheduler: Mapping[str, Any]) -> list[str]:
+    return [
+        word
+        for name in SCHEDULER_FLAGS
+        if name in scheduler
+        for word in flag(name, scheduler[name])
+    ]
+
+
+def server_command(port: int, model_flags: Sequence[str], more: Sequence[str]) -> list[str]:
+    return [
+        sys.executable,
+        *("-m", "vllm.entrypoints.openai.api_server"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        "--disable-uvicorn-access-log",
+        *model_flags,
+        *more,
+    ]
+
+
+def model_flags(spec: ModelSpec, served_name: str, models_dir: Path, load_format: str) -> list[str]:
+    """Serves `spec.path` as it is, or random weights of `spec`'s shape without a tokenizer."""
+    flags = ["--served-model-name", served_name, "--dtype", spec.dtype]
+    flags += ["--tensor-parallel-size", str(spec.tp), "--seed", str(spec.seed)]
+    if spec.path is not None:
+        return [*flags, "--model", spec.path]
+    directory = models_dir / spec.name
+    directory.mkdir(parents=True, exist_ok=True)
+    write_text(directory / "config.json", json.dumps(hf_config(spec), indent=2))
+    return [
+        *flags,
+        "--model",
+        str(directory),
+        "--load-format",
+        load_format,
+        "--skip-tokenizer-init",
+    ]
+
+
+def hf_config(spec: ModelSpec) -> dict[str, Any]:
+    """A Hugging Face config.json; Qwen2 is Llama with biases on q, k and v."""
+    family = "qwen2" if spec.qkv_bias else "llama"
+    return {
+        "architectures": ["Qwen2ForCausalLM" if spec.qkv_bias else "LlamaForCausalLM"],
+        "model_type": family,
+        "hidden_act": "silu",
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "vocab_size": spec.vocab_size,
+        "max_position_embeddings": spec.max_position,
+        "rope_theta": spec.rope_theta,
+        "rms_norm_eps": spec.rms_norm_eps,
+        "tie_word_embeddings": spec.tie_embeddings,
+        "torch_dtype": spec.dtype,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def placements(num_servers: int, tp: int, environ: Mapping[str, str]) -> list[dict[str, str]]:
+    """Per server, the variables that give it `tp` devices of its own.
+
+    On a GPU machine that is CUDA_VISIBLE_DEVICES, on a CPU machine a share of the cores; the
+    other variable is ignored there. One server on a CPU is left to vLLM's own choice of cores.
+    """
+    wanted = num_servers * tp
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(i) for i in range(wanted)]
+    if len(devices) < wanted:
+        raise UsageError(
+            f"hardware.num_devices asks for {wanted} devices, but CUDA_VISIBLE_DEVICES={visible} "
+            f"shows {len(devices)}"
+        )
+    result = []
+    for i in range(num_servers):
+        env = {"CUDA_VISIBLE_DEVICES": ",".join(devices[i * tp : (i + 1) * tp])}
+        if num_servers > 1 and "VLLM_CPU_OMP_THREADS_BIND" not in environ:
+            env |= _cores(i, num_servers, tp)
+        result.append(env)
+    return result
+
+
+def _cores(index: int, num_servers: int, tp: int) -> dict[str, str]:
+    """Core lists of one server's ranks; unbound threads where there are more ranks than cores.
+
+    A share of two or more leaves its last core to the server's other processes, as vLLM does.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // (num_servers * tp)
+    if share == 0:
+        return {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    lists = []
+    for rank in range(index * tp, (index + 1) * tp):
+        own = cores[rank * share : (rank + 1) * share]
+        lists.append(",".join(map(str, own[:-1] or own)))
+    return {"VLLM_CPU_OMP_THREADS_BIND": "|".join(lists)}

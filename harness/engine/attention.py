@@ -1,0 +1,162 @@
+"""Paged attention: prefill chunks over their cached context, and a batch of decodes.
+
+A decode reads much and computes little, so copying a request's blocks together first would
+cost more than the attention itself. `DecodeAttention` therefore works block by block, in place:
+every block has one owner, whose query it meets in one batched product; the partial softmax sums
+of a request's blocks are then added up (flash-decoding with one split per block).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from harness.engine.kv_cache import KvCache
+
+# Blocks in use, as a share of the cache's front that spans them, below which they are copied
+# together first. A copy reads and writes what the products then read again, hence about a half.
+COPY_BELOW = 0.5
+
+
+@dataclass(slots=True)
+class ChunkAttention:
+    """`num_tokens` new tokens of one request, standing at rows `start…` of the batch, which
+    attend over the `context` tokens before them (in `blocks`) and causally over themselves."""
+
+    start: int
+    num_tokens: int
+    context: int
+    blocks: torch.Tensor  # covers context + num_tokens tokens
+    mask: torch.Tensor | None  # [num_tokens, context + num_tokens]; None: plain causal
+
+    def run(
+        self, cache: KvCache, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        """q, k, v: the batch's [tokens, heads, d], cache written. Returns [num_tokens, heads, d]."""
+        rows = slice(self.start, self.start + self.num_tokens)
+        if self.mask is None:
+            keys, values = k[rows].transpose(0, 1), v[rows].transpose(0, 1)
+        else:
+            total = self.context + self.num_tokens
+            keys, values = (kv[:, :total] for kv in cache.read(layer, self.blocks))
+        out = scaled_dot_product_attention(
+            q[rows].transpose(0, 1)[None],
+            keys[None],
+            values[None],
+            attn_mask=self.mask,
+            is_causal=self.mask is None,
+            enable_gqa=True,
+        )
+        return out[0].transpose(0, 1)
+
+
+def chunk_mask(num_tokens: int, context: int, device: torch.device) -> torch.Tensor | None:
+    """True where token i of the chunk may look; None for a chunk without earlier context."""
+    if context == 0:
+        return None
+    columns = torch.arange(context + num_tokens, device=device)
+    return columns <= context + torch.arange(num_tokens, device=device)[:, None]
+
+
+class DecodeAttention:
+    """One new token for each of n requests, over as many steps as their blocks allow.
+
+    Rows: the blocks that the products see, in place (row = block id) or, where the batch's
+    blocks lie scattered, copied together in the order of their first use. Rows beyond those
+    in use are never read.
+    """
+
+    def __init__(
+        self, cache: KvCache, positions: npt.NDArray[np.int64], blocks: Sequence[Sequence[int]],
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        """`positions`: of each request's new token at the first step. `blocks`: every block that
+        a request writes to in any of the steps, in token order."""
+        self._cache, self._device = cache, device
+        self._size = cache.block_tokens
+        self._position = positions.copy()
+        self._table = np.zeros((len(blocks), max(map(len, blocks))), np.int64)
+        for table, ids in zip(self._table, blocks, strict=True):
+            table[: len(ids)] = ids
+        self._rows_table, self._copied = self._assign_rows()
+        self._last_row = np.maximum.accumulate(self._rows_table, axis=1)
+        self._start_rows()
+
+    def _assign_rows(self) -> tuple[npt.NDArray[np.int64], torch.Tensor | None]:
+        """The table in terms of rows, and the blocks to copy to these rows (None: in place)."""
+        need = np.arange(self._table.shape[1]) * self._size - self._position[:, None]
+        in_use = self._table[need <= 0]
+        if np.count_nonzero(in_use) >= COPY_BELOW * in_use.max():
+            return self._table, None
+        order = np.argsort(
+            np.where(self._table > 0, need, need.max() + 1), axis=None, kind="stable"
+        )
+        order = order[: np.count_nonzero(self._table)]
+        rows = np.zeros_like(self._table)
+        rows.flat[order] = np.arange(1, len(order) + 1)
+        blocks = np.concatenate([[0], self._table.flat[order]])
+        return rows, torch.from_numpy(blocks).to(self._device)
+
+    def _start_rows(self) -> None:
+        """Each row's owner, and what it adds to a score: 0 at a token, -inf at a free place."""
+        num_rows = int(self._rows_table.max()) + 1
+        owner = np.zeros(num_rows, np.int64)
+        filled = np.zeros(num_rows, np.int64)  # tokens
+        widths = np.arange(self._table.shape[1]) * self._size
+        owner[self._rows_table] = np.arange(len(self._table))[:, None]
+        filled[self._rows_table] = np.clip(self._position[:, None] - widths, 0, self._size)
+        owner[0] = filled[0] = 0
+        places = np.arange(self._size)
+        bias = np.where(places < filled[:, None], 0.0, -np.inf).astype(np.float32)
+        self._owner = torch.from_numpy(owner).to(self._device)
+        self._bias = torch.from_numpy(bias).to(self._device)[:, None, :]
+        self._requests = np.arange(len(self._table))
+
+    def begin_step(self) -> torch.Tensor:
+        """Makes room for each request's next token and returns the cache rows to write it to."""
+        column, offset = np.divmod(self._position, self._size)
+        at = self._rows_table[self._requests, column]
+        places = torch.from_numpy(at * self._size + offset).to(self._device)
+        self._bias.view(-1).index_fill_(0, places, 0.0)
+        self._num_rows = int(self._last_row[self._requests, column].max()) + 1
+        self._width = int(column.max()) + 1
+        table = self._rows_table[:, : self._width].copy()
+        # A row that is only written to later must not be read: its turn has not come.
+        table[np.arange(self._width) > column[:, None]] = 0
+        self._flat = torch.from_numpy(table.ravel()).to(self._device)
+        self._position += 1
+        blocks = torch.from_numpy(self._table[self._requests, column]).to(self._device)
+        return self._cache.rows(blocks, torch.from_numpy(offset).to(self._device))
+
+    def run(self, layer: int, q: torch.Tensor) -> torch.Tensor:
+        """q: [n, heads, d] with the cache written. Returns [n, heads, d] in q's dtype."""
+        n, heads, head_dim = q.shape
+        rows, size, width = self._num_rows, self._size, self._width
+        keys, values = self._blocks(layer)
+        kv_heads = keys.shape[1]
+        owner, flat = self._owner[:rows], self._flat
+
+        queries = (q * head_dim**-0.5).index_select(0, owner)
+        queries = queries.view(rows * kv_heads, heads // kv_heads, head_dim)
+        scores = torch.bmm(queries, keys.view(-1, size, head_dim).transpose(1, 2))
+        scores = scores.view(rows, heads, size).float().add_(self._bias[:rows])
+        top = scores.amax(-1).index_select(0, flat).view(n, width, heads).amax(1)
+        scores.sub_(top.index_select(0, owner)[..., None]).exp_()
+        total = scores.sum(-1).index_select(0, flat).view(n, width, heads).sum(1)
+
+        weights = scores.to(q.dtype).view(rows * kv_heads, heads // kv_heads, size)
+        partial = torch.bmm(weights, values.view(-1, size, head_dim)).view(rows, -1)
+        out = partial.index_select(0, flat).view(n, width, heads, head_dim)
+        return (out.sum(1, dtype=torch.float32) / total[..., None]).to(q.dtype)
+
+    def _blocks(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        if self._copied is None:
+            return keys[: self._num_rows], values[: self._num_rows]
+        used = self._copied[: self._num_rows]
+        return keys.index_select(0, used), values.index_select(0, used)

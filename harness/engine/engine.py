@@ -1,0 +1,141 @@
+"""engine=torch: a worker process per instance, on the CPUs or GPUs of this host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.block_pool import BlockPool
+from harness.clock import WallLoop
+from harness.cluster import Cluster, ModelSpec
+from harness.engine.hf_config import check_config
+from harness.engine.instance import TorchInstance
+from harness.engine.tokens import TokenBook
+from harness.engine.transport import Header
+from harness.engine.worker_process import WorkerProcess
+from harness.engine_api import Experiment
+from harness.errors import UsageError
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class TorchEngine:
+    world = "torch"
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        device: str  # auto, cpu or cuda
+        block_tokens: int
+        num_kv_blocks: int | None  # per instance; null: as many as the memory below holds
+        memory_fraction: float  # of a GPU's memory, for weights and KV of all its instances
+        cpu_kv_bytes: int  # KV memory per instance on a CPU
+        num_threads: int | None  # CPU threads per instance; null: the cores divided
+        start_timeout_s: float
+        hang_timeout_s: float  # silence after which a worker counts as hung
+        step_timeout_s: float  # the longest that one iteration, load or drop may take
+
+    def __init__(self, config: Config) -> None:
+        if config.device not in DEVICES:
+            raise UsageError(
+                f"engine.device={config.device} is not a device; valid: {', '.join(DEVICES)}"
+            )
+        self._config = config
+        self._resolved: dict[str, Any] = {}
+
+    def make_loop(self) -> WallLoop:
+        return WallLoop()
+
+    def resolved(self) -> dict[str, Any]:
+        return self._resolved
+
+    @contextmanager
+    def start(self, experiment: Experiment) -> Iterator[Cluster]:
+        specs = placed_models(experiment)
+        loop = experiment.loop
+        assert isinstance(loop, WallLoop), "make_loop() made it"
+        experiment.announce(f"starting {len(specs)} torch workers, device {self._config.device}")
+        logs = experiment.run_dir / "logs"
+        logs.mkdir(exist_ok=True)
+        book = TokenBook(experiment.seed)
+        with ExitStack() as stack:
+            workers = [self._spawn(stack, logs, index, len(specs)) for index in range(len(specs))]
+            for index, (worker, spec) in enumerate(zip(workers, specs, strict=True)):
+                worker.send(self._setup(spec, index, len(specs)))
+            ready = [worker.handshake(self._config.start_timeout_s) for worker in workers]
+            self._resolved = self._settled(specs, ready)
+            instances = [
+                TorchInstance(
+                    spec, BlockPool(answer["num_kv_blocks"], self._config.block_tokens),
+                    worker, loop, experiment.recorder, book,
+                )
+                for spec, worker, answer in zip(specs, workers, ready, strict=True)
+            ]  # fmt: skip
+            yield Cluster(experiment.models, instances, ())
+
+    def _spawn(self, stack: ExitStack, logs: Path, index: int, num_workers: int) -> WorkerProcess:
+        config = self._config
+        worker = WorkerProcess(
+            f"torch-{index}", logs / f"worker-{index}.log", self._threads(num_workers),
+            config.hang_timeout_s, config.step_timeout_s,
+        )  # fmt: skip
+        stack.callback(worker.close)
+        return worker
+
+    def _setup(self, spec: ModelSpec, index: int, num_workers: int) -> Header:
+        config = self._config
+        return {
+            "op": "setup",
+            "spec": asdict(spec),
+            "device": config.device,
+            "index": index,
+            "num_workers": num_workers,
+            "block_tokens": config.block_tokens,
+            "num_kv_blocks": config.num_kv_blocks,
+            "memory_fraction": config.memory_fraction,
+            "cpu_kv_bytes": config.cpu_kv_bytes,
+            "num_threads": self._threads(num_workers),
+        }
+
+    def _threads(self, num_workers: int) -> int:
+        cores = len(os.sched_getaffinity(0))
+        return self._config.num_threads or max(1, cores // num_workers)
+
+    def _settled(self, specs: list[ModelSpec], ready: list[Header]) -> dict[str, Any]:
+        return {
+            "instances": [
+                {
+                    "model": spec.name,
+                    "dtype": spec.dtype,
+                    "device": answer["device"],
+                    "num_kv_blocks": answer["num_kv_blocks"],
+                    "num_threads": answer["num_threads"],
+                }
+                for spec, answer in zip(specs, ready, strict=True)
+            ],
+            "num_kv_blocks": min(answer["num_kv_blocks"] for answer in ready),
+            "block_tokens": self._config.block_tokens,
+            "torch": ready[0]["torch"],
+        }
+
+
+def placed_models(experiment: Experiment) -> list[ModelSpec]:
+    """The model of each instance: one instance per device, models in turn."""
+    models = list(experiment.models.values())
+    for spec in models:
+        if spec.tp != 1:
+            raise UsageError(
+                f"model {spec.name!r}: tp={spec.tp} is not supported by engine=torch; valid: 1"
+            )
+        if spec.path is not None:
+            check_config(spec, Path(spec.path))
+    num_instances = experiment.hardware.num_devices
+    if num_instances < len(models):
+        raise UsageError(
+            f"{len(models)} models need as many devices, hardware"
+            f" {experiment.hardware.name!r} has num_devices={num_instances}"
+        )
+    return [models[index % len(models)] for index in range(num_instances)]

@@ -1,0 +1,99 @@
+"""The decoder: Llama, Mistral and Qwen2 in one, as functions of explicit weights.
+
+RMSNorm, rotary positions, grouped-query attention, SwiGLU, optional q/k/v biases; any layer
+range [lo, hi). The operations follow Hugging Face's order where rounding could tell, so that
+greedy tokens agree. Knows nothing of batches: a `Step` says where tokens stand and attend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import embedding, linear, rms_norm, silu
+
+from harness.cluster import ModelSpec
+from harness.engine.attention import ChunkAttention, DecodeAttention
+from harness.engine.kv_cache import KvCache
+from harness.engine.weights import Weights, torch_dtype
+
+
+@dataclass(slots=True)
+class Step:
+    """One iteration: chunk tokens first, then one token per decode; all at fixed positions."""
+
+    positions: torch.Tensor  # [tokens]
+    rows: torch.Tensor  # where the cache keeps them, from KvCache.rows
+    chunks: Sequence[ChunkAttention]
+    decode: DecodeAttention | None
+    num_chunk_tokens: int
+
+
+class Decoder:
+    """`ends` holds embed, norm and lm_head; layers are passed to `layers` by the caller."""
+
+    def __init__(self, spec: ModelSpec, ends: Weights, device: torch.device) -> None:
+        self._spec, self._ends = spec, ends
+        self._cos, self._sin = rotary_tables(spec, device)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return embedding(ids, self._ends["embed"])
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return linear(self._norm(hidden, self._ends["norm"]), self._ends["lm_head"])
+
+    def layers(
+        self, hidden: torch.Tensor, layers: Sequence[tuple[int, Weights]], step: Step,
+        cache: KvCache,
+    ) -> torch.Tensor:  # fmt: skip
+        """`hidden` [tokens, hidden_size] through consecutive (index, weights) layers."""
+        cos = self._cos.index_select(0, step.positions)[:, None]
+        sin = self._sin.index_select(0, step.positions)[:, None]
+        for index, weights in layers:
+            normed = self._norm(hidden, weights["input_norm"])
+            attended = self._attention(normed, weights, (cos, sin), step, cache, index)
+            hidden = torch.addmm(hidden, attended, weights["o"].t())
+            normed = self._norm(hidden, weights["post_norm"])
+            gate, up = linear(normed, weights["gate_up"]).chunk(2, -1)
+            hidden = torch.addmm(hidden, silu(gate).mul_(up), weights["down"].t())
+        return hidden
+
+    def _attention(
+        self, hidden: torch.Tensor, weights: Weights, rotary: tuple[torch.Tensor, torch.Tensor],
+        step: Step, cache: KvCache, layer: int,
+    ) -> torch.Tensor:  # fmt: skip
+        spec = self._spec
+        heads, kv_heads = spec.num_heads, spec.num_kv_heads
+        qkv = linear(hidden, weights["qkv"], weights.get("qkv_bias"))
+        qkv = qkv.view(len(hidden), heads + 2 * kv_heads, spec.head_dim)
+        rotated = rotate(qkv[:, : heads + kv_heads], *rotary)
+        q, k, v = rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :]
+        cache.write(layer, step.rows, k, v)
+        parts = [chunk.run(cache, layer, q, k, v) for chunk in step.chunks]
+        if step.decode is not None:
+            parts.append(step.decode.run(layer, q[step.num_chunk_tokens :]))
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return out.reshape(len(hidden), heads * spec.head_dim)
+
+    def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rms_norm(hidden, weight.shape, weight, self._spec.rms_norm_eps)
+
+
+def rotary_tables(spec: ModelSpec, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin [max_position, head_dim]; the first half of sin negated, see `rotate`."""
+    exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.int64).float() / spec.head_dim
+    frequencies = 1.0 / (spec.rope_theta**exponents)
+    angles = torch.outer(torch.arange(spec.max_position).float(), frequencies)
+    cos, sin = angles.cos(), angles.sin()
+    dtype = torch_dtype(spec)
+    return (
+        torch.cat((cos, cos), -1).to(device, dtype),
+        torch.cat((-sin, sin), -1).to(device, dtype),
+    )
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary positions (RoFormer, Hugging Face's half-split layout): the halves of a head are
+    swapped and the sign of the rotation sits in `sin`."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

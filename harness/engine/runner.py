@@ -1,0 +1,147 @@
+"""Runs batches on one device: builds an iteration's tensors, runs layers, picks tokens.
+
+Lives in the worker process but needs none: tests drive it directly. Knows block ids and token
+ids but no requests, no pool and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from harness.cluster import ModelSpec
+from harness.engine.attention import ChunkAttention, DecodeAttention, chunk_mask
+from harness.engine.kv_cache import KvCache
+from harness.engine.model import Decoder, Step
+from harness.engine.weights import HostWeights, Weights
+
+
+@dataclass(slots=True)
+class ChunkWork:
+    """Compute `ids` at positions context…; `samples`: they complete the known tokens, so the
+    next one is picked."""
+
+    ids: Sequence[int]
+    context: int
+    samples: bool
+    blocks: Sequence[int]
+
+
+@dataclass(slots=True)
+class DecodeWork:
+    """Compute the token `token_id` at `position` and pick the next one."""
+
+    token_id: int
+    position: int
+    blocks: Sequence[int]  # for every step that may follow
+
+
+class Runner:
+    """Weights on the device, layer by layer, with their copies in host memory, and a KV cache."""
+
+    def __init__(self, spec: ModelSpec, device: torch.device) -> None:
+        self._spec, self.device = spec, device
+        source = HostWeights(spec)
+        self._host = [self._staged(source.layer(index)) for index in range(spec.num_layers)]
+        self._layers: dict[int, Weights] = {}
+        ends = {name: tensor.to(device) for name, tensor in source.ends().items()}
+        self._decoder = Decoder(spec, ends, device)
+        self._cache: KvCache | None = None
+
+    def allocate(self, num_blocks: int, block_tokens: int) -> None:
+        self._cache = KvCache(self._spec, num_blocks, block_tokens, self.device)
+
+    def load(self, layer: int) -> None:
+        """Copies the layer's weights to the device; on a CPU too, to memory of their own."""
+        if layer not in self._layers:
+            weights = self._host[layer]
+            self._layers[layer] = {k: v.to(self.device, copy=True) for k, v in weights.items()}
+
+    def drop(self, layer: int) -> None:
+        self._layers.pop(layer, None)
+
+    def steps(
+        self, chunks: Sequence[ChunkWork], decodes: Sequence[DecodeWork], max_steps: int
+    ) -> Iterator[list[int]]:
+        """Yields each iteration's picked ids: of the chunks that sample, then of the decodes.
+        With chunks, `max_steps` is 1. The caller may stop taking iterations at any time."""
+        with torch.inference_mode():
+            ids = np.array(
+                [i for chunk in chunks for i in chunk.ids] + [d.token_id for d in decodes], np.int64
+            )
+            tokens = torch.from_numpy(ids).to(self.device)
+            step, sampled = self.build(chunks, decodes)
+            for index in range(max_steps):
+                if index:
+                    self._advance(step)
+                hidden = self.forward(self.embed(tokens), step, 0, self._spec.num_layers)
+                tokens = self.pick(hidden if sampled is None else hidden[sampled])
+                yield tokens.tolist()
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return self._decoder.embed(ids)
+
+    def forward(self, hidden: torch.Tensor, step: Step, lo: int, hi: int) -> torch.Tensor:
+        """Layers [lo, hi) of one iteration; KeyError where one of them is not loaded."""
+        assert self._cache is not None, "allocate() comes first"
+        layers = [(index, self._layers[index]) for index in range(lo, hi)]
+        return self._decoder.layers(hidden, layers, step, self._cache)
+
+    def pick(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Greedy: the id of each row's largest logit."""
+        return self._decoder.logits(hidden).argmax(-1)
+
+    def build(
+        self, chunks: Sequence[ChunkWork], decodes: Sequence[DecodeWork]
+    ) -> tuple[Step, torch.Tensor | None]:
+        """An iteration's tensors, and the rows to pick tokens for (None: all)."""
+        assert self._cache is not None, "allocate() comes first"
+        attentions, positions, rows, sampled = [], [], [], []
+        start = 0
+        for chunk in chunks:
+            attention = self._chunk(chunk, start)
+            at = torch.arange(chunk.context, chunk.context + len(chunk.ids), device=self.device)
+            size = self._cache.block_tokens
+            blocks = attention.blocks.index_select(0, at // size)
+            rows.append(self._cache.rows(blocks, at % size))
+            positions.append(at)
+            attentions.append(attention)
+            start += len(chunk.ids)
+            if chunk.samples:
+                sampled.append(start - 1)
+        decode = None
+        if decodes:
+            at_numpy = np.array([decode.position for decode in decodes], np.int64)
+            decode = DecodeAttention(
+                self._cache, at_numpy, [decode.blocks for decode in decodes], self.device
+            )
+            rows.append(decode.begin_step())
+            positions.append(torch.from_numpy(at_numpy).to(self.device))
+            sampled += range(start, start + len(decodes))
+        step = Step(torch.cat(positions), torch.cat(rows), attentions, decode, start)
+        return step, torch.tensor(sampled, device=self.device) if chunks else None
+
+    def _advance(self, step: Step) -> None:
+        """The next iteration of a batch of decodes."""
+        assert step.decode is not None and not step.chunks, "chunks run for one iteration"
+        step.positions += 1
+        step.rows = step.decode.begin_step()
+
+    def _chunk(self, chunk: ChunkWork, start: int) -> ChunkAttention:
+        assert self._cache is not None
+        num_tokens, total = len(chunk.ids), chunk.context + len(chunk.ids)
+        blocks = chunk.blocks[: -(-total // self._cache.block_tokens)]
+        return ChunkAttention(
+            start, num_tokens, chunk.context,
+            torch.tensor(blocks, dtype=torch.int64, device=self.device),
+            chunk_mask(num_tokens, chunk.context, self.device),
+        )  # fmt: skip
+
+    def _staged(self, weights: Weights) -> Weights:
+        """Host copies, page-locked where a GPU will fetch them."""
+        if self.device.type != "cuda":
+            return weights
+        return {name: tensor.pin_memory() for name, tensor in weights.items()}

@@ -1,0 +1,60 @@
+"""Messages between the harness and a worker process, over one local socket pair.
+
+A message is a JSON header and a binary payload (int32 arrays), each prefixed by its length. No
+pickle and no names: the socket is inherited, so any number of runs share a host. Knows nothing
+of what the messages mean.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+LENGTHS = struct.Struct("<II")  # of the header and the payload, in bytes
+
+Header = dict[str, Any]
+
+
+class Connection:
+    """One end. Several threads may send; one receives."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+
+    def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
+        """Raises BrokenPipeError or ConnectionResetError where the other end is gone."""
+        text = json.dumps(header, separators=(",", ":")).encode()
+        with self._lock:
+            self._sock.sendall(LENGTHS.pack(len(text), len(payload)) + text + payload)
+
+    def receive(self) -> tuple[Header, bytes]:
+        """Blocks for the next message. Raises EOFError when the other end has closed."""
+        header_bytes, payload_bytes = LENGTHS.unpack(self._exactly(LENGTHS.size))
+        header: Header = json.loads(self._exactly(header_bytes))
+        return header, self._exactly(payload_bytes)
+
+    def poll(self, timeout_s: float) -> bool:
+        """Whether `receive` has something to read, an end of file included."""
+        readable, _, _ = select.select([self._sock], [], [], timeout_s)
+        return bool(readable)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def _exactly(self, num_bytes: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < num_bytes:
+            try:
+                part = self._sock.recv(num_bytes - len(parts))
+            except ConnectionResetError:
+                part = b""
+            if not part:
+                raise EOFError("the other end has closed")
+            parts += part
+        return bytes(parts)

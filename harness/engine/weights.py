@@ -1,0 +1,171 @@
+"""A decoder's weights, layer by layer: read from safetensors or drawn from a seed.
+
+A layer is a dict of host tensors with the projections that share an input fused (q, k and v;
+gate and up). Layer i of a random model depends on (seed, i) alone, so any layer can be made by
+itself, and `save_checkpoint` writes the very same weights for other engines to load.
+
+Knows nothing of devices: `runner.py` copies layers to where they run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from harness.cluster import ModelSpec
+from harness.engine.hf_config import hf_config
+from harness.errors import UsageError
+
+Weights = dict[str, torch.Tensor]
+
+# Our fused name -> the parts it is made of, as Hugging Face names them below "model.layers.<i>.".
+LAYER_PARTS: dict[str, tuple[str, ...]] = {
+    "input_norm": ("input_layernorm.weight",),
+    "qkv": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
+    "qkv_bias": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
+    "o": ("self_attn.o_proj.weight",),
+    "post_norm": ("post_attention_layernorm.weight",),
+    "gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "down": ("mlp.down_proj.weight",),
+}
+ENDS_PARTS: dict[str, tuple[str, ...]] = {
+    "embed": ("model.embed_tokens.weight",),
+    "norm": ("model.norm.weight",),
+    "lm_head": ("lm_head.weight",),
+}
+
+
+def torch_dtype(spec: ModelSpec) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    return dtype
+
+
+def _layer_parts(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
+    return {k: v for k, v in LAYER_PARTS.items() if k != "qkv_bias" or spec.qkv_bias}
+
+
+def _ends_parts(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
+    return {k: v for k, v in ENDS_PARTS.items() if k != "lm_head" or not spec.tie_embeddings}
+
+
+def _shape(spec: ModelSpec, part: str) -> tuple[int, ...]:
+    """The shape of a Hugging Face tensor, from the end of its name."""
+    heads, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    hidden, wide = spec.hidden_size, spec.intermediate_size
+    shapes = {
+        "q_proj.weight": (heads, hidden),
+        "k_proj.weight": (kv, hidden),
+        "v_proj.weight": (kv, hidden),
+        "q_proj.bias": (heads,),
+        "k_proj.bias": (kv,),
+        "v_proj.bias": (kv,),
+        "o_proj.weight": (hidden, heads),
+        "gate_proj.weight": (wide, hidden),
+        "up_proj.weight": (wide, hidden),
+        "down_proj.weight": (hidden, wide),
+        "embed_tokens.weight": (spec.vocab_size, hidden),
+        "lm_head.weight": (spec.vocab_size, hidden),
+    }
+    return shapes.get(".".join(part.split(".")[-2:]), (hidden,))
+
+
+class RandomSource:
+    """Parts drawn with variance 1/fan_in: activations keep their size and attention is neither
+    uniform nor one-hot at any width, so that a wrong position or mask changes the tokens."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+
+    def parts(self, index: int, names: list[str]) -> list[torch.Tensor]:
+        """The tensors `names` of layer `index`, in this fixed order; -1: the model's two ends."""
+        generator = torch.Generator().manual_seed((self._spec.seed << 16) + index + 1)
+        return [self._draw(name, generator) for name in names]
+
+    def _draw(self, name: str, generator: torch.Generator) -> torch.Tensor:
+        shape = _shape(self._spec, name)
+        if "norm" in name:
+            return torch.ones(shape, dtype=torch_dtype(self._spec))
+        std = 1.0 if "embed_tokens" in name else shape[-1] ** -0.5
+        if name.endswith("bias"):
+            std = 0.1
+        return (torch.randn(shape, generator=generator) * std).to(torch_dtype(self._spec))
+
+
+class CheckpointSource:
+    """Parts read from the safetensors files of a Hugging Face model directory."""
+
+    def __init__(self, spec: ModelSpec, directory: Path) -> None:
+        self._spec = spec
+        self._files = _tensor_files(directory)
+
+    def parts(self, index: int, names: list[str]) -> list[torch.Tensor]:
+        return [self._read(name) for name in names]
+
+    def _read(self, name: str) -> torch.Tensor:
+        if name not in self._files:
+            raise UsageError(f"model {self._spec.name!r}: {self._spec.path} has no tensor {name}")
+        with safe_open(self._files[name], framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(name)
+        if tuple(tensor.shape) != _shape(self._spec, name):
+            raise UsageError(
+                f"model {self._spec.name!r}: {name} has shape {tuple(tensor.shape)},"
+                f" the config says {_shape(self._spec, name)}"
+            )
+        return tensor.to(torch_dtype(self._spec))
+
+
+def _tensor_files(directory: Path) -> dict[str, Path]:
+    """Which safetensors file of `directory` holds each tensor."""
+    files: dict[str, Path] = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            files |= dict.fromkeys(file.keys(), path)
+    if not files:
+        raise UsageError(f"model.path={directory} holds no *.safetensors file")
+    return files
+
+
+class HostWeights:
+    """The weights in host memory, fused per layer."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+        source = CheckpointSource(spec, Path(spec.path)) if spec.path else RandomSource(spec)
+        self._parts: Callable[[int, list[str]], list[torch.Tensor]] = source.parts
+
+    def layer(self, index: int) -> Weights:
+        return self._fused(index, f"model.layers.{index}.", _layer_parts(self._spec))
+
+    def ends(self) -> Weights:
+        """embed, norm and lm_head; tied embeddings share one tensor."""
+        ends = self._fused(-1, "", _ends_parts(self._spec))
+        ends.setdefault("lm_head", ends["embed"])
+        return ends
+
+    def _fused(self, index: int, prefix: str, groups: dict[str, tuple[str, ...]]) -> Weights:
+        names = [prefix + part for parts in groups.values() for part in parts]
+        tensors = dict(zip(names, self._parts(index, names), strict=True))
+        return {
+            name: torch.cat([tensors[prefix + part] for part in parts])
+            for name, parts in groups.items()
+        }
+
+
+def save_checkpoint(spec: ModelSpec, directory: Path) -> None:
+    """Writes the random weights of `spec` as config.json and model.safetensors, for any engine
+    that reads the Hugging Face layout."""
+    source = RandomSource(spec)
+    tensors: Weights = {}
+    for index in range(-1, spec.num_layers):
+        prefix = f"model.layers.{index}." if index >= 0 else ""
+        groups = _layer_parts(spec) if index >= 0 else _ends_parts(spec)
+        names = [prefix + part for parts in groups.values() for part in parts]
+        tensors |= dict(zip(names, source.parts(index, names), strict=True))
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(hf_config(spec), indent=2))

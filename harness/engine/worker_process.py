@@ -1,0 +1,182 @@
+"""The harness's side of a worker process: starts it, listens to it, says how it failed.
+
+A thread per worker receives its messages and posts them to the loop. A worker that exits,
+falls silent or gets stuck in an iteration ends the run: the thread posts a function that raises
+a `RunError`, which names the worker and shows the tail of its log, whoever waits for what.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import harness
+from harness.clock import WallLoop
+from harness.engine.transport import Connection, Header
+from harness.errors import RunError
+
+POLL_S = 0.5
+EXIT_GRACE_S = 5.0
+LOG_TAIL_LINES = 15
+NUM_PINGS = 8
+
+
+class WorkerProcess:
+    """`hang_timeout_s`: silence (no heartbeat) after which a worker counts as hung.
+    `step_timeout_s`: heartbeats without an answer to a command before it counts as stuck."""
+
+    def __init__(
+        self, name: str, log_path: Path, num_threads: int,
+        hang_timeout_s: float, step_timeout_s: float,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.clock_offset_s = 0.0  # its monotonic clock minus ours
+        self._log_path = log_path
+        self._hang_timeout_s, self._step_timeout_s = hang_timeout_s, step_timeout_s
+        self._pending = 0  # commands without an answer yet; written by the loop's thread
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        ours, theirs = socket.socketpair()
+        self._connection = Connection(ours)
+        with theirs, log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "harness.engine.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(num_threads),
+                start_new_session=True,  # Ctrl-C reaches the harness alone
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def handshake(self, timeout_s: float) -> Header:
+        """The worker's answer to `setup`, which was sent before: its model is in memory.
+        RunError where it fails or takes longer than `timeout_s`. Measures the clock offset."""
+        ready = self._reply("ready", time.monotonic() + timeout_s)
+        exchanges = []
+        for _ in range(NUM_PINGS):
+            sent = time.monotonic()
+            self.send({"op": "ping"})
+            theirs = self._reply("pong", sent + timeout_s)["time_s"]
+            received = time.monotonic()
+            exchanges.append((received - sent, theirs - (sent + received) / 2))
+        round_trip_s, offset_s = min(exchanges)
+        # On one host both read the same clock; the rest is noise of the exchange.
+        self.clock_offset_s = offset_s if abs(offset_s) > round_trip_s else 0.0
+        return ready
+
+    def listen(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
+        """From here on, messages arrive as `on_message(header)` on the loop's thread."""
+        self._thread = threading.Thread(
+            target=self._listen, args=(loop, on_message), name=f"{self.name}-reader", daemon=True
+        )
+        self._thread.start()
+
+    def send(self, header: Header, payload: bytes = b"") -> None:
+        try:
+            self._connection.send(header, payload)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has died: whoever receives from it sees the end of file and says how
+
+    def expect_answer(self) -> None:
+        """A command is out: from now on a worker without progress is stuck."""
+        self._pending += 1
+
+    def answered(self) -> None:
+        self._pending -= 1
+
+    def close(self) -> None:
+        """Ends the process: by closing its socket, else by force."""
+        self._closing = True
+        self._process.kill()
+        self._process.wait()
+        if self._thread is not None:
+            self._thread.join()
+        self._connection.close()
+
+    def _reply(self, op: str, deadline_s: float) -> Header:
+        while True:
+            if not self._connection.poll(max(0.0, deadline_s - time.monotonic())):
+                raise self.failure("did not become ready in time")
+            try:
+                header, _ = self._connection.receive()
+            except EOFError:
+                raise self.failure(self._exit_reason()) from None
+            if header["op"] == "error":
+                raise self.failure(f"failed: {header['message']}")
+            if header["op"] == op:
+                return header
+
+    def _listen(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
+        silent_s = idle_s = 0.0  # counted in polls and beats, so our own pauses do not count
+        while not self._closing:
+            if not self._connection.poll(POLL_S):
+                silent_s += POLL_S
+                if silent_s >= self._hang_timeout_s:
+                    self._fail(loop, f"hangs: no sign of life for {silent_s:g} s")
+                    return
+                continue
+            silent_s = 0.0
+            try:
+                header, _ = self._connection.receive()
+            except EOFError:
+                if not self._closing:
+                    self._fail(loop, self._exit_reason())
+                return
+            if header["op"] == "error":
+                self._fail(loop, f"failed: {header['message']}")
+                return
+            if header["op"] != "alive":
+                idle_s = 0.0
+                loop.post(on_message, header)
+                continue
+            idle_s = idle_s + 1.0 if self._pending else 0.0
+            if idle_s >= self._step_timeout_s:
+                self._fail(loop, f"is stuck: no progress for {idle_s:g} s")
+                return
+
+    def _fail(self, loop: WallLoop, reason: str) -> None:
+        error = self.failure(reason)
+        self._process.kill()  # also frees a loop that blocks in a send to it
+
+        def abort() -> NoReturn:
+            raise error
+
+        loop.post(abort)
+
+    def failure(self, reason: str) -> RunError:
+        lines = self._log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        tail = "\n".join(f"  {line}" for line in lines) or "  (empty)"
+        return RunError(
+            f"worker {self.name} (pid {self.pid}) {reason}\nend of {self._log_path}:\n{tail}"
+        )
+
+    def _exit_reason(self) -> str:
+        try:
+            code = self._process.wait(EXIT_GRACE_S)
+        except subprocess.TimeoutExpired:
+            return "closed its connection but has not exited"
+        if code == -signal.SIGKILL:
+            return "died: killed by SIGKILL (out of memory?)"
+        if code < 0:
+            return f"died: killed by {signal.Signals(-code).name}"
+        return f"died: exit status {code}"
+
+
+def _environment(num_threads: int) -> dict[str, str]:
+    """Ours, with this checkout importable and the thread pools sized."""
+    root = str(Path(harness.__file__).parent.parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(num_threads)}

@@ -1,0 +1,57 @@
+"""Makes a schedule fit the models that will serve it, and says so in its provenance.
+
+A trace's prompts may be longer than a model's context. Cutting them is a choice that changes
+the workload, so it is labelled, and can be refused instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from harness.cluster import ModelSpec
+from harness.errors import UsageError
+from harness.schedule import Schedule
+
+FitContext = Literal["truncate", "refuse"]
+
+
+def models_of_schedule(schedule: Schedule, spec: ModelSpec) -> dict[str, ModelSpec]:
+    """The model behind each name in the schedule, in order of first appearance."""
+    return dict.fromkeys(schedule.model, spec)
+
+
+def fit_context(
+    schedule: Schedule, models: Mapping[str, ModelSpec], fit_context: FitContext
+) -> Schedule:
+    """Cuts outputs to half of the model's positions and prompts to what the output leaves.
+
+    Unchanged where everything fits. With "refuse", a request that does not fit is a UsageError.
+    """
+    positions = np.array([models[name].max_position for name in schedule.model])
+    over = schedule.prompt_tokens + schedule.output_tokens > positions
+    if not over.any():
+        return schedule
+    row = int(np.argmax(over))
+    if fit_context == "refuse":
+        raise UsageError(
+            f"request {row} asks for {schedule.prompt_tokens[row]} + {schedule.output_tokens[row]} "
+            f"tokens, more than the {positions[row]} positions of model "
+            f"{models[schedule.model[row]].name} ({int(over.sum())} requests do); set "
+            "fit_context=truncate or a longer model.max_position"
+        )
+    output = np.where(
+        over, np.minimum(schedule.output_tokens, positions // 2), schedule.output_tokens
+    )
+    prompt = np.where(
+        over, np.minimum(schedule.prompt_tokens, positions - output), schedule.prompt_tokens
+    )
+    step = (
+        f"{int(over.sum())} of {len(schedule)} requests cut to the model's "
+        f"{int(positions[row])} positions"
+    )
+    provenance = replace(schedule.provenance, steps=[*schedule.provenance.steps, step])
+    return Schedule(schedule.arrival_s, schedule.model, prompt, output, provenance)

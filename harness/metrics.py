@@ -1,0 +1,127 @@
+"""A run's summary and its series over time, computed from the requests table alone.
+
+The keys of `summarise` are an interface: they are what summary.json holds. Definitions live in
+`token_log` (latencies), `attainment` (SLOs), `percentiles` and `verdict`. Pure functions: the
+same table and SLO give the same summary, for a run that just ended or for a stored one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from harness.attainment import good_requests, time_attainment, token_attainment
+from harness.percentiles import distribution
+from harness.slo import Slo
+from harness.token_log import Floats, TokenLog
+from harness.verdict import judge, rate_per_s
+
+MAX_ERRORS = 10  # distinct error texts kept in the summary, most frequent first
+
+
+def summarise(table: pa.Table, slo: Slo, *, num_devices: float, wall_s: float) -> dict[str, Any]:
+    """The content of summary.json for a table of at least one request.
+
+    num_devices: devices that the system held, on average over the run; gpu_seconds is that
+    times duration_s. wall_s: how long the run took on a wall clock.
+
+    duration_s runs from the first scheduled arrival to the last token of any request, the drain
+    included; every rate but the two below is over it, so goodput never exceeds throughput.
+    asked_rate_per_s and achieved_rate_per_s are over the arrivals and the sends themselves.
+    TTFT and TBT are of every token that came, also of requests that failed later; TPOT and E2E
+    are of completed requests. None: no such value, or too few samples (percentiles_unsupported).
+    """
+    log = TokenLog.from_table(table)
+    errors: list[str] = table["error"].to_pylist()
+    good = good_requests(log, slo)
+    duration_s = float(max(np.max(log.times_s, initial=0.0), log.arrival_s.max())) - float(
+        log.arrival_s.min()
+    )
+    latencies = {name: distribution(values) for name, values in _latencies(log).items()}
+    return {
+        "num_requests": len(log),
+        "num_completed": int(log.completed.sum()),
+        "num_failed": int(np.isin(log.status, ("failed", "timeout")).sum()),
+        "num_timeouts": int((log.status == "timeout").sum()),
+        "duration_s": duration_s,
+        **latencies,
+        "percentiles_unsupported": [
+            f"{name}.{key}"
+            for name, row in latencies.items()
+            for key, value in row.items()
+            if value is None
+        ],
+        "request_throughput_per_s": _per_s(log.completed.sum(), duration_s),
+        "output_throughput_tokens_per_s": _per_s(len(log.times_s), duration_s),
+        "asked_rate_per_s": rate_per_s(log.arrival_s),
+        "achieved_rate_per_s": rate_per_s(log.sent_s[np.isfinite(log.sent_s)]),
+        "slo": {
+            "name": slo.name,
+            "ttft_s": slo.ttft_s,
+            "tbt_s": slo.tbt_s,
+            "definition": slo.definition,
+        },
+        "slo_attainment": {
+            "token": token_attainment(log, slo),
+            "time": time_attainment(log, slo),
+            "request": float(good.mean()),
+        },
+        "goodput_per_s": _per_s(good.sum(), duration_s),
+        "gpu_seconds": num_devices * duration_s,
+        "wall_s": wall_s,
+        "errors": dict(Counter(filter(None, errors)).most_common(MAX_ERRORS)),
+        "verdict": judge(log, errors),
+    }
+
+
+def over_time(table: pa.Table, interval_s: float) -> dict[str, Floats]:
+    """Columns of one value per interval of the run, which ends at `time_s`.
+
+    sent_per_s, tokens_per_s and mean_ttft_s (of the first tokens in the interval; nan: none) are
+    over the interval; queued (sent, no token yet) and running (between first and last token) are
+    at its end. The log has no time for the end of a request that failed before its first token:
+    one that timed out counts as queued to the end, one with another failure not at all.
+    """
+    log = TokenLog.from_table(table)
+    sent, started = np.isfinite(log.sent_s), log.started
+    end_s = max(np.max(log.times_s, initial=0.0), np.max(log.sent_s[sent], initial=0.0))
+    edges = np.arange(np.floor(end_s / interval_s) + 2) * interval_s
+    first_s = log.first_s[started]
+
+    def count(times_s: Floats) -> Floats:
+        return np.histogram(times_s, edges)[0].astype(np.float64)
+
+    num_first = count(first_s)
+    ttft_sum_s = np.histogram(first_s, edges, weights=log.ttft_s[started])[0]
+    mean_ttft_s = np.full(len(num_first), np.nan)
+    np.divide(ttft_sum_s, num_first, out=mean_ttft_s, where=num_first > 0)
+    waits = sent & (started | (log.status != "failed"))
+    return {
+        "time_s": edges[1:],
+        "sent_per_s": count(log.sent_s[sent]) / interval_s,
+        "tokens_per_s": count(log.times_s) / interval_s,
+        "mean_ttft_s": mean_ttft_s,
+        "queued": np.cumsum(count(log.sent_s[waits]) - num_first),
+        "running": np.cumsum(num_first - count(log.last_s[started])),
+    }
+
+
+def _latencies(log: TokenLog) -> dict[str, Floats]:
+    per_request = {
+        "ttft_s": log.ttft_s,
+        "tpot_s": np.where(log.completed, log.tpot_s, np.nan),
+        "e2e_s": log.e2e_s,
+        "tpot_incl_first_s": log.tpot_incl_first_s,
+        "ttft_sent_anchored_s": log.first_s - log.sent_s,
+        "e2e_sent_anchored_s": log.e2e_s - log.send_lag_s,
+        "send_lag_s": log.send_lag_s,
+    }
+    pooled = {"tbt_s": log.tbt_s(), "itl_chunk_s": log.itl_chunk_s()}
+    return {name: values[np.isfinite(values)] for name, values in (per_request | pooled).items()}
+
+
+def _per_s(count: float, duration_s: float) -> float | None:
+    return float(count) / duration_s if duration_s > 0 else None

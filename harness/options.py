@@ -1,0 +1,63 @@
+"""What can be chosen, and one clear sentence for every wrong choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from harness.errors import UsageError
+
+REQUIRED = ("system", "workload")
+
+
+def available(conf: Path, group: str) -> list[str]:
+    return sorted(path.stem for path in (conf / group).glob("*.yaml"))
+
+
+def missing_groups(config: DictConfig, conf: Path) -> None:
+    """Raises UsageError with what can be chosen where the system or the workload is not given."""
+    missing = [group for group in REQUIRED if config.get(group) is None]
+    if missing:
+        choices = "\n".join(f"  +{g}=  {', '.join(available(conf, g))}" for g in REQUIRED)
+        raise UsageError(
+            f"no {' and no '.join(missing)} given; usage:\n"
+            f"  python -m harness +system=NAME +workload=NAME [key=value ...]\n{choices}\n"
+            "  --help lists every other group and key"
+        )
+
+
+def config_sentence(error: Exception, conf: Path) -> str:
+    """The error as a sentence. Hydra's and OmegaConf's messages span lines and hide the choices."""
+    if isinstance(error, UsageError):
+        return str(error)
+    missing = getattr(error, "missing_cfg_file", None)
+    if missing:
+        group, _, name = missing.removesuffix(".yaml").rpartition("/")
+        return f"{group}={name} does not exist; choose one of: {', '.join(available(conf, group))}"
+    cause = error.__cause__ if error.__cause__ is not None else error
+    parent = getattr(cause, "parent_node", None)
+    key = getattr(cause, "full_key", None)
+    if key and isinstance(parent, DictConfig):
+        first = str(cause).splitlines()[0]
+        if "not in struct" in first:
+            valid = ", ".join(str(name) for name in parent)
+            return f"unknown key {key}; valid keys there: {valid}"
+        return f"{key}: {first}"
+    return " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+
+
+def known_keys(config: DictConfig, known: Sequence[str]) -> None:
+    """Raises UsageError for a top-level key that nothing reads (added with `+key=`)."""
+    unknown = [str(key) for key in config if key not in known]
+    if unknown:
+        raise UsageError(f"unknown key {unknown[0]}; valid keys: {', '.join(known)}")
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The resolved configuration as plain data, e.g. for config.yaml."""
+    container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}

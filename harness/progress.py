@@ -1,0 +1,83 @@
+"""How a run is getting on: a bar on a terminal, a plain line now and then anywhere else.
+
+Reads the recorder's counters and nothing else; drawing happens inside `update`, so no thread
+competes with the client for time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from harness.record import Recorder
+
+REDRAW_S = 0.1
+PLAIN_LINE_S = 10.0
+RATE_WINDOW_S = 1.0
+
+
+class ProgressBar:
+    """Shows progress on stderr while entered; `update` as often as you like."""
+
+    def __init__(self, num_requests: int, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._num_requests = num_requests
+        self._interval_s = REDRAW_S if self._console.is_terminal else PLAIN_LINE_S
+        self._drawn_s = time.monotonic()
+        self._tokens: deque[tuple[float, int]] = deque([(0.0, 0)])  # (loop time, tokens so far)
+        self._bar = Progress(
+            TextColumn("{task.completed}/{task.total} done"),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            auto_refresh=False,
+        )
+        self._task = self._bar.add_task("", total=num_requests)
+
+    def __enter__(self) -> ProgressBar:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, recorder: Recorder, now_s: float) -> None:
+        """`now_s` is the loop's time: in a simulation tokens/s are simulated tokens per
+        simulated second."""
+        self._tokens.append((now_s, recorder.num_tokens))
+        while len(self._tokens) > 2 and self._tokens[1][0] <= now_s - RATE_WINDOW_S:
+            self._tokens.popleft()
+        monotonic_s = time.monotonic()
+        if monotonic_s - self._drawn_s < self._interval_s:
+            return
+        self._drawn_s = monotonic_s
+        text = f"{counts(recorder)}, {self._tokens_per_s():,.0f} tokens/s"
+        if self._console.is_terminal:
+            self._bar.update(self._task, completed=recorder.num_done, description=text)
+            self._bar.refresh()
+        else:
+            done = f"{recorder.num_done}/{self._num_requests} done"
+            self._console.print(f"{done}, {text}, at {now_s:.0f} s", highlight=False)
+
+    def _tokens_per_s(self) -> float:
+        (before_s, before), (now_s, now) = self._tokens[0], self._tokens[-1]
+        return (now - before) / (now_s - before_s) if now_s > before_s else 0.0
+
+
+def counts(recorder: Recorder) -> str:
+    """Running: between first and last token. Queued: sent, no token yet."""
+    running = recorder.num_started - recorder.num_started_done
+    queued = max(0, recorder.num_sent - recorder.num_done - running)
+    text = f"{running} running, {queued} queued"
+    return f"{text}, {recorder.num_failed} failed" if recorder.num_failed else text

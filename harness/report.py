@@ -1,0 +1,135 @@
+"""What a run says when it ends: a table of its latencies, rates and attainment, and its verdict.
+
+Every table says which world, hardware and seed its numbers came from, and where the workload is
+synthetic. Shows what summary.json holds and computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
+COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99"}
+
+
+def origin(manifest: Mapping[str, Any]) -> str:
+    """Where a run's numbers came from, in one line: for captions of tables and of figures."""
+    hardware = manifest["hardware"]
+    parts = [
+        "SIMULATED" if manifest["simulated"] else f"world {manifest['world']}",
+        f"{hardware['name']}: {hardware['num_devices']} x {hardware['device']}",
+        seeds(manifest),
+    ]
+    if manifest["dataset"]["synthetic"]:
+        parts.append("SYNTHETIC workload")
+    return " · ".join(parts)
+
+
+def seeds(manifest: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in manifest["seeds"].items())
+
+
+def title(manifest: Mapping[str, Any]) -> str:
+    """E.g. "vllm x azure_code, tiny-llama"."""
+    choices = manifest["choices"]
+    return f"{choices['system']} x {choices['workload']}, {choices['model']}"
+
+
+def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
+    """The table at the end of a run, for a rich console."""
+    latency = Table(title=escape(title(manifest)), box=SIMPLE_HEAD)
+    latency.add_column("latency")
+    for name in COLUMNS.values():
+        latency.add_column(name, justify="right")
+    for key, name in LATENCIES.items():
+        latency.add_row(name, *(_cell(summary[key], column) for column in COLUMNS))
+    return Group(latency, _totals(summary, manifest), *_warnings(summary))
+
+
+def sweep_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """One row per run of a sweep: (label, summary). SLO is the share of requests within it."""
+    table = Table(title=f"sweep of {len(rows)} runs", box=SIMPLE_HEAD)
+    table.add_column("run", overflow="fold", min_width=20)
+    for name in ("TTFT mean", "TTFT P99", "TPOT mean", "tokens/s", "goodput/s", "SLO", "verdict"):
+        table.add_column(name, justify="right")
+    for label, summary in rows:
+        table.add_row(
+            escape(label),
+            _cell(summary["ttft_s"], "mean"),
+            _cell(summary["ttft_s"], "p99"),
+            _cell(summary["tpot_s"], "mean"),
+            number(summary["output_throughput_tokens_per_s"]),
+            number(summary["goodput_per_s"]),
+            f"{summary['slo_attainment']['request']:.1%}",
+            summary["verdict"]["status"],
+        )
+    return table
+
+
+def seconds(value: float) -> str:
+    """Three significant digits, in the unit that keeps them readable."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= scale:
+            return f"{_significant(value / scale)} {unit}"
+    return f"{_significant(value / 1e-6)} µs" if value else "0 s"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, "none" for None."""
+    return "none" if value is None else _significant(value)
+
+
+def _significant(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
+
+
+def _cell(row: Mapping[str, float | None], column: str) -> str:
+    value = row[column]
+    if value is not None:
+        return seconds(value)
+    return "n too small" if row["num_samples"] else "none"
+
+
+def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
+    slo, attainment, verdict = summary["slo"], summary["slo_attainment"], summary["verdict"]
+    grid = Table.grid(padding=(0, 2))
+    failed = f"{summary['num_failed']} failed ({summary['num_timeouts']} timed out)"
+    grid.add_row(
+        "requests", f"{summary['num_completed']} of {summary['num_requests']} completed, {failed}"
+    )
+    grid.add_row(
+        "throughput",
+        f"{number(summary['request_throughput_per_s'])} requests/s, "
+        f"{number(summary['output_throughput_tokens_per_s'])} tokens/s",
+    )
+    grid.add_row(
+        "SLO attainment",
+        f"token {attainment['token']:.1%}, time {attainment['time']:.1%}, "
+        f"request {attainment['request']:.1%}",
+    )
+    limits = f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
+    grid.add_row(
+        "goodput",
+        f"{number(summary['goodput_per_s'])} requests/s within SLO {slo['name']}: {limits}",
+    )
+    grid.add_row("from", origin(manifest))
+    grid.add_row(
+        "verdict",
+        Text(verdict["status"], style="green" if verdict["status"] == "VALID" else "bold red"),
+    )
+    return grid
+
+
+def _warnings(summary: Mapping[str, Any]) -> list[Text]:
+    invalid = [Text(f"INVALID: {reason}", "red") for reason in summary["verdict"]["reasons"]]
+    errors = [Text(f"{n} x {text}", "yellow") for text, n in summary["errors"].items()]
+    return invalid + errors

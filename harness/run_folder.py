@@ -1,0 +1,141 @@
+"""The files a run leaves: each is written whole or not at all, and a full disk is told plainly.
+
+schedule.parquet, config.yaml and manifest.json are there from the start; requests.parquet and
+events.parquet come at the end, also of an aborted run (gpu.parquet where there is a GPU);
+summary.json of a complete run alone.
+Knows the layout on disk and nothing of what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from harness.errors import RunError, UsageError
+from harness.files import replaced, write_text
+from harness.schedule import Schedule
+
+FILES = (
+    "schedule.parquet",
+    "config.yaml",
+    "manifest.json",
+    "requests.parquet",
+    "events.parquet",
+    "gpu.parquet",
+    "summary.json",
+    "run.png",
+)
+
+
+class RunFolder:
+    """`path` need not exist yet. Every write raises RunError with the path and the OS's words."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: set[str] = set()  # what the folder held before `begin`
+
+    def begin(self) -> None:
+        """Makes the folder; an earlier run's files in it go, lest its summary outlive this run's
+        failure. Raises UsageError where the folder cannot be made."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for name in FILES:
+                (self.path / name).unlink(missing_ok=True)
+            self._found = {path.name for path in self.path.iterdir()}
+        except OSError as error:
+            raise UsageError(f"cannot make the run folder {self.path}: {error.strerror}") from error
+
+    def remove(self) -> None:
+        """Takes back what came since `begin`: for a command that turns out wrong after it.
+
+        A folder that held anything else before keeps that.
+        """
+        for path in self.path.iterdir():
+            if path.name not in self._found:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not self._found:
+            self.path.rmdir()
+
+    def write_schedule(self, schedule: Schedule) -> None:
+        with self._writing("schedule.parquet") as path:
+            schedule.save(path)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """`config` resolved, as plain data."""
+        with self._writing("config.yaml") as path:
+            write_text(path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        self._write_json("manifest.json", manifest)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        self._write_json("summary.json", summary)
+
+    def write_requests(self, table: pa.Table) -> None:
+        # Token times hardly repeat: byte planes compress where a dictionary only costs.
+        dictionary = ["model", "instance", "status", "error", "chunk_tokens.list.element"]
+        with self._writing("requests.parquet") as path, replaced(path) as temporary:
+            pq.write_table(
+                table,
+                temporary,
+                compression="zstd",
+                use_dictionary=dictionary,
+                use_byte_stream_split=["token_times_s.list.element"],
+            )
+
+    def write_events(self, table: pa.Table) -> None:
+        with self._writing("events.parquet") as path, replaced(path) as temporary:
+            pq.write_table(table, temporary, compression="zstd")
+
+    def write_gpu(self, rows: list[dict[str, Any]]) -> None:
+        """The samples of GpuMonitor; no file where there was no GPU."""
+        if rows:
+            with self._writing("gpu.parquet") as path, replaced(path) as temporary:
+                pq.write_table(pa.Table.from_pylist(rows), temporary)
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        with self._writing(name) as path:
+            write_text(path, text)
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[Path]:
+        path = self.path / name
+        try:
+            yield path
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@dataclass(slots=True, eq=False)
+class FinishedRun:
+    """What a complete run's folder holds, for those who read results: tables and plots."""
+
+    path: Path
+    config: dict[str, Any]
+    manifest: dict[str, Any]
+    summary: dict[str, Any]
+    requests: pa.Table
+
+    @staticmethod
+    def load(path: Path) -> FinishedRun:
+        """Raises UsageError unless `path` is the folder of a run that was completed."""
+        for name in ("config.yaml", "manifest.json", "requests.parquet", "summary.json"):
+            if not (path / name).is_file():
+                raise UsageError(f"{path} is not a complete run's folder: it has no {name}")
+        return FinishedRun(
+            path=path,
+            config=yaml.safe_load((path / "config.yaml").read_text()),
+            manifest=json.loads((path / "manifest.json").read_text()),
+            summary=json.loads((path / "summary.json").read_text()),
+            requests=pq.read_table(path / "requests.parquet"),
+        )

@@ -1,0 +1,88 @@
+"""Service-level objectives: a limit on TTFT and one on TBT, absolute or relative to a run.
+
+A relative SLO (5x P50 in KunServe, 5x the mean in BlitzScale) is settled here, once, from a
+baseline run's summary; what judges a run sees two numbers of seconds either way.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+
+
+class Slo:
+    """`ttft_s` bounds the first token's latency, `tbt_s` the time per token after it."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        name: str
+        ttft_s: float
+        tbt_s: float
+
+    def __init__(self, config: Config) -> None:
+        self.name = config.name
+        self.ttft_s = config.ttft_s
+        self.tbt_s = config.tbt_s
+        self.definition = "absolute"
+        for key, value in (("slo.ttft_s", self.ttft_s), ("slo.tbt_s", self.tbt_s)):
+            if not (isfinite(value) and value > 0):
+                raise UsageError(f"{key} must be a number of seconds above 0, got {value}")
+
+
+class RelativeSlo(Slo):
+    """Limits of `factor` x a statistic of TTFT and of tpot (a request's mean TBT) in a baseline.
+
+    `baseline` is the folder of a completed run under modest load; `statistic` a key of its
+    summary: mean, p50, p90, p95 or p99. Raises UsageError where either is missing there.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        name: str
+        factor: float
+        statistic: str
+        baseline: str | None
+
+    def __init__(self, config: Config) -> None:
+        if config.baseline is None:
+            raise UsageError(
+                f"slo={config.name} is relative: give slo.baseline=PATH, a completed run's folder"
+            )
+        summary = _baseline_summary(config.baseline)
+        limits = {
+            key: config.factor * _statistic(summary, key, config) for key in ("ttft_s", "tpot_s")
+        }
+        super().__init__(
+            Slo.Config(name=config.name, ttft_s=limits["ttft_s"], tbt_s=limits["tpot_s"])
+        )
+        self.definition = f"{config.factor:g} x {config.statistic} of {config.baseline}"
+
+
+def _baseline_summary(baseline: str) -> dict[str, Any]:
+    path = Path(baseline) / "summary.json"
+    if not path.is_file():
+        raise UsageError(
+            f"slo.baseline={baseline} is not the folder of a completed run: it has no summary.json"
+        )
+    summary: dict[str, Any] = json.loads(path.read_text())
+    return summary
+
+
+def _statistic(summary: dict[str, Any], metric: str, config: RelativeSlo.Config) -> float:
+    values: dict[str, float | None] = summary[metric]
+    statistics = [key for key in values if key != "num_samples"]
+    if config.statistic not in statistics:
+        raise UsageError(
+            f"slo.statistic={config.statistic} is unknown; choose one of {', '.join(statistics)}"
+        )
+    value = values[config.statistic]
+    if value is None:
+        raise UsageError(
+            f"slo.baseline={config.baseline} has too few requests for {metric}.{config.statistic}"
+        )
+    return value

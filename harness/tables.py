@@ -1,0 +1,128 @@
+"""From the recorder to tables: one row per request with its list of token times, one per event.
+
+Segments are expanded here, all at once: a loop over millions of tokens would take minutes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.record import Chunk, Recorder, Segment, TokenRecord
+
+BATCH_REQUESTS = 20_000  # bounds the temporary arrays of a run of millions of requests
+
+REQUESTS = pa.schema(
+    [
+        ("request_id", pa.int64()),
+        ("model", pa.string()),
+        ("instance", pa.string()),  # that produced the first token; empty: none did
+        ("arrival_s", pa.float64()),  # scheduled
+        ("sent_s", pa.float64()),  # null: never sent
+        ("prompt_tokens", pa.int64()),
+        ("output_tokens", pa.int64()),  # asked for
+        ("status", pa.string()),  # scheduled, sent, completed, failed or timeout
+        ("error", pa.string()),
+        ("num_preemptions", pa.int64()),
+        ("token_times_s", pa.list_(pa.float64())),
+        ("chunk_tokens", pa.list_(pa.int32())),  # tokens per streamed chunk, in order
+    ]
+)
+EVENTS = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("instance", pa.string()),
+        ("start_s", pa.float64()),
+        ("end_s", pa.float64()),
+        ("fields", pa.string()),  # JSON object
+    ]
+)
+
+
+def requests_table(recorder: Recorder) -> pa.Table:
+    """One row per scheduled request, in the schedule's order; times as in the recorder."""
+    records = iter(recorder.records.values())
+    batches = []
+    while batch := list(islice(records, BATCH_REQUESTS)):
+        batches.append(_batch(batch))
+    return pa.Table.from_batches(batches, schema=REQUESTS)
+
+
+def events_table(recorder: Recorder) -> pa.Table:
+    """One row per device event, in the order in which they were stamped."""
+    rows = [
+        event | {"fields": json.dumps(event["fields"], default=_plain)} for event in recorder.events
+    ]
+    return pa.Table.from_pylist(rows, schema=EVENTS)
+
+
+def _batch(records: Sequence[TokenRecord]) -> pa.RecordBatch:
+    requests = [record.request for record in records]
+    times, chunks = _token_lists(records)
+    columns = [
+        [request.request_id for request in requests],
+        [request.model for request in requests],
+        [record.instance for record in records],
+        [request.arrival_s for request in requests],
+        [record.sent_s for record in records],
+        [request.prompt_tokens for request in requests],
+        [request.output_tokens for request in requests],
+        [record.status for record in records],
+        [record.error for record in records],
+        [record.num_preemptions for record in records],
+    ]
+    arrays = [
+        pa.array(column, type=field.type)
+        for column, field in zip(columns, REQUESTS, strict=False)  # the two lists come after
+    ]
+    return pa.record_batch([*arrays, times, chunks], schema=REQUESTS)
+
+
+def _token_lists(records: Sequence[TokenRecord]) -> tuple[pa.ListArray, pa.ListArray]:
+    """(token_times_s, chunk_tokens) of `records`, what TokenRecord's methods give for each."""
+    lengths = np.array([len(record.segments) for record in records], np.int64)
+    segments = list(chain.from_iterable(record.segments for record in records))
+    num_tokens = _field(segments, "num_tokens", np.int64)
+    # Position k = 1, 2, … of each token in its segment.
+    which = np.repeat(np.arange(len(segments)), num_tokens)
+    k = np.arange(1, len(which) + 1) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
+    start_s, step_s, growth_s = (
+        _field(segments, name, np.float64)[which] for name in ("start_s", "step_s", "growth_s")
+    )
+    times_s = start_s + k * step_s + growth_s * k * (k - 1) / 2
+    # A chunk is one entry of all its tokens; any other segment one entry of 1 for each.
+    is_chunk = np.fromiter((type(s) is Chunk for s in segments), np.bool_, len(segments))
+    num_chunks = np.where(is_chunk, 1, num_tokens)
+    chunk_tokens = np.repeat(np.where(is_chunk, num_tokens, 1), num_chunks).astype(np.int32)
+    return (
+        pa.ListArray.from_arrays(_offsets(lengths, num_tokens), pa.array(times_s)),
+        pa.ListArray.from_arrays(_offsets(lengths, num_chunks), pa.array(chunk_tokens)),
+    )
+
+
+def _field(segments: list[Segment], name: str, dtype: type) -> npt.NDArray[Any]:
+    return np.fromiter(map(attrgetter(name), segments), dtype, len(segments))
+
+
+def _offsets(
+    lengths: npt.NDArray[np.int64], per_segment: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int32]:
+    """Where each record's list starts, given its number of segments and the entries of each."""
+    entries = np.concatenate([[0], np.cumsum(per_segment)])
+    offsets: npt.NDArray[np.int32] = entries[np.concatenate([[0], np.cumsum(lengths)])].astype(
+        np.int32
+    )
+    return offsets
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"an event's fields must be plain values, got {value!r}")

@@ -1,0 +1,157 @@
+"""Weights & Biases: config, summary, per-second series, figures and the run folder.
+
+The only file that knows wandb. Online where an API key is set up, offline otherwise, and it
+never asks. wandb failing must not cost a run its results: that is told in one line and tracking
+ends. `tracking=none` is `NullTracker`.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+from urllib.parse import urlparse
+
+import pyarrow as pa
+
+from harness.errors import UsageError
+from harness.metrics import over_time
+from harness.run_folder import FILES
+
+MODES = ("auto", "online", "offline")
+
+
+class Tracker(Protocol):
+    """Built as `Tracker(config, announce=...)`; `announce` tells the user one line."""
+
+    def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
+        """Before the run, once `run_dir` exists. `config` is the resolved one, as plain data."""
+        ...
+
+    def finish(self, summary: Mapping[str, Any] | None, requests: pa.Table | None) -> None:
+        """After the run's files are written; None, None: it was aborted."""
+        ...
+
+
+class NullTracker:
+    """Tracks nothing."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        pass
+
+    def __init__(self, config: Config, *, announce: Callable[[str], None]) -> None:
+        pass
+
+    def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
+        pass
+
+    def finish(self, summary: Mapping[str, Any] | None, requests: pa.Table | None) -> None:
+        pass
+
+
+class WandbTracker:
+    """wandb's own files go to `run_dir`/wandb; `wandb sync` uploads an offline run later."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        mode: str  # auto, online or offline
+        project: str
+        group: str | None  # runs of one sweep share it
+        tags: list[str]
+
+    def __init__(self, config: Config, *, announce: Callable[[str], None]) -> None:
+        if config.mode not in MODES:
+            raise UsageError(
+                f"tracking.mode={config.mode} is unknown; choose one of {', '.join(MODES)}"
+            )
+        self._config = config
+        self._announce = announce
+        self._run: Any = None  # wandb's; None: not tracking, or wandb failed
+        self._run_dir = Path()
+
+    def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._attempt(lambda: self._init(config, name))
+
+    def finish(self, summary: Mapping[str, Any] | None, requests: pa.Table | None) -> None:
+        if self._run is not None and summary is not None and requests is not None:
+            self._attempt(lambda: self._log(summary, requests))
+        if self._run is not None:
+            self._attempt(lambda: self._run.finish(exit_code=0 if summary is not None else 1))
+            self._run = None
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        """Runs `action`; whatever wandb raises ends the tracking and not the run."""
+        try:
+            action()
+        except Exception as error:
+            self._run = None
+            first = (str(error).splitlines() or [""])[0] or type(error).__name__
+            self._announce(f"W&B tracking stopped: {first}; the run's own files are unaffected")
+
+    def _init(self, config: Mapping[str, Any], name: str) -> None:
+        import wandb  # 0.3 s that tracking=none need not pay
+
+        self._run = wandb.init(
+            project=self._config.project,
+            group=self._config.group,
+            tags=self._config.tags,
+            name=name,
+            dir=str(self._run_dir),
+            config=dict(config),
+            mode=wandb_mode(self._config.mode),
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                init_timeout=30,
+                x_disable_stats=True,  # its sampling thread would compete with the client
+                disable_git=True,
+                disable_code=True,
+            ),
+        )
+        if self._run.url:
+            self._announce(f"W&B: {self._run.url}")
+
+    def _log(self, summary: Mapping[str, Any], requests: pa.Table) -> None:
+        import wandb
+
+        _log_series(self._run, requests)
+        self._run.summary.update(dict(summary))
+        figure = self._run_dir / "run.png"
+        if figure.exists():
+            self._run.log({"figures/run": wandb.Image(str(figure))})
+        artifact = wandb.Artifact(self._run_dir.name or self._run.id, type="run")
+        for path in (self._run_dir / name for name in FILES):
+            if path.exists():
+                # immutable: uploaded from the run folder itself, not from a copy elsewhere
+                artifact.add_file(str(path), policy="immutable", skip_cache=True)
+        self._run.log_artifact(artifact)
+
+
+def wandb_mode(mode: str) -> Literal["online", "offline"]:
+    """`auto` is online where wandb would find an API key (WANDB_API_KEY or netrc), else offline."""
+    if mode == "auto":
+        return "online" if _has_api_key() else "offline"
+    return "online" if mode == "online" else "offline"
+
+
+def _log_series(run: Any, requests: pa.Table) -> None:
+    """Logs one step for each second of the run."""
+    run.define_metric("per_second/*", step_metric="per_second/time_s")
+    columns = over_time(requests, interval_s=1.0)
+    series = {f"per_second/{key}": column for key, column in columns.items()}
+    for row in zip(*(column.tolist() for column in series.values()), strict=True):
+        # nan: no first token in that second; wandb draws a gap where the key is absent
+        run.log({key: value for key, value in zip(series, row, strict=True) if value == value})
+
+
+def _has_api_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
+    path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
+    return host is not None and path.is_file() and host in netrc.netrc(path).hosts

@@ -1,0 +1,39 @@
+"""`python -m plots run RUN …` and `python -m plots compare RUN RUN … [--out compare.png]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.errors import UsageError
+from plots import compare, run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m plots", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("run", help="draw run.png into each run's folder")
+    one.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    several = commands.add_parser("compare", help="draw runs side by side and print their metrics")
+    several.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    several.add_argument("--out", type=Path, default=Path("compare.png"), help="%(default)s")
+    chosen = parser.parse_args(arguments)
+    console = Console()
+    try:
+        if chosen.command == "run":
+            for path in chosen.runs:
+                console.print(str(run.draw(path)))
+        else:
+            console.print(compare.table(chosen.runs))
+            console.print(str(compare.draw(chosen.runs, chosen.out)))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

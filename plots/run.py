@@ -1,0 +1,78 @@
+"""One run at a glance: rates, TTFT, queue and batch over time, and the latency CDFs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from harness.metrics import over_time
+from harness.report import title
+from harness.run_folder import FinishedRun
+from harness.token_log import Floats, TokenLog
+from plots.style import PALETTE, cdf, figure, interval_s, plain_log, save, stamp, thinned
+
+
+def draw(run_dir: Path) -> Path:
+    """Makes `run_dir`/run.png from the run's other files and returns its path."""
+    run = FinishedRun.load(run_dir)
+    log = TokenLog.from_table(run.requests)
+    series = over_time(run.requests, interval_s(run.summary["duration_s"]))
+    made, (rates, ttft, latency, load) = figure(2, 2, width=9, height=6)
+    _rates(rates, series)
+    _ttft(ttft, log, run.summary["slo"]["ttft_s"])
+    gaps = log.tbt_s()  # those of 0 s, inside a chunk, have no place on a logarithmic axis
+    for name, values in {"TBT": gaps[gaps > 0], "TTFT": log.ttft_s, "E2E": log.e2e_s}.items():
+        cdf(latency, values[np.isfinite(values)], label=name)
+    latency.set_title("Latency")
+    latency.legend()
+    _load(load, series)
+    made.suptitle(title(run.manifest), fontweight="bold")
+    stamp(made, [run])
+    return save(made, run_dir / "run.png")
+
+
+def _rates(axes: Axes, series: dict[str, Floats]) -> None:
+    axes.set(title="Rates", xlabel="time (s)")
+    axes.plot(series["time_s"], series["tokens_per_s"], color=PALETTE[0])
+    axes.set_ylabel("output tokens/s", color=PALETTE[0])
+    axes.set_ylim(bottom=0)
+    arrivals = axes.twinx()
+    arrivals.fill_between(
+        series["time_s"], series["sent_per_s"], color=PALETTE[1], alpha=0.35, lw=0, step="pre"
+    )
+    arrivals.set_ylabel("requests sent/s", color=PALETTE[1])
+    arrivals.set_ylim(bottom=0)
+    arrivals.grid(False)
+
+
+def _ttft(axes: Axes, log: TokenLog, slo_s: float) -> None:
+    axes.set(title="TTFT by arrival", xlabel="scheduled arrival (s)", ylabel="TTFT (s)")
+    arrival_s, ttft_s = log.arrival_s[log.started], log.ttft_s[log.started]
+    shown = thinned(len(ttft_s))
+    axes.scatter(arrival_s[shown], ttft_s[shown], s=7, alpha=0.4, lw=0, color=PALETTE[0])
+    window = max(11, len(ttft_s) // 50)
+    if len(ttft_s) > window:
+        step = max(1, window // 8)
+        medians = np.median(np.lib.stride_tricks.sliding_window_view(ttft_s, window)[::step], 1)
+        middles = arrival_s[window // 2 :: step][: len(medians)]
+        axes.plot(middles, medians, color=PALETTE[3], label=f"P50 of {window} requests")
+    axes.axhline(slo_s, color="0.3", ls="--", lw=1, label=f"SLO {slo_s:g} s")
+    axes.set_yscale("log")
+    plain_log(axes.yaxis)
+    axes.legend()
+
+
+def _load(axes: Axes, series: dict[str, Floats]) -> None:
+    axes.set(title="Requests in the system", xlabel="time (s)", ylabel="requests")
+    stacked = (series["running"], series["queued"])
+    axes.stackplot(
+        series["time_s"],
+        *stacked,
+        labels=("running", "queued"),
+        colors=(PALETTE[2], PALETTE[1]),
+        lw=0,
+    )
+    axes.set_ylim(0, max(1.0, 1.3 * float(np.sum(stacked, axis=0).max())))
+    axes.legend(loc="upper right", ncols=2)

@@ -1,0 +1,47 @@
+"""Runs experiments in tests: in this process for speed, or as the command that a user types."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+
+from harness.run import run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run_here(run_dir: Path, *overrides: str) -> dict[str, Any]:
+    """Runs in this process without W&B or progress; returns summary.json's content."""
+    quiet = ("tracking=none", "progress=false")
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("config", [*overrides, *quiet], return_hydra_config=True)
+    choices = dict(config.hydra.runtime.choices)
+    del config.hydra
+    run(config, output_dir=run_dir, choices=choices, overrides=overrides)
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return summary
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "harness", *arguments]
+
+
+def run_command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m harness …` from the project's root and captures what it prints."""
+    environment = os.environ | options.pop("env", {})
+    return subprocess.run(
+        command(*arguments),
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=options.pop("timeout", 240),
+        **options,
+    )

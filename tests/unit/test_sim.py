@@ -1,0 +1,107 @@
+"""The simulator against its per-token oracle and against arithmetic done by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from harness.block_pool import BlockPool
+from harness.client import Client
+from harness.clock import VirtualLoop
+from harness.cluster import Cluster, ModelSpec
+from harness.config import typed
+from harness.hardware import Hardware
+from harness.record import Recorder
+from harness.request import Request
+from harness.sim.cost import CostModel, steps_time_s, steps_to_reach
+from harness.sim.instance import SimInstance
+from systems.baselines.vllm import VllmSystem
+from tests.unit.sim_oracle import PerTokenInstance
+
+MODEL = typed(OmegaConf.load("conf/model/llama2-7b.yaml"), ModelSpec, "model")
+A100 = typed(OmegaConf.load("conf/hardware/a100x1.yaml"), Hardware, "hardware")
+
+
+@given(
+    st.integers(1, 5000),
+    st.floats(1e-4, 1.0),
+    st.floats(0.0, 1e-3),
+)
+def test_the_inverted_quadratic_finds_the_step_boundary(n: int, step: float, growth: float) -> None:
+    boundary = steps_time_s(n, step, growth)
+    assert steps_to_reach(boundary, step, growth) == n
+    assert steps_to_reach(boundary * (1 + 1e-9) + 1e-12, step, growth) == n + 1
+    assert steps_to_reach(boundary - step / 2, step, growth) == n
+
+
+def test_decode_is_bound_by_weights_until_the_batch_is_large() -> None:
+    cost = CostModel(MODEL, A100)
+    read = (MODEL.num_params - MODEL.vocab_size * MODEL.hidden_size - MODEL.hidden_size) * 2
+    one, growth = cost.decode_step(1, 0)
+    assert one == pytest.approx(0.002 + read / (2.039e12 * 0.8))
+    assert cost.decode_step(64, 0)[0] == one
+    assert cost.decode_step(256, 0)[0] > one
+    assert growth == pytest.approx(524288 / (2.039e12 * 0.8))
+
+
+def test_a_chunked_prompt_costs_the_same_attention_as_a_whole_one() -> None:
+    cost = CostModel(MODEL, A100)
+    whole = cost.mixed_step([(0, 1024)], 0, 0)
+    halves = cost.mixed_step([(0, 512)], 0, 0) + cost.mixed_step([(512, 512)], 0, 0)
+    extra = cost.overhead_s + cost.sample_s + 512 * cost.context_s  # launched, sampled, read twice
+    assert halves == pytest.approx(whole + extra)
+
+
+def play(
+    rows: list[tuple[float, int, int]], num_blocks: int, seats: int, kind: type[SimInstance]
+) -> list[np.ndarray]:
+    loop = VirtualLoop()
+    requests = [Request(i, *row[:1], "m", *row[1:]) for i, row in enumerate(rows)]
+    recorder = Recorder(requests)
+    instances = [
+        kind(f"sim-{i}", MODEL, BlockPool(num_blocks, 16), CostModel(MODEL, A100), loop, recorder)
+        for i in range(2)
+    ]
+    cluster = Cluster({"m": MODEL}, instances, (), lambda request: None)
+    config = VllmSystem.Config(
+        max_num_seqs=seats,
+        max_num_batched_tokens=256,
+        enable_chunked_prefill=True,
+    )
+    system = VllmSystem(config, loop=loop, cluster=cluster)
+    client = Client(Client.Config(drain_s=1e6), loop=loop, recorder=recorder, system=system)
+
+    async def main() -> None:
+        loop.spawn(system.serve(), name="system")
+        await client.play(requests)
+
+    loop.run(main())
+    for instance in instances:
+        instance.kv.check()
+        assert instance.kv.used_blocks == 0
+    assert recorder.num_tokens == sum(row[2] for row in rows)
+    return [recorder.records[i].token_times_s() for i in range(len(rows))]
+
+
+ROWS = st.lists(
+    st.tuples(st.floats(0, 0.5), st.integers(1, 400), st.integers(1, 120)), min_size=1, max_size=24
+).map(lambda rows: sorted(rows, key=lambda row: row[0]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(ROWS, st.integers(33, 120), st.integers(1, 12))
+def test_macro_steps_equal_per_token_stepping(
+    rows: list[tuple[float, int, int]], num_blocks: int, seats: int
+) -> None:
+    fast = play(rows, num_blocks, seats, SimInstance)
+    slow = play(rows, num_blocks, seats, PerTokenInstance)
+    for quick, reference in zip(fast, slow, strict=True):
+        assert len(quick) == len(reference)
+        assert np.abs(quick - reference).max() < 1e-6
+
+
+def test_the_same_input_gives_bit_identical_times() -> None:
+    rows = [(i * 0.01, 100 + i, 50) for i in range(40)]
+    first, second = (play(rows, 100, 8, SimInstance) for _ in range(2))
+    assert all((a == b).all() for a, b in zip(first, second, strict=True))

@@ -1,0 +1,156 @@
+"""Arrival processes, exact: Poisson, gamma, ramps and bursts.
+
+A renewal process of rate 1 is drawn in operational time and carried to seconds by inverting the
+cumulative rate. So a burst or a ramp needs no grid and no rejection, nothing is rescaled to hit
+a last arrival, and the same seed gives the same pattern at every rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.errors import UsageError
+from workloads.trace import Floats
+
+KINDS = ("trace", "poisson", "gamma", "ramp")
+
+
+@dataclass(kw_only=True, slots=True)
+class BurstConfig:
+    factor: float  # the rate is multiplied by it …
+    start_s: float  # … from here …
+    duration_s: float  # … for so long
+
+
+@dataclass(kw_only=True, slots=True)
+class RampConfig:
+    """A linear change of the rate; the end rate holds afterwards."""
+
+    start_rate_per_s: float
+    end_rate_per_s: float
+    duration_s: float
+
+
+@dataclass(kw_only=True, slots=True)
+class ArrivalsConfig:
+    kind: str  # one of KINDS
+    rate_per_s: float | None  # poisson, gamma; null: the trace's own mean rate
+    cv: float | None  # gamma: standard deviation / mean of the gaps; gamma shape = 1 / cv²
+    burst: BurstConfig | None
+    ramp: RampConfig | None
+
+    def check(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(
+                f"workload.arrivals.kind={self.kind} is unknown; valid kinds: {', '.join(KINDS)}"
+            )
+        if self.rate_per_s is not None:
+            if self.kind not in ("poisson", "gamma"):
+                raise UsageError(
+                    f"workload.arrivals.rate_per_s is for kind=poisson or gamma, not {self.kind}; "
+                    "a trace is sped up by workload.scale.rate"
+                )
+            require_positive(self.rate_per_s, "workload.arrivals.rate_per_s")
+        self._check_own("cv", "gamma", self.cv)
+        self._check_own("ramp", "ramp", self.ramp)
+        if self.cv is not None:
+            require_positive(self.cv, "workload.arrivals.cv")
+        if self.ramp is not None:
+            where = "workload.arrivals.ramp"
+            require_positive(self.ramp.end_rate_per_s, f"{where}.end_rate_per_s")
+            require_positive(self.ramp.duration_s, f"{where}.duration_s")
+            require_at_least_0(self.ramp.start_rate_per_s, f"{where}.start_rate_per_s")
+        if self.burst is not None:
+            where = "workload.arrivals.burst"
+            require_at_least_0(self.burst.factor, f"{where}.factor")
+            require_at_least_0(self.burst.start_s, f"{where}.start_s")
+            require_positive(self.burst.duration_s, f"{where}.duration_s")
+
+    def _check_own(self, key: str, kind: str, value: object) -> None:
+        if self.kind == kind and value is None:
+            raise UsageError(f"workload.arrivals.kind={kind} needs workload.arrivals.{key}")
+        if self.kind != kind and value is not None:
+            raise UsageError(f"workload.arrivals.{key} is for kind={kind}, not {self.kind}")
+
+
+def require_positive(value: float, where: str) -> None:
+    if not 0 < value < np.inf:
+        raise UsageError(f"{where}={value:g} must be more than 0")
+
+
+def require_at_least_0(value: float, where: str) -> None:
+    if not 0 <= value < np.inf:
+        raise UsageError(f"{where}={value:g} must be at least 0")
+
+
+@dataclass(slots=True)
+class RateProfile:
+    """A rate over time, linear between knots: `left[i]` just after knot i, `right[i]` just
+    before the next. The last piece is constant and has no end."""
+
+    knots_s: Floats
+    left_per_s: Floats
+    right_per_s: Floats
+
+    def times(self, unit: Floats) -> Floats:
+        """Seconds at which the integral of the rate reaches each of `unit` (increasing)."""
+        widths = np.diff(self.knots_s)
+        areas = (self.left_per_s + self.right_per_s)[:-1] / 2 * widths
+        reached = np.concatenate([[0.0], np.cumsum(areas)])
+        piece = np.searchsorted(reached, unit, side="right") - 1
+        slopes = np.append((self.right_per_s - self.left_per_s)[:-1] / widths, 0.0)
+        area, left, slope = unit - reached[piece], self.left_per_s[piece], slopes[piece]
+        # area = left·x + slope·x²/2, solved in the form that is stable as slope → 0
+        root = np.sqrt(np.maximum(left**2 + 2 * slope * area, 0))
+        x = np.divide(2 * area, left + root, out=np.zeros_like(area), where=area > 0)
+        times: Floats = self.knots_s[piece] + x
+        return times
+
+
+def profile(config: ArrivalsConfig, rate_per_s: float, factor: float) -> RateProfile:
+    """Of a drawn process: `rate_per_s` or the configured ramp, times `factor`, with the burst."""
+    base_s, base = np.array([0.0]), np.array([rate_per_s])
+    if config.ramp is not None:
+        base_s = np.array([0.0, config.ramp.duration_s])
+        base = np.array([config.ramp.start_rate_per_s, config.ramp.end_rate_per_s])
+    cuts = base_s
+    burst = config.burst
+    if burst is not None:
+        cuts = np.union1d(base_s, [burst.start_s, burst.start_s + burst.duration_s])
+    gain = np.full(len(cuts), factor)
+    if burst is not None:
+        in_burst = (cuts >= burst.start_s) & (cuts < burst.start_s + burst.duration_s)
+        gain[in_burst] *= burst.factor
+    left = np.interp(cuts, base_s, base)
+    right = np.append(left[1:], left[-1])
+    return RateProfile(cuts, left * gain, right * gain)
+
+
+def unit_process(num_arrivals: int, cv: float, rng: np.random.Generator) -> Floats:
+    """Arrival times of a renewal process of rate 1 with gamma gaps; cv = 1 is Poisson."""
+    if cv == 1:
+        gaps = rng.standard_exponential(num_arrivals)
+    else:
+        gaps = rng.gamma(1 / cv**2, cv**2, num_arrivals)
+    return np.cumsum(gaps)
+
+
+def describe(config: ArrivalsConfig, rate_per_s: float, factor: float) -> str:
+    """The label of a drawn process."""
+    if config.ramp is not None:
+        start, end = config.ramp.start_rate_per_s * factor, config.ramp.end_rate_per_s * factor
+        text = f"ramp from {start:g} to {end:g} req/s in {config.ramp.duration_s:g} s"
+    else:
+        text = f"{config.kind} at {rate_per_s * factor:g} req/s"
+    if config.cv is not None:
+        text += f", cv {config.cv:g}"
+    return f"arrivals drawn: {text}{describe_burst(config.burst)}"
+
+
+def describe_burst(burst: BurstConfig | None) -> str:
+    if burst is None:
+        return ""
+    end_s = burst.start_s + burst.duration_s
+    return f", rate x{burst.factor:g} in seconds [{burst.start_s:g}, {end_s:g})"

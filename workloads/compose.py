@@ -1,0 +1,51 @@
+"""From a name on the command line to a `Workload`: the only Hydra code in this package.
+
+The same YAML files, keys and seed as `python -m harness +workload=NAME`, so a schedule made here
+is the one that a run with the same arguments replays.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.config import build
+from harness.errors import UsageError
+from workloads.data import DataHome
+from workloads.workload import Workload
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+def titles() -> dict[str, str]:
+    """Every workload's name and the title of its dataset."""
+    paths = sorted((CONF / "workload").glob("*.yaml"))
+    return {path.stem: OmegaConf.load(path).dataset.title for path in paths}
+
+
+def composed(name: str, overrides: list[str]) -> DictConfig:
+    if name not in titles():
+        raise UsageError(f"no workload is called {name!r}; there are {', '.join(titles())}")
+    bare = [text for text in overrides if "=" not in text]
+    if bare:
+        raise UsageError(f"{bare[0]!r} is not of the form key=value, as in workload.scale.rate=2")
+    # only these parts of config.yaml matter here; its other groups need not be composed
+    defaults = OmegaConf.load(CONF / "config.yaml").defaults
+    groups = [group for entry in defaults if entry != "_self_" for group in entry]
+    unused = [f"~{group}" for group in groups if not group.startswith("override ")]
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            config: DictConfig = compose("config", [*unused, f"+workload={name}", *overrides])
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(" ".join(str(error).split())) from error
+    return config
+
+
+def workload(config: DictConfig) -> Workload:
+    data: DataHome = build(config.data, "data")
+    made: Workload = build(config.workload, "workload", data=data, seed=config.seed)
+    return made

@@ -1,0 +1,103 @@
+"""A CSV file's columns as numbers, or one sentence that names the line that is not right."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from harness.errors import UsageError
+from workloads.trace import Floats, Ints, Strings
+
+WHOLE = re.compile(r"\d{1,18}")
+NUMBER = re.compile(r"\d+(\.\d*)?([eE][-+]?\d{1,2})?|\.\d+([eE][-+]?\d{1,2})?")
+
+
+@dataclass(slots=True)
+class CsvTable:
+    """Text columns of one length; blank lines are left out. `line[i]`: row i's line, from 1."""
+
+    path: Path
+    columns: dict[str, pa.ChunkedArray]
+    line: Ints
+
+    @staticmethod
+    def read(path: Path) -> CsvTable:
+        ragged: list[csv.InvalidRow] = []
+
+        def keep(row: csv.InvalidRow) -> str:
+            ragged.append(row)
+            return "skip"
+
+        try:
+            with path.open(encoding="utf-8-sig") as file:
+                names = [name.strip().strip('"') for name in file.readline().split(",")]
+            table = csv.read_csv(
+                path,
+                # one thread: only then does pyarrow number the rows it complains of
+                read_options=csv.ReadOptions(use_threads=False),
+                parse_options=csv.ParseOptions(invalid_row_handler=keep, ignore_empty_lines=False),
+                convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+            )
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"{path} cannot be read as CSV: {reason}") from error
+        if ragged:
+            row = ragged[0]
+            raise UsageError(
+                f"{path}, line {row.number}: {row.actual_columns} columns where the header "
+                f"has {row.expected_columns}: {row.text[:80]!r}"
+            )
+        line = np.arange(2, len(table) + 2)
+        if table.num_columns > 1:  # a blank line reads as a row of empty texts
+            texts = [pc.equal(table[name], "") for name in table.column_names]
+            blank = np.logical_and.reduce([text.to_numpy() for text in texts])
+            table, line = table.filter(pa.array(~blank)), line[~blank]
+        if len(table) == 0:
+            raise UsageError(f"{path} has a header but no rows")
+        return CsvTable(path, dict(zip(table.column_names, table.columns, strict=True)), line)
+
+    def integers(self, name: str) -> Ints:
+        """Whole numbers ≥ 0."""
+        values: Ints = self._cast(name, pa.int64(), WHOLE, "a whole number of at least 0")
+        return values
+
+    def numbers(self, name: str) -> Floats:
+        """Finite numbers ≥ 0."""
+        values: Floats = self._cast(name, pa.float64(), NUMBER, "a number of at least 0")
+        return values
+
+    def strings(self, name: str) -> Strings:
+        names: Strings = self.columns[name].to_numpy()
+        self.require(name, names != "", "a name")
+        return names
+
+    def require(self, name: str, valid: npt.NDArray[np.bool_], expected: str) -> None:
+        """UsageError for the first row of column `name` that is not valid."""
+        if valid.all():
+            return
+        row = int(np.argmin(valid))
+        value = self.columns[name][row].as_py()
+        raise UsageError(
+            f"{self.path}, line {self.line[row]}: {name} must be {expected}, got {value!r}"
+        )
+
+    def _cast(
+        self, name: str, kind: pa.DataType, pattern: re.Pattern[str], expected: str
+    ) -> npt.NDArray[Any]:
+        column = self.columns[name]
+        try:
+            values: npt.NDArray[Any] = pc.cast(column, kind).to_numpy()
+        except pa.ArrowInvalid:
+            matches = [pattern.fullmatch(text) is not None for text in column.to_pylist()]
+            self.require(name, np.array(matches), expected)
+            raise
+        self.require(name, np.isfinite(values) & (values >= 0), expected)
+        return values

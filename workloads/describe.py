@@ -1,0 +1,132 @@
+"""What a schedule looks like: numbers, a table and a plot of its rate over time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.files import replaced
+from harness.schedule import Schedule
+from workloads.trace import Floats, Ints
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+PLOT_COLUMNS = 60
+SHOWN_MODELS = 8
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """nan where the schedule is too short to say."""
+
+    bin_s: float
+    peak_to_mean: float  # of the requests in a bin
+    gap_cv: float  # standard deviation / mean of the gaps between arrivals
+    dispersion: float  # variance / mean of the requests in a bin; 1 for Poisson
+
+
+def measure(schedule: Schedule) -> Arrivals:
+    """Bins are minutes, or seconds in a schedule of under ten minutes, counted from the first
+    arrival; the last bin, which the schedule does not fill, is left out."""
+    bin_s = 60.0 if schedule.duration_s >= 600 else 1.0
+    elapsed_s = schedule.arrival_s - schedule.arrival_s[0]
+    num_bins = int(elapsed_s[-1] // bin_s)
+    if num_bins < 2:
+        return Arrivals(bin_s, nan, nan, nan)
+    counts = np.bincount((elapsed_s // bin_s).astype(np.int64))[:num_bins]
+    gaps_s = np.diff(elapsed_s)
+    return Arrivals(
+        bin_s=bin_s,
+        peak_to_mean=float(counts.max() / counts.mean()),
+        gap_cv=float(gaps_s.std() / gaps_s.mean()),
+        dispersion=float(counts.var() / counts.mean()),
+    )
+
+
+def print_table(name: str, schedule: Schedule, console: Console) -> None:
+    about, arrivals = schedule.provenance, measure(schedule)
+    unit = "minute" if arrivals.bin_s == 60 else "second"
+    title = f"{name} (SYNTHETIC)" if about.synthetic else name
+    table = Table(title=title, show_header=False, title_justify="left", title_style="bold")
+    table.add_column()
+    table.add_column(overflow="fold")
+    rows = [
+        ("requests", f"{len(schedule):,}"),
+        ("span", f"{schedule.duration_s:,.1f} s"),
+        ("mean rate", f"{schedule.rate_per_s:.4g} req/s"),
+        (f"peak {unit} / mean", f"{arrivals.peak_to_mean:.2f}"),
+        ("gap cv", f"{arrivals.gap_cv:.2f} (Poisson 1)"),
+        (f"index of dispersion per {unit}", f"{arrivals.dispersion:.2f} (Poisson 1)"),
+        ("prompt tokens", describe_lengths(schedule.prompt_tokens)),
+        ("output tokens", describe_lengths(schedule.output_tokens)),
+        ("models", describe_models(schedule.model)),
+        ("source", about.source),
+        ("origin", about.origin),
+        ("licence", about.licence),
+        ("source sha256", about.source_sha256 or "none: generated"),
+        ("schedule sha256", schedule.sha256()),
+        ("synthetic", "YES: not the dataset's own" if about.synthetic else "no"),
+        ("steps", "\n".join(f"{i}. {step}" for i, step in enumerate(about.steps, 1)) or "none"),
+    ]
+    for label, value in rows:
+        table.add_row(label, escape(value))
+    console.print(table)
+    console.print(terminal_plot(schedule), soft_wrap=True, markup=False, highlight=False)
+
+
+def describe_lengths(tokens: Ints) -> str:
+    p50, p90, p99 = np.percentile(tokens, [50, 90, 99])
+    return (
+        f"mean {tokens.mean():,.0f}  P50 {p50:,.0f}  P90 {p90:,.0f}  P99 {p99:,.0f}  "
+        f"max {tokens.max():,}"
+    )
+
+
+def describe_models(models: list[str]) -> str:
+    ranked = Counter(models).most_common()
+    shares = [f"{name} {count / len(models):.1%}" for name, count in ranked[:SHOWN_MODELS]]
+    rest = f" and {len(ranked) - SHOWN_MODELS} more" if len(ranked) > SHOWN_MODELS else ""
+    return f"{len(ranked)}: {', '.join(shares)}{rest}"
+
+
+def rates(schedule: Schedule, num_bins: int) -> tuple[Floats, Floats]:
+    """Edges in seconds (num_bins + 1) and requests per second between them."""
+    end_s = max(float(schedule.arrival_s[-1]), 1e-3)
+    counts, edges_s = np.histogram(schedule.arrival_s, num_bins, (0.0, end_s))
+    return edges_s, counts / np.diff(edges_s)
+
+
+def terminal_plot(schedule: Schedule) -> str:
+    edges_s, rate_per_s = rates(schedule, PLOT_COLUMNS)
+    level = np.ceil(rate_per_s / rate_per_s.max() * (len(BLOCKS) - 1)).astype(int)
+    bars = "".join(BLOCKS[i] for i in level)
+    return (
+        f"rate  {bars}  peak {rate_per_s.max():.3g} req/s in {edges_s[1]:.3g} s\n"
+        f"      0 s{f'{edges_s[-1]:,.0f} s':>{PLOT_COLUMNS - 3}}"
+    )
+
+
+def save_plot(name: str, schedule: Schedule, path: Path) -> None:
+    """Rate over time, and both length distributions; a synthetic schedule says so in the title."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    top, bottom = figure.subplots(2, 1)
+    edges_s, rate_per_s = rates(schedule, 300)
+    top.stairs(rate_per_s, edges_s, fill=True)
+    top.set(xlabel="time (s)", ylabel="requests/s", ylim=(0, None), xlim=(0, edges_s[-1]))
+    for label in ("prompt_tokens", "output_tokens"):
+        tokens = np.sort(getattr(schedule, label))
+        bottom.plot(tokens, np.arange(1, len(tokens) + 1) / len(tokens), label=label[:6])
+    bottom.set(xscale="log", xlabel="tokens", ylabel="share of requests", ylim=(0, 1))
+    bottom.legend()
+    kind = "SYNTHETIC" if schedule.provenance.synthetic else "as recorded"
+    steps = f", {len(schedule.provenance.steps)} steps" if schedule.provenance.steps else ""
+    figure.suptitle(f"{name} ({kind}{steps}), {len(schedule):,} requests")
+    with replaced(path) as temporary:
+        figure.savefig(temporary, dpi=150)

@@ -1,0 +1,85 @@
+"""Prompt and output lengths: whose they are, how they are scaled, where they are cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.errors import UsageError
+from workloads.arrivals import require_positive
+from workloads.trace import Ints, Trace, check_range, rows_window, usable
+
+ORDERS = ("file", "sample")
+
+
+@dataclass(kw_only=True, slots=True)
+class LengthsConfig:
+    order: str  # file: row by row; sample: (prompt, output) pairs drawn with replacement
+    path: str | None  # take the lengths from this file, of any known format
+    rows: list[int] | None  # take the lengths from these rows, [start, end)
+    scale_prompt: float  # factor, applied before the cut
+    scale_output: float
+    max_prompt_tokens: int | None  # longer prompts are cut to this
+    max_output_tokens: int | None
+
+    def check(self) -> None:
+        if self.order not in ORDERS:
+            raise UsageError(
+                f"workload.lengths.order={self.order} is unknown; valid: {', '.join(ORDERS)}"
+            )
+        if self.rows is not None:
+            check_range(self.rows, "workload.lengths.rows")
+        for side in ("prompt", "output"):
+            require_positive(getattr(self, f"scale_{side}"), f"workload.lengths.scale_{side}")
+            limit = getattr(self, f"max_{side}_tokens")
+            if limit is not None and limit < 1:
+                raise UsageError(f"workload.lengths.max_{side}_tokens={limit} must be at least 1")
+
+
+def replaced(trace: Trace, pool: Trace, config: LengthsConfig, rng: np.random.Generator) -> Trace:
+    """`trace` with the lengths of rows of `pool`, one for each request."""
+    if config.rows is not None:
+        pool = rows_window(pool, config.rows, "workload.lengths.rows")
+    pool = usable(pool)
+    if len(pool) == 0:
+        raise UsageError(f"{pool.provenance.source} has no row with usable lengths")
+    if config.order == "file" and len(trace) > len(pool):
+        raise UsageError(
+            f"{len(trace)} requests need lengths, but there are {len(pool)}: "
+            "use workload.lengths.order=sample or fewer requests"
+        )
+    sampled = config.order == "sample"
+    rows = rng.integers(0, len(pool), len(trace)) if sampled else np.arange(len(trace))
+    how = "drawn with replacement" if sampled else "in order"
+    where = f" [{config.rows[0]}, {config.rows[1]})" if config.rows is not None else ""
+    num_rows = f"{len(pool)} rows"
+    whose = f" of {pool.provenance.origin}" if config.path is not None else ""
+    changed = replace(
+        trace, prompt_tokens=pool.prompt_tokens[rows], output_tokens=pool.output_tokens[rows]
+    )
+    return changed.labelled(f"lengths {how} from {num_rows}{where}{whose}", synthetic=True)
+
+
+def fitted(trace: Trace, config: LengthsConfig) -> Trace:
+    """Scaled, then cut; every length stays at least 1."""
+    trace, prompt = _fit(
+        trace, trace.prompt_tokens, "prompt", config.scale_prompt, config.max_prompt_tokens
+    )
+    trace, output = _fit(
+        trace, trace.output_tokens, "output", config.scale_output, config.max_output_tokens
+    )
+    return replace(trace, prompt_tokens=prompt, output_tokens=output)
+
+
+def _fit(
+    trace: Trace, tokens: Ints, side: str, scale: float, limit: int | None
+) -> tuple[Trace, Ints]:
+    if scale != 1:
+        tokens = np.maximum(np.rint(tokens * scale), 1).astype(np.int64)
+        trace = trace.labelled(f"{side} lengths x{scale:g}")
+    if limit is not None and (tokens > limit).any():
+        num_cut = int((tokens > limit).sum())
+        tokens = np.minimum(tokens, limit)
+        trace = trace.labelled(f"{side}s cut to {limit} tokens ({num_cut} requests)")
+    return trace, tokens

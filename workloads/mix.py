@@ -1,0 +1,76 @@
+"""Which model each request asks for: one, the trace's own, or a drawn mix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.errors import UsageError
+from workloads.arrivals import require_at_least_0
+from workloads.trace import Floats, Strings, Trace
+
+KINDS = ("single", "trace", "auto", "uniform", "zipf")
+DEFAULT = "default"  # the harness maps this name to the experiment's model
+
+
+@dataclass(kw_only=True, slots=True)
+class ModelsConfig:
+    kind: str  # one of KINDS; auto: the trace's own names where it has any, else single
+    num_models: int | None  # uniform, zipf
+    alpha: float | None  # zipf: the k-th model's share is proportional to k^-alpha
+
+    def check(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(
+                f"workload.models.kind={self.kind} is unknown; valid kinds: {', '.join(KINDS)}"
+            )
+        drawn = self.kind in ("uniform", "zipf")
+        if drawn != (self.num_models is not None):
+            verb = "needs" if drawn else "takes no"
+            raise UsageError(f"workload.models.kind={self.kind} {verb} workload.models.num_models")
+        if (self.kind == "zipf") != (self.alpha is not None):
+            verb = "needs" if self.kind == "zipf" else "takes no"
+            raise UsageError(f"workload.models.kind={self.kind} {verb} workload.models.alpha")
+        if self.num_models is not None and self.num_models < 1:
+            raise UsageError(f"workload.models.num_models={self.num_models} must be at least 1")
+        if self.alpha is not None:
+            require_at_least_0(self.alpha, "workload.models.alpha")
+
+
+def zipf_shares(num_models: int, alpha: float) -> Floats:
+    weights = np.arange(1, num_models + 1, dtype=np.float64) ** -alpha
+    shares: Floats = weights / weights.sum()
+    return shares
+
+
+def draw_models(num_requests: int, shares: Floats, rng: np.random.Generator) -> Strings:
+    """Independent draws: a Poisson stream split so is one Poisson stream per model."""
+    digits = len(str(len(shares) - 1))
+    names = np.array([f"model-{i:0{digits}d}" for i in range(len(shares))], dtype=object)
+    chosen = np.searchsorted(np.cumsum(shares)[:-1], rng.random(num_requests), side="right")
+    drawn: Strings = names[chosen]
+    return drawn
+
+
+def assign(trace: Trace, config: ModelsConfig, rng: np.random.Generator) -> Trace:
+    """With every request's model set."""
+    if config.num_models is not None:
+        alpha = config.alpha or 0.0
+        shares = zipf_shares(config.num_models, alpha)
+        mixed = replace(trace, model=draw_models(len(trace), shares, rng))
+        text = f"zipf({alpha:g})" if config.kind == "zipf" else "uniform"
+        step = f"models drawn: {text} over {config.num_models}"
+        return mixed.labelled(step, synthetic=True)
+    if config.kind == "trace" and trace.model is None:
+        raise UsageError(
+            f"workload.models.kind=trace: {trace.provenance.source} names no models; "
+            "choose single, uniform or zipf"
+        )
+    if config.kind != "single" and trace.model is not None:
+        return trace
+    single = replace(trace, model=np.full(len(trace), DEFAULT, dtype=object))
+    if trace.model is None:
+        return single
+    num_models = len(set(trace.model.tolist()))
+    return single.labelled(f"one model in place of the trace's {num_models}")

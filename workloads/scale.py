@@ -1,0 +1,77 @@
+"""Changing a trace's rate while keeping its bursts.
+
+`preserve`, slower: thinning, each request kept with probability `rate`. Faster: every row is
+repeated, a fractional rest by chance. A copy lands uniformly in the gap before the next arrival,
+at most `max_jitter_s` after its original: repeating the timestamp itself would turn single
+arrivals into batches that no client sent, and an unbounded shift would fill silences. Either way
+the pattern over seconds and minutes stays, and a copy has its original's lengths and model.
+`stretch` divides the timestamps, so that bursts become shorter or longer with the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.errors import UsageError
+from workloads.arrivals import BurstConfig, describe_burst, require_at_least_0, require_positive
+from workloads.streams import stream
+from workloads.trace import Floats, Trace
+
+HOW = ("preserve", "stretch")
+
+
+@dataclass(kw_only=True, slots=True)
+class ScaleConfig:
+    rate: float  # factor on the trace's arrival rate, or on a drawn process's
+    how: str  # one of HOW; a drawn process is drawn at the new rate, whichever is set
+    max_jitter_s: float  # preserve: a repeated request comes at most so long after its original
+
+    def check(self) -> None:
+        require_positive(self.rate, "workload.scale.rate")
+        require_at_least_0(self.max_jitter_s, "workload.scale.max_jitter_s")
+        if self.how not in HOW:
+            raise UsageError(f"workload.scale.how={self.how} is unknown; valid: {', '.join(HOW)}")
+
+
+def scaled(trace: Trace, config: ScaleConfig, seed: int) -> Trace:
+    rate = config.rate
+    if rate == 1:
+        return trace
+    if config.how == "stretch":
+        stretched = replace(trace, arrival_s=trace.arrivals() / rate)
+        return stretched.labelled(f"stretched: timestamps divided by {rate:g}")
+    factor = np.full(len(trace), rate)
+    changed = resampled(trace, factor, config.max_jitter_s, seed, "scale")
+    if rate < 1:
+        return changed.labelled(f"thinned to x{rate:g}: requests kept at random")
+    return changed.labelled(
+        f"upscaled x{rate:g}: requests repeated, copies up to {config.max_jitter_s:g} s later"
+    )
+
+
+def with_burst(trace: Trace, burst: BurstConfig, max_jitter_s: float, seed: int) -> Trace:
+    """The trace's own rate times `burst.factor` within the burst, by the rule of `preserve`."""
+    arrival_s = trace.arrivals()
+    end_s = burst.start_s + burst.duration_s
+    inside = (arrival_s >= burst.start_s) & (arrival_s < end_s)
+    factor = np.where(inside, burst.factor, 1.0)
+    changed = resampled(trace, factor, max_jitter_s, seed, "burst")
+    return changed.labelled(f"burst added{describe_burst(burst)}", synthetic=True)
+
+
+def resampled(trace: Trace, factor: Floats, max_jitter_s: float, seed: int, purpose: str) -> Trace:
+    """Row i `factor[i]` times in the mean. Smaller factors keep subsets of what larger keep."""
+    arrival_s = trace.arrivals()
+    whole = np.floor(factor).astype(np.int64)
+    chance = stream(seed, f"{purpose}.keep").random(len(trace))
+    copies = whole + (chance < factor - whole)
+    rows = np.repeat(np.arange(len(trace)), copies)
+    is_copy = np.append(False, rows[1:] == rows[:-1])[: len(rows)]
+    room_s = np.minimum(np.diff(arrival_s, append=arrival_s[-1]), max_jitter_s)
+    jitter = stream(seed, f"{purpose}.jitter").random(int(is_copy.sum()))
+    times = arrival_s[rows]
+    times[is_copy] += jitter * room_s[rows[is_copy]]
+    order = np.argsort(times, kind="stable")
+    return replace(trace.take(rows[order]), arrival_s=times[order])

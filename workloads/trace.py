@@ -1,0 +1,144 @@
+"""The rows of a dataset on their way to becoming a schedule, with a label for every change.
+
+A `Trace` is never changed: each operation returns a new one. Unlike a schedule it may lack
+arrivals or model names, and may hold failed rows (0 tokens) until `usable` drops them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.errors import UsageError
+from harness.schedule import Provenance
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Strings = npt.NDArray[np.object_]
+Rows = slice | Ints | npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True, eq=False, frozen=True)
+class Trace:
+    """Columns of one length; `arrival_s` in seconds since the trace's start, in order."""
+
+    arrival_s: Floats | None  # None: a dataset of lengths alone
+    model: Strings | None  # None: the dataset names no models
+    prompt_tokens: Ints
+    output_tokens: Ints
+    provenance: Provenance
+
+    def __len__(self) -> int:
+        return len(self.prompt_tokens)
+
+    def take(self, rows: Rows) -> Trace:
+        return replace(
+            self,
+            arrival_s=None if self.arrival_s is None else self.arrival_s[rows],
+            model=None if self.model is None else self.model[rows],
+            prompt_tokens=self.prompt_tokens[rows],
+            output_tokens=self.output_tokens[rows],
+        )
+
+    def labelled(self, step: str, *, synthetic: bool = False) -> Trace:
+        """With `step` added; `synthetic` says that it put something drawn in the data's place."""
+        old = self.provenance
+        provenance = replace(old, synthetic=old.synthetic or synthetic, steps=[*old.steps, step])
+        return replace(self, provenance=provenance)
+
+    def arrivals(self) -> Floats:
+        if self.arrival_s is None:
+            raise UsageError(
+                f"{self.provenance.source} has no timestamps, only lengths: "
+                "choose workload.arrivals.kind=poisson, gamma or ramp"
+            )
+        return self.arrival_s
+
+    def mean_rate_per_s(self) -> float:
+        arrival_s = self.arrivals()
+        if arrival_s[-1] == arrival_s[0]:
+            raise UsageError(
+                f"{self.provenance.source} has no mean rate, all its rows arrive at one time: "
+                "give workload.arrivals.rate_per_s"
+            )
+        return float((len(self) - 1) / (arrival_s[-1] - arrival_s[0]))
+
+
+@dataclass(kw_only=True, slots=True)
+class WindowConfig:
+    """Half-open. Rows are counted as in the file, failed ones included, header excluded."""
+
+    rows: list[int] | None  # [start, end)
+    seconds: list[float] | None  # [start, end) since the first row
+
+    def check(self) -> None:
+        if self.rows is not None and self.seconds is not None:
+            raise UsageError("workload.window takes rows or seconds, not both")
+        if self.rows is not None:
+            check_range(self.rows, "workload.window.rows")
+        if self.seconds is not None:
+            check_range(self.seconds, "workload.window.seconds")
+
+
+def check_range(bounds: list[int] | list[float], where: str) -> None:
+    if len(bounds) != 2 or not 0 <= bounds[0] < bounds[1]:
+        raise UsageError(f"{where}={list(bounds)} must be [start, end) with 0 <= start < end")
+
+
+def rows_window(trace: Trace, bounds: list[int], where: str = "workload.window.rows") -> Trace:
+    """Rows [start, end); arrivals count from the first of them."""
+    start, end = bounds
+    if end > len(trace):
+        raise UsageError(
+            f"{where}=[{start},{end}) is beyond the {len(trace)} rows of {trace.provenance.source}"
+        )
+    cut = trace.take(slice(start, end))
+    if cut.arrival_s is not None:
+        cut = replace(cut, arrival_s=cut.arrival_s - cut.arrival_s[0])
+    return cut.labelled(f"rows [{start}, {end})")
+
+
+def seconds_window(trace: Trace, bounds: list[float]) -> Trace:
+    """Arrivals in [start, end) seconds, counted from `start`."""
+    start, end = bounds
+    arrival_s = trace.arrivals()
+    last_s = float(arrival_s[-1])
+    if end > np.floor(last_s) + 1:  # the next whole second still holds the last row
+        raise UsageError(
+            f"workload.window.seconds=[{start:g},{end:g}) is beyond {trace.provenance.source}, "
+            f"whose last request arrives at {last_s:.3f} s"
+        )
+    cut = trace.take((arrival_s >= start) & (arrival_s < end))
+    cut = replace(cut, arrival_s=cut.arrivals() - start)
+    return cut.labelled(f"seconds [{start:g}, {end:g})")
+
+
+def usable(trace: Trace) -> Trace:
+    """Without the rows that nothing can be sent or awaited for: no prompt, or no output."""
+    keep = (trace.prompt_tokens > 0) & (trace.output_tokens > 0)
+    num_dropped = int((~keep).sum())
+    if num_dropped == 0:
+        return trace
+    return trace.take(keep).labelled(f"dropped {num_dropped} rows with 0 prompt or output tokens")
+
+
+def in_order(trace: Trace) -> Trace:
+    arrival_s = trace.arrival_s
+    if arrival_s is None or (np.diff(arrival_s) >= 0).all():
+        return trace
+    late = int((np.diff(arrival_s) < 0).sum())
+    rows = np.argsort(arrival_s, kind="stable")
+    return trace.take(rows).labelled(f"sorted by arrival ({late} rows came before an earlier one)")
+
+
+def head(trace: Trace, num_requests: int) -> Trace:
+    if num_requests > len(trace):
+        raise UsageError(
+            f"workload.num_requests={num_requests} is more than the {len(trace)} rows "
+            f"that {trace.provenance.source} has here"
+        )
+    if num_requests == len(trace):
+        return trace
+    return trace.take(slice(0, num_requests)).labelled(f"first {num_requests} requests")

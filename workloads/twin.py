@@ -1,0 +1,105 @@
+"""A statistical twin: what stands in for a dataset that cannot be had here.
+
+One parametric form for all. Arrivals: a renewal process with gamma gaps of a given cv, run
+through a repeating pattern of rates. Lengths: the inverse of a distribution given by its
+quantiles, log-linear between them, prompt and output independent. Models: Zipf. The constants
+stand in the dataset's YAML with their sources; tests/unit/workloads/fit.py derives them again.
+It does not know: correlations of lengths with each other, with time or with the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.errors import UsageError
+from harness.schedule import Provenance
+from workloads.arrivals import require_positive, unit_process
+from workloads.mix import draw_models, zipf_shares
+from workloads.streams import stream
+from workloads.trace import Floats, Ints, Trace
+
+LEVELS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
+
+
+@dataclass(kw_only=True, slots=True)
+class TwinConfig:
+    source: str  # where the constants come from
+    num_requests_per_model: int  # of a whole twin, as the dataset has rows
+    rates_per_model_per_s: list[float] | None  # in consecutive slots; null: no arrivals
+    slot_s: float
+    cv: float  # of the gaps between arrivals, at a constant rate
+    num_models: int  # 1: the dataset names no models
+    alpha: float  # Zipf exponent of the models' popularity; 0: uniform
+    prompt_quantiles: list[float]  # tokens at LEVELS
+    output_quantiles: list[float]
+    prompt_mean_tokens: float | None  # scales the lengths to this mean; null: as they are
+    output_mean_tokens: float | None
+
+    def check(self) -> None:
+        for key in ("prompt_quantiles", "output_quantiles"):
+            values = getattr(self, key)
+            if len(values) != len(LEVELS) or values[0] < 1 or (np.diff(values) < 0).any():
+                raise UsageError(
+                    f"workload.twin.{key} must be {len(LEVELS)} lengths from 1 up, not decreasing"
+                )
+        for rate in self.rates_per_model_per_s or ():
+            require_positive(rate, "workload.twin.rates_per_model_per_s")
+        for key in ("slot_s", "cv", "num_models", "num_requests_per_model"):
+            require_positive(getattr(self, key), f"workload.twin.{key}")
+
+
+def twin(config: TwinConfig, name: str, num_requests: int, seed: int) -> Trace:
+    """The first `num_requests` rows of the twin of dataset `name`; a prefix of any longer one."""
+    prompts = stream(seed, "twin.prompts").random(num_requests)
+    outputs = stream(seed, "twin.outputs").random(num_requests)
+    model = arrival_s = None
+    if config.num_models > 1:
+        shares = zipf_shares(config.num_models, config.alpha)
+        model = draw_models(num_requests, shares, stream(seed, "twin.models"))
+    if config.rates_per_model_per_s is not None:
+        unit = unit_process(num_requests, config.cv, stream(seed, "twin.arrivals"))
+        rates = np.array(config.rates_per_model_per_s) * config.num_models
+        arrival_s = through_pattern(unit, rates, config.slot_s)
+        arrival_s -= arrival_s[0]
+    return Trace(
+        arrival_s=arrival_s,
+        model=model,
+        prompt_tokens=lengths(prompts, config.prompt_quantiles, config.prompt_mean_tokens),
+        output_tokens=lengths(outputs, config.output_quantiles, config.output_mean_tokens),
+        provenance=Provenance(
+            source=f"{name} twin",
+            origin=f"statistical twin, synthetic; constants: {config.source}",
+            synthetic=True,
+            licence="none: generated",
+            source_sha256="",
+            steps=[f"statistical twin of {name}: arrivals, lengths and models drawn"],
+        ),
+    )
+
+
+def through_pattern(unit: Floats, rates_per_s: Floats, slot_s: float) -> Floats:
+    """Times at which the expected count, under the repeating rates, reaches each of `unit`."""
+    edges_s = np.arange(len(rates_per_s) + 1) * slot_s
+    expected = np.concatenate([[0.0], np.cumsum(rates_per_s * slot_s)])
+    periods, rest = np.divmod(unit, expected[-1])
+    times: Floats = periods * edges_s[-1] + np.interp(rest, expected, edges_s)
+    return times
+
+
+def lengths(uniform: Floats, quantiles: list[float], mean_tokens: float | None) -> Ints:
+    tokens = np.exp(np.interp(uniform, LEVELS, np.log(quantiles)))
+    if mean_tokens is not None:
+        tokens *= mean_tokens / mean_of(quantiles)
+    whole: Ints = np.maximum(np.rint(tokens), 1).astype(np.int64)
+    return whole
+
+
+def mean_of(quantiles: list[float]) -> float:
+    """Of the log-linear distribution, in closed form; above the last level it is constant."""
+    q, widths = np.array(quantiles), np.diff(LEVELS)
+    ratio = np.log(q[1:] / q[:-1])
+    flat = ratio == 0
+    means = np.where(flat, q[:-1], np.diff(q) / np.where(flat, 1, ratio))
+    return float((widths * means).sum() + (1 - LEVELS[-1]) * q[-1])
