@@ -7,6 +7,7 @@ user can cause is told in one sentence.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from typing import NoReturn
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -42,9 +44,12 @@ def run_one(config: DictConfig) -> None:
         from harness.run import run  # after the check, so that a mistyped command answers at once
 
         chosen = HydraConfig.get()
+        shared = chosen.sweep.dir if chosen.mode == RunMode.MULTIRUN else config.runs_dir
+        output_dir = Path(chosen.runtime.output_dir)
         run(
             config,
-            output_dir=Path(chosen.runtime.output_dir),
+            output_dir=output_dir,
+            named=output_dir.resolve() != Path(shared).resolve(),
             choices=dict(chosen.runtime.choices),
             overrides=list(chosen.overrides.task),
         )
@@ -66,12 +71,18 @@ def tell_and_exit(error: Exception) -> NoReturn:
 def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
     signal.signal(signal.SIGTERM, _interrupt)
+    # Hydra reads a bare null as None, but it is a system's name.
+    sys.argv = [re.sub(r"^(\+?system)=null$", r"\1='null'", word) for word in sys.argv]
     made = not_yet_there(sys.argv)
     try:
         run_one()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except OSError as error:
+        if error.filename not in map(str, made):
+            tell_and_exit(error)
+        tell_and_exit(UsageError(f"cannot make the folder {error.filename}: {error.strerror}"))
     except Exception as error:
         tell_and_exit(error)
     finally:

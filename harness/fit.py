@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from harness.cluster import ModelSpec
 from harness.errors import UsageError
 from harness.schedule import Schedule
 
-FitContext = Literal["truncate", "refuse"]
+FIT_CONTEXT = ("truncate", "refuse")
 
 
 def models_of_schedule(schedule: Schedule, spec: ModelSpec) -> dict[str, ModelSpec]:
@@ -24,13 +23,15 @@ def models_of_schedule(schedule: Schedule, spec: ModelSpec) -> dict[str, ModelSp
     return dict.fromkeys(schedule.model, spec)
 
 
-def fit_context(
-    schedule: Schedule, models: Mapping[str, ModelSpec], fit_context: FitContext
-) -> Schedule:
+def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context: str) -> Schedule:
     """Cuts outputs to half of the model's positions and prompts to what the output leaves.
 
     Unchanged where everything fits. With "refuse", a request that does not fit is a UsageError.
     """
+    if fit_context not in FIT_CONTEXT:
+        raise UsageError(
+            f"fit_context={fit_context} is unknown; choose one of {', '.join(FIT_CONTEXT)}"
+        )
     positions = np.array([models[name].max_position for name in schedule.model])
     over = schedule.prompt_tokens + schedule.output_tokens > positions
     if not over.any():

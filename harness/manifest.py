@@ -35,7 +35,7 @@ def manifest(
     world: str,
     choices: Mapping[str, str],
     overrides: Sequence[str],
-    config: Mapping[str, Any],
+    config_hash: str,
     command: Sequence[str],
     hardware: Hardware,
     provenance: Provenance,
@@ -48,16 +48,16 @@ def manifest(
     """The content of manifest.json for a run under way; `ended` completes it.
 
     world: Engine.world. choices: the option of each config group (system, workload, model, …).
-    config: resolved, as plain data. resolved: Engine.resolved(). started: with a time zone.
+    config_hash: of what was run. resolved: Engine.resolved(). started: with a time zone.
     """
     return {
         "status": "running",
         "reason": "",
         "world": world,
         "simulated": world == "sim",
-        "choices": dict(choices),
+        "choices": {k: v for k, v in choices.items() if not k.startswith("hydra/")},
         "overrides": list(overrides),
-        "config_hash": config_hash(config),
+        "config_hash": config_hash,
         "command": list(command),
         "sweep_id": sweep_id,
         "started_utc": _utc(started),
@@ -94,7 +94,7 @@ def ended(
     }
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
+def hash_of(config: Mapping[str, Any]) -> str:
     """12 hex digits that two runs share if, and only if, their resolved configs are equal."""
     text = json.dumps(config, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

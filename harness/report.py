@@ -53,12 +53,21 @@ def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
     return Group(latency, _totals(summary, manifest), *_warnings(summary))
 
 
-def sweep_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    """One row per run of a sweep: (label, summary). SLO is the share of requests within it."""
-    table = Table(title=f"sweep of {len(rows)} runs", box=SIMPLE_HEAD)
-    table.add_column("run", overflow="fold", min_width=20)
-    for name in ("TTFT mean", "TTFT P99", "TPOT mean", "tokens/s", "goodput/s", "SLO", "verdict"):
-        table.add_column(name, justify="right")
+def sweep_table(
+    rows: Sequence[tuple[str, Mapping[str, Any]]], heading: str, origins: Sequence[str]
+) -> Table:
+    """One row per run of a sweep: (label, summary). SLO is the share of requests within it.
+    `origins` are the runs' `origin` lines."""
+    table = Table(
+        title=f"sweep of {len(rows)} runs: means, and TTFT at P99",
+        caption=escape("\n".join(dict.fromkeys(origins))),
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column(escape(heading), overflow="fold", min_width=15)
+    for name in ("TTFT", "P99", "TPOT", "tok/s", "good/s", "SLO", "verdict"):
+        table.add_column(name, justify="right", no_wrap=True)
     for label, summary in rows:
         table.add_row(
             escape(label),
@@ -89,6 +98,8 @@ def number(value: float | None) -> str:
 def _significant(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
+    if abs(value) < 1:
+        return f"{value:.3g}"
     return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
 
 

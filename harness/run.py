@@ -10,13 +10,13 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_method
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from harness.client import Client
@@ -28,7 +28,7 @@ from harness.errors import UsageError
 from harness.fit import fit_context, models_of_schedule
 from harness.gpu_monitor import GpuMonitor
 from harness.hardware import Hardware
-from harness.manifest import config_hash, ended, manifest
+from harness.manifest import ended, hash_of, manifest
 from harness.metrics import summarise
 from harness.options import known_keys, plain
 from harness.progress import ProgressBar
@@ -43,12 +43,24 @@ from harness.system import System
 from harness.tables import events_table, requests_table
 from harness.tracking import Tracker
 
-KEYS = (
-    "system", "workload", "model", "hardware", "engine", "slo", "tracking",
-    "seed", "data", "client", "fit_context", "figure", "progress", "again", "runs_dir",
-)  # fmt: skip
+GROUPS = ("system", "workload", "model", "hardware", "engine", "slo", "tracking", "data", "client")
 # Keys that say how a run is shown or where its data lies, not what is run.
 PRESENTATION = ("tracking", "progress", "again", "data", "figure", "runs_dir")
+
+
+@dataclass(kw_only=True, slots=True)
+class Options:
+    """The keys of conf/config.yaml that belong to no group."""
+
+    seed: int
+    fit_context: str
+    figure: str  # module.function that draws a finished run's figure, given its folder
+    progress: bool
+    again: bool
+    runs_dir: str
+
+
+KEYS = (*GROUPS, *(field.name for field in fields(Options)))
 
 
 @dataclass(slots=True)
@@ -56,6 +68,7 @@ class Prepared:
     """An experiment whose every part has been built and checked."""
 
     config: dict[str, Any]
+    options: Options
     schedule: Schedule
     models: dict[str, ModelSpec]
     hardware: Hardware
@@ -68,14 +81,17 @@ class Prepared:
 def prepare(config: DictConfig) -> Prepared:
     """Builds what needs no device. Raises UsageError for everything a user can get wrong."""
     known_keys(config, KEYS)
+    scalars = OmegaConf.create({field.name: config[field.name] for field in fields(Options)})
+    options = typed(scalars, Options, "config")
     hardware = typed(config.hardware, Hardware, "hardware")
     spec = typed(config.model, ModelSpec, "model")
     data = build(config.data, "data")
-    schedule = build(config.workload, "workload", data=data, seed=config.seed).schedule()
+    schedule = build(config.workload, "workload", data=data, seed=options.seed).schedule()
     models = models_of_schedule(schedule, spec)
     return Prepared(
         config=plain(config),
-        schedule=fit_context(schedule, models, config.fit_context),
+        options=options,
+        schedule=fit_context(schedule, models, options.fit_context),
         models=models,
         hardware=hardware,
         engine=build(config.engine, "engine"),
@@ -86,22 +102,29 @@ def prepare(config: DictConfig) -> Prepared:
 
 
 def run(
-    config: DictConfig, *, output_dir: Path, choices: Mapping[str, str], overrides: Sequence[str]
+    config: DictConfig,
+    *,
+    output_dir: Path,
+    named: bool,
+    choices: Mapping[str, str],
+    overrides: Sequence[str],
 ) -> Path:
-    """Runs `config` and returns its folder: `output_dir` if the user named one, else one in it.
+    """Runs `config` and returns its folder: `output_dir` if it is `named` for it, else one in it.
 
     A run that is already complete there is shown, not repeated, unless `again` is set.
     """
     console = Console()
     parts = prepare(config)
     what = {key: value for key, value in parts.config.items() if key not in PRESENTATION}
-    digest = config_hash(what | {"schedule": parts.schedule.sha256()})
-    named = output_dir.resolve() != Path(config.runs_dir).resolve()
+    digest = hash_of(what | {"schedule": parts.schedule.sha256()})
     name = f"{choices['system']}-{choices['workload']}-{choices['engine']}-{digest}"
     folder = RunFolder(output_dir if named else output_dir / name)
-    if not config.again and is_complete(folder.path, digest):
-        console.print(f"already run; again=true repeats it: {folder.path}")
-        show(console, FinishedRun.load(folder.path))
+    if not parts.options.again and is_complete(folder.path, digest):
+        console.print(f"already run; again=true repeats it: {folder.path}", soft_wrap=True)
+        held = FinishedRun.load(folder.path)
+        # A sweep finds its runs by this mark, the reused ones too.
+        folder.write_manifest(held.manifest | {"sweep_id": os.environ.get(SWEEP_ID_VARIABLE)})
+        show(console, held)
         return folder.path
     folder.begin()
     try:
@@ -109,16 +132,16 @@ def run(
             world=parts.engine.world,
             choices=choices,
             overrides=overrides,
-            config=what,
+            config_hash=digest,
             command=sys.argv,
             hardware=parts.hardware,
             provenance=parts.schedule.provenance,
             schedule_sha256=parts.schedule.sha256(),
-            seeds={"seed": config.seed},
+            seeds={"seed": parts.options.seed},
             resolved={},
             started=datetime.now(UTC),
             sweep_id=os.environ.get(SWEEP_ID_VARIABLE),
-        ) | {"config_hash": digest}
+        )
         folder.write_schedule(parts.schedule)
         folder.write_config(parts.config)
         folder.write_manifest(description)
@@ -137,7 +160,7 @@ def tracked(
     parts.tracker.start(parts.config, folder.path.name, folder.path)
     try:
         serve_and_write(parts, folder, description, config)
-        get_method(config.figure)(folder.path)
+        get_method(parts.options.figure)(folder.path)
     except BaseException:
         parts.tracker.finish(None, None)
         raise
@@ -178,26 +201,27 @@ def serve_and_write(
         models=parts.models,
         hardware=parts.hardware,
         run_dir=folder.path,
-        seed=config.seed,
+        seed=parts.options.seed,
         scheduler={k: v for k, v in parts.config["system"].items() if k != "_target_"},
         announce=announce,
     )
 
     def end(status: Any, reason: str = "") -> None:
-        resolved, gpu = parts.engine.resolved(), gpus.summary()
-        folder.write_requests(requests_table(recorder))
-        folder.write_events(events_table(recorder))
-        at = datetime.now(UTC)
+        resolved, gpu, at = parts.engine.resolved(), gpus.summary(), datetime.now(UTC)
+        # The manifest first: on a full disk it is the least that must be told.
         folder.write_manifest(
             ended(description, status, reason=reason, resolved=resolved, gpu=gpu, at=at)
         )
+        folder.write_requests(requests_table(recorder))
+        folder.write_events(events_table(recorder))
+        folder.write_gpu(gpus.rows)
 
     try:
         with gpus, parts.engine.start(experiment) as cluster:
             check_capacity(parts, cluster)
             system = build(config.system, "system", loop=loop, cluster=cluster)
             client = Client(parts.client, loop=loop, recorder=recorder, system=system)
-            quiet = Console(stderr=True, quiet=not config.progress)
+            quiet = Console(stderr=True, quiet=not parts.options.progress)
             with ProgressBar(len(requests), quiet) as bar:
                 loop.run(play(loop, recorder, system, client, requests, bar))
     except UsageError:

@@ -81,7 +81,7 @@ class WandbTracker:
         if self._run is not None and summary is not None and requests is not None:
             self._attempt(lambda: self._log(summary, requests))
         if self._run is not None:
-            self._attempt(lambda: self._run.finish(exit_code=0 if summary is not None else 1))
+            self._attempt(lambda: self._close(exit_code=0 if summary is not None else 1))
             self._run = None
 
     def _attempt(self, action: Callable[[], None]) -> None:
@@ -96,6 +96,7 @@ class WandbTracker:
     def _init(self, config: Mapping[str, Any], name: str) -> None:
         import wandb  # 0.3 s that tracking=none need not pay
 
+        mode = wandb_mode(self._config.mode)
         self._run = wandb.init(
             project=self._config.project,
             group=self._config.group,
@@ -103,7 +104,7 @@ class WandbTracker:
             name=name,
             dir=str(self._run_dir),
             config=dict(config),
-            mode=wandb_mode(self._config.mode),
+            mode=mode,
             settings=wandb.Settings(
                 silent=True,
                 console="off",
@@ -113,8 +114,15 @@ class WandbTracker:
                 disable_code=True,
             ),
         )
-        if self._run.url:
+        if mode == "online":
             self._announce(f"W&B: {self._run.url}")
+
+    def _close(self, exit_code: int) -> None:
+        import wandb
+
+        self._run.finish(exit_code=exit_code)
+        # finish returns before wandb's own process has written everything; its end means it has.
+        wandb.teardown()
 
     def _log(self, summary: Mapping[str, Any], requests: pa.Table) -> None:
         import wandb

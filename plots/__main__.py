@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness.errors import UsageError
+from harness.errors import RunError, UsageError
 from plots import compare, run
 
 
@@ -29,9 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             console.print(compare.table(chosen.runs))
             console.print(str(compare.draw(chosen.runs, chosen.out)))
-    except UsageError as error:
+    except (UsageError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, UsageError) else 1
     return 0
 
 

@@ -13,7 +13,7 @@ from harness.metrics import over_time
 from harness.report import COLUMNS, LATENCIES, number, seconds, seeds
 from harness.run_folder import FinishedRun
 from harness.token_log import TokenLog
-from plots.style import PALETTE, cdf, figure, interval_s, plain_log, save, stamp
+from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp
 
 TOTALS = {"output_throughput_tokens_per_s": "tokens/s", "goodput_per_s": "goodput/s"}
 
@@ -24,7 +24,7 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
     made, (ttft, tbt, means, tokens) = figure(2, 2, width=9, height=6)
     ttft.set_title("TTFT")
     tbt.set_title("TBT, gaps above 0")
-    means.set(title="Mean TTFT over time", xlabel="time (s)", ylabel="TTFT (s)", yscale="log")
+    means.set(title="Mean TTFT over time", xlabel="time (s)", ylabel="TTFT (s)")
     tokens.set(title="Output rate", xlabel="time (s)", ylabel="tokens/s")
     step_s = interval_s(max(run.summary["duration_s"] for run in runs))
     for run, label, colour in zip(runs, labels(runs), PALETTE, strict=False):
@@ -36,7 +36,7 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
         came = np.isfinite(series["mean_ttft_s"])
         means.plot(series["time_s"][came], series["mean_ttft_s"][came], color=colour)
         tokens.plot(series["time_s"], series["tokens_per_s"], color=colour)
-    plain_log(means.yaxis)
+    log_scale(means, "y")
     tokens.set_ylim(bottom=0)
     made.legend(loc="outside upper center", ncols=2)
     stamp(made, runs)

@@ -11,7 +11,7 @@ from harness.metrics import over_time
 from harness.report import title
 from harness.run_folder import FinishedRun
 from harness.token_log import Floats, TokenLog
-from plots.style import PALETTE, cdf, figure, interval_s, plain_log, save, stamp, thinned
+from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp, thinned
 
 
 def draw(run_dir: Path) -> Path:
@@ -39,9 +39,8 @@ def _rates(axes: Axes, series: dict[str, Floats]) -> None:
     axes.set_ylabel("output tokens/s", color=PALETTE[0])
     axes.set_ylim(bottom=0)
     arrivals = axes.twinx()
-    arrivals.fill_between(
-        series["time_s"], series["sent_per_s"], color=PALETTE[1], alpha=0.35, lw=0, step="pre"
-    )
+    edges_s = np.concatenate([[0.0], series["time_s"]])
+    arrivals.stairs(series["sent_per_s"], edges_s, fill=True, color=PALETTE[1], alpha=0.35, lw=0)
     arrivals.set_ylabel("requests sent/s", color=PALETTE[1])
     arrivals.set_ylim(bottom=0)
     arrivals.grid(False)
@@ -59,8 +58,7 @@ def _ttft(axes: Axes, log: TokenLog, slo_s: float) -> None:
         middles = arrival_s[window // 2 :: step][: len(medians)]
         axes.plot(middles, medians, color=PALETTE[3], label=f"P50 of {window} requests")
     axes.axhline(slo_s, color="0.3", ls="--", lw=1, label=f"SLO {slo_s:g} s")
-    axes.set_yscale("log")
-    plain_log(axes.yaxis)
+    log_scale(axes, "y")
     axes.legend()
 
 

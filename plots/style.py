@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 
@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter
 
+from harness.errors import RunError
 from harness.files import replaced
 from harness.report import origin
 from harness.run_folder import FinishedRun
@@ -48,12 +48,11 @@ def figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Fig
 
 def cdf(axes: Axes, values: npt.NDArray[np.float64], **line: Any) -> None:
     """Draws the empirical CDF of `values` (seconds), thinned evenly in probability."""
-    if not len(values):
-        return
     shown = thinned(len(values))
-    axes.plot(np.sort(values)[shown], (shown + 1) / len(values), drawstyle="steps-post", **line)
-    axes.set(ylim=(0, 1.02), ylabel="share", xlabel="seconds", xscale="log")
-    plain_log(axes.xaxis)
+    share = (shown + 1) / max(len(values), 1)
+    axes.plot(np.sort(values)[shown], share, drawstyle="steps-post", **line)
+    axes.set(ylim=(0, 1.02), ylabel="share", xlabel="seconds")
+    log_scale(axes, "x")
 
 
 def thinned(count: int) -> npt.NDArray[np.int64]:
@@ -61,10 +60,19 @@ def thinned(count: int) -> npt.NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(count, MAX_POINTS)).astype(np.int64))
 
 
-def plain_log(axis: Axis) -> None:
-    """0.01, 0.1, 1, 10 at the decades of a logarithmic axis, rather than powers of ten."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
+def log_scale(axes: Axes, which: Literal["x", "y"]) -> None:
+    """Logarithmic, labelled 0.1, 1, 10, with 2 and 5 where short; linear with nothing above 0."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if not np.isfinite(axis.get_minpos()):
+        return
+
+    def between_decades(value: float, position: int | None) -> str:
+        low, high = axis.get_view_interval()
+        return f"{value:g}" if high < 30 * low and f"{value:e}"[0] in "25" else ""
+
+    axes.set(**{f"{which}scale": "log"})
+    axis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:g}"))
+    axis.set_minor_formatter(FuncFormatter(between_decades))
 
 
 def interval_s(duration_s: float) -> float:
@@ -84,7 +92,12 @@ def stamp(made: Figure, runs: Sequence[FinishedRun]) -> None:
 
 
 def save(made: Figure, path: Path) -> Path:
-    with replaced(path) as temporary:
-        made.savefig(temporary, dpi=DPI)
-    plt.close(made)
+    """Raises RunError with the path and the operating system's words where that fails."""
+    try:
+        with replaced(path) as temporary:
+            made.savefig(temporary, dpi=DPI)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        plt.close(made)
     return path

@@ -23,7 +23,7 @@ def run_here(run_dir: Path, *overrides: str) -> dict[str, Any]:
         config = compose("config", [*overrides, *quiet], return_hydra_config=True)
     choices = dict(config.hydra.runtime.choices)
     del config.hydra
-    run(config, output_dir=run_dir, choices=choices, overrides=overrides)
+    run(config, output_dir=run_dir, named=True, choices=choices, overrides=overrides)
     summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
     return summary
 

@@ -125,8 +125,9 @@ def save_plot(name: str, schedule: Schedule, path: Path) -> None:
         bottom.plot(tokens, np.arange(1, len(tokens) + 1) / len(tokens), label=label[:6])
     bottom.set(xscale="log", xlabel="tokens", ylabel="share of requests", ylim=(0, 1))
     bottom.legend()
-    kind = "SYNTHETIC" if schedule.provenance.synthetic else "as recorded"
-    steps = f", {len(schedule.provenance.steps)} steps" if schedule.provenance.steps else ""
-    figure.suptitle(f"{name} ({kind}{steps}), {len(schedule):,} requests")
+    kind = " (SYNTHETIC)" if schedule.provenance.synthetic else ""
+    steps = "; ".join(schedule.provenance.steps) or "as recorded"
+    figure.suptitle(f"{name}{kind}: {len(schedule):,} requests")
+    top.set_title(steps, fontsize="small", wrap=True)
     with replaced(path) as temporary:
         figure.savefig(temporary, dpi=150)

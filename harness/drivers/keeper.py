@@ -3,8 +3,9 @@
     python keeper.py GRACE_S COMMAND [ARGUMENT ...]
 
 When the command ends, or standard input closes (the harness holds the other end, so also when
-it is killed), or SIGTERM comes, whatever the command started is ended: SIGTERM, at most GRACE_S
-seconds, SIGKILL. Exits with the command's status, 128 + n where signal n killed it.
+it is killed), or SIGTERM comes, whatever the command started is ended: SIGTERM, a time of grace
+(GRACE_S for the command itself), SIGKILL. Exits with the command's status, 128 + n where signal
+n killed it.
 Knows nothing of servers; imports nothing of the harness, so that it starts at once.
 """
 
@@ -23,6 +24,7 @@ import psutil
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
+ORPHAN_GRACE_S = 2.0  # for what outlives the command; it has had its time
 LIBC = ctypes.CDLL(None)  # loaded before any fork: a forked child may only call it
 
 
@@ -52,13 +54,28 @@ def _end(child: subprocess.Popen[bytes], grace_s: float) -> int:
     except subprocess.TimeoutExpired:
         child.kill()
         status = child.wait()
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number, whom in (
+        (signal.SIGTERM, _anything),
+        (signal.SIGKILL, _but_trackers),
+        (signal.SIGKILL, _anything),
+    ):
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
-        if _all_reaped(grace_s):
+                if whom(process):
+                    process.send_signal(number)
+        if _all_reaped(min(grace_s, ORPHAN_GRACE_S)):
             break
     return status
+
+
+def _anything(process: psutil.Process) -> bool:
+    return True
+
+
+def _but_trackers(process: psutil.Process) -> bool:
+    """Python's resource trackers end by themselves, when they have freed the shared memory of
+    the processes that were killed."""
+    return "multiprocessing.resource_tracker" not in " ".join(process.cmdline())
 
 
 def _all_reaped(timeout_s: float) -> bool:

@@ -95,7 +95,7 @@ class VllmEngine:
     def _plans(
         self, experiment: Experiment, specs: list[ModelSpec], served: list[str]
     ) -> list[Plan]:
-        config, run_dir = self._config, experiment.run_dir
+        config, run_dir = self._config, experiment.run_dir.resolve()
         logs = run_dir / "logs"
         logs.mkdir(exist_ok=True)
         more = [

@@ -37,7 +37,8 @@ class ChunkAttention:
     def run(
         self, cache: KvCache, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
-        """q, k, v: the batch's [tokens, heads, d], cache written. Returns [num_tokens, heads, d]."""
+        """q, k, v: the whole batch's, [tokens, heads, d], with the cache written. Returns the
+        chunk's [num_tokens, heads, d]."""
         rows = slice(self.start, self.start + self.num_tokens)
         if self.mask is None:
             keys, values = k[rows].transpose(0, 1), v[rows].transpose(0, 1)

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.block_pool import BlockPool
 from harness.clock import WallLoop
-from harness.cluster import Cluster, ModelSpec
+from harness.cluster import Cluster, ModelSpec, models_of_instances
 from harness.engine.hf_config import check_config
 from harness.engine.instance import TorchInstance
 from harness.engine.tokens import TokenBook
@@ -74,7 +74,7 @@ class TorchEngine:
                 )
                 for spec, worker, answer in zip(specs, workers, ready, strict=True)
             ]  # fmt: skip
-            yield Cluster(experiment.models, instances, ())
+            yield experiment.cluster(instances=instances)
 
     def _spawn(self, stack: ExitStack, logs: Path, index: int, num_workers: int) -> WorkerProcess:
         config = self._config
@@ -123,19 +123,11 @@ class TorchEngine:
 
 
 def placed_models(experiment: Experiment) -> list[ModelSpec]:
-    """The model of each instance: one instance per device, models in turn."""
-    models = list(experiment.models.values())
-    for spec in models:
+    """The model of each instance, one instance per device; UsageError for a model that this
+    engine cannot run."""
+    for spec in experiment.models.values():
         if spec.tp != 1:
-            raise UsageError(
-                f"model {spec.name!r}: tp={spec.tp} is not supported by engine=torch; valid: 1"
-            )
+            raise UsageError(f"model.tp={spec.tp} is not supported by engine=torch; valid: 1")
         if spec.path is not None:
             check_config(spec, Path(spec.path))
-    num_instances = experiment.hardware.num_devices
-    if num_instances < len(models):
-        raise UsageError(
-            f"{len(models)} models need as many devices, hardware"
-            f" {experiment.hardware.name!r} has num_devices={num_instances}"
-        )
-    return [models[index % len(models)] for index in range(num_instances)]
+    return models_of_instances(experiment.models, experiment.hardware)

@@ -6,7 +6,6 @@ used is given back at its end; tokens are stamped as they arrive, at the worker'
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -17,6 +16,7 @@ from harness.cluster import ModelSpec
 from harness.engine.block_tables import BlockTables
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
+from harness.engine.work import ChunkWork, DecodeWork, pack
 from harness.engine.worker_process import WorkerProcess
 from harness.errors import RunError
 from harness.record import Recorder, Segment
@@ -73,17 +73,23 @@ class TorchInstance:
         self._finish(batch.requests)
         return run.num_steps
 
+    def evict(self, request: Request) -> None:
+        self.kv.release(request)
+        request.computed_tokens = 0
+        self._recorder.preempted(request)
+
     async def load(self, layers: range) -> None:
-        await self._transfer("load", [i for i in layers if i not in self._loaded])
+        await self._transfer("load", layers)
         self._loaded |= set(layers)
 
     async def drop(self, layers: range) -> None:
         self._loaded -= set(layers)
-        await self._transfer("drop", list(layers))
+        await self._transfer("drop", layers)
 
     def _start(self, batch: Batch, max_steps: int, until: float, stop: Event | None) -> _Run:
-        header, payload = self._message(batch)
         self._seq += 1
+        work = described(batch, self.tables, self._book, self.model.vocab_size)
+        header, payload = pack(*work)
         deadline_s = until + self._loop.start_monotonic_s + self._worker.clock_offset_s
         header |= {
             "op": "execute",
@@ -93,9 +99,7 @@ class TorchInstance:
         }
         advances = batch.chunks + [(request, 1) for request in batch.decodes]
         sampled = [r for r, n in batch.chunks if r.computed_tokens + n == r.known_tokens]
-        self._run = _Run(
-            self._seq, advances, sampled + batch.decodes, stop, Event(self._loop)
-        )
+        self._run = _Run(self._seq, advances, sampled + batch.decodes, stop, Event(self._loop))
         self._worker.expect_answer()
         self._worker.send(header, payload)
         if stop is not None and max_steps > 1 and stop not in self._watched:
@@ -107,33 +111,14 @@ class TorchInstance:
         """Tells the worker once `stop` is set; one such task per event, over many executes."""
         await self._loop.wait(stop)
         self._watched.discard(stop)
-        if self._run is not None and self._run.stop is stop:
+        if stop.is_set and self._run is not None and self._run.stop is stop:
             self._worker.send({"op": "stop", "seq": self._run.seq})
-
-    def _message(self, batch: Batch) -> tuple[Header, bytes]:
-        """The batch in numbers; see `worker._unpack`."""
-        ids, blocks = array("i"), array("i")
-        chunks, decodes = [], []
-        for request, num_tokens in batch.chunks:
-            start = request.computed_tokens
-            stop = start + num_tokens
-            ids.extend(self._book.known(request, self.model.vocab_size, start, stop))
-            table = self.tables.ids[request.request_id]
-            blocks.extend(table)
-            chunks.append((start, num_tokens, len(table), stop == request.known_tokens))
-        for request in batch.decodes:
-            ids.append(self._book.last(request))
-            table = self.tables.ids[request.request_id]
-            blocks.extend(table)
-            decodes.append((request.computed_tokens, len(table)))
-        return {"chunks": chunks, "decodes": decodes}, (ids + blocks).tobytes()
 
     def _max_steps(self, batch: Batch, stop: Event | None) -> int:
         if batch.chunks or (stop is not None and stop.is_set):
             return 1
         limit = min(request.remaining_tokens for request in batch.decodes)
-        contexts = [(request, request.computed_tokens + 1) for request in batch.decodes]
-        return self.kv.growth_steps(contexts, limit)
+        return self.kv.growth_steps(batch.decodes, limit)
 
     def _on_message(self, header: Header) -> None:
         if header["op"] == "done":
@@ -144,7 +129,8 @@ class TorchInstance:
 
     def _on_step(self, header: Header) -> None:
         run = self._run
-        assert run is not None and run.seq == header["seq"], "a step of no execute"
+        assert run is not None
+        assert run.seq == header["seq"], "a step of another execute"
         run.num_steps += 1
         for request, num_tokens in run.advances:
             request.computed_tokens += num_tokens
@@ -166,16 +152,14 @@ class TorchInstance:
                 if not request.failed:  # a time-out may have come first, and is final
                     self._recorder.completed(request)
 
-    async def _transfer(self, op: str, layers: list[int]) -> None:
-        if not layers:
-            return
+    async def _transfer(self, op: str, layers: range) -> None:
         self._seq += 1
         done = self._transfers[self._seq] = Event(self._loop)
         start_s = self._loop.now
         self._worker.expect_answer()
-        self._worker.send({"op": op, "seq": self._seq, "layers": layers})
+        self._worker.send({"op": op, "seq": self._seq, "layers": list(layers)})
         await self._loop.wait(done)
-        self._recorder.event(op, self.name, start_s, self._loop.now, layers=layers)
+        self._recorder.event(op, self.name, start_s, self._loop.now, layers=list(layers))
 
     def _check(self, batch: Batch) -> None:
         """Raises RunError for a batch that the instance cannot run: a fault of the system."""
@@ -212,3 +196,20 @@ class TorchInstance:
                 f"{self.name}: request {request.request_id} holds {held} KV blocks,"
                 f" {tokens} tokens need {self.kv.blocks_for(tokens)}"
             )
+
+
+def described(
+    batch: Batch, tables: BlockTables, book: TokenBook, vocab_size: int
+) -> tuple[list[ChunkWork], list[DecodeWork]]:
+    """The batch in token ids, positions and block ids."""
+    chunks = []
+    for request, num_tokens in batch.chunks:
+        start, stop = request.computed_tokens, request.computed_tokens + num_tokens
+        ids = book.known(request, vocab_size, start, stop)
+        samples = stop == request.known_tokens
+        chunks.append(ChunkWork(ids, start, samples, tables.ids[request.request_id]))
+    decodes = [
+        DecodeWork(book.last(request), request.computed_tokens, tables.ids[request.request_id])
+        for request in batch.decodes
+    ]
+    return chunks, decodes

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
 from harness.cluster import ModelSpec
 from harness.engine.attention import ChunkAttention, DecodeAttention
 from harness.engine.kv_cache import KvCache
-from harness.engine.weights import Weights, torch_dtype
+from harness.engine.linear import Ends, Layer
+from harness.engine.weights import torch_dtype
 
 
 @dataclass(slots=True)
@@ -31,42 +32,40 @@ class Step:
 
 
 class Decoder:
-    """`ends` holds embed, norm and lm_head; layers are passed to `layers` by the caller."""
+    """Layers are passed in by the caller: they come and go."""
 
-    def __init__(self, spec: ModelSpec, ends: Weights, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, ends: Ends, device: torch.device) -> None:
         self._spec, self._ends = spec, ends
         self._cos, self._sin = rotary_tables(spec, device)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        return embedding(ids, self._ends["embed"])
+        return embedding(ids, self._ends.embed)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return linear(self._norm(hidden, self._ends["norm"]), self._ends["lm_head"])
+        return self._ends.lm_head(self._norm(hidden, self._ends.norm))
 
     def layers(
-        self, hidden: torch.Tensor, layers: Sequence[tuple[int, Weights]], step: Step,
+        self, hidden: torch.Tensor, layers: Sequence[tuple[int, Layer]], step: Step,
         cache: KvCache,
     ) -> torch.Tensor:  # fmt: skip
-        """`hidden` [tokens, hidden_size] through consecutive (index, weights) layers."""
+        """`hidden` [tokens, hidden_size] through consecutive (index, layer) pairs."""
         cos = self._cos.index_select(0, step.positions)[:, None]
         sin = self._sin.index_select(0, step.positions)[:, None]
-        for index, weights in layers:
-            normed = self._norm(hidden, weights["input_norm"])
-            attended = self._attention(normed, weights, (cos, sin), step, cache, index)
-            hidden = torch.addmm(hidden, attended, weights["o"].t())
-            normed = self._norm(hidden, weights["post_norm"])
-            gate, up = linear(normed, weights["gate_up"]).chunk(2, -1)
-            hidden = torch.addmm(hidden, silu(gate).mul_(up), weights["down"].t())
+        for index, layer in layers:
+            qkv = layer.qkv(self._norm(hidden, layer.input_norm))
+            attended = self._attention(qkv, (cos, sin), step, cache, index)
+            hidden = layer.o.plus(attended, hidden)
+            gate, up = layer.gate_up(self._norm(hidden, layer.post_norm)).chunk(2, -1)
+            hidden = layer.down.plus(silu(gate).mul_(up), hidden)
         return hidden
 
     def _attention(
-        self, hidden: torch.Tensor, weights: Weights, rotary: tuple[torch.Tensor, torch.Tensor],
-        step: Step, cache: KvCache, layer: int,
+        self, qkv: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], step: Step,
+        cache: KvCache, layer: int,
     ) -> torch.Tensor:  # fmt: skip
         spec = self._spec
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
-        qkv = linear(hidden, weights["qkv"], weights.get("qkv_bias"))
-        qkv = qkv.view(len(hidden), heads + 2 * kv_heads, spec.head_dim)
+        qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
         rotated = rotate(qkv[:, : heads + kv_heads], *rotary)
         q, k, v = rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :]
         cache.write(layer, step.rows, k, v)
@@ -74,7 +73,7 @@ class Decoder:
         if step.decode is not None:
             parts.append(step.decode.run(layer, q[step.num_chunk_tokens :]))
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return out.reshape(len(hidden), heads * spec.head_dim)
+        return out.reshape(len(qkv), heads * spec.head_dim)
 
     def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rms_norm(hidden, weight.shape, weight, self._spec.rms_norm_eps)

@@ -7,7 +7,6 @@ ids but no requests, no pool and no clock.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,28 +14,10 @@ import torch
 from harness.cluster import ModelSpec
 from harness.engine.attention import ChunkAttention, DecodeAttention, chunk_mask
 from harness.engine.kv_cache import KvCache
+from harness.engine.linear import Ends, Layer
 from harness.engine.model import Decoder, Step
 from harness.engine.weights import HostWeights, Weights
-
-
-@dataclass(slots=True)
-class ChunkWork:
-    """Compute `ids` at positions context…; `samples`: they complete the known tokens, so the
-    next one is picked."""
-
-    ids: Sequence[int]
-    context: int
-    samples: bool
-    blocks: Sequence[int]
-
-
-@dataclass(slots=True)
-class DecodeWork:
-    """Compute the token `token_id` at `position` and pick the next one."""
-
-    token_id: int
-    position: int
-    blocks: Sequence[int]  # for every step that may follow
+from harness.engine.work import ChunkWork, DecodeWork
 
 
 class Runner:
@@ -46,9 +27,8 @@ class Runner:
         self._spec, self.device = spec, device
         source = HostWeights(spec)
         self._host = [self._staged(source.layer(index)) for index in range(spec.num_layers)]
-        self._layers: dict[int, Weights] = {}
-        ends = {name: tensor.to(device) for name, tensor in source.ends().items()}
-        self._decoder = Decoder(spec, ends, device)
+        self._layers: dict[int, Layer] = {}
+        self._decoder = Decoder(spec, Ends(source.ends(), device), device)
         self._cache: KvCache | None = None
 
     def allocate(self, num_blocks: int, block_tokens: int) -> None:
@@ -57,8 +37,7 @@ class Runner:
     def load(self, layer: int) -> None:
         """Copies the layer's weights to the device; on a CPU too, to memory of their own."""
         if layer not in self._layers:
-            weights = self._host[layer]
-            self._layers[layer] = {k: v.to(self.device, copy=True) for k, v in weights.items()}
+            self._layers[layer] = Layer(self._host[layer], self.device)
 
     def drop(self, layer: int) -> None:
         self._layers.pop(layer, None)
@@ -122,11 +101,13 @@ class Runner:
             positions.append(torch.from_numpy(at_numpy).to(self.device))
             sampled += range(start, start + len(decodes))
         step = Step(torch.cat(positions), torch.cat(rows), attentions, decode, start)
-        return step, torch.tensor(sampled, device=self.device) if chunks else None
+        return step, torch.tensor(
+            sampled, dtype=torch.int64, device=self.device
+        ) if chunks else None
 
     def _advance(self, step: Step) -> None:
         """The next iteration of a batch of decodes."""
-        assert step.decode is not None and not step.chunks, "chunks run for one iteration"
+        assert step.decode is not None, "chunks run for one iteration"
         step.positions += 1
         step.rows = step.decode.begin_step()
 

@@ -16,16 +16,15 @@ import sys
 import threading
 import time
 import traceback
-from array import array
-from itertools import islice
 from math import inf
 
 import torch
 
 from harness.cluster import ModelSpec
 from harness.engine.kv_cache import block_bytes
-from harness.engine.runner import ChunkWork, DecodeWork, Runner
+from harness.engine.runner import Runner
 from harness.engine.transport import Connection, Header
+from harness.engine.work import unpack
 
 HEARTBEAT_S = 1.0
 PR_SET_PDEATHSIG = 1
@@ -72,7 +71,7 @@ class Worker:
 
     def _execute(self, header: Header, payload: bytes) -> None:
         """Streams one message per iteration; the one that ends the run says so."""
-        chunks, decodes = _unpack(header, payload)
+        chunks, decodes = unpack(header, payload)
         seq, max_steps = header["seq"], header["max_steps"]
         deadline_s = inf if header["deadline_s"] is None else header["deadline_s"]
         for number, tokens in enumerate(self._runner.steps(chunks, decodes, max_steps), start=1):
@@ -106,22 +105,6 @@ class Worker:
         if memory < size:
             raise MemoryError(f"no room for a KV block of {size} bytes: {memory} bytes are left")
         return memory // size
-
-
-def _unpack(header: Header, payload: bytes) -> tuple[list[ChunkWork], list[DecodeWork]]:
-    """The payload holds the token ids of all work, then its block ids."""
-    numbers = iter(array("i", payload))
-    chunk_ids = [list(islice(numbers, num_tokens)) for _, num_tokens, _, _ in header["chunks"]]
-    decode_ids = list(islice(numbers, len(header["decodes"])))
-    chunks = [
-        ChunkWork(ids, context, samples, list(islice(numbers, num_blocks)))
-        for ids, (context, _, num_blocks, samples) in zip(chunk_ids, header["chunks"], strict=True)
-    ]
-    decodes = [
-        DecodeWork(token_id, position, list(islice(numbers, num_blocks)))
-        for token_id, (position, num_blocks) in zip(decode_ids, header["decodes"], strict=True)
-    ]
-    return chunks, decodes
 
 
 def pick_device(device: str, index: int) -> torch.device:

@@ -49,7 +49,8 @@ def test_hardware(name: str) -> None:
 @pytest.mark.parametrize("group", BUILT_ALONE)
 def test_groups_built_alone(group: str) -> None:
     for name in options(group):
-        build(composed("+system=vllm", f"{group}={name}")[group], group)
+        runtime = {"announce": print} if group == "tracking" else {}
+        build(composed("+system=vllm", f"{group}={name}")[group], group, **runtime)
 
 
 @pytest.mark.parametrize("name", options("slo"))
@@ -60,7 +61,7 @@ def test_slos_compose(name: str) -> None:
 @pytest.mark.parametrize("name", options("system"))
 def test_systems_resolve_in_every_engine(name: str) -> None:
     for engine in options("engine"):
-        config = composed(f"+system={name}", f"engine={engine}")
+        config = composed(f"+system='{name}'", f"engine={engine}")
         OmegaConf.resolve(config)
 
 

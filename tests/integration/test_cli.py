@@ -1,0 +1,122 @@
+"""The command line as a user meets it: what exists, what is wrong, what a sweep leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT, run_command
+
+SIM = ("+system=vllm", "+workload=azure_code", "engine=sim", "hardware=a100x1", "model=llama2-7b",
+       "tracking=none", "workload.num_requests=200")  # fmt: skip
+
+
+def test_no_system_and_no_workload_lists_what_can_be_chosen() -> None:
+    done = run_command()
+    assert done.returncode == 2
+    assert "no system and no workload given" in done.stderr
+    for name in ("vllm", "null", "azure_code", "burstgpt", "aegaeon"):
+        assert name in done.stderr
+
+
+def test_help_lists_every_group_and_its_options() -> None:
+    done = run_command("--help")
+    assert done.returncode == 0
+    for group in ("system", "workload", "model", "hardware", "engine", "slo", "tracking"):
+        line = next(line for line in done.stdout.splitlines() if line.startswith(f"{group}: "))
+        for path in (ROOT / "conf" / group).glob("*.yaml"):
+            assert path.stem in line
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["+system=vlm"], "system=vlm does not exist; choose one of: null, vllm"),
+        (["+workload=azure"], "workload=azure does not exist; choose one of: aegaeon, "),
+        (["engine=tpu"], "engine=tpu does not exist; choose one of: none, openai, sim, torch"),
+        (["sed=1"], "unknown key sed; valid keys there: "),
+        (["+extra=1"], "unknown key extra; valid keys: system, workload, "),
+        (["system.max_seqs=8"], "unknown key system.max_seqs; valid keys there: _target_, max_num"),
+        (["+system.max_seqs=8"], "system: unknown key 'max_seqs'; valid keys: max_num_seqs, "),
+        (["system.max_num_seqs=many"], "system: max_num_seqs: Value 'many' of type 'str'"),
+        (["seed=-1"], "seed=-1 must be at least 0"),
+        (["seed=one"], "config: seed: Value 'one' of type 'str' could not be converted to Integer"),
+        (["workload.scale.rate=-1"], "workload.scale.rate=-1"),
+        (["fit_context=squeeze"], "fit_context=squeeze"),
+        (["fit_context=refuse"], "more than the 4096 positions of model llama2-7b"),
+        (["engine.num_kv_blocks=4"], "the longest request needs KV for"),
+        (["model=llama2-7b", "hardware.memory_bytes=1000"], "leaves no memory for KV"),
+        (["slo.ttft_s=0"], "slo.ttft_s must be a number of seconds above 0"),
+        (["slo=kunserve"], "slo.baseline=PATH"),
+        (["hydra.run.dir=/proc/nothing/run"], "/proc/nothing"),
+    ],
+)
+def test_a_wrong_command_is_told_in_one_sentence(
+    tmp_path: Path, wrong: list[str], says: str
+) -> None:
+    groups = {argument.split("=")[0].lstrip("+") for argument in wrong}
+    right = [a for a in SIM if a.split("=")[0].lstrip("+") not in groups]
+    folder = tmp_path / "new" / "run"
+    where = [] if "hydra.run.dir" in groups else [f"hydra.run.dir={folder}"]
+    done = run_command(*right, *wrong, *where)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_system_that_needs_two_instances_says_so(tmp_path: Path) -> None:
+    done = run_command(
+        *SIM[2:], "+system=vllm", "+workload=lmsys_arena", f"hydra.run.dir={tmp_path / 'run'}"
+    )
+    assert done.returncode == 2
+    assert "models need at least" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
+    sweep = ("-m", *SIM, "workload.scale.rate=0.5,1,2,4", f"hydra.sweep.dir={tmp_path}")
+    done = run_command(*sweep)
+    assert done.returncode == 0, done.stderr
+    runs = sorted(tmp_path.glob("vllm-azure_code-sim-*"))
+    assert len(runs) == 4
+    manifests = [json.loads((run / "manifest.json").read_text()) for run in runs]
+    assert len({manifest["sweep_id"] for manifest in manifests}) == 1
+    table = done.stdout[done.stdout.index("sweep of 4 runs") :]
+    rows = [line.split()[0] for line in table.splitlines() if line.strip()]
+    assert ["0.5", "1", "2", "4"] == [word for word in rows if word in ("0.5", "1", "2", "4")]
+    again = run_command(*sweep)
+    assert again.stdout.count("already run") == 4
+    assert "sweep of 4 runs" in again.stdout
+
+
+def test_a_named_folder_is_used_and_never_mixed_with_another_run(tmp_path: Path) -> None:
+    run_dir = tmp_path / "mine"
+    done = run_command(*SIM, f"hydra.run.dir={run_dir}")
+    assert done.returncode == 0, done.stderr
+    files = {path.name for path in run_dir.iterdir()}
+    assert files == {
+        "config.yaml", "manifest.json", "schedule.parquet", "requests.parquet",
+        "events.parquet", "summary.json", "run.png",
+    }  # fmt: skip
+    assert str(run_dir) in done.stdout.replace("\n", "")
+    other = run_command(*SIM, "seed=1", f"hydra.run.dir={run_dir}")
+    assert other.returncode == 2
+    assert "holds another run" in other.stderr
+    assert files == {path.name for path in run_dir.iterdir()}
+
+
+def test_the_null_system_measures_the_harness_alone(tmp_path: Path) -> None:
+    done = run_command(
+        "+system=null", "+workload=azure_code", "engine=none", "tracking=none",
+        "workload.num_requests=100", "workload.arrivals.kind=poisson",
+        "workload.arrivals.rate_per_s=100", f"hydra.run.dir={tmp_path / 'run'}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["num_completed"] == 100
+    assert summary["send_lag_s"]["p50"] <= summary["ttft_s"]["p50"] < 0.1

@@ -1,0 +1,180 @@
+"""What breaks in practice: a killed worker, Ctrl-C, a corrupt trace, a full disk.
+
+Each must end with one clear message, the right exit status, no process left, and no half-written
+file; what was recorded until then stays readable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from tests.running import ROOT, command, run_command
+
+LIVE = (
+    "+system=vllm", "+workload=azure_conv", "workload.window.seconds=[0,600]",
+    "engine=torch", "tracking=none",
+)  # fmt: skip
+
+
+def start(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*arguments, f"hydra.run.dir={run_dir}"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until(condition: Callable[[], object], what: str, limit_s: float = 90.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen in {limit_s} s"
+        time.sleep(0.1)
+
+
+def children(process: subprocess.Popen[str], needle: str = "") -> list[psutil.Process]:
+    found = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in found if needle in " ".join(child.cmdline())]
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process], Path]]:
+    """A live run that has been serving for some seconds, its processes and its folder."""
+    process = start(tmp_path / "run", *LIVE)
+    try:
+        until(lambda: children(process, "harness.engine.worker"), "the worker's start")
+        worker = children(process, "harness.engine.worker")[0]
+        until(lambda: worker.cpu_times().user > 4.0, "serving")
+        yield process, children(process), tmp_path / "run"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def assert_aborted(run_dir: Path, reason: str) -> None:
+    """The folder of a run that broke: readable, with its reason, and without a summary."""
+    manifest = json.loads((run_dir / "manifest.json").read_text())
+    assert manifest["status"] == "aborted"
+    assert reason in manifest["reason"]
+    assert not (run_dir / "summary.json").exists()
+    table = pq.read_table(run_dir / "requests.parquet")
+    assert len(table) > 0
+    assert {"sent", "completed"} & set(table["status"].to_pylist())
+    assert not list(run_dir.rglob("*.partial*"))
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not alive, [process.cmdline() for process in alive]
+
+
+def test_a_killed_worker_fails_the_run_and_is_named(live) -> None:
+    process, processes, run_dir = live
+    children(process, "harness.engine.worker")[0].kill()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "torch-0" in error
+    assert "SIGKILL" in error
+    assert "Traceback (most recent call last)" not in error
+    assert_aborted(run_dir, "torch-0")
+    assert_gone(processes)
+
+
+def test_ctrl_c_leaves_engines_dead_and_results_readable(live) -> None:
+    process, processes, run_dir = live
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in error
+    assert_aborted(run_dir, "KeyboardInterrupt")
+    assert_gone(processes)
+
+
+def test_a_killed_harness_takes_its_workers_along(live) -> None:
+    process, processes, _ = live
+    process.kill()
+    assert_gone(processes)
+
+
+SIMULATED = ("+system=vllm", "engine=sim", "hardware=a100x1", "model=llama2-7b", "tracking=none")
+
+
+def test_a_corrupt_trace_row_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,model,prompt_tokens,output_tokens\n0,m,10,5\n1,m,ten,5\n")
+    run_dir = tmp_path / "a" / "run"
+    done = run_command(
+        *SIMULATED, "+workload=trace", f"workload.path={trace}", f"hydra.run.dir={run_dir}"
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert str(trace) in done.stderr.replace("\n", "")
+    assert "3" in done.stderr
+    assert "ten" in done.stderr
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system that is too small for a run."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(mount)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip(f"mounting a small tmpfs needs root: {made.stderr.strip()}")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_file(full_disk: Path) -> None:
+    run_dir = full_disk / "run"
+    done = run_command(
+        *SIMULATED, "+workload=azure_code", f"hydra.run.dir={run_dir}", env={"TMPDIR": "/tmp"}
+    )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert str(full_disk) in done.stderr.replace("\n", "")
+    assert "Traceback" not in done.stderr
+    assert not list(full_disk.rglob("*.partial*"))
+    assert not (run_dir / "summary.json").exists()
+    for path in run_dir.glob("*.parquet"):
+        pq.read_table(path)
+    for path in run_dir.glob("*.json"):
+        json.loads(path.read_text())
+
+
+@pytest.mark.vllm
+def test_a_killed_vllm_server_fails_the_run_and_is_named(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", *(a.replace("torch", "vllm") for a in LIVE))
+    try:
+        logs = tmp_path / "run" / "logs"
+        until(
+            lambda: any("POST /v1/completions" in p.read_text() for p in logs.glob("*")),
+            "serving",
+            180,
+        )
+        processes = children(process)
+        server = children(process, "vllm.entrypoints.openai.api_server")[-1]
+        os.kill(server.pid, signal.SIGKILL)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "vllm-0" in error
+        assert_aborted(tmp_path / "run", "vllm-0")
+        assert_gone(processes)
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,228 @@
+"""A golden server's answers, faults included, as they arrive in the token log."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.clock import Event, WallLoop
+from harness.drivers.openai_http import OpenAiEngine
+from harness.engine_api import Experiment
+from harness.errors import RunError, UsageError
+from harness.record import Recorder, TokenRecord
+from harness.request import Request
+from tests.golden_server import GoldenServer, Script
+from tests.unit.drivers.specs import HARDWARE, TINY
+
+ASKED = 6
+
+
+def config(url: str, **changes: Any) -> OpenAiEngine.Config:
+    fields: dict[str, Any] = {
+        "url": url,
+        "model": None,
+        "api": "completions",
+        "api_key_env": None,
+        "request_timeout_s": 20.0,
+        "allow_early_end": False,
+        "extra_body": {"temperature": 0},
+    }
+    return OpenAiEngine.Config(**fields | changes)
+
+
+def replay(
+    scripts: Mapping[str, Script] | Script, tmp_path: Path, asked: int = ASKED, **changes: Any
+) -> tuple[list[TokenRecord], GoldenServer, OpenAiEngine]:
+    """Sends one request per script at time 0 and runs until each has ended."""
+    if isinstance(scripts, Script):
+        scripts = {"default": scripts}
+    with GoldenServer(lambda body: scripts[body["model"]]) as server:
+        engine = OpenAiEngine(config(server.url, **changes))
+        requests = [Request(i, 0.0, name, 5, asked) for i, name in enumerate(scripts)]
+        return run(engine, requests, tmp_path), server, engine
+
+
+def run(engine: OpenAiEngine, requests: Sequence[Request], tmp_path: Path) -> list[TokenRecord]:
+    loop = engine.make_loop()
+    assert isinstance(loop, WallLoop)
+    recorder = Recorder(requests)
+    experiment = experiment_for(loop, recorder, requests, tmp_path)
+    all_done = Event(loop)
+
+    def on_done(_: Request) -> None:
+        if recorder.num_done == len(requests):
+            all_done.set()
+
+    recorder.on_done.append(on_done)
+
+    async def main() -> None:
+        for request in requests:
+            recorder.sent(request, loop.now)
+            cluster.endpoints[0].submit(request)
+        assert await loop.wait(all_done, until=60)
+
+    with engine.start(experiment) as cluster:
+        loop.run(main())
+    return list(recorder.records.values())
+
+
+def experiment_for(
+    loop: WallLoop, recorder: Recorder, requests: Sequence[Request], tmp_path: Path
+) -> Experiment:
+    return Experiment(
+        loop=loop,
+        recorder=recorder,
+        models={request.model: TINY for request in requests},
+        hardware=HARDWARE,
+        run_dir=tmp_path,
+        seed=0,
+        scheduler={},
+        announce=lambda line: None,
+    )
+
+
+def test_tokens_are_stamped_between_their_write_and_the_end(tmp_path: Path) -> None:
+    script = Script(ttft_s=0.05, gap_s=0.02)
+    (record,), server, _ = replay(script, tmp_path)
+    assert (record.status, record.error) == ("completed", "")
+    assert record.chunk_tokens().tolist() == [1] * ASKED
+    assert record.request.generated_tokens == ASKED
+    times = record.token_times_s()
+    first_write, *_, last_write = server.answers[0].writes_s[:ASKED]
+    assert times[0] >= 0.05
+    assert times[-1] - times[0] == pytest.approx(last_write - first_write, abs=0.5)
+
+
+def test_a_stall_shows_where_it_was(tmp_path: Path) -> None:
+    (record,), _, _ = replay(Script(stall_at=3, stall_s=0.3), tmp_path)
+    times = record.token_times_s()
+    assert times[3] - times[2] > 0.25
+    assert times.tolist() == sorted(times)
+
+
+def test_tokens_of_one_event_are_one_chunk(tmp_path: Path) -> None:
+    (record,), _, _ = replay(Script(tokens_per_event=4), tmp_path)
+    assert record.chunk_tokens().tolist() == [4, 2]
+    assert len(set(record.token_times_s().tolist())) <= 2
+
+
+def test_events_of_one_write_stay_chunks_of_their_own(tmp_path: Path) -> None:
+    (record,), _, _ = replay(Script(events_per_write=3), tmp_path)
+    assert record.chunk_tokens().tolist() == [1] * ASKED
+
+
+@pytest.mark.parametrize("write_bytes", [None, 30_000])
+def test_events_beyond_any_buffer_arrive_whole(tmp_path: Path, write_bytes: int | None) -> None:
+    script = Script(pad_bytes=100_000, write_bytes=write_bytes)
+    (record,), _, _ = replay(script, tmp_path)
+    assert (record.status, record.request.generated_tokens) == ("completed", ASKED)
+
+
+def test_events_cut_anywhere_arrive_whole(tmp_path: Path) -> None:
+    (record,), _, _ = replay(Script(write_bytes=7), tmp_path, asked=2)
+    assert (record.status, record.request.generated_tokens) == ("completed", 2)
+
+
+def test_a_one_token_answer_completes(tmp_path: Path) -> None:
+    (record,), _, _ = replay(Script(), tmp_path, asked=1)
+    assert (record.status, record.chunk_tokens().tolist()) == ("completed", [1])
+
+
+FAULTS = {
+    "http": (Script(status=500), 0, "HTTP 500: "),
+    "reset": (Script(reset_at=3, gap_s=0.01), 3, "after 3 of 6 tokens"),
+    "error": (Script(error_at=2), 2, "error in mid-stream after 2 of 6 tokens: out of cheese"),
+    "together": (Script(error_at=2, events_per_write=9), 2, "out of cheese"),
+    "garbage": (Script(garbage_at=2), 2, "no JSON object"),
+    "early": (Script(stop_at=4), 4, "ended early: 4 of 6 tokens (finish_reason=stop)"),
+    "silent": (Script(stop_at=0), 0, "no token at all"),
+    "cut": (Script(cut_at=5), 5, "stream ended after 5 of 6 tokens without [DONE]"),
+    "more": (Script(extra_tokens=2), 8, "too many tokens: 8 of 6"),
+}
+
+
+def test_each_fault_is_counted_as_what_it_is_and_harms_no_other_request(tmp_path: Path) -> None:
+    scripts = {name: script for name, (script, _, _) in FAULTS.items()} | {"good": Script()}
+    records, _, _ = replay(scripts, tmp_path)
+    by_model = {record.request.model: record for record in records}
+    assert (by_model["good"].status, by_model["good"].error) == ("completed", "")
+    for name, (_, tokens, says) in FAULTS.items():
+        record = by_model[name]
+        assert (name, record.status, record.request.failed) == (name, "failed", True)
+        assert (name, record.request.generated_tokens) == (name, tokens)
+        assert (name, len(record.token_times_s())) == (name, tokens)
+        assert says in record.error, name
+
+
+def test_a_hanging_answer_is_a_timeout_with_the_tokens_it_had(tmp_path: Path) -> None:
+    (record,), _, _ = replay(Script(hang_at=2), tmp_path, request_timeout_s=0.5)
+    assert record.status == "timeout"
+    assert record.request.generated_tokens == 2
+    assert "2 of 6 tokens" in record.error
+
+
+def test_an_early_end_completes_where_it_is_allowed(tmp_path: Path) -> None:
+    (record,), _, _ = replay(Script(stop_at=4), tmp_path, allow_early_end=True)
+    assert (record.status, len(record.token_times_s())) == ("completed", 4)
+
+
+def test_usage_at_the_end_settles_the_number_of_tokens(tmp_path: Path) -> None:
+    script = Script(tokens_per_event=3, usage="final")
+    (record,), _, engine = replay(script, tmp_path)
+    assert (record.status, len(record.token_times_s())) == ("completed", ASKED)
+    assert engine.resolved()["num_corrected_answers"] == 1
+
+
+def test_chat_sends_the_key_and_as_many_words_as_the_prompt_has_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOLDEN_KEY", "secret")
+    (record,), server, _ = replay(
+        Script(usage="none"), tmp_path, api="chat", api_key_env="GOLDEN_KEY"
+    )
+    assert (record.status, record.error) == ("completed", "")
+    (message,) = server.answers[0].body["messages"]
+    assert len(message["content"].split()) == record.request.prompt_tokens
+    assert "authorization: bearer secret" in server.answers[0].head
+
+
+def test_the_prompt_is_token_ids_and_the_body_has_the_extra_fields(tmp_path: Path) -> None:
+    _, server, _ = replay(Script(), tmp_path, model=None)
+    body = server.answers[0].body
+    assert len(body["prompt"]) == 5
+    assert all(0 <= token < TINY.vocab_size for token in body["prompt"])
+    assert (body["max_tokens"], body["stream"], body["temperature"]) == (ASKED, True, 0)
+
+
+def test_hundreds_of_streams_at_once_lose_nothing(tmp_path: Path) -> None:
+    with GoldenServer(lambda body: Script(gap_s=0.01)) as server:
+        requests = [Request(i, 0.0, "default", 5, ASKED) for i in range(300)]
+        records = run(OpenAiEngine(config(server.url)), requests, tmp_path)
+    assert {(record.status, record.error) for record in records} == {("completed", "")}
+    assert sum(len(record.token_times_s()) for record in records) == 300 * ASKED
+
+
+def test_a_url_where_nothing_listens_ends_the_run_at_its_start(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound, not listening: refused
+        url = f"http://127.0.0.1:{held.getsockname()[1]}/v1"
+        with pytest.raises(RunError, match="cannot be reached"):
+            run(OpenAiEngine(config(url)), [Request(0, 0.0, "default", 5, 1)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"url": "localhost:8000"}, "engine.url must be a base URL"),
+        ({"api": "embeddings"}, "engine.api=embeddings is not one of: completions, chat"),
+        ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),
+    ],
+)
+def test_a_config_that_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        OpenAiEngine(config(**{"url": "http://127.0.0.1:1/v1"} | changes))
+    assert says in str(caught.value)

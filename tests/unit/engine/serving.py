@@ -1,0 +1,114 @@
+"""Small models and an in-process stand-in for a worker: the engine without its processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from harness.block_pool import BlockPool
+from harness.cluster import ModelSpec
+from harness.engine.block_tables import BlockTables
+from harness.engine.instance import described
+from harness.engine.runner import Runner
+from harness.engine.tokens import TokenBook
+from harness.engine.work import pack, unpack
+from harness.request import Batch, Request
+
+SPEC = ModelSpec(
+    name="test",
+    num_layers=3,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    intermediate_size=96,
+    vocab_size=512,
+    max_position=256,
+    rope_theta=10000.0,
+    rms_norm_eps=1e-5,
+    qkv_bias=False,
+    tie_embeddings=False,
+    dtype="float32",
+    tp=1,
+    path=None,
+    seed=0,
+)
+CPU = torch.device("cpu")
+
+
+def spec_like(directory: Path, **changes: object) -> ModelSpec:
+    return replace(SPEC, path=str(directory), **changes)
+
+
+def loaded_runner(spec: ModelSpec, num_blocks: int = 64, block_tokens: int = 8) -> Runner:
+    runner = Runner(spec, CPU)
+    for layer in range(spec.num_layers):
+        runner.load(layer)
+    runner.allocate(num_blocks, block_tokens)
+    return runner
+
+
+class Server:
+    """A pool, block tables and a token book around a runner."""
+
+    def __init__(self, runner: Runner, num_blocks: int, block_tokens: int) -> None:
+        runner.allocate(num_blocks, block_tokens)
+        self.runner = runner
+        self.pool = BlockPool(num_blocks, block_tokens)
+        self.tables = BlockTables(self.pool)
+        self.book = TokenBook(seed=0)
+
+    def execute(self, batch: Batch, max_steps: int = 1) -> None:
+        """What `TorchInstance.execute` does, in this process; the pool has been grown."""
+        self.tables.reconcile(batch.requests)
+        self.tables.check()
+        work = unpack(*pack(*described(batch, self.tables, self.book, SPEC.vocab_size)))
+        sampled = [r for r, n in batch.chunks if r.computed_tokens + n == r.known_tokens]
+        for tokens in self.runner.steps(*work, max_steps):
+            for request, num_tokens in batch.chunks:
+                request.computed_tokens += num_tokens
+            for request in batch.decodes:
+                request.computed_tokens += 1
+            for request, token in zip(sampled + batch.decodes, tokens, strict=True):
+                request.generated_tokens += 1
+                self.book.append(request, token)
+        for request in batch.requests:
+            if request.finished:
+                self.pool.release(request)
+
+    def evict(self, request: Request) -> None:
+        self.pool.release(request)
+        request.computed_tokens = 0
+
+    def serve_at_random(self, requests: list[Request], rng: np.random.Generator) -> None:
+        """Until all have finished: random subsets, chunk sizes, run lengths and preemptions."""
+        while unfinished := [r for r in requests if not r.finished]:
+            if rng.random() < 0.1:
+                self.evict(unfinished[rng.integers(len(unfinished))])
+            batch, max_steps = Batch(), int(rng.integers(1, 6))
+            for request in rng.permutation(np.array(unfinished, object)):
+                left = request.known_tokens - request.computed_tokens
+                num_tokens = int(rng.integers(1, left + 1))
+                if rng.random() < 0.2:
+                    continue
+                if not self.pool.grow(request, request.computed_tokens + num_tokens):
+                    continue
+                if request.decoding:
+                    batch.decodes.append(request)
+                else:
+                    batch.chunks.append((request, num_tokens))
+            if not batch.requests:
+                self.evict(unfinished[0])
+                continue
+            if batch.chunks:
+                max_steps = 1
+            else:
+                limit = min(r.remaining_tokens for r in batch.decodes)
+                max_steps = self.pool.growth_steps(batch.decodes, min(limit, max_steps))
+                for request in batch.decodes:
+                    assert self.pool.grow(request, request.computed_tokens + max_steps)
+            self.execute(batch, max_steps)
+            self.pool.check()

@@ -1,0 +1,91 @@
+"""Layers one by one: executed in ranges, dropped and loaded, drawn from a seed, saved and read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.engine.hf_config import check_config
+from harness.engine.weights import HostWeights, save_checkpoint
+from harness.engine.work import ChunkWork, DecodeWork
+from harness.errors import UsageError
+from tests.unit.engine.serving import SPEC, loaded_runner, spec_like
+
+PROMPT = list(range(20, 50))
+CHUNKS = [ChunkWork(PROMPT, 0, True, [1, 2, 3, 4]), ChunkWork(PROMPT[:9], 0, False, [5, 6])]
+
+
+@pytest.mark.parametrize("split", range(SPEC.num_layers + 1))
+def test_layer_ranges_in_turn_equal_the_whole(split: int) -> None:
+    runner = loaded_runner(SPEC)
+    with torch.inference_mode():
+        step, _ = runner.build(CHUNKS, [])
+        hidden = runner.embed(torch.tensor(PROMPT + PROMPT[:9]))
+        whole = runner.forward(hidden, step, 0, SPEC.num_layers)
+        first = runner.forward(hidden, step, 0, split)
+        assert torch.equal(runner.forward(first, step, split, SPEC.num_layers), whole)
+
+
+def test_a_dropped_layer_cannot_run_and_a_loaded_one_runs_as_before() -> None:
+    runner = loaded_runner(SPEC)
+    before = list(runner.steps(CHUNKS[:1], [], 1))
+    runner.drop(1)
+    with pytest.raises(KeyError):
+        list(runner.steps(CHUNKS[:1], [], 1))
+    runner.load(1)
+    assert list(runner.steps(CHUNKS[:1], [], 1)) == before
+
+
+def test_iterations_can_be_taken_one_by_one_or_at_once() -> None:
+    runner = loaded_runner(SPEC)
+    ((token,),) = runner.steps(CHUNKS[:1], [], 1)
+    decode = DecodeWork(token, len(PROMPT), [1, 2, 3, 4, 5, 6])
+    at_once = list(runner.steps([], [decode], 12))
+    one_by_one = []
+    for position in range(len(PROMPT), len(PROMPT) + 12):
+        ((token,),) = runner.steps([], [DecodeWork(token, position, decode.blocks)], 1)
+        one_by_one.append([token])
+    assert one_by_one == at_once
+
+
+@pytest.mark.parametrize("variant", [{}, {"qkv_bias": True, "tie_embeddings": True}])
+def test_a_saved_checkpoint_holds_the_random_weights(tmp_path: Path, variant: dict) -> None:
+    spec = replace(SPEC, **variant)
+    save_checkpoint(spec, tmp_path)
+    saved = spec_like(tmp_path, **variant)
+    check_config(saved, tmp_path)
+    random, read = HostWeights(spec), HostWeights(saved)
+    pairs = [(random.ends(), read.ends())]
+    pairs += [(random.layer(i), read.layer(i)) for i in range(SPEC.num_layers)]
+    for ours, theirs in pairs:
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_layers_and_seeds_differ() -> None:
+    layers = [HostWeights(SPEC).layer(i)["qkv"] for i in (0, 1)]
+    layers.append(HostWeights(replace(SPEC, seed=1)).layer(0)["qkv"])
+    assert not torch.equal(layers[0], layers[1])
+    assert not torch.equal(layers[0], layers[2])
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"hidden_size": 128}, "hidden_size"),
+        ({"rope_theta": 5e5}, "rope_theta"),
+        ({"qkv_bias": True}, "qkv_bias"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(
+    tmp_path: Path, change: dict, named: str
+) -> None:
+    save_checkpoint(SPEC, tmp_path)
+    with pytest.raises(UsageError, match=named):
+        check_config(spec_like(tmp_path, **change), tmp_path)
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"config\.json"):
+        check_config(spec_like(tmp_path), tmp_path)

@@ -1,0 +1,76 @@
+"""Exactness: whatever the schedule, the tokens are those of transformers' greedy decoding."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.engine.runner import Runner
+from harness.prompts import prompt_ids
+from harness.request import Batch, Request
+from tests.unit.engine.conftest import Family
+from tests.unit.engine.serving import SPEC, Server, loaded_runner
+
+
+@pytest.fixture(scope="session")
+def runner(family: Family) -> Runner:
+    return loaded_runner(family.spec)
+
+
+def greedy_tokens(family: Family, request: Request) -> list[int]:
+    """By the reference, one request at a time, without a cache."""
+    ids = prompt_ids(request, SPEC.vocab_size, 0)
+    with torch.inference_mode():
+        for _ in range(request.output_tokens):
+            logits = family.reference(torch.tensor([ids])).logits[0, -1]
+            ids.append(int(logits.argmax()))
+    return ids[request.prompt_tokens :]
+
+
+lengths = st.lists(st.tuples(st.integers(1, 45), st.integers(1, 9)), min_size=1, max_size=7)
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    lengths=lengths,
+    block_tokens=st.sampled_from([1, 4, 16]),
+    slack=st.integers(0, 60),
+    seed=st.integers(0, 2**16),
+)
+def test_any_schedule_gives_the_greedy_tokens(
+    family: Family,
+    runner: Runner,
+    lengths: list[tuple[int, int]],
+    block_tokens: int,
+    slack: int,
+    seed: int,
+) -> None:
+    requests = [Request(i, 0.0, "test", prompt, out) for i, (prompt, out) in enumerate(lengths)]
+    longest = max(prompt + out for prompt, out in lengths)
+    server = Server(runner, -(-longest // block_tokens) + slack, block_tokens)
+    server.serve_at_random(requests, np.random.default_rng(seed))
+    for request in requests:
+        assert server.book.generated[request.request_id] == greedy_tokens(family, request)
+    assert server.pool.used_blocks == 0
+
+
+def test_a_long_run_of_decodes_over_scattered_blocks_gives_the_greedy_tokens(
+    family: Family, runner: Runner
+) -> None:
+    """The blocks between the two requests' are taken by others: the copying path."""
+    server = Server(runner, 60, 4)
+    first, others, last = (Request(i, 0.0, "test", n, 30) for i, n in enumerate((20, 140, 13)))
+    for request in (first, others, last):
+        assert server.pool.grow(request, request.prompt_tokens)
+    server.execute(Batch(chunks=[(r, r.prompt_tokens) for r in (first, others, last)]))
+    for request in (first, last):
+        assert server.pool.grow(request, request.prompt_tokens + 29)
+    server.execute(Batch(decodes=[first, last]), max_steps=29)
+    for request in (first, last):
+        assert server.book.generated[request.request_id] == greedy_tokens(family, request)

@@ -1,0 +1,165 @@
+"""Where a run's results go besides its folder: figures, W&B; and what it notes of the machine."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hydra.utils import get_method
+from omegaconf import OmegaConf
+
+from harness.config import build
+from harness.errors import UsageError
+from harness.gpu_monitor import GpuMonitor, devices
+from harness.manifest import hash_of, git_revision, machine, versions
+from harness.run_folder import FinishedRun
+from harness.tracking import wandb_mode
+from plots.__main__ import main
+from tests.conftest import ROOT
+from tests.unit.metrics.service import Service, steady, write_run
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def without_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_a_run_is_drawn_from_its_folder_alone(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", steady(100))
+    figure = get_method("plots.run.draw")(path)
+    assert figure == path / "run.png"
+    assert figure.read_bytes().startswith(PNG)
+
+
+def test_a_run_without_a_single_token_is_drawn_too(tmp_path: Path) -> None:
+    service = Service((0.0, 5))
+    service.send(0)
+    service.fail(0)
+    path = str(write_run(tmp_path / "run", service))
+    assert main(["run", path]) == 0
+    assert (tmp_path / "run" / "run.png").read_bytes().startswith(PNG)
+    assert main(["compare", path, path, "--out", str(tmp_path / "both.png")]) == 0
+
+
+def test_compare_draws_runs_and_prints_their_ratios(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_run(tmp_path / "a", steady(80), system="fcfs")
+    second = write_run(tmp_path / "b", steady(80, seed=1), system="fair", world="torch")
+    out = tmp_path / "figure.png"
+    assert main(["compare", str(first), str(second), "--out", str(out)]) == 0
+    assert out.read_bytes().startswith(PNG)
+    text = capsys.readouterr().out
+    runs = [FinishedRun.load(path).summary["ttft_s"]["mean"] for path in (first, second)]
+    assert "x1.00" in text
+    assert f"x{runs[1] / runs[0]:.2f}" in text
+
+
+def test_compare_refuses_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(tmp_path)]) == 2
+    assert "is not a complete run's folder" in capsys.readouterr().err
+
+
+def test_a_figure_that_cannot_be_written_is_told_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_run(tmp_path / "run", steady(5))
+    out = tmp_path / "no such folder" / "figure.png"
+    assert main(["compare", str(path), "--out", str(out)]) == 1
+    assert f"error: cannot write {out}: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_account")
+def test_wandb_records_offline_without_an_account(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    service = steady(20)
+    path = write_run(tmp_path / "run", service)
+    told: list[str] = []
+    node = OmegaConf.load(ROOT / "conf" / "tracking" / "wandb.yaml")
+    tracker = build(node, "tracking", announce=told.append)
+    tracker.start({"seed": 7}, "a run", path)
+    tracker.finish(service.summary(), service.table())
+    assert told == []
+    assert capfd.readouterr() == ("", "")
+    (log,) = path.glob("wandb/offline-run-*/*.wandb")
+    content = log.read_bytes()
+    for words in (b"per_second/tokens_per_s", b"goodput_per_s", b"requests.parquet"):
+        assert words in content
+
+
+@pytest.mark.usefixtures("without_account")
+def test_a_broken_wandb_is_told_and_costs_the_run_nothing(tmp_path: Path) -> None:
+    told: list[str] = []
+    node = OmegaConf.load(ROOT / "conf" / "tracking" / "wandb.yaml")
+    node.project = "no/slashes/allowed"
+    tracker = build(node, "tracking", announce=told.append)
+    tracker.start({}, "a run", tmp_path)
+    tracker.finish(None, None)
+    assert len(told) == 1
+    assert told[0].startswith("W&B tracking stopped: ")
+
+
+@pytest.mark.usefixtures("without_account")
+def test_wandb_goes_online_only_with_an_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert wandb_mode("auto") == "offline"
+    assert wandb_mode("online") == "online"
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password none\n")
+    (tmp_path / "netrc").chmod(0o600)
+    assert wandb_mode("auto") == "online"
+    (tmp_path / "netrc").unlink()
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    assert wandb_mode("auto") == "online"
+    assert wandb_mode("offline") == "offline"
+
+
+def test_tracking_none_leaves_nothing(tmp_path: Path) -> None:
+    node = OmegaConf.load(ROOT / "conf" / "tracking" / "none.yaml")
+    tracker = build(node, "tracking", announce=print)
+    tracker.start({}, "a run", tmp_path)
+    tracker.finish(None, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_tracking_mode_names_the_known_ones() -> None:
+    node = OmegaConf.load(ROOT / "conf" / "tracking" / "wandb.yaml")
+    node.mode = "sometimes"
+    with pytest.raises(UsageError, match="auto, online, offline"):
+        build(node, "tracking", announce=print)
+
+
+def test_config_hash_sees_values_and_not_their_order() -> None:
+    assert hash_of({"a": 1, "b": 2}) == hash_of({"b": 2, "a": 1})
+    assert hash_of({"a": 1}) != hash_of({"a": 2})
+
+
+def test_the_machine_and_versions_are_noted() -> None:
+    found = machine()
+    assert found["num_cores"] >= 1
+    assert found["memory_bytes"] > 2**20
+    assert found["cpu"]
+    assert {"python", "numpy"} <= versions().keys()
+    revision = git_revision()
+    assert revision is None or len(revision["revision"]) == 40
+
+
+def test_the_gpu_monitor_reports_each_gpu_or_none() -> None:
+    with GpuMonitor() as monitor:
+        began = datetime.now(UTC)
+    summary = monitor.summary()
+    assert began <= datetime.now(UTC)
+    if devices():
+        assert summary is not None
+        assert len(summary["gpus"]) == len(devices())
+        assert all(gpu["peak_memory_bytes"] > 0 for gpu in summary["gpus"])
+    else:
+        assert summary is None
+        assert monitor.rows == []

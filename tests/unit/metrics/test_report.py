@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from harness.metrics import over_time
+from harness.progress import ProgressBar, counts
+from harness.report import end_table, seconds, sweep_table
+from harness.run_folder import FinishedRun
+from tests.unit.metrics.service import Service, steady, write_run
+
+
+def printed(renderable: object, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_end_table_says_where_its_numbers_come_from(tmp_path: Path) -> None:
+    run = FinishedRun.load(write_run(tmp_path, steady(70)))
+    text = printed(end_table(run.summary, run.manifest))
+    for words in ("SIMULATED", "bench: 2 x TEST-1", "seed 7", "SYNTHETIC workload", "VALID"):
+        assert words in text
+    assert text.count("n too small") == 3  # P99 of 70 requests; the pooled gaps are 1,330
+
+
+def test_end_table_shows_why_a_run_is_invalid_and_what_failed(tmp_path: Path) -> None:
+    service = Service((0.0, 1), (0.0, 1))
+    service.complete(0, 1.0, lag_s=0.5)
+    service.send(1)
+    service.fail(1, "out of memory [oom]")
+    run = FinishedRun.load(write_run(tmp_path, service, world="torch"))
+    text = printed(end_table(run.summary, run.manifest))
+    assert "INVALID: the client was late" in text
+    assert "1 x out of memory [oom]" in text
+    assert "world torch" in text
+    assert "SIMULATED" not in text
+
+
+def test_sweep_table_has_a_row_for_each_run_within_a_terminal() -> None:
+    rows = [(f"workload.rate={rate}", steady(20).summary()) for rate in (1, 2, 4)]
+    text = printed(sweep_table(rows, "run", ["SIMULATED"]), width=80)
+    assert [line.split()[0] for line in text.splitlines() if "VALID" in line] == [
+        "workload.rate=1",
+        "workload.rate=2",
+        "workload.rate=4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0 s"), (2.5e-5, "25.0 µs"), (0.0123, "12.3 ms"), (1.0, "1.00 s"), (4321.0, "4,321 s")],
+)
+def test_seconds_choose_a_readable_unit(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_progress_tells_running_from_queued_whatever_failed() -> None:
+    service = Service(*((0.0, 2) for _ in range(5)))
+    for i in range(5):
+        service.send(i)
+    service.fail(0)  # without a token
+    service.tokens(1, 1.0)
+    service.fail(1)  # after its first token
+    service.tokens(2, 1.0)
+    assert counts(service.recorder) == "1 running, 2 queued, 2 failed"
+
+
+def test_progress_draws_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.progress.REDRAW_S", -1.0)
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    service = Service((0.0, 100), (0.0, 1))
+    with ProgressBar(2, console) as bar:
+        bar.update(service.recorder, 0.0)
+        service.complete(1, 0.5)
+        bar.update(service.recorder, 0.5)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "1/2 done" in shown
+    assert "2 tokens/s" in shown
+
+
+def test_series_over_time_account_for_every_request_and_token() -> None:
+    service = Service((0.2, 2), (0.4, 1), (1.1, 1))
+    service.complete(0, 1.5, 2.5)
+    service.complete(1, 0.9)
+    service.send(2)
+    service.fail(2, "no answer", timeout=True)
+    series = {key: column.tolist() for key, column in over_time(service.table(), 1.0).items()}
+    assert series["time_s"] == [1.0, 2.0, 3.0]
+    assert series["sent_per_s"] == [2.0, 1.0, 0.0]
+    assert series["tokens_per_s"] == [1.0, 1.0, 1.0]
+    assert series["queued"] == [1.0, 1.0, 1.0]
+    assert series["running"] == [0.0, 1.0, 0.0]
+    np.testing.assert_allclose(series["mean_ttft_s"], [0.5, 1.3, np.nan])
+    half = over_time(service.table(), 0.5)
+    assert half["tokens_per_s"].sum() * 0.5 == pytest.approx(3)

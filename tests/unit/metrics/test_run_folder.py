@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.errors import RunError, UsageError
+from harness.run_folder import FinishedRun, RunFolder
+from harness.tables import requests_table
+from tests.unit.metrics.service import Service, schedule, steady, write_run
+
+
+@contextmanager
+def files_of_at_most(num_bytes: int) -> Iterator[None]:
+    """Makes the operating system refuse larger files, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_complete_run_reads_back(tmp_path: Path) -> None:
+    service = steady(30)
+    run = FinishedRun.load(write_run(tmp_path / "a" / "b", service))
+    assert run.summary == service.summary()
+    assert run.requests.equals(service.table())
+    assert run.manifest["status"] == "complete"
+    assert run.config["seed"] == 7
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.begin()
+    service = steady(200)
+    with files_of_at_most(1000):
+        with pytest.raises(RunError, match=r"requests\.parquet: .*File too large"):
+            folder.write_requests(service.table())
+        with pytest.raises(RunError, match=r"schedule\.parquet: .*File too large"):
+            folder.write_schedule(schedule(service))
+        with pytest.raises(RunError, match=r"config\.yaml: File too large"):
+            folder.write_config({"text": "x" * 100_000})
+    assert list(folder.path.iterdir()) == []
+
+
+def test_a_failed_write_keeps_the_file_that_was_there(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin()
+    folder.write_manifest({"status": "running"})
+    with pytest.raises(ValueError, match="nan"):
+        folder.write_manifest({"value": float("nan")})
+    with files_of_at_most(100), pytest.raises(RunError):
+        folder.write_manifest({"text": "x" * 10_000})
+    assert '"running"' in (tmp_path / "manifest.json").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_a_new_run_in_an_old_folder_does_not_inherit_its_summary(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", steady(5))
+    (path / "notes.txt").write_text("mine")
+    RunFolder(path).begin()
+    assert [file.name for file in path.iterdir()] == ["notes.txt"]
+
+
+def test_an_aborted_run_is_not_a_finished_one(tmp_path: Path) -> None:
+    service = Service((0.0, 5))
+    service.send(0)
+    service.tokens(0, 1.0)
+    folder = RunFolder(tmp_path / "run")
+    folder.begin()
+    folder.write_config({})
+    folder.write_requests(requests_table(service.recorder))
+    folder.write_manifest({"status": "aborted", "reason": "the engine died"})
+    with pytest.raises(UsageError, match=r"summary\.json"):
+        FinishedRun.load(folder.path)
+
+
+def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot make the run folder"):
+        RunFolder(tmp_path / "file" / "run").begin()

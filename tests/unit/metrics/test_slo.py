@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from harness.config import build
+from harness.errors import UsageError
+from harness.slo import Slo
+from tests.conftest import ROOT
+from tests.unit.metrics.service import Service, absolute, write_run
+
+CONF = ROOT / "conf" / "slo"
+
+
+def from_conf(name: str, *overrides: str) -> Slo:
+    node = OmegaConf.load(CONF / f"{name}.yaml")
+    slo = build(OmegaConf.merge(node, OmegaConf.from_dotlist(list(overrides))), "slo")
+    assert isinstance(slo, Slo)
+    return slo
+
+
+def baseline(path: Path) -> Path:
+    """Eleven requests with TTFT 1 … 11 s (P50 6, mean 6) and TPOT 0.1 s."""
+    service = Service(*((0.0, 2) for _ in range(11)))
+    for i in range(11):
+        service.complete(i, i + 1.0, i + 1.1)
+    return write_run(path, service)
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_slo_in_conf_builds_and_is_named_after_its_file(path: Path, tmp_path: Path) -> None:
+    relative = "baseline" in OmegaConf.load(path)
+    slo = from_conf(path.stem, *([f"baseline={baseline(tmp_path)}"] if relative else []))
+    assert slo.name == path.stem
+    assert slo.ttft_s > slo.tbt_s > 0
+
+
+def test_an_absolute_slo_takes_overrides() -> None:
+    slo = from_conf("aegaeon", "tbt_s=0.05")
+    assert (slo.ttft_s, slo.tbt_s, slo.definition) == (10.0, 0.05, "absolute")
+
+
+@pytest.mark.parametrize("name", ["kunserve", "blitzscale"])
+def test_a_relative_slo_is_five_times_its_baseline(name: str, tmp_path: Path) -> None:
+    slo = from_conf(name, f"baseline={baseline(tmp_path)}")
+    assert slo.ttft_s == pytest.approx(30.0)
+    assert slo.tbt_s == pytest.approx(0.5)
+    assert str(tmp_path) in slo.definition
+
+
+def test_a_relative_slo_says_what_its_baseline_lacks(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"give slo\.baseline=PATH"):
+        from_conf("kunserve")
+    with pytest.raises(UsageError, match="not the folder of a completed run"):
+        from_conf("kunserve", f"baseline={tmp_path}/none")
+    small = Service((0.0, 2))
+    small.complete(0, 1.0, 1.1)
+    path = write_run(tmp_path / "small", small)
+    with pytest.raises(UsageError, match=r"too few requests for ttft_s\.p50"):
+        from_conf("kunserve", f"baseline={path}")
+    with pytest.raises(UsageError, match="choose one of mean, p50, p90, p95, p99"):
+        from_conf("kunserve", f"baseline={path}", "statistic=p42")
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_limit_must_be_a_positive_time(value: float) -> None:
+    with pytest.raises(UsageError, match=r"slo\.tbt_s must be"):
+        absolute(1.0, value)

@@ -1,0 +1,132 @@
+"""Every number of summary.json against a case small enough to compute by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.metrics.service import Service, steady
+
+
+def test_latencies_of_one_request_are_those_of_its_token_times() -> None:
+    service = Service((10.0, 4))
+    service.complete(0, 10.5, 10.6, 10.8, 11.1, lag_s=0.2)
+    summary = service.summary()
+    means = {
+        key: row["mean"] for key, row in summary.items() if isinstance(row, dict) and "mean" in row
+    }
+    assert means == pytest.approx(
+        {
+            "ttft_s": 0.5,
+            "tpot_s": 0.2,
+            "tbt_s": 0.2,
+            "e2e_s": 1.1,
+            "tpot_incl_first_s": 1.1 / 4,
+            "itl_chunk_s": 0.2,
+            "ttft_sent_anchored_s": 0.3,
+            "e2e_sent_anchored_s": 0.9,
+            "send_lag_s": 0.2,
+        }
+    )
+    assert summary["duration_s"] == pytest.approx(1.1)
+    assert summary["request_throughput_per_s"] == pytest.approx(1 / 1.1)
+    assert summary["output_throughput_tokens_per_s"] == pytest.approx(4 / 1.1)
+    assert summary["gpu_seconds"] == pytest.approx(2.2)
+
+
+def test_tokens_of_a_chunk_share_their_time() -> None:
+    service = Service((0.0, 12))
+    service.send(0)
+    service.chunks(0, 4, 1.0, 1.4, 1.8)
+    service.recorder.completed(service.requests[0])
+    summary = service.summary()
+    assert summary["tbt_s"]["num_samples"] == 11
+    assert summary["tbt_s"]["mean"] == pytest.approx(0.8 / 11)
+    assert summary["itl_chunk_s"]["num_samples"] == 2
+    assert summary["itl_chunk_s"]["mean"] == pytest.approx(0.4)
+    assert summary["tpot_s"]["mean"] == pytest.approx(0.8 / 11)
+
+
+def test_gaps_do_not_reach_from_one_request_to_the_next() -> None:
+    service = Service((0.0, 2), (0.0, 1), (100.0, 2))
+    service.complete(0, 1.0, 1.5)
+    service.complete(1, 50.0)
+    service.complete(2, 101.0, 101.5)
+    assert service.summary()["tbt_s"] | {"p50": 0} == pytest.approx(
+        {"num_samples": 2, "mean": 0.5, "p50": 0, "p90": None, "p95": None, "p99": None}
+    )
+
+
+def test_one_token_output_has_no_tpot() -> None:
+    service = Service((0.0, 1))
+    service.complete(0, 0.5)
+    summary = service.summary()
+    assert summary["tpot_s"]["mean"] is None
+    assert summary["tpot_s"]["num_samples"] == 0
+    assert "tpot_s.mean" in summary["percentiles_unsupported"]
+    assert summary["slo_attainment"] == {"token": 1.0, "time": 1.0, "request": 1.0}
+
+
+def test_failures_and_timeouts_are_in_every_denominator() -> None:
+    service = Service((0.0, 2), (0.0, 2), (0.0, 2), (0.0, 2))
+    service.complete(0, 0.5, 0.6)
+    for i in (1, 2, 3):
+        service.send(i)
+    service.tokens(2, 0.5)
+    service.fail(1)
+    service.fail(2, "the connection broke")
+    service.fail(3, "no answer for 600 s", timeout=True)
+    summary = service.summary()
+    assert summary["num_completed"] == 1
+    assert summary["num_failed"] == 3
+    assert summary["num_timeouts"] == 1
+    # The token that came before the connection broke was in time, and is one of eight.
+    assert summary["slo_attainment"] == {"token": 3 / 8, "time": 1 / 4, "request": 1 / 4}
+    assert summary["goodput_per_s"] == pytest.approx(1 / 0.6)
+    assert summary["ttft_s"]["num_samples"] == 2
+    assert summary["e2e_s"]["num_samples"] == 1
+    assert summary["errors"]["the connection broke"] == 1
+    assert summary["verdict"] == {"status": "VALID", "reasons": []}
+
+
+def test_nothing_served_has_no_latencies_and_attains_nothing() -> None:
+    service = Service((0.0, 5))
+    service.send(0)
+    service.fail(0)
+    summary = service.summary()
+    assert summary["duration_s"] == 0
+    assert summary["request_throughput_per_s"] is None
+    assert summary["goodput_per_s"] is None
+    assert summary["ttft_s"]["mean"] is None
+    assert summary["slo_attainment"] == {"token": 0.0, "time": 0.0, "request": 0.0}
+
+
+def test_goodput_counts_requests_within_both_limits() -> None:
+    service = Service((0.0, 3), (0.0, 3), (0.0, 3))
+    service.complete(0, 1.0, 1.1, 1.2)  # on both limits exactly
+    service.complete(1, 1.1, 1.15, 1.2)  # first token late
+    service.complete(2, 0.5, 0.6, 2.0)  # mean TBT 0.75 s
+    summary = service.summary(ttft_s=1.0, tbt_s=0.1)
+    assert summary["slo_attainment"]["request"] == pytest.approx(1 / 3)
+    assert summary["goodput_per_s"] == pytest.approx(1 / 2.0)
+    assert summary["goodput_per_s"] <= summary["request_throughput_per_s"]
+
+
+def test_rates_are_asked_from_arrivals_and_achieved_from_sends() -> None:
+    service = Service((0.0, 1), (1.0, 1), (2.0, 1))
+    for i, lag_s in enumerate((0.0, 0.5, 2.0)):
+        service.complete(i, 9.0, lag_s=lag_s)
+    summary = service.summary()
+    assert summary["asked_rate_per_s"] == pytest.approx(1.0)
+    assert summary["achieved_rate_per_s"] == pytest.approx(0.5)
+
+
+def test_a_small_sample_has_a_mean_and_no_percentile() -> None:
+    row = steady(10).summary()["ttft_s"]
+    assert row["mean"] > 0
+    assert [row[p] for p in ("p50", "p90", "p95", "p99")] == [None] * 4
+
+
+def test_summary_is_json_without_nan() -> None:
+    assert json.loads(json.dumps(steady(12).summary(), allow_nan=False))["num_requests"] == 12

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.metrics.service import Service
+
+
+def verdict(service: Service) -> tuple[str, list[str]]:
+    found: dict[str, Any] = service.summary()["verdict"]
+    return found["status"], found["reasons"]
+
+
+def served(lags_s: list[float], ttft_s: float = 0.1, spacing_s: float = 1.0) -> Service:
+    service = Service(*((i * spacing_s, 1) for i in range(len(lags_s))))
+    for i, lag_s in enumerate(lags_s):
+        service.complete(i, i * spacing_s + ttft_s, lag_s=lag_s)
+    return service
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "ttft_s", "status"),
+    [
+        (0.0049, 0.1, "VALID"),
+        (0.0051, 0.1, "INVALID"),
+        (0.0051, 0.52, "VALID"),  # 1 % of the median TTFT is 5.2 ms
+        (0.0190, 2.0, "VALID"),
+        (0.0210, 2.0, "INVALID"),
+    ],
+)
+def test_send_lag_limit_is_the_larger_of_5_ms_and_a_percent_of_ttft(
+    lag_s: float, ttft_s: float, status: str
+) -> None:
+    assert verdict(served([lag_s] * 20, ttft_s))[0] == status
+
+
+def test_a_late_client_is_told_with_its_lag_and_the_limit() -> None:
+    status, reasons = verdict(served([0.0] * 50 + [0.4] * 50))
+    assert status == "INVALID"
+    assert "P99 send lag 400.0 ms is over 5.0 ms" in reasons[0]
+
+
+def test_one_late_send_in_two_hundred_is_within_p99() -> None:
+    assert verdict(served([0.0] * 100 + [0.4] + [0.0] * 99)) == ("VALID", [])
+
+
+@pytest.mark.parametrize(("last_lag_s", "status"), [(1.9, "VALID"), (2.1, "INVALID")])
+def test_achieved_rate_may_miss_the_asked_one_by_two_percent(
+    last_lag_s: float, status: str
+) -> None:
+    # Each send falls a little further behind; a TTFT of an hour makes that lag allowable.
+    lags_s = [last_lag_s * i / 100 for i in range(101)]
+    found, reasons = verdict(served(lags_s, ttft_s=3600.0))
+    assert found == status
+    assert all("missed the asked 1.000/s by 2.1 %" in reason for reason in reasons)
+
+
+def test_a_burst_shorter_than_the_lag_limit_has_no_rate_to_miss() -> None:
+    assert verdict(served([0.0, 0.001, 0.002], spacing_s=0.001)) == ("VALID", [])
+
+
+def test_requests_that_vanish_are_named() -> None:
+    service = Service(*((float(i), 2) for i in range(4)))
+    service.send(0)  # no end
+    service.send(1)
+    service.fail(1, "")
+    service.complete(2, 2.5)  # one token of two
+    status, reasons = verdict(service)
+    assert status == "INVALID"
+    assert reasons == [
+        "1 of 4 requests were never sent",
+        "1 of 4 requests were sent but neither completed nor failed",
+        "1 of 4 requests failed without a stated error",
+        "1 of 4 requests completed with another number of tokens than asked, the first with 1 of 2",
+    ]
+
+
+def test_failures_with_a_stated_error_leave_the_run_valid() -> None:
+    service = Service((0.0, 2))
+    service.send(0)
+    service.fail(0, "the server said 503")
+    assert verdict(service) == ("VALID", [])

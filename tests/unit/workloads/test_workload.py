@@ -1,0 +1,263 @@
+"""The whole path from a composed config to a schedule, and its labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.errors import UsageError
+from tests.unit.workloads.conftest import Make
+
+
+def test_a_dataset_untouched_is_not_synthetic(make: Make) -> None:
+    schedule = make("azure_code")
+    assert len(schedule) == 8_819
+    assert set(schedule.model) == {"default"}
+    about = schedule.provenance
+    assert not about.synthetic
+    assert about.steps == []
+    assert about.source == "azure_code"
+    assert about.licence == "CC-BY-4.0"
+    assert about.source_sha256.startswith("54e9a6d2")
+
+
+def test_the_first_rows_of_azure_conv_are_those_of_kunserve(make: Make) -> None:
+    """KunServe Table 2: mean prompt 1013 and output 247 tokens, median prompt 998."""
+    schedule = make("azure_conv", "workload.window.rows=[0,1006]")
+    assert len(schedule) == 1_006
+    assert schedule.prompt_tokens.mean() == pytest.approx(1013, abs=1)
+    assert schedule.output_tokens.mean() == pytest.approx(247, abs=1)
+    assert np.median(schedule.prompt_tokens) == pytest.approx(998, abs=5)
+    assert schedule.provenance.steps == ["rows [0, 1006)"]
+
+
+def test_a_window_of_rows_starts_at_zero(make: Make) -> None:
+    whole = make("azure_conv")
+    part = make("azure_conv", "workload.window.rows=[9342,10100]")
+    expected = whole.arrival_s[9342:10100] - whole.arrival_s[9342]
+    assert part.arrival_s.tolist() == expected.tolist()
+    assert part.prompt_tokens.tolist() == whole.prompt_tokens[9342:10100].tolist()
+
+
+def test_a_window_of_seconds_is_half_open_and_keeps_its_offset(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "arrival_s,model,prompt_tokens,output_tokens\n0,a,1,1\n10,a,2,1\n15,b,3,1\n20,a,4,1\n"
+    )
+    schedule = make("trace", f"workload.path={path}", "workload.window.seconds=[10,20]")
+    assert schedule.prompt_tokens.tolist() == [2, 3]
+    assert schedule.arrival_s.tolist() == [0.0, 5.0]
+    last = make("trace", f"workload.path={path}", "workload.window.seconds=[12,21]")
+    assert last.prompt_tokens.tolist() == [3, 4]
+    assert last.arrival_s.tolist() == [3.0, 8.0]
+    with pytest.raises(UsageError, match="leaves no request"):
+        make("trace", f"workload.path={path}", "workload.window.seconds=[1,9]")
+
+
+def test_failed_rows_are_dropped_counted_and_kept_in_the_row_numbers(make: Make) -> None:
+    schedule = make("burstgpt", "workload.dataset.file=first400")
+    assert len(schedule) == 383
+    assert schedule.provenance.steps[0] == "dropped 17 rows with 0 prompt or output tokens"
+    part = make("burstgpt", "workload.dataset.file=first400", "workload.window.rows=[20,43]")
+    assert len(part) == 23 - 4  # rows 20, 38, 40 and 41 failed
+    models = make("burstgpt", "workload.dataset.file=first400", "workload.models.kind=trace")
+    assert Counter(models.model) == {"ChatGPT": 306, "GPT-4": 77}
+
+
+def test_lengths_from_other_rows_and_other_files(make: Make, data_dir: Path) -> None:
+    conv = make("azure_conv")
+    rows = make(
+        "azure_conv", "workload.window.rows=[9000,9500]", "workload.lengths.rows=[100,5000]"
+    )
+    assert rows.prompt_tokens.tolist() == conv.prompt_tokens[100:600].tolist()
+    assert rows.provenance.synthetic
+    path = data_dir / "sharegpt_8k_llama2/sharegpt_8k_filtered_stats_llama2_tokenizer.csv"
+    other = make("azure_conv", f"workload.lengths.path={path}")
+    assert other.arrival_s.tolist() == conv.arrival_s.tolist()
+    assert (other.prompt_tokens[0], other.output_tokens[0]) == (74, 918)
+    assert path.name in other.provenance.steps[-1]
+
+
+def test_lengths_are_scaled_then_cut_and_labelled(make: Make) -> None:
+    whole = make("azure_code")
+    schedule = make(
+        "azure_code",
+        "workload.lengths.scale_prompt=0.01",
+        "workload.lengths.max_prompt_tokens=32",
+        "workload.lengths.max_output_tokens=8",
+    )
+    expected = np.clip(np.rint(whole.prompt_tokens * 0.01), 1, 32)
+    assert schedule.prompt_tokens.tolist() == expected.tolist()
+    assert schedule.output_tokens.max() == 8
+    num_cut = int((whole.output_tokens > 8).sum())
+    assert schedule.provenance.steps[-1] == f"outputs cut to 8 tokens ({num_cut} requests)"
+    assert not schedule.provenance.synthetic  # reduced, but nothing is drawn
+
+
+def test_lengths_alone_get_poisson_arrivals_and_say_so(make: Make) -> None:
+    schedule = make("sharegpt")
+    assert len(schedule) == 1_000
+    assert schedule.prompt_tokens.max() <= 6144
+    assert schedule.provenance.synthetic
+    assert "arrivals drawn: poisson at 1 req/s" in schedule.provenance.steps
+    assert len(make("lmsys", "workload.num_requests=150000")) == 150_000  # sampled rows never end
+    in_order = make("lmsys", "workload.lengths.order=file", "workload.num_requests=3")
+    assert in_order.prompt_tokens.tolist() == [107, 396, 18]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "label"),
+    [
+        (["workload.scale.rate=0.5"], "thinned to x0.5: requests kept at random"),
+        (
+            ["workload.scale.rate=2"],
+            "upscaled x2: requests repeated, copies up to 1 s later",
+        ),
+        (
+            ["workload.scale={rate: 10, how: stretch}"],
+            "stretched: timestamps divided by 10",
+        ),
+        (["workload.window.seconds=[60,120]"], "seconds [60, 120)"),
+        (["workload.num_requests=7"], "first 7 requests"),
+    ],
+)
+def test_reshaping_is_labelled_and_is_not_synthetic(
+    make: Make, overrides: list[str], label: str
+) -> None:
+    about = make("azure_conv", *overrides).provenance
+    assert about.steps == [label]
+    assert not about.synthetic
+
+
+def test_drawn_arrivals_take_the_traces_rate_times_the_scale(make: Make) -> None:
+    once = make("azure_conv", "workload.arrivals.kind=poisson")
+    thrice = make("azure_conv", "workload.arrivals.kind=poisson", "workload.scale.rate=3")
+    assert once.rate_per_s == pytest.approx(5.53, rel=0.03)
+    np.testing.assert_allclose(thrice.arrival_s, once.arrival_s / 3)
+
+
+def test_mixes_have_the_shares_asked_for(make: Make) -> None:
+    zipf = make("azure_conv", "workload.models={kind: zipf, num_models: 12, alpha: 1.0}")
+    counts = Counter(zipf.model)
+    harmonic = sum(1 / k for k in range(1, 13))
+    for k in range(1, 13):
+        expected = len(zipf) / k / harmonic
+        assert abs(counts[f"model-{k - 1:02d}"] - expected) < 4 * expected**0.5
+    even = Counter(make("azure_conv", "workload.models={kind: uniform, num_models: 4}").model)
+    assert sorted(even) == ["model-0", "model-1", "model-2", "model-3"]
+    assert max(even.values()) / min(even.values()) < 1.1
+    own = make("lmsys_arena")
+    assert len(set(own.model)) == 27
+    assert not own.provenance.synthetic
+    one = make("lmsys_arena", "workload.models.kind=single")
+    assert one.provenance.steps == ["one model in place of the trace's 27"]
+
+
+EVERYTHING = (
+    "workload.arrivals={kind: gamma, cv: 3, burst: {factor: 4, start_s: 60, duration_s: 30}}",
+    "workload.models={kind: zipf, num_models: 5, alpha: 1}",
+    "workload.lengths.order=sample",
+    "workload.num_requests=2000",
+)
+
+
+def test_the_same_seed_gives_the_same_bytes(make: Make, tmp_path: Path) -> None:
+    files = []
+    for name in ("a.parquet", "b.parquet"):
+        make("azure_code", *EVERYTHING, "seed=7").save(tmp_path / name)
+        files.append((tmp_path / name).read_bytes())
+    assert files[0] == files[1]
+    assert (
+        make("azure_code", *EVERYTHING, "seed=8").sha256()
+        != make("azure_code", *EVERYTHING, "seed=7").sha256()
+    )
+
+
+def test_changing_one_draw_leaves_the_others(make: Make) -> None:
+    base = make("azure_code", *EVERYTHING)
+    mixed = make("azure_code", *EVERYTHING, "workload.models.num_models=50")
+    assert mixed.arrival_s.tolist() == base.arrival_s.tolist()
+    assert mixed.prompt_tokens.tolist() == base.prompt_tokens.tolist()
+    assert mixed.model != base.model
+    calm = make("azure_code", *EVERYTHING, "workload.arrivals.cv=1")
+    assert calm.arrival_s.tolist() != base.arrival_s.tolist()
+    assert calm.prompt_tokens.tolist() == base.prompt_tokens.tolist()
+    assert calm.model == base.model
+    fewer = make("azure_code", *EVERYTHING, "workload.num_requests=500")
+    assert fewer.arrival_s.tolist() == base.arrival_s[:500].tolist()
+    assert fewer.prompt_tokens.tolist() == base.prompt_tokens[:500].tolist()
+    assert fewer.model == base.model[:500]
+
+
+def test_a_file_that_is_not_the_published_one_says_so(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,4,1\n")
+    about = make("azure_code", f"workload.path={path}").provenance
+    assert about.steps == ["not the published file (sha256 differs)"]
+    assert about.source == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("azure_code", ["workload.scale.rate=-1"], r"scale\.rate=-1 must be more than 0"),
+        ("azure_code", ["workload.scale.rate=nan"], r"scale\.rate=nan must be more than 0"),
+        ("azure_code", ["workload.scale.how=fold"], "how=fold is unknown; valid: preserve, str"),
+        ("azure_code", ["workload.arrivals.kind=pareto"], "kind=pareto is unknown; valid kinds"),
+        (
+            "azure_code",
+            ["workload.arrivals.kind=gamma"],
+            r"kind=gamma needs workload\.arrivals\.cv",
+        ),
+        ("azure_code", ["workload.arrivals.cv=2"], "cv is for kind=gamma, not trace"),
+        ("azure_code", ["workload.arrivals.rate_per_s=2"], "for kind=poisson or gamma, not trace"),
+        ("azure_code", ["workload.arrivals.kind=ramp"], r"needs workload\.arrivals\.ramp"),
+        (
+            "azure_code",
+            ["workload.arrivals.burst={factor: -1, start_s: 0, duration_s: 1}"],
+            r"burst\.factor=-1 must be at least 0",
+        ),
+        ("azure_code", ["workload.arrivals.burst={factor: 2}"], "burst"),
+        ("azure_code", ["workload.window.rows=[0,8820]"], "beyond the 8819 rows of azure_code"),
+        ("azure_code", ["workload.window.rows=[5,5]"], "0 <= start < end"),
+        ("azure_code", ["workload.window.seconds=[0,3437]"], "last request arrives at 3435.948 s"),
+        (
+            "azure_code",
+            ["workload.window.seconds=[0,9]", "workload.window.rows=[0,9]"],
+            "rows or seconds, not both",
+        ),
+        ("azure_code", ["workload.num_requests=0"], "num_requests=0 must be at least 1"),
+        ("azure_code", ["workload.num_requests=9000"], "more than the 8819 rows"),
+        ("azure_code", ["workload.models.kind=trace"], "azure_code names no models"),
+        ("azure_code", ["workload.models.kind=many"], "kind=many is unknown; valid kinds"),
+        ("azure_code", ["workload.models.num_models=3"], "takes no workload.models.num_models"),
+        ("azure_code", ["workload.models.kind=uniform"], "needs workload.models.num_models"),
+        ("azure_code", ["workload.lengths.order=best"], "order=best is unknown"),
+        ("azure_code", ["workload.lengths.max_prompt_tokens=0"], "must be at least 1"),
+        ("azure_code", ["workload.lengths.rows=[0,9]"], "8819 requests need lengths"),
+        ("azure_code", ["workload.path=/none/such"], "workload.path=/none/such is not a file"),
+        ("azure_code", ["workload.scale.rate=fast"], "scale.rate"),
+        ("azure_code", ["+workload.rate=2"], "unknown key 'rate'"),
+        ("azure_code", ["seed=-1"], "seed=-1 must be at least 0"),
+        ("azure_code", ["workload.scale.rate=1e-9"], "no request left"),
+        ("burstgpt", ["workload.dataset.file=all"], "file=all is unknown; burstgpt has without_f"),
+        ("sharegpt", ["workload.arrivals.kind=trace"], "rate_per_s is for kind=poisson or gamma"),
+        (
+            "sharegpt",
+            ["workload.arrivals.kind=trace", "workload.arrivals.rate_per_s=null"],
+            "sharegpt has no timestamps, only lengths",
+        ),
+        ("sharegpt", ["workload.window.seconds=[0,9]"], "sharegpt has no timestamps"),
+        ("trace", [], "workload=trace needs workload.path=FILE"),
+        ("nothing", [], "no workload is called 'nothing'; there are aegaeon, arxiv"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_sentence(
+    make: Make, name: str, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        make(name, *overrides)
+    assert "\n" not in str(caught.value)
