@@ -29,7 +29,8 @@ def build(node: DictConfig, where: str, **runtime: Any) -> Any:
         target = node["_target_"]
         raise UsageError(f"{where}._target_={target} cannot be imported: {error}") from error
     if missing := sorted(OmegaConf.missing_keys(node)):
-        raise UsageError(f"{where}.{missing[0]} has no default: give {where}.{missing[0]}=...")
+        key = f"{where}.{missing[0].removeprefix(where + '.')}"
+        raise UsageError(f"{key} has no default: give {key}=...")
     values = {key: value for key, value in node.items() if key != "_target_"}
     return cls(typed(OmegaConf.create(values), cls.Config, where), **runtime)
 

@@ -132,6 +132,8 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
         "goodput",
         f"{number(summary['goodput_per_s'])} requests/s within SLO {slo['name']}: {limits}",
     )
+    steps = manifest["dataset"]["steps"]
+    grid.add_row("workload", escape("; ".join([manifest["dataset"]["source"], *steps])))
     grid.add_row("from", origin(manifest))
     grid.add_row(
         "verdict",

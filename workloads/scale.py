@@ -24,15 +24,27 @@ HOW = ("preserve", "stretch")
 
 @dataclass(kw_only=True, slots=True)
 class ScaleConfig:
-    rate: float  # factor on the trace's arrival rate, or on a drawn process's
+    to_rate_per_s: float | None  # first stretch what is replayed to this mean rate; null: as it is
+    rate: float  # then a factor on the trace's arrival rate, or on a drawn process's
     how: str  # one of HOW; a drawn process is drawn at the new rate, whichever is set
     max_jitter_s: float  # preserve: a repeated request comes at most so long after its original
 
     def check(self) -> None:
         require_positive(self.rate, "workload.scale.rate")
+        if self.to_rate_per_s is not None:
+            require_positive(self.to_rate_per_s, "workload.scale.to_rate_per_s")
         require_at_least_0(self.max_jitter_s, "workload.scale.max_jitter_s")
         if self.how not in HOW:
             raise UsageError(f"workload.scale.how={self.how} is unknown; valid: {', '.join(HOW)}")
+
+
+def stretched_to(trace: Trace, rate_per_s: float) -> Trace:
+    """Timestamps times one factor, so that the mean rate from first to last row is `rate_per_s`."""
+    factor = rate_per_s / trace.mean_rate_per_s()
+    stretched = replace(trace, arrival_s=trace.arrivals() / factor)
+    return stretched.labelled(
+        f"stretched to {rate_per_s:g} requests/s: timestamps divided by {factor:.4g}"
+    )
 
 
 def scaled(trace: Trace, config: ScaleConfig, seed: int) -> Trace:

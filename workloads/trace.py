@@ -6,6 +6,7 @@ arrivals or model names, and may hold failed rows (0 tokens) until `usable` drop
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Strings = npt.NDArray[np.object_]
 Rows = slice | Ints | npt.NDArray[np.bool_]
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False, frozen=True)
@@ -134,11 +138,11 @@ def in_order(trace: Trace) -> Trace:
 
 
 def head(trace: Trace, num_requests: int) -> Trace:
+    """The first `num_requests`, or all there are where they are fewer, which is then said."""
     if num_requests > len(trace):
-        raise UsageError(
-            f"workload.num_requests={num_requests} is more than the {len(trace)} rows "
-            f"that {trace.provenance.source} has here"
-        )
+        step = f"all {len(trace)} requests there are: fewer than num_requests={num_requests}"
+        log.warning("%s: %s", trace.provenance.source, step)
+        return trace.labelled(step)
     if num_requests == len(trace):
         return trace
     return trace.take(slice(0, num_requests)).labelled(f"first {num_requests} requests")

@@ -6,8 +6,6 @@ Sends and listens; whatever serves there is not ours to start, stop or inspect.
 from __future__ import annotations
 
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,8 +55,6 @@ class OpenAiEngine:
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         loop = experiment.loop
         assert isinstance(loop, WallLoop)
-        self._reach()
-        experiment.announce(f"sending to {self._url}")
         target = Target(
             url=f"{self._url}/{PATHS[self._config.api]}",
             headers=self._headers,
@@ -67,6 +63,8 @@ class OpenAiEngine:
             allow_early_end=self._config.allow_early_end,
         )
         with IoThread() as io:
+            self._reach(io)
+            experiment.announce(f"sending to {self._url}")
             self._endpoint = HttpEndpoint(
                 "openai-0",
                 list(experiment.models),
@@ -93,13 +91,10 @@ class OpenAiEngine:
             return chat_body(config.model, seed, config.extra_body)
         return completion_body(experiment.models, config.model, seed, config.extra_body)
 
-    def _reach(self) -> None:
+    def _reach(self, io: IoThread) -> None:
         """Fails at once where nothing answers; any answer will do, not all servers list models."""
-        question = urllib.request.Request(f"{self._url}/models", headers=self._headers)
         try:
-            urllib.request.urlopen(question, timeout=REACH_TIMEOUT_S).close()
-        except urllib.error.HTTPError:
-            return
+            io.touch(f"{self._url}/models", self._headers, REACH_TIMEOUT_S)
         except OSError as error:
             raise RunError(f"engine.url={self._url} cannot be reached: {error}") from error
 

@@ -52,7 +52,10 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **env},
-                start_new_session=True,  # Ctrl-C is for the harness; it ends the servers in order
+                # Ctrl-C is for the harness alone; it ends the servers in order. But no session
+                # of its own: Linux schedules sessions as groups (sched_autogroup), and a group
+                # that waits by sched_yield, as vLLM's does, starves the others for seconds.
+                process_group=0,
             )
 
     @property

@@ -75,6 +75,8 @@ class VllmEngine:
             self._resolved = _resolved(members, served)
             watch(members, loop)
             with IoThread() as io:
+                for member in members:
+                    io.touch(f"{member.url}/health", {}, ASK_TIMEOUT_S)
                 yield experiment.cluster(
                     endpoints=[
                         HttpEndpoint(

@@ -20,8 +20,6 @@ from harness.files import write_text
 SCHEDULER_FLAGS = (
     "max_num_seqs",
     "max_num_batched_tokens",
-    "max_num_partial_prefills",
-    "max_long_partial_prefills",
     "long_prefill_token_threshold",
     "scheduling_policy",
     "scheduler_cls",

@@ -111,7 +111,6 @@ class DecodeAttention:
         widths = np.arange(self._table.shape[1]) * self._size
         owner[self._rows_table] = np.arange(len(self._table))[:, None]
         filled[self._rows_table] = np.clip(self._position[:, None] - widths, 0, self._size)
-        owner[0] = filled[0] = 0
         places = np.arange(self._size)
         bias = np.where(places < filled[:, None], 0.0, -np.inf).astype(np.float32)
         self._owner = torch.from_numpy(owner).to(self._device)

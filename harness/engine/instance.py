@@ -53,6 +53,11 @@ class TorchInstance:
         worker.listen(loop, self._on_message)
 
     @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._worker.pid
+
+    @property
     def tokens(self) -> dict[int, list[int]]:
         """Generated ids by request_id, of all instances of the run."""
         return self._book.generated

@@ -101,9 +101,9 @@ class Runner:
             positions.append(torch.from_numpy(at_numpy).to(self.device))
             sampled += range(start, start + len(decodes))
         step = Step(torch.cat(positions), torch.cat(rows), attentions, decode, start)
-        return step, torch.tensor(
-            sampled, dtype=torch.int64, device=self.device
-        ) if chunks else None
+        if not chunks:
+            return step, None
+        return step, torch.tensor(sampled, dtype=torch.int64, device=self.device)
 
     def _advance(self, step: Step) -> None:
         """The next iteration of a batch of decodes."""

@@ -41,8 +41,8 @@ def pack(
     for chunk in chunks:
         numbers.extend(chunk.ids)
     numbers.extend(decode.token_id for decode in decodes)
-    for work in (*chunks, *decodes):
-        numbers.extend(work.blocks)
+    for blocks in [c.blocks for c in chunks] + [d.blocks for d in decodes]:
+        numbers.extend(blocks)
     header = {
         "chunks": [(c.context, len(c.ids), len(c.blocks), c.samples) for c in chunks],
         "decodes": [(d.position, len(d.blocks)) for d in decodes],

@@ -55,7 +55,9 @@ class WorkerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=_environment(num_threads),
-                start_new_session=True,  # Ctrl-C reaches the harness alone
+                # Ctrl-C reaches the harness alone. Not a session of its own: Linux shares the cores
+                # out by session (autogroup), and a busy worker would starve the client for seconds.
+                process_group=0,
             )
 
     @property

@@ -14,7 +14,7 @@ from harness.run import KEYS
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 BUILT_ALONE = ("engine", "tracking")  # what needs no running cluster and no data
-NEEDS_PATH = {"trace"}  # workloads that are nothing without a file
+NEEDED = {"openai": ["engine.url=http://127.0.0.1:1/v1"]}  # keys that have no default
 
 
 def options(group: str) -> list[str]:
@@ -50,7 +50,8 @@ def test_hardware(name: str) -> None:
 def test_groups_built_alone(group: str) -> None:
     for name in options(group):
         runtime = {"announce": print} if group == "tracking" else {}
-        build(composed("+system=vllm", f"{group}={name}")[group], group, **runtime)
+        needed = NEEDED.get(name, [])
+        build(composed("+system=vllm", f"{group}={name}", *needed)[group], group, **runtime)
 
 
 @pytest.mark.parametrize("name", options("slo"))

@@ -88,7 +88,7 @@ def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
     assert len({manifest["sweep_id"] for manifest in manifests}) == 1
     table = done.stdout[done.stdout.index("sweep of 4 runs") :]
     rows = [line.split()[0] for line in table.splitlines() if line.strip()]
-    assert ["0.5", "1", "2", "4"] == [word for word in rows if word in ("0.5", "1", "2", "4")]
+    assert [word for word in rows if word in ("0.5", "1", "2", "4")] == ["0.5", "1", "2", "4"]
     again = run_command(*sweep)
     assert again.stdout.count("already run") == 4
     assert "sweep of 4 runs" in again.stdout

@@ -11,6 +11,10 @@ import torch
 from harness.cluster import ModelSpec
 from tests.unit.engine.serving import SPEC, spec_like
 
+# These models are too small to share out, and OpenMP threads that wait for each other's cores on
+# a busy machine take minutes for what one thread does in a second.
+torch.set_num_threads(1)
+
 
 class Family(NamedTuple):
     spec: ModelSpec  # with the checkpoint's path
@@ -40,7 +44,7 @@ def reference_model(name: str, **changes: Any) -> Any:
     )
     for parameter in model.parameters():  # biases and norms start at 0 and 1: make them matter
         if parameter.dim() == 1:
-            torch.nn.init.normal_(parameter, mean=float(parameter.mean()), std=0.1)
+            torch.nn.init.normal_(parameter, mean=float(parameter.detach().mean()), std=0.1)
     return model.eval()
 
 

@@ -54,9 +54,12 @@ def loaded_runner(spec: ModelSpec, num_blocks: int = 64, block_tokens: int = 8) 
 class Server:
     """A pool, block tables and a token book around a runner."""
 
-    def __init__(self, runner: Runner, num_blocks: int, block_tokens: int) -> None:
+    def __init__(
+        self, runner: Runner, num_blocks: int, block_tokens: int, vocab_size: int = SPEC.vocab_size
+    ) -> None:
         runner.allocate(num_blocks, block_tokens)
         self.runner = runner
+        self._vocab_size = vocab_size
         self.pool = BlockPool(num_blocks, block_tokens)
         self.tables = BlockTables(self.pool)
         self.book = TokenBook(seed=0)
@@ -65,7 +68,7 @@ class Server:
         """What `TorchInstance.execute` does, in this process; the pool has been grown."""
         self.tables.reconcile(batch.requests)
         self.tables.check()
-        work = unpack(*pack(*described(batch, self.tables, self.book, SPEC.vocab_size)))
+        work = unpack(*pack(*described(batch, self.tables, self.book, self._vocab_size)))
         sampled = [r for r, n in batch.chunks if r.computed_tokens + n == r.known_tokens]
         for tokens in self.runner.steps(*work, max_steps):
             for request, num_tokens in batch.chunks:

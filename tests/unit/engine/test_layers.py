@@ -78,9 +78,7 @@ def test_layers_and_seeds_differ() -> None:
         ({"qkv_bias": True}, "qkv_bias"),
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused(
-    tmp_path: Path, change: dict, named: str
-) -> None:
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, change: dict, named: str) -> None:
     save_checkpoint(SPEC, tmp_path)
     with pytest.raises(UsageError, match=named):
         check_config(spec_like(tmp_path, **change), tmp_path)

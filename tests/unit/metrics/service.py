@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.hardware import Hardware
-from harness.manifest import ended, manifest
+from harness.manifest import ended, hash_of, manifest
 from harness.metrics import summarise
 from harness.record import Chunk, Recorder, Segment
 from harness.request import Request
@@ -96,7 +96,7 @@ def write_run(path: Path, service: Service, *, world: str = "sim", system: str =
         world=world,
         choices={"system": system, "workload": "dice", "model": "tiny", "engine": world},
         overrides=[],
-        config=config,
+        config_hash=hash_of(config),
         command=["harness"],
         hardware=HARDWARE,
         provenance=PROVENANCE,

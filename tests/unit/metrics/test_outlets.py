@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from harness.config import build
 from harness.errors import UsageError
 from harness.gpu_monitor import GpuMonitor, devices
-from harness.manifest import hash_of, git_revision, machine, versions
+from harness.manifest import git_revision, hash_of, machine, versions
 from harness.run_folder import FinishedRun
 from harness.tracking import wandb_mode
 from plots.__main__ import main

@@ -29,7 +29,7 @@ traces = st.lists(st.floats(0, 1000), min_size=1, max_size=60).map(trace)
 
 
 def preserve(rate: float) -> ScaleConfig:
-    return ScaleConfig(rate=rate, how="preserve", max_jitter_s=1.0)
+    return ScaleConfig(to_rate_per_s=None, rate=rate, how="preserve", max_jitter_s=1.0)
 
 
 @given(before=traces, rate=st.floats(0.05, 6), seed=st.integers(0, 1000))
@@ -53,7 +53,9 @@ def test_preserve_keeps_order_rows_and_span(before: Trace, rate: float, seed: in
 
 @given(before=traces, rate=st.floats(0.05, 20))
 def test_stretch_is_exact(before: Trace, rate: float) -> None:
-    after = scaled(before, ScaleConfig(rate=rate, how="stretch", max_jitter_s=1.0), 0)
+    after = scaled(
+        before, ScaleConfig(to_rate_per_s=None, rate=rate, how="stretch", max_jitter_s=1.0), 0
+    )
     assert after.arrivals().tolist() == (before.arrivals() / rate).tolist()
     assert after.prompt_tokens.tolist() == before.prompt_tokens.tolist()
 

@@ -118,7 +118,7 @@ def test_twin_arrivals_are_as_bursty_as_the_real(make: Make, make_twin: Make, na
 
 
 def test_burstgpt_twin_has_the_published_means_and_day(make_twin: Make) -> None:
-    twin = make_twin("burstgpt")
+    twin = make_twin("burstgpt", "workload.num_requests=null", "workload.scale.to_rate_per_s=null")
     assert twin.prompt_tokens.mean() == pytest.approx(621, rel=0.03)
     assert twin.output_tokens.mean() == pytest.approx(126, rel=0.03)
     assert twin.duration_s == pytest.approx(86_400, rel=0.05)

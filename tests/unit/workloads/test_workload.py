@@ -11,6 +11,8 @@ import pytest
 from harness.errors import UsageError
 from tests.unit.workloads.conftest import Make
 
+AS_IT_IS = ("workload.num_requests=null", "workload.scale.to_rate_per_s=null")
+
 
 def test_a_dataset_untouched_is_not_synthetic(make: Make) -> None:
     schedule = make("azure_code")
@@ -58,12 +60,16 @@ def test_a_window_of_seconds_is_half_open_and_keeps_its_offset(make: Make, tmp_p
 
 
 def test_failed_rows_are_dropped_counted_and_kept_in_the_row_numbers(make: Make) -> None:
-    schedule = make("burstgpt", "workload.dataset.file=first400")
+    schedule = make("burstgpt", "workload.dataset.file=first400", *AS_IT_IS)
     assert len(schedule) == 383
     assert schedule.provenance.steps[0] == "dropped 17 rows with 0 prompt or output tokens"
-    part = make("burstgpt", "workload.dataset.file=first400", "workload.window.rows=[20,43]")
+    part = make(
+        "burstgpt", "workload.dataset.file=first400", "workload.window.rows=[20,43]", *AS_IT_IS
+    )
     assert len(part) == 23 - 4  # rows 20, 38, 40 and 41 failed
-    models = make("burstgpt", "workload.dataset.file=first400", "workload.models.kind=trace")
+    models = make(
+        "burstgpt", "workload.dataset.file=first400", "workload.models.kind=trace", *AS_IT_IS
+    )
     assert Counter(models.model) == {"ChatGPT": 306, "GPT-4": 77}
 
 
@@ -106,6 +112,22 @@ def test_lengths_alone_get_poisson_arrivals_and_say_so(make: Make) -> None:
     assert len(make("lmsys", "workload.num_requests=150000")) == 150_000  # sampled rows never end
     in_order = make("lmsys", "workload.lengths.order=file", "workload.num_requests=3")
     assert in_order.prompt_tokens.tolist() == [107, 396, 18]
+
+
+def test_asking_for_more_requests_than_there_are_gives_all_and_says_so(make: Make) -> None:
+    schedule = make("azure_code", "workload.num_requests=9000")
+    assert len(schedule) == 8819
+    assert "all 8819 requests there are: fewer than num_requests=9000" in schedule.provenance.steps
+
+
+def test_stretching_to_a_rate_keeps_the_pattern_of_what_is_replayed(make: Make) -> None:
+    plain = make("azure_code", "workload.num_requests=300")
+    slow = make("azure_code", "workload.num_requests=300", "workload.scale.to_rate_per_s=0.5")
+    assert slow.rate_per_s == pytest.approx(0.5)
+    factor = slow.arrival_s[-1] / plain.arrival_s[-1]
+    assert np.allclose(slow.arrival_s, plain.arrival_s * factor)
+    assert not slow.provenance.synthetic
+    assert any("stretched to 0.5 requests/s" in step for step in slow.provenance.steps)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +252,6 @@ def test_a_file_that_is_not_the_published_one_says_so(make: Make, tmp_path: Path
             "rows or seconds, not both",
         ),
         ("azure_code", ["workload.num_requests=0"], "num_requests=0 must be at least 1"),
-        ("azure_code", ["workload.num_requests=9000"], "more than the 8819 rows"),
         ("azure_code", ["workload.models.kind=trace"], "azure_code names no models"),
         ("azure_code", ["workload.models.kind=many"], "kind=many is unknown; valid kinds"),
         ("azure_code", ["workload.models.num_models=3"], "takes no workload.models.num_models"),

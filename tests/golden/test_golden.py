@@ -1,0 +1,56 @@
+"""One small simulated run per system, held to what it gave before.
+
+A refactor leaves these files as they are; a change of behaviour rewrites them with a line in
+LOG.md that says why: `HARNESS_REWRITE_GOLDEN=1 python -m pytest tests/golden`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import ROOT, run_here
+
+HERE = Path(__file__).parent
+SYSTEMS = sorted(path.stem for path in (ROOT / "conf" / "system").glob("*.yaml"))
+# Lengths and arrivals of real Azure code requests, in a window with a burst.
+OVERRIDES = (
+    "+workload=azure_code", "workload.window.rows=[1000,1400]", "engine=sim",
+    "hardware=a100x1", "hardware.num_devices=2", "model=llama2-7b", "engine.num_kv_blocks=1200",
+)  # fmt: skip
+KEPT = (
+    "num_requests", "num_completed", "num_failed", "duration_s", "ttft_s", "tpot_s", "tbt_s",
+    "e2e_s", "request_throughput_per_s", "output_throughput_tokens_per_s", "slo_attainment",
+    "goodput_per_s", "gpu_seconds", "verdict",
+)  # fmt: skip
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        out |= flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return out
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_systems_simulated_run_is_what_it_was(
+    system: str, tmp_path: Path, data_dir: Path
+) -> None:
+    summary = run_here(tmp_path / "run", f"+system='{system}'", *OVERRIDES)
+    kept = {key: summary[key] for key in KEPT}
+    golden = HERE / f"{system}.json"
+    if os.environ.get("HARNESS_REWRITE_GOLDEN"):
+        golden.write_text(json.dumps(kept, indent=1) + "\n")
+    expected = flat(json.loads(golden.read_text()))
+    found = flat(kept)
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        if isinstance(value, float):
+            assert found[key] == pytest.approx(value, rel=1e-9), key
+        else:
+            assert found[key] == value, key

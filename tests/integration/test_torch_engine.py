@@ -1,0 +1,258 @@
+"""engine=torch with its worker processes: tokens, stops, and every way in which a worker fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from omegaconf import OmegaConf
+
+from harness.clock import Event, Loop
+from harness.cluster import Cluster, ModelSpec
+from harness.config import typed
+from harness.engine.engine import TorchEngine
+from harness.engine.instance import TorchInstance
+from harness.engine_api import Experiment
+from harness.errors import RunError, UsageError
+from harness.hardware import Hardware
+from harness.record import Recorder
+from harness.request import Batch, Request
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Bench:
+    """A started engine, its loop and its recorder."""
+
+    def __init__(self, experiment: Experiment, engine: TorchEngine, cluster: Cluster) -> None:
+        self.loop: Loop = experiment.loop
+        self.recorder = experiment.recorder
+        self.log_dir = experiment.run_dir / "logs"
+        self.resolved = engine.resolved()
+        self.instances: list[TorchInstance] = list(cluster.instances)
+
+    async def prefill(self, request: Request, instance: int = 0, chunk: int = 10_000) -> None:
+        device = self.instances[instance]
+        while not request.decoding and not request.finished:
+            tokens = min(chunk, request.known_tokens - request.computed_tokens)
+            assert device.kv.grow(request, request.computed_tokens + tokens)
+            await device.execute(Batch(chunks=[(request, tokens)]))
+
+    async def decode(self, *requests: Request, instance: int = 0, **how: Any) -> int:
+        device = self.instances[instance]
+        for request in requests:
+            assert device.kv.grow(request, request.computed_tokens + 1)
+        return await device.execute(Batch(decodes=list(requests)), **how)
+
+    async def serve(self, request: Request, instance: int = 0, chunk: int = 10_000) -> None:
+        await self.prefill(request, instance, chunk)
+        while not request.finished:
+            await self.decode(request, instance=instance)
+
+
+@contextmanager
+def started(
+    run_dir: Path, requests: list[Request], num_instances: int = 1, **changes: Any
+) -> Iterator[Bench]:
+    values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
+    del values["_target_"]
+    values = OmegaConf.merge(values, {"num_kv_blocks": 64, "num_threads": 1}, changes)
+    engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))
+    hardware = typed(OmegaConf.load(ROOT / "conf/hardware/local.yaml"), Hardware, "hardware")
+    hardware.num_devices = num_instances
+    model = typed(OmegaConf.load(ROOT / "conf/model/tiny-llama.yaml"), ModelSpec, "model")
+    run_dir.mkdir(exist_ok=True)
+    experiment = Experiment(
+        loop=engine.make_loop(),
+        recorder=Recorder(requests),
+        models={"default": model},
+        hardware=hardware,
+        run_dir=run_dir,
+        seed=0,
+        scheduler={},
+        announce=lambda line: None,
+    )
+    with engine.start(experiment) as cluster:
+        yield Bench(experiment, engine, cluster)
+
+
+def workers_alive() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "harness.engine.worker" in " ".join(child.cmdline())]
+
+
+def request(number: int, prompt: int = 20, output: int = 8) -> Request:
+    return Request(number, 0.0, "default", prompt, output)
+
+
+def test_two_instances_and_any_chunking_give_a_request_the_same_tokens(tmp_path: Path) -> None:
+    """Both draw the same random weights; a request's prompt depends on its number alone."""
+    runs: list[dict[int, list[int]]] = []
+    for name, chunk in (("whole", 10_000), ("chunked", 7)):
+        requests = [request(0, 50, 20), request(1, 33, 12)]
+        with started(tmp_path / name, requests, num_instances=2) as bench:
+
+            async def story(bench: Bench = bench, requests: Any = requests, c: int = chunk) -> None:
+                tasks = [
+                    bench.loop.spawn(bench.serve(r, instance=(i + c) % 2, chunk=c), name=f"{i}")
+                    for i, r in enumerate(requests)
+                ]
+                for task in tasks:
+                    await bench.loop.wait(task.finished)
+
+            bench.loop.run(story())
+            assert [instance.kv.used_blocks for instance in bench.instances] == [0, 0]
+            assert len(bench.resolved["instances"]) == 2
+            runs.append(dict(bench.instances[0].tokens))
+    assert runs[0] == runs[1]
+    assert {number: len(tokens) for number, tokens in runs[0].items()} == {0: 20, 1: 12}
+    assert len(set(runs[0][0])) > 10
+    assert workers_alive() == []
+
+
+def test_a_request_preempted_on_one_instance_goes_on_at_another(tmp_path: Path) -> None:
+    alone, moved = request(0, 30, 16), request(0, 30, 16)
+    with started(tmp_path / "alone", [alone]) as bench:
+        bench.loop.run(bench.serve(alone))
+        expected = list(bench.instances[0].tokens[0])
+    with started(tmp_path / "moved", [moved], num_instances=2) as bench:
+
+        async def story() -> None:
+            await bench.prefill(moved)
+            await bench.decode(moved, until=0.0)
+            bench.instances[0].evict(moved)
+            await bench.serve(moved, instance=1)
+
+        bench.loop.run(story())
+        assert bench.instances[1].tokens[0] == expected
+
+
+def test_a_stop_event_serves_many_executes(tmp_path: Path) -> None:
+    long = request(0, 20, 900)
+    with started(tmp_path, [long]) as bench:
+        stop = Event(bench.loop)
+
+        async def set_later() -> None:
+            await bench.loop.sleep(0.02)
+            stop.set()
+
+        async def story() -> list[int]:
+            await bench.prefill(long)
+            steps = []
+            for _ in range(3):
+                bench.loop.spawn(set_later(), name="stopper")
+                steps.append(await bench.decode(long, stop=stop))
+                assert stop.is_set
+                stop.clear()
+            return steps
+
+        steps = bench.loop.run(story())
+    assert all(steps)
+    assert long.generated_tokens == 1 + sum(steps) < 900
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "says"),
+    [
+        (signal.SIGKILL, {}, r"killed by SIGKILL \(out of memory\?\)"),
+        (signal.SIGSEGV, {}, "killed by SIGSEGV"),
+        (signal.SIGSTOP, {"hang_timeout_s": 2.0}, "no sign of life for 2 s"),
+    ],
+)
+def test_a_worker_that_dies_or_hangs_ends_the_run_and_is_named(
+    tmp_path: Path, number: int, changes: dict[str, Any], says: str
+) -> None:
+    long, idle = request(0, 20, 900), request(1)
+    with started(tmp_path, [long, idle], num_instances=2, **changes) as bench:
+        [victim] = [p for p in workers_alive() if p.pid == bench.instances[0].pid]
+
+        async def strike() -> None:
+            while long.generated_tokens < 5:
+                await bench.loop.sleep(0.01)
+            victim.send_signal(number)
+
+        async def story() -> None:
+            bench.loop.spawn(strike(), name="strike")
+            await bench.serve(long)
+
+        with pytest.raises(RunError, match=says) as caught:
+            bench.loop.run(story())
+        assert "torch-0" in str(caught.value)
+        assert str(victim.pid) in str(caught.value)
+        assert "setup" in str(caught.value), "the log's tail is part of the message"
+        # What was recorded until then is readable.
+        assert len(bench.recorder.records[0].token_times_s()) == long.generated_tokens >= 5
+    assert workers_alive() == []
+
+
+def test_a_worker_that_dies_while_nobody_waits_for_it_ends_the_run(tmp_path: Path) -> None:
+    with started(tmp_path, [request(0)]) as bench:
+        os.kill(bench.instances[0].pid, signal.SIGKILL)
+        with pytest.raises(RunError, match="torch-0"):
+            bench.loop.run(forever(bench.loop))
+
+
+async def forever(loop: Loop) -> None:
+    await loop.wait(Event(loop))
+
+
+def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RunError, match=r"torch-0 .*failed: .*(?s:end of .*Traceback|memory)"),
+        started(tmp_path, [], num_kv_blocks=1 << 44),
+    ):
+        pass
+    assert workers_alive() == []
+
+
+def test_a_batch_that_cannot_run_is_refused_not_waited_for(tmp_path: Path) -> None:
+    fine, huge = request(0), request(1, 8000, 8000)
+    with started(tmp_path, [fine, huge]) as bench:
+        device = bench.instances[0]
+        for batch, says in (
+            (Batch(), "empty"),
+            (Batch(decodes=[fine]), "cannot decode"),
+            (Batch(chunks=[(fine, 21)]), "a chunk of 21 tokens"),
+            (Batch(chunks=[(fine, 20)]), "holds 0 KV blocks"),
+            (Batch(chunks=[(huge, 16)]), "needs 15999 positions"),
+        ):
+            with pytest.raises(RunError, match=says):
+                bench.loop.run(device.execute(batch))
+
+
+def test_settings_that_cannot_be_are_told_in_one_sentence(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="valid: auto, cpu, cuda"),
+        started(tmp_path, [], device="tpu"),
+    ):
+        pass
+
+
+def test_workers_die_with_the_harness(tmp_path: Path) -> None:
+    """Killed outright, it cannot clean up."""
+    code = (
+        "import pathlib, sys, time\n"
+        "from tests.integration.test_torch_engine import started\n"
+        f"with started(pathlib.Path({str(tmp_path)!r}), []) as bench:\n"
+        "    print(bench.instances[0].pid, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    harness = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+    assert harness.stdout is not None
+    worker = psutil.Process(int(harness.stdout.readline()))
+    harness.kill()
+    harness.wait()
+    harness.stdout.close()
+    deadline = time.monotonic() + 20
+    while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the worker outlives its harness"
+        time.sleep(0.05)
