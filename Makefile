@@ -1,5 +1,6 @@
 # make demo   install what is missing, then one real run on this machine
 # make test   install what is missing, then lint, types and tests
+# make worlds one schedule on the three engines, compared
 # make bench  our engine's output tokens/s beside vLLM's and Hugging Face generate's
 #
 # CUDA machines get requirements/cuda.txt, others requirements/cpu.txt. Where pip does not find
@@ -15,7 +16,7 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo test check tests bench clean
+.PHONY: help setup demo worlds test check tests bench clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -31,6 +32,16 @@ $(STAMP): $(LIST)
 
 demo: setup
 	$(PY) -m harness +experiment=demo
+
+WORLDS := results/runs/worlds
+worlds: setup
+	mkdir -p $(WORLDS)
+	$(PY) -m workloads schedule azure_code $(WORLDS)/schedule.parquet 'workload.window.seconds=[0,60]'
+	for engine in torch vllm sim; do \
+	  $(PY) -m harness +system=vllm +workload=trace workload.path=$(WORLDS)/schedule.parquet \
+	    engine=$$engine again=true hydra.run.dir=$(WORLDS)/$$engine || exit; \
+	done
+	$(PY) -m plots compare $(WORLDS)/torch $(WORLDS)/vllm $(WORLDS)/sim --out $(WORLDS)/compare.png
 
 test: check tests
 

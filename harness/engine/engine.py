@@ -128,6 +128,11 @@ def placed_models(experiment: Experiment) -> list[ModelSpec]:
     for spec in experiment.models.values():
         if spec.tp != 1:
             raise UsageError(f"model.tp={spec.tp} is not supported by engine=torch; valid: 1")
+        if spec.mlp_matrices != 3:
+            raise UsageError(
+                f"model={spec.name} has {spec.mlp_matrices} matrices in its MLP; engine=torch "
+                "runs gated MLPs (model.mlp_matrices=3) only"
+            )
         if spec.path is not None:
             check_config(spec, Path(spec.path))
     return models_of_instances(experiment.models, experiment.hardware)

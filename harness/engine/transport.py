@@ -17,6 +17,8 @@ from typing import Any
 
 LENGTHS = struct.Struct("<II")  # of the header and the payload, in bytes
 
+HEARTBEAT_S = 1.0  # how often a worker says that it runs
+
 Header = dict[str, Any]
 
 

@@ -23,10 +23,9 @@ import torch
 from harness.cluster import ModelSpec
 from harness.engine.kv_cache import block_bytes
 from harness.engine.runner import Runner
-from harness.engine.transport import Connection, Header
+from harness.engine.transport import HEARTBEAT_S, Connection, Header
 from harness.engine.work import unpack
 
-HEARTBEAT_S = 1.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -121,7 +120,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def _beat(connection: Connection) -> None:
-    """Tells the harness every second that this process runs; its GIL is free during kernels."""
+    """Tells the harness that this process runs; kernels leave the GIL to this thread."""
     while True:
         try:
             connection.send({"op": "alive"})

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import harness
 from harness.clock import WallLoop
-from harness.engine.transport import Connection, Header
+from harness.engine.transport import HEARTBEAT_S, Connection, Header
 from harness.errors import RunError
 
 POLL_S = 0.5
@@ -144,7 +144,7 @@ class WorkerProcess:
                 idle_s = 0.0
                 loop.post(on_message, header)
                 continue
-            idle_s = idle_s + 1.0 if self._pending else 0.0
+            idle_s = idle_s + HEARTBEAT_S if self._pending else 0.0
             if idle_s >= self._step_timeout_s:
                 self._fail(loop, f"is stuck: no progress for {idle_s:g} s")
                 return

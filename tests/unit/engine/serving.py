@@ -25,6 +25,7 @@ SPEC = ModelSpec(
     num_kv_heads=2,
     head_dim=16,
     intermediate_size=96,
+    mlp_matrices=3,
     vocab_size=512,
     max_position=256,
     rope_theta=10000.0,

@@ -37,8 +37,9 @@ def test_a_dropped_layer_cannot_run_and_a_loaded_one_runs_as_before() -> None:
     assert list(runner.steps(CHUNKS[:1], [], 1)) == before
 
 
-def test_iterations_can_be_taken_one_by_one_or_at_once() -> None:
-    runner = loaded_runner(SPEC)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_iterations_can_be_taken_one_by_one_or_at_once(dtype: str) -> None:
+    runner = loaded_runner(replace(SPEC, dtype=dtype))
     ((token,),) = runner.steps(CHUNKS[:1], [], 1)
     decode = DecodeWork(token, len(PROMPT), [1, 2, 3, 4, 5, 6])
     at_once = list(runner.steps([], [decode], 12))
