@@ -32,36 +32,50 @@ class ChunkAttention:
     num_tokens: int
     context: int
     blocks: torch.Tensor  # covers context + num_tokens tokens
-    mask: torch.Tensor | None  # [num_tokens, context + num_tokens]; None: plain causal
 
     def run(
         self, cache: KvCache, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
-        """q, k, v: the whole batch's, [tokens, heads, d], with the cache written. Returns the
-        chunk's [num_tokens, heads, d]."""
+        """q, k, v: the batch's [tokens, heads, d], cache written. Gives [num_tokens, heads, d]."""
         rows = slice(self.start, self.start + self.num_tokens)
-        if self.mask is None:
+        query = q[rows].transpose(0, 1)
+        if self.context == 0:
             keys, values = k[rows].transpose(0, 1), v[rows].transpose(0, 1)
+            out = scaled_dot_product_attention(
+                query[None], keys[None], values[None], is_causal=True, enable_gqa=True
+            )[0]
         else:
             total = self.context + self.num_tokens
             keys, values = (kv[:, :total] for kv in cache.read(layer, self.blocks))
-        out = scaled_dot_product_attention(
-            q[rows].transpose(0, 1)[None],
-            keys[None],
-            values[None],
-            attn_mask=self.mask,
-            is_causal=self.mask is None,
-            enable_gqa=True,
-        )
-        return out[0].transpose(0, 1)
+            attend = _in_two_parts if q.device.type == "cpu" else _masked
+            out = attend(query, keys, values, self.context)
+        return out.transpose(0, 1)
 
 
-def chunk_mask(num_tokens: int, context: int, device: torch.device) -> torch.Tensor | None:
-    """True where token i of the chunk may look; None for a chunk without earlier context."""
-    if context == 0:
-        return None
-    columns = torch.arange(context + num_tokens, device=device)
-    return columns <= context + torch.arange(num_tokens, device=device)[:, None]
+def _in_two_parts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: int) -> torch.Tensor:
+    """Over the context without a mask, over the chunk causally, joined by their log-sum-exps.
+
+    q: [heads, n, d]; k, v: [kv_heads, context + n, d]. On a CPU a mask costs more than half of
+    the time of attention, and the first part need not repeat K and V for each query head.
+    """
+    heads, n, head_dim = q.shape
+    group = heads // len(k)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    grouped = q.reshape(1, len(k), group * n, head_dim)
+    before, before_lse = flash(grouped, k[None, :, :context], v[None, :, :context])
+    own_k, own_v = (x[None, :, context:].repeat_interleave(group, 1) for x in (k, v))
+    own, own_lse = flash(q[None], own_k, own_v, is_causal=True)
+    share = torch.sigmoid(before_lse.reshape(heads, n) - own_lse[0])[..., None]
+    return torch.lerp(own[0], before.reshape(heads, n, head_dim), share.to(q.dtype))
+
+
+def _masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: int) -> torch.Tensor:
+    """As `_in_two_parts`, in one call with a mask: token i of the chunk sees context + i tokens."""
+    columns = torch.arange(k.shape[1], device=q.device)
+    mask = columns <= context + torch.arange(q.shape[1], device=q.device)[:, None]
+    return scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, enable_gqa=True)[
+        0
+    ]
 
 
 class DecodeAttention:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from harness.cluster import ModelSpec
-from harness.engine.attention import ChunkAttention, DecodeAttention, chunk_mask
+from harness.engine.attention import ChunkAttention, DecodeAttention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Ends, Layer
 from harness.engine.model import Decoder, Step
@@ -118,7 +118,6 @@ class Runner:
         return ChunkAttention(
             start, num_tokens, chunk.context,
             torch.tensor(blocks, dtype=torch.int64, device=self.device),
-            chunk_mask(num_tokens, chunk.context, self.device),
         )  # fmt: skip
 
     def _staged(self, weights: Weights) -> Weights:

@@ -1,0 +1,40 @@
+"""Places that hold weights and KV: a GPU's HBM, a node's DRAM, a node's SSD.
+
+Only names. How far apart two places are is the network's to know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Medium(Enum):
+    HBM = "gpu"
+    DRAM = "dram"
+    SSD = "ssd"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """`device` counts within the node, and is 0 for DRAM and SSD, which a node has one of."""
+
+    medium: Medium
+    node: int
+    device: int
+
+    def __str__(self) -> str:
+        device = str(self.device) if self.medium is Medium.HBM else ""
+        return f"node{self.node}/{self.medium.value}{device}"
+
+
+def hbm(node: int, device: int) -> Location:
+    return Location(Medium.HBM, node, device)
+
+
+def dram(node: int) -> Location:
+    return Location(Medium.DRAM, node, 0)
+
+
+def ssd(node: int) -> Location:
+    return Location(Medium.SSD, node, 0)

@@ -1,0 +1,144 @@
+"""Flows as fluid: each has a rate, which changes only when a flow begins, ends or gains urgency.
+
+Between changes everything is closed form: what a flow has sent is rate x time, its end is known.
+A change recomputes the rates of the flows that share a link with it, directly or through others,
+once per instant, however many flows change there. One task sleeps until the earliest end.
+Knows links, not places; chunks, queues and latency are the network's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+
+from harness.clock import Event, Loop
+from harness.sim.fair_share import fair_rates
+from harness.sim.topology import Link
+
+
+class Flow:
+    """`left_bytes` were still to be sent at `since_s`, and go at `rate` bytes/s from then on."""
+
+    __slots__ = (
+        "done",
+        "finish_s",
+        "left_bytes",
+        "links",
+        "num_bytes",
+        "priority",
+        "rate",
+        "since_s",
+    )
+
+    def __init__(
+        self, links: tuple[Link, ...], num_bytes: int, priority: int, now: float, done: Event
+    ) -> None:
+        self.links = links
+        self.num_bytes = num_bytes
+        self.priority = priority
+        self.left_bytes = float(num_bytes)
+        self.rate = 0.0
+        self.since_s = now
+        self.finish_s = inf
+        self.done = done
+
+    def sent_bytes(self, now: float) -> float:
+        return self.num_bytes - self.left_bytes + self.rate * (now - self.since_s)
+
+    def change_rate(self, rate: float, now: float) -> None:
+        self.left_bytes = max(0.0, self.left_bytes - self.rate * (now - self.since_s))
+        self.since_s, self.rate = now, rate
+        self.finish_s = now + self.left_bytes / rate if rate > 0 else inf
+
+
+class Fluid:
+    """All flows under way."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._on: defaultdict[Link, dict[Flow, None]] = defaultdict(dict)
+        self._num_flows = 0
+        self._ended_bytes: defaultdict[Link, int] = defaultdict(int)
+        self._touched: dict[Link, None] = {}  # links whose flows changed since rates were shared
+        self._changed = Event(loop)
+        self._finishes: list[tuple[float, int, Flow]] = []  # a heap; stale entries are skipped
+        self._order = count()
+
+    def start(self, links: tuple[Link, ...], num_bytes: int, priority: int) -> Flow:
+        """A flow from now on; `flow.done` is set at its end."""
+        flow = Flow(links, num_bytes, priority, self._loop.now, Event(self._loop))
+        for link in links:
+            self._on[link][flow] = None
+        self._num_flows += 1
+        if self._num_flows == 1:
+            self._loop.spawn(self._drive(), name="network")
+        self._touch(flow)
+        return flow
+
+    def set_priority(self, flow: Flow, priority: int) -> None:
+        """`flow`, which is under way, goes on with `priority`."""
+        flow.priority = priority
+        self._touch(flow)
+
+    def carried_bytes(self, link: Link) -> float:
+        """What has crossed `link` so far: a counter, as a NIC has one."""
+        now = self._loop.now
+        return self._ended_bytes[link] + sum(flow.sent_bytes(now) for flow in self._on[link])
+
+    def _touch(self, flow: Flow) -> None:
+        self._touched.update(dict.fromkeys(flow.links))
+        self._changed.set()
+
+    async def _drive(self) -> None:
+        """Runs while there are flows; `start` spawns it again."""
+        while self._num_flows:
+            await self._loop.wait(self._changed, until=self._next_finish_s())
+            self._changed.clear()
+            self._end_finished()
+            self._share()
+
+    def _next_finish_s(self) -> float:
+        heap = self._finishes
+        while heap and heap[0][0] != heap[0][2].finish_s:
+            heappop(heap)
+        return heap[0][0] if heap else inf
+
+    def _end_finished(self) -> None:
+        now = self._loop.now
+        while self._next_finish_s() <= now:
+            _, _, flow = heappop(self._finishes)
+            flow.finish_s = -inf  # no heap entry of it is valid any more
+            for link in flow.links:
+                del self._on[link][flow]
+                self._ended_bytes[link] += flow.num_bytes
+            self._num_flows -= 1
+            self._touched.update(dict.fromkeys(flow.links))
+            flow.done.set()
+
+    def _share(self) -> None:
+        """New rates for the flows that the touched links can affect."""
+        now = self._loop.now
+        flows = self._affected()
+        self._touched.clear()
+        rates = fair_rates([(flow.priority, flow.links) for flow in flows])
+        for flow, rate in zip(flows, rates, strict=True):
+            if rate != flow.rate:
+                flow.change_rate(rate, now)
+                if rate > 0:
+                    heappush(self._finishes, (flow.finish_s, next(self._order), flow))
+
+    def _affected(self) -> list[Flow]:
+        """The flows connected to the touched links through shared links."""
+        links = list(self._touched)
+        seen = set(links)
+        flows: dict[Flow, None] = {}
+        while links:
+            for flow in self._on[links.pop()]:
+                if flow not in flows:
+                    flows[flow] = None
+                    fresh = [link for link in flow.links if link not in seen]
+                    seen.update(fresh)
+                    links += fresh
+        return list(flows)

@@ -1,0 +1,129 @@
+"""Moving bytes between places: what is modelled of links, queues, chunks and priorities.
+
+A transfer is a row of messages: its chunks, or itself. A message takes α + size/β: the latency of
+its path, during which it holds no bandwidth, then its bytes at the rate that it is given.
+
+Within a channel (all transfers from one place to one other: a CUDA stream, an RDMA queue pair)
+messages go one at a time. A message that has begun is never broken off; next goes the transfer of
+the highest priority, first come first served within one. So an urgent transfer waits for the rest
+of one message at most: for all of an unchunked transfer (head-of-line blocking), for one chunk of
+a chunked one (KunServe §4.2). Small chunks cost α each (AQUA §7: gather small tensors first).
+
+Between channels bandwidth is fluid, as hardware arbitrates per packet: strict between priorities,
+at once, and max–min fair within one (`fair_share.py`). A message that a more urgent one waits for
+takes on its priority: otherwise third parties in between could hold both up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from harness.clock import Event, Loop
+from harness.location import Location
+from harness.sim.fluid import Flow, Fluid
+from harness.sim.topology import Link, Path, Topology
+
+
+class _Channel:
+    """Turns of the transfers from one place to another. A rank is (-priority, order of coming)."""
+
+    def __init__(self, path: Path, loop: Loop) -> None:
+        self.path = path
+        self.flow: Flow | None = None  # the message under way, once its latency is over
+        self._loop = loop
+        self._busy = False
+        self._waiting: list[tuple[tuple[int, int], Event]] = []
+
+    async def enter(self, rank: tuple[int, int]) -> None:
+        """Returns when it is the turn of `rank`."""
+        turn = Event(self._loop)
+        heappush(self._waiting, (rank, turn))
+        self.admit()
+        if not turn.is_set:
+            await self._loop.wait(turn)
+
+    def leave(self) -> None:
+        """Ends a turn. Who comes next is decided by the next `enter` or `admit`."""
+        self._busy = False
+
+    def admit(self) -> None:
+        if self._waiting and not self._busy:
+            self._busy = True
+            heappop(self._waiting)[1].set()
+
+    def at_least(self, priority: int) -> int:
+        """`priority`, or that of the most urgent transfer which waits, if higher."""
+        return max(priority, -self._waiting[0][0][0]) if self._waiting else priority
+
+
+class Network:
+    def __init__(self, loop: Loop, topology: Topology) -> None:
+        self._loop = loop
+        self._topology = topology
+        self._fluid = Fluid(loop)
+        self._channels: dict[tuple[Location, Location], _Channel] = {}
+        self._order = count()
+
+    async def transfer(
+        self,
+        src: Location,
+        dst: Location,
+        num_bytes: int,
+        *,
+        priority: int = 0,
+        chunk_bytes: int | None = None,
+        on_chunk: Callable[[int], None] | None = None,
+    ) -> None:
+        """Moves `num_bytes` (≥ 1), and returns when the last byte has arrived.
+
+        A higher `priority` goes first. With `chunk_bytes` the transfer is that many bytes a
+        message, and gives way between them. `on_chunk` is called as each message arrives, with
+        the number of bytes that have arrived so far.
+        """
+        if num_bytes < 1 or (chunk_bytes is not None and chunk_bytes < 1):
+            raise ValueError(
+                f"a transfer and its chunks need a byte at least, got {num_bytes} and {chunk_bytes}"
+            )
+        channel = self._channel(src, dst)
+        rank = (-priority, next(self._order))
+        arrived = 0
+        while arrived < num_bytes:
+            size = min(chunk_bytes or num_bytes, num_bytes - arrived)
+            self._hasten(channel, priority)
+            await channel.enter(rank)
+            await self._send(channel, size, priority)
+            arrived += size
+            channel.leave()
+            if on_chunk is not None:
+                on_chunk(arrived)
+        channel.admit()
+
+    def path(self, src: Location, dst: Location) -> Path:
+        return self._channel(src, dst).path
+
+    def carried_bytes(self, link: Link) -> float:
+        """What has crossed `link` so far."""
+        return self._fluid.carried_bytes(link)
+
+    async def _send(self, channel: _Channel, num_bytes: int, priority: int) -> None:
+        """One message: the channel is its own until it has arrived."""
+        if channel.path.latency_s > 0:
+            await self._loop.sleep(channel.path.latency_s)
+        urgency = channel.at_least(priority)
+        channel.flow = self._fluid.start(channel.path.links, num_bytes, urgency)
+        await self._loop.wait(channel.flow.done)
+        channel.flow = None
+
+    def _hasten(self, channel: _Channel, priority: int) -> None:
+        """Has the message under way not be slower than one that comes to wait for it."""
+        if channel.flow is not None and channel.flow.priority < priority:
+            self._fluid.set_priority(channel.flow, priority)
+
+    def _channel(self, src: Location, dst: Location) -> _Channel:
+        channel = self._channels.get((src, dst))
+        if channel is None:
+            channel = _Channel(self._topology.path(src, dst), self._loop)
+            self._channels[src, dst] = channel
+        return channel

@@ -1,0 +1,154 @@
+"""Slabs: blocks of several shapes in one region, and what of it lies unused."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from harness.memory import KvShape, OutOfMemory
+from harness.slab import SlabAllocator
+
+
+def shape(block_bytes: int) -> KvShape:
+    """A shape whose block has `block_bytes` (even) bytes: one layer, K and V of half as much."""
+    return KvShape(
+        num_layers=1, num_kv_heads=block_bytes // 2, head_dim=1, dtype_bytes=1, block_tokens=1
+    )
+
+
+SMALL, LARGE = shape(10), shape(32)
+
+
+def test_a_block_of_llama2_13b_for_16_tokens() -> None:
+    """Aegaeon Table 1: (40 layers, 2, 40 heads, 128), 800 KiB a token in fp16."""
+    kv = KvShape(num_layers=40, num_kv_heads=40, head_dim=128, dtype_bytes=2, block_tokens=16)
+    assert kv.block_bytes == 16 * 800 * 1024
+    assert kv.layer_bytes == kv.block_bytes // 40
+
+
+def test_slabs_go_from_shape_to_shape_with_demand() -> None:
+    slabs = SlabAllocator(300, slab_bytes=100)
+    assert slabs.room(SMALL) == 30
+    small = slabs.alloc(SMALL, 11)
+    assert slabs.room(SMALL) == 19
+    assert slabs.room(LARGE) == 3
+    slabs.free(small)
+    assert slabs.room(LARGE) == 9
+    slabs.alloc(LARGE, 9)
+    assert slabs.room(SMALL) == 0
+
+
+def test_own_slabs_are_filled_before_another_is_taken() -> None:
+    slabs = SlabAllocator(300, slab_bytes=100)
+    blocks = slabs.alloc(SMALL, 20)
+    slabs.free([blocks[3], blocks[15]])
+    assert sorted(slabs.alloc(SMALL, 2)) == sorted([blocks[3], blocks[15]])
+    assert slabs.allocated_bytes() == 200
+
+
+def test_without_room_nothing_changes() -> None:
+    slabs = SlabAllocator(200, slab_bytes=100)
+    slabs.alloc(LARGE, 3)
+    with pytest.raises(OutOfMemory, match="11 KV blocks of 10 bytes are asked for, and 10 can"):
+        slabs.alloc(SMALL, 11)
+    assert len(slabs.alloc(SMALL, 10)) == 10
+
+
+def test_fragmentation_is_what_lies_unused_of_the_peak() -> None:
+    slabs = SlabAllocator(400, slab_bytes=100)
+    small, large = slabs.alloc(SMALL, 10), slabs.alloc(LARGE, 4)
+    # SMALL fills its slab; LARGE has 3 of 3 blocks and a rest of 4, then 1 of 3 and a rest of 4.
+    assert slabs.allocated_bytes(SMALL) == 100
+    assert slabs.allocated_bytes(LARGE) == 200
+    assert slabs.fragmentation(SMALL) == 0
+    assert slabs.unused_bytes(LARGE) == 4 + 68
+    assert slabs.fragmentation(LARGE) == 72 / 200
+    assert slabs.fragmentation() == 72 / 300
+    slabs.free(small[1:])
+    assert slabs.fragmentation(SMALL) == 90 / 100
+    assert slabs.fragmentation() == 162 / 300
+    slabs.free(small[:1])
+    slabs.free(large)
+    assert slabs.allocated_bytes() == 0
+    assert slabs.fragmentation() == 0  # of a peak of 300 bytes
+    assert slabs.fragmentation(shape(64)) == 0  # never seen
+
+
+def test_a_block_is_given_back_once() -> None:
+    slabs = SlabAllocator(200, slab_bytes=100)
+    blocks = slabs.alloc(SMALL, 2)
+    slabs.free(blocks[:1])
+    with pytest.raises(KeyError):
+        slabs.free(blocks[:1])
+
+
+def test_a_block_larger_than_a_slab_is_an_error() -> None:
+    with pytest.raises(ValueError, match="128 bytes is larger than a slab of 100"):
+        SlabAllocator(200, slab_bytes=100).alloc(shape(128), 1)
+
+
+def test_a_slab_larger_than_the_region_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no slab of 300 bytes fits in 200"):
+        SlabAllocator(200, slab_bytes=300)
+
+
+class SlabStory(RuleBasedStateMachine):
+    """Blocks come and go; a plain set of byte ranges says what must be true."""
+
+    SHAPES = (shape(2), shape(10), shape(32), shape(100))
+
+    @initialize(num_slabs=st.integers(1, 6))
+    def begin(self, num_slabs: int) -> None:
+        self.slabs = SlabAllocator(num_slabs * 100 + 7, slab_bytes=100)
+        self.used: dict[int, KvShape] = {}
+
+    @rule(kv=st.sampled_from(SHAPES), num_blocks=st.integers(0, 120))
+    def take(self, kv: KvShape, num_blocks: int) -> None:
+        room = self.slabs.room(kv)
+        if num_blocks > room:
+            with pytest.raises(OutOfMemory):
+                self.slabs.alloc(kv, num_blocks)
+            return
+        offsets = self.slabs.alloc(kv, num_blocks)
+        assert len(offsets) == num_blocks
+        assert not set(offsets) & set(self.used)
+        self.used.update(dict.fromkeys(offsets, kv))
+        assert self.slabs.room(kv) == room - num_blocks
+
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        if self.used:
+            offsets = data.draw(st.lists(st.sampled_from(sorted(self.used)), unique=True))
+            self.slabs.free(offsets)
+            for offset in offsets:
+                del self.used[offset]
+
+    @invariant()
+    def no_two_blocks_overlap_and_none_crosses_a_slab(self) -> None:
+        end = 0
+        for offset, kv in sorted(getattr(self, "used", {}).items()):
+            assert offset >= end
+            end = offset + kv.block_bytes
+            assert offset // 100 == (end - 1) // 100 < self.slabs.num_slabs
+
+    @invariant()
+    def a_slab_has_one_shape_and_is_counted_while_it_has_a_block(self) -> None:
+        if not hasattr(self, "slabs"):
+            return
+        owner: dict[int, KvShape] = {}
+        for offset, kv in self.used.items():
+            assert owner.setdefault(offset // 100, kv) == kv
+        assert self.slabs.allocated_bytes() == 100 * len(owner)
+        used = sum(kv.block_bytes for kv in self.used.values())
+        assert self.slabs.unused_bytes() == self.slabs.allocated_bytes() - used
+        for kv in self.SHAPES:
+            own = [slab for slab, each in owner.items() if each == kv]
+            assert self.slabs.allocated_bytes(kv) == 100 * len(own)
+            free_slabs = self.slabs.num_slabs - len(owner)
+            free = (len(own) + free_slabs) * (100 // kv.block_bytes)
+            assert self.slabs.room(kv) == free - sum(each == kv for each in self.used.values())
+            assert 0 <= self.slabs.fragmentation(kv) < 1
+
+
+TestSlabStory = SlabStory.TestCase
+TestSlabStory.settings = settings(deadline=None, max_examples=50)
