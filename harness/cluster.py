@@ -34,6 +34,7 @@ class ModelSpec:
     num_kv_heads: int
     head_dim: int
     intermediate_size: int
+    mlp_matrices: int  # 3: gate, up and down (SwiGLU); 2: up and down (OPT)
     vocab_size: int
     max_position: int
     rope_theta: float
@@ -55,12 +56,11 @@ class ModelSpec:
 
     @property
     def layer_params(self) -> int:
-        """Weights of one decoder layer: attention, SwiGLU and the two norms."""
+        """Weights of one decoder layer: attention, MLP and the two norms."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         bias = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0
-        return (
-            attention + bias + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
-        )
+        mlp = self.mlp_matrices * self.hidden_size * self.intermediate_size
+        return attention + bias + mlp + 2 * self.hidden_size
 
     @property
     def num_params(self) -> int:

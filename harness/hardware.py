@@ -1,8 +1,54 @@
-"""A hardware profile: the constants of `conf/hardware/<name>.yaml`, each with its source there."""
+"""A hardware profile: the constants of `conf/hardware/<name>.yaml`, each with its source there.
+
+A cluster of equal nodes with equal devices. Link rates are one direction's. What its devices
+achieve of their peaks, and what the serving engine adds, is its `Calibration`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(kw_only=True, slots=True)
+class StepCoefficients:
+    """What one iteration of one model takes, term by term (`harness.sim.cost` adds them up)."""
+
+    launch_s: float  # the CPU launching every kernel, while the GPU works: eager mode's floor
+    weights_s: float  # reading the weights once
+    token_s: float  # the matrix products of one token
+    attend_s: float  # one query attending to one key, in every layer, in a prefill
+    context_s: float  # one token of context read by a decode
+    prefill_s: float  # an iteration with prompts: all that depends on nothing
+    decode_s: float  # an iteration without
+    chunk_s: float  # each prompt in an iteration
+    request_s: float  # each decoding request in an iteration
+    wide_s: float  # more than WIDE_BATCH decoding requests
+
+
+@dataclass(kw_only=True, slots=True)
+class Calibration:
+    """What measurements taught about a device and the engine on it.
+
+    The efficiencies are shares of the datasheet's peaks, the times per iteration are the
+    engine's. Together they predict any model; `measured` holds the models fitted by themselves,
+    keyed by `pair_key(model, tp)`.
+    """
+
+    basis: str  # "device law" where this device was measured, "datasheet" where it was not
+    memory_efficiency: float  # of the memory bandwidth, reading weights
+    compute_efficiency: float  # of the FLOP/s, in matrix products
+    attention_efficiency: float  # of the FLOP/s, in prefill attention
+    kv_efficiency: float  # of the memory bandwidth, reading KV in decode attention
+    decode_attention_efficiency: float  # of the FLOP/s, in decode attention
+    launch_layer_s: float  # launching one layer's kernels
+    launch_layer_tp_s: float  # what tensor parallelism adds to that
+    prefill_s: float  # as in StepCoefficients, for every model
+    decode_s: float
+    chunk_s: float
+    request_s: float
+    request_context_tokens: float  # read for each decoding request, however short its context
+    wide_share: float  # StepCoefficients.wide_s as a share of weights_s
+    measured: dict[str, StepCoefficients]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -12,11 +58,27 @@ class Hardware:
     name: str
     device: str  # what one device is, e.g. "A100-SXM4-80GB"
     num_devices: int
+    devices_per_node: int
     memory_bytes: int  # per device
     memory_bandwidth_bytes_per_s: float
     dense_flop_per_s: float  # at the model's dtype, without sparsity
-    memory_efficiency: float  # achieved share of the two peaks, 0..1
-    compute_efficiency: float
-    step_overhead_s: float  # per iteration: launches, sampling, Python
-    host_link_bytes_per_s: float  # host memory to one device
+    nvlink_bytes_per_s: float  # per device; 0: devices of a node meet over PCIe alone
+    nvlink_latency_s: float  # of one transfer between two devices of a node
+    pcie_bytes_per_s: float  # host memory to one device, achieved
+    gpus_per_pcie_switch: int  # devices that share pcie_bytes_per_s
+    nic_bytes_per_s: float  # each device's share of its node's network cards
+    nic_latency_s: float  # of one transfer between two nodes
+    leaf_oversubscription: float  # a leaf switch's downlinks over its uplinks; 1: none
+    ssd_bytes_per_s: float  # each device's share of its node's SSDs, reading
+    host_memory_bytes: int  # per node
     source: str
+    calibration: Calibration
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_devices // self.devices_per_node)
+
+
+def pair_key(model: str, tp: int) -> str:
+    """The name of a measured pair in `Calibration.measured`, e.g. llama2-13b_tp2."""
+    return f"{model}_tp{tp}"

@@ -11,9 +11,28 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
+from harness.cluster import ModelSpec
+from harness.config import typed
+from harness.hardware import Hardware
 from harness.run import run
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def composed(*overrides: str) -> Any:
+    """The configuration that the command line would compose."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+def model_spec(name: str) -> ModelSpec:
+    spec: ModelSpec = typed(composed(f"model={name}").model, ModelSpec, "model")
+    return spec
+
+
+def hardware_profile(name: str) -> Hardware:
+    profile: Hardware = typed(composed(f"hardware={name}").hardware, Hardware, "hardware")
+    return profile
 
 
 def run_here(run_dir: Path, *overrides: str) -> dict[str, Any]:

@@ -1,61 +1,96 @@
-"""How long an iteration takes: a roofline over model dimensions and hardware constants.
+"""How long an iteration takes, for models that were measured and models that were not.
 
-Decode, with B requests whose contexts sum to S tokens:   t = a(B) + c·S
-  a(B) = step overhead + max(weights / bandwidth, linear FLOPs of B tokens / compute)
-  c    = KV bytes of one token / bandwidth
-a(B) is constant while the batch is, and S grows by B each step, so n steps have a closed form.
-Prefill adds the chunk's linear FLOPs to the maximum and its attention's FLOPs and KV reads.
-Knows no request but the counts of one; calibration replaces the constants, not the form.
+With T tokens through the layers, of which B are decodes reading S tokens of context, and prompts
+that make A query–key pairs:
+
+  t = constant + max(launch, weights, T·token) + A·attend + S·context + prompts·chunk + B·request
+
+where max is smooth. Aegaeon's A.2 (eq. 5–6) is this without the floor and the terms per request,
+which measurements of its own engine need. A decode step's time grows by B·context a step, so n
+steps have a closed form. The terms come from `harness.sim.law`: fitted where the pair was
+measured, else predicted. Knows no request but the counts of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from harness.cluster import ModelSpec
-from harness.hardware import Hardware
+from harness.hardware import Hardware, StepCoefficients
+from harness.sim.law import coefficients, stage
+from harness.sim.links import layer_load_s
+
+SHARPNESS = 2  # of the maximum: terms add like the legs of a right triangle
+WIDE_BATCH = 128  # decodes above this take one more tile of rows in every product
+
+Number = TypeVar("Number", float, npt.NDArray[np.float64])
+
+
+def work_s(c: StepCoefficients, tokens: Number, launch: float = 1.0) -> Number:
+    """The layers on `tokens`, attention aside. `launch`: the share of c.launch_s that is paid."""
+    p = SHARPNESS
+    floor = (launch * c.launch_s) ** p + c.weights_s**p
+    return (floor + (c.token_s * tokens) ** p) ** (1 / p)
+
+
+def prefill_s(c: StepCoefficients, tokens: Number, pairs: Number, chunks: Number) -> Number:
+    """An iteration that is all prompts, with `pairs` of a query and a key it attends to."""
+    return c.prefill_s + work_s(c, tokens) + c.attend_s * pairs + c.chunk_s * chunks
+
+
+def decode_s(
+    c: StepCoefficients, requests: Number, context_tokens: Number, launch: float = 1.0
+) -> Number:
+    """An iteration that is all decodes."""
+    step = c.decode_s + work_s(c, requests, launch) + c.request_s * requests
+    return step + c.context_s * context_tokens + c.wide_s * (requests > WIDE_BATCH)
 
 
 class CostModel:
-    """Step times in seconds for `model` on `hardware`, its work split evenly over model.tp."""
+    """Step times in seconds for `model` on `hardware`, its work split evenly over model.tp.
 
-    def __init__(self, model: ModelSpec, hardware: Hardware) -> None:
-        bandwidth = hardware.memory_bandwidth_bytes_per_s * hardware.memory_efficiency
-        compute = hardware.dense_flop_per_s * hardware.compute_efficiency
-        read_s, flop_s = 1 / (bandwidth * model.tp), 1 / (compute * model.tp)
-        head_params = model.vocab_size * model.hidden_size
-        linear_params = model.num_layers * model.layer_params
-        self.overhead_s = hardware.step_overhead_s
-        self.weights_s = (linear_params + head_params) * model.dtype_bytes * read_s
-        self.token_s = 2 * linear_params * flop_s  # one token through every layer
-        self.sample_s = 2 * head_params * flop_s  # one row through the output head
-        self.context_s = model.kv_bytes_per_token * read_s  # one context token attended by a decode
-        self.attend_s = 4 * model.num_layers * model.num_heads * model.head_dim * flop_s
-        self.layer_load_s = model.layer_bytes / (hardware.host_link_bytes_per_s * model.tp)
+    launch: the share of the kernel launches that a decode step pays: 1 in eager mode, as the
+    calibration measured it, 0 with replayed CUDA graphs. num_layers: of a pipeline stage.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        hardware: Hardware,
+        *,
+        launch: float = 1.0,
+        num_layers: int | None = None,
+    ) -> None:
+        terms, self.source = coefficients(model, hardware)
+        share = 1.0 if num_layers is None else num_layers / model.num_layers
+        self.terms = stage(terms, share)
+        self.layer_load_s = layer_load_s(model, hardware)
+        self._launch = launch
 
     def decode_step(self, num_requests: int, context_tokens: int) -> tuple[float, float]:
         """(time of the next step, growth of the time from one step to the next).
 
         `context_tokens` sums, over the batch, the tokens that the next step attends to.
         """
-        linear_s = max(self.weights_s, num_requests * (self.token_s + self.sample_s))
-        step_s = self.overhead_s + linear_s + self.context_s * context_tokens
-        return step_s, self.context_s * num_requests
+        step_s = decode_s(self.terms, num_requests, context_tokens, self._launch)
+        return step_s, self.terms.context_s * num_requests
 
     def mixed_step(
         self, chunks: Iterable[tuple[int, int]], num_decodes: int, context_tokens: int
     ) -> float:
         """Time of one iteration with prefill chunks, each as (tokens computed before, tokens)."""
-        tokens, attended, read = num_decodes, 0.0, float(context_tokens)
-        num_chunks = 0
+        tokens, pairs, read, num_chunks = num_decodes, 0.0, context_tokens, 0
         for before, n in chunks:
             num_chunks += 1
             tokens += n
-            attended += n * before + n * (n + 1) / 2
-            read += before + n
-        compute_s = tokens * self.token_s + (num_chunks + num_decodes) * self.sample_s
-        linear_s = max(self.weights_s, compute_s)
-        return self.overhead_s + linear_s + self.attend_s * attended + self.context_s * read
+            pairs += n * before + n * (n + 1) / 2
+            read += before
+        prompts_s = prefill_s(self.terms, float(tokens), pairs, float(num_chunks))
+        return prompts_s + self.terms.request_s * num_decodes + self.terms.context_s * read
 
 
 def steps_time_s(steps: int, step_s: float, growth_s: float) -> float:

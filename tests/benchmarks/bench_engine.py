@@ -31,6 +31,7 @@ from harness.cluster import ModelSpec
 from harness.config import typed
 from harness.prompts import prompt_ids
 from harness.request import Request
+from tests.running import hardware_profile, model_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_REQUESTS = 64
@@ -49,7 +50,7 @@ ATTENTION = (
 
 
 def model(path: Path | None = None) -> ModelSpec:
-    spec: ModelSpec = typed(OmegaConf.load(ROOT / "conf/model/tiny-llama.yaml"), ModelSpec, "model")
+    spec: ModelSpec = model_spec("tiny-llama")
     return replace(spec, path=None if path is None else str(path))
 
 
@@ -68,7 +69,6 @@ def torch_engine(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]
     """engine=torch with its worker process, scheduled by the vllm policy."""
     from harness.engine.engine import TorchEngine
     from harness.engine_api import Experiment
-    from harness.hardware import Hardware
     from harness.record import Recorder
     from systems.baselines.vllm import VllmSystem
 
@@ -76,7 +76,7 @@ def torch_engine(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]
     del values["_target_"]
     values.num_kv_blocks, values.block_tokens = NUM_BLOCKS, BLOCK_TOKENS
     engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))
-    hardware = typed(OmegaConf.load(ROOT / "conf/hardware/local.yaml"), Hardware, "hardware")
+    hardware = hardware_profile("local")
     recorder, loop = Recorder([]), engine.make_loop()
     with tempfile.TemporaryDirectory() as run_dir:
         experiment = Experiment(

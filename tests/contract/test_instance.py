@@ -13,12 +13,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from harness.clock import Event, Loop
-from harness.cluster import Instance, ModelSpec
-from harness.config import build, typed
+from harness.cluster import Instance
+from harness.config import build
 from harness.engine_api import Experiment
-from harness.hardware import Hardware
 from harness.record import Recorder
 from harness.request import Batch, Request
+from tests.running import hardware_profile, model_spec
 
 NUM_BLOCKS, BLOCK_TOKENS = 40, 16
 
@@ -33,12 +33,11 @@ class Bench:
         engine = build(node, "engine")
         self.loop: Loop = engine.make_loop()
         self.recorder = Recorder([])
-        model = typed(OmegaConf.load("conf/model/tiny-llama.yaml"), ModelSpec, "model")
         self._experiment = Experiment(
             loop=self.loop,
             recorder=self.recorder,
-            models={"default": model},
-            hardware=typed(OmegaConf.load("conf/hardware/local.yaml"), Hardware, "hardware"),
+            models={"default": model_spec("tiny-llama")},
+            hardware=hardware_profile("local"),
             run_dir=run_dir,
             seed=0,
             scheduler={},

@@ -17,15 +17,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from harness.clock import Event, Loop
-from harness.cluster import Cluster, ModelSpec
+from harness.cluster import Cluster
 from harness.config import typed
 from harness.engine.engine import TorchEngine
 from harness.engine.instance import TorchInstance
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
-from harness.hardware import Hardware
 from harness.record import Recorder
 from harness.request import Batch, Request
+from tests.running import hardware_profile, model_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,9 +67,9 @@ def started(
     del values["_target_"]
     values = OmegaConf.merge(values, {"num_kv_blocks": 64, "num_threads": 1}, changes)
     engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))
-    hardware = typed(OmegaConf.load(ROOT / "conf/hardware/local.yaml"), Hardware, "hardware")
+    hardware = hardware_profile("local")
     hardware.num_devices = num_instances
-    model = typed(OmegaConf.load(ROOT / "conf/model/tiny-llama.yaml"), ModelSpec, "model")
+    model = model_spec("tiny-llama")
     run_dir.mkdir(exist_ok=True)
     experiment = Experiment(
         loop=engine.make_loop(),

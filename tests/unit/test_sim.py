@@ -4,23 +4,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from harness.block_pool import BlockPool
 from harness.client import Client
 from harness.clock import VirtualLoop
-from harness.cluster import Cluster, ModelSpec
-from harness.config import typed
-from harness.hardware import Hardware
+from harness.cluster import Cluster
 from harness.record import Recorder
 from harness.request import Request
 from harness.sim.cost import CostModel, steps_time_s, steps_to_reach
 from harness.sim.instance import SimInstance
 from systems.baselines.vllm import VllmSystem
+from tests.running import hardware_profile, model_spec
 from tests.unit.sim_oracle import PerTokenInstance
 
-MODEL = typed(OmegaConf.load("conf/model/llama2-7b.yaml"), ModelSpec, "model")
-A100 = typed(OmegaConf.load("conf/hardware/a100x1.yaml"), Hardware, "hardware")
+MODEL = model_spec("llama2-7b")
+A100 = hardware_profile("a100x1")
 
 
 @given(
@@ -35,22 +33,21 @@ def test_the_inverted_quadratic_finds_the_step_boundary(n: int, step: float, gro
     assert steps_to_reach(boundary - step / 2, step, growth) == n
 
 
-def test_decode_is_bound_by_weights_until_the_batch_is_large() -> None:
+def test_a_decode_step_grows_with_batch_and_context() -> None:
     cost = CostModel(MODEL, A100)
-    read = (MODEL.num_params - MODEL.vocab_size * MODEL.hidden_size - MODEL.hidden_size) * 2
     one, growth = cost.decode_step(1, 0)
-    assert one == pytest.approx(0.002 + read / (2.039e12 * 0.8))
-    assert cost.decode_step(64, 0)[0] == one
-    assert cost.decode_step(256, 0)[0] > one
-    assert growth == pytest.approx(524288 / (2.039e12 * 0.8))
+    assert cost.decode_step(64, 0)[0] > one
+    assert cost.decode_step(1, 1000)[0] == pytest.approx(one + 1000 * growth)
+    assert cost.decode_step(8, 0)[1] == pytest.approx(8 * growth)
+    # Reading 13 GB of weights at 2 TB/s takes 6.6 ms: no step is faster.
+    assert one > MODEL.weight_bytes / A100.memory_bandwidth_bytes_per_s
 
 
-def test_a_chunked_prompt_costs_the_same_attention_as_a_whole_one() -> None:
+def test_cutting_a_prompt_in_two_costs_another_iteration_and_not_less() -> None:
     cost = CostModel(MODEL, A100)
     whole = cost.mixed_step([(0, 1024)], 0, 0)
     halves = cost.mixed_step([(0, 512)], 0, 0) + cost.mixed_step([(512, 512)], 0, 0)
-    extra = cost.overhead_s + cost.sample_s + 512 * cost.context_s  # launched, sampled, read twice
-    assert halves == pytest.approx(whole + extra)
+    assert whole < halves < 2 * whole
 
 
 def play(

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.running import hardware_profile, model_spec
 
-from omegaconf import OmegaConf
-
-from harness.cluster import ModelSpec
-from harness.config import typed
-from harness.hardware import Hardware
-
-CONF = Path(__file__).parents[3] / "conf"
-TINY: ModelSpec = typed(OmegaConf.load(CONF / "model/tiny-llama.yaml"), ModelSpec, "model")
-HARDWARE: Hardware = typed(OmegaConf.load(CONF / "hardware/local.yaml"), Hardware, "hardware")
+TINY = model_spec("tiny-llama")
+HARDWARE = hardware_profile("local")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from harness.hardware import Hardware
 from harness.manifest import ended, hash_of, manifest
 from harness.metrics import summarise
 from harness.record import Chunk, Recorder, Segment
@@ -18,19 +18,10 @@ from harness.run_folder import RunFolder
 from harness.schedule import Provenance, Schedule
 from harness.slo import Slo
 from harness.tables import events_table, requests_table
+from tests.running import hardware_profile
 
-HARDWARE = Hardware(
-    name="bench",
-    device="TEST-1",
-    num_devices=2,
-    memory_bytes=1,
-    memory_bandwidth_bytes_per_s=1.0,
-    dense_flop_per_s=1.0,
-    memory_efficiency=1.0,
-    compute_efficiency=1.0,
-    step_overhead_s=0.0,
-    host_link_bytes_per_s=1.0,
-    source="made up",
+HARDWARE = replace(
+    hardware_profile("local"), name="bench", device="TEST-1", num_devices=2, source="made up"
 )
 PROVENANCE = Provenance("dice", "a die", True, "none", "", [])
 

@@ -1,0 +1,1 @@
+"""Calibration of the simulator: measured latencies in, constants of conf/hardware out."""

@@ -1,0 +1,113 @@
+"""From cells to constants: one law for all devices, then each measured pair by itself.
+
+Both minimise relative errors, robustly (soft L1), over the logarithms of positive constants, so
+that a constant can be any size but not negative. What a device's cells do not settle stays near
+the mean of all devices; what a pair's cells do not settle stays near the law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from harness.calibrate import zoo
+from harness.calibrate.profiles import Cells, Floats
+from harness.hardware import Calibration, StepCoefficients
+from harness.sim.cost import decode_s, prefill_s
+from harness.sim.law import law
+
+NOISE = 0.03  # relative errors below this count squared, above it linearly
+PAIR_WEIGHT = 10  # independent cells that a pair counts for in the law, however many it has
+# How far, in logarithms, at the cost of one error of NOISE:
+MEAN_SPREAD = 1.0  # the mean of a constant may lie from START
+DEVICE_SPREAD = 0.5  # a device from the mean
+PAIR_SPREAD = 0.7  # a pair's terms from the law's
+# Where the search for the law's constants starts, and what they may be.
+START = {
+    "memory_efficiency": (0.75, 0.3, 1.0), "compute_efficiency": (0.6, 0.1, 1.0),
+    "attention_efficiency": (0.3, 0.05, 1.0), "kv_efficiency": (0.8, 0.1, 1.0),
+    "decode_attention_efficiency": (0.04, 1e-3, 1.0),
+    "launch_layer_s": (2e-4, 1e-6, 1e-2), "launch_layer_tp_s": (1.5e-4, 1e-6, 1e-2),
+    "prefill_s": (1e-3, 1e-5, 1e-1), "decode_s": (1e-3, 1e-5, 1e-1),
+    "chunk_s": (2e-5, 1e-7, 1e-2), "request_s": (6e-5, 1e-7, 1e-2),
+    "request_context_tokens": (50.0, 1.0, 500.0), "wide_share": (0.2, 1e-3, 2.0),
+}  # fmt: skip
+LAW = tuple(START)
+TERMS = tuple(field.name for field in fields(StepCoefficients))
+
+
+@dataclass(frozen=True)
+class Law:
+    """Constants learned together: per device, and the mean for a device that nobody measured."""
+
+    devices: dict[str, Calibration]
+    mean: Calibration
+
+    def terms(self, cells: Cells) -> StepCoefficients:
+        calibration = self.devices.get(cells.device, self.mean)
+        spec = zoo.sharded(cells.model, cells.tp)
+        return law(spec, zoo.device(cells.device), calibration)
+
+
+def errors(terms: StepCoefficients, cells: Cells) -> tuple[Floats, Floats]:
+    """Relative errors of prefill and decode, cell by cell."""
+    prefill = prefill_s(terms, cells.tokens, cells.query_key_pairs, cells.batch)
+    decode = decode_s(terms, cells.batch, cells.context_tokens)
+    return prefill / cells.prefill_s - 1, decode / cells.decode_s - 1
+
+
+def fit_law(cells: Sequence[Cells]) -> Law:
+    """The constants that predict all `cells`, each pair weighing the same."""
+    devices = sorted({c.device for c in cells})
+    start, low, high = (np.log([START[name][i] for name in LAW]) for i in range(3))
+    weights = [np.sqrt(PAIR_WEIGHT / (2 * len(c.batch))) / NOISE for c in cells]
+
+    def unpack(x: Floats) -> Law:
+        mean, offsets = x[: len(LAW)], x[len(LAW) :].reshape(len(devices), len(LAW))
+        return Law(
+            {d: constants(mean + o, "device law") for d, o in zip(devices, offsets, strict=True)},
+            constants(mean, "datasheet"),
+        )
+
+    def residuals(x: Floats) -> Floats:
+        found = unpack(x)
+        parts = [
+            w * robust(np.concatenate(errors(found.terms(c), c)))
+            for c, w in zip(cells, weights, strict=True)
+        ]
+        priors = (x[: len(LAW)] - start) / MEAN_SPREAD, x[len(LAW) :] / DEVICE_SPREAD
+        return np.concatenate([*parts, *priors])
+
+    offset = np.full(len(devices) * len(LAW), 1.5)
+    bounds = np.concatenate([low, -offset]), np.concatenate([high, offset])
+    first = np.concatenate([start, 0 * offset])
+    return unpack(least_squares(residuals, first, bounds=bounds, x_scale=0.3).x)
+
+
+def constants(logarithms: Floats, basis: str) -> Calibration:
+    values = np.exp(np.minimum(logarithms, np.log([START[name][2] for name in LAW])))
+    return Calibration(basis=basis, measured={}, **dict(zip(LAW, map(float, values), strict=True)))
+
+
+def robust(error: Floats) -> Floats:
+    """Residuals whose squares are soft L1 in `error`: a straggler counts by its size, not more."""
+    scaled = error / NOISE
+    loss = 2 * (np.sqrt(1 + scaled**2) - 1)
+    return np.sign(error) * np.sqrt(loss) * NOISE
+
+
+def fit_pair(cells: Cells, prior: StepCoefficients) -> StepCoefficients:
+    """The terms of this pair alone, near `prior` where its cells say nothing."""
+    first = np.log([getattr(prior, name) for name in TERMS])
+
+    def unpack(x: Floats) -> StepCoefficients:
+        return StepCoefficients(**dict(zip(TERMS, map(float, np.exp(x)), strict=True)))
+
+    def residuals(x: Floats) -> Floats:
+        both = np.concatenate(errors(unpack(x), cells))
+        return np.concatenate([robust(both) / NOISE, (x - first) / PAIR_SPREAD])
+
+    return unpack(least_squares(residuals, first, x_scale=0.3).x)

@@ -1,0 +1,80 @@
+"""Measured latencies as cells: one (model, device, tp) pair's prefill and decode times.
+
+Reads the public profiles of Aegaeon's artifact, clean cells only: others span two prefill steps.
+The same measurement published twice counts once. Times are medians of 12 runs: the means hold
+stragglers of an eager-mode engine, up to twice the median.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from harness.calibrate import zoo
+from harness.errors import UsageError
+
+Floats = npt.NDArray[np.float64]
+KEY = ["model", "device", "tp"]
+DATA_DIR = Path(os.environ.get("HARNESS_DATA_DIR") or zoo.CONF.parents[1] / "shared" / "data")
+MIXTURES = ("qwen1_5_moe_a2_7b_chat",)  # the zoo's models are dense
+DECODE_STEPS = 9  # of 10 output tokens; their context grows from input_len + 1 to input_len + 9
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The measurements of one pair: equal-length prompts of `input_len`, `batch` at once."""
+
+    model: str  # names of the zoo
+    device: str
+    tp: int
+    input_len: Floats
+    batch: Floats
+    prefill_s: Floats
+    decode_s: Floats  # per step
+
+    @property
+    def pair(self) -> str:
+        return f"{self.model} {self.device} tp{self.tp}"
+
+    @property
+    def tokens(self) -> Floats:
+        return self.input_len * self.batch
+
+    @property
+    def query_key_pairs(self) -> Floats:
+        return self.batch * self.input_len * (self.input_len + 1) / 2
+
+    @property
+    def context_tokens(self) -> Floats:
+        """Read by the mean decode step."""
+        return self.batch * (self.input_len + (DECODE_STEPS + 1) / 2)
+
+
+def read_profiles(directory: Path | None = None) -> list[Cells]:
+    """Every pair of engine_latency.csv whose model the zoo has."""
+    path = (directory or DATA_DIR / "profiles") / "engine_latency.csv"
+    if not path.is_file():
+        raise UsageError(f"the measured profiles are missing: {path} (set HARNESS_DATA_DIR)")
+    table = pd.read_csv(path)
+    table = table[table.clean & ~table.model.isin(MIXTURES)]
+    table = table.drop_duplicates(["device", "tp", "input_len", "batch", "p50_decode_s"])
+    table = table.assign(
+        model=table.model.map({name: zoo.model_name(name) for name in table.model.unique()}),
+        device=table.device.map({name: zoo.device_name(name) for name in table.device.unique()}),
+    )
+    return [_cells(key, rows) for key, rows in table.groupby(KEY)]
+
+
+def _cells(key: tuple[str, str, int], rows: pd.DataFrame) -> Cells:
+    model, device, tp = key
+
+    def column(name: str) -> Floats:
+        return rows[name].to_numpy(np.float64)
+
+    times = column("p50_prefill_s"), column("p50_decode_s")
+    return Cells(model, device, int(tp), column("input_len"), column("batch"), *times)

@@ -1,0 +1,79 @@
+"""The models and devices of `conf/`, by name, as a run would compose them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from harness.cluster import ModelSpec
+from harness.config import typed
+from harness.errors import UsageError
+from harness.hardware import Hardware
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+# The names of public profiles that are a model of the zoo: the same dimensions.
+SAME_MODEL = {
+    "baichuan2-13b-chat": "baichuan2-13b",
+    "llama-7b-hf": "llama2-7b",
+    "llama2-7b-chat": "llama2-7b",
+    "llama2-13b-chat": "llama2-13b",
+    "llava1.5-13b": "llama2-13b",  # its language model; no images were measured
+    "qwen-7b-chat": "qwen-7b",
+    "qwen-14b-chat": "qwen1.5-14b",
+    "yi1.5-6b-chat": "yi-6b",
+    "yi-9b": "yi1.5-9b",
+    "yi1.5-9b-chat": "yi1.5-9b",
+}
+SHORT_DEVICE = {"a100", "a800", "h100", "h800", "h200"}  # named without _sxm, they are SXM
+
+
+def names(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def model_name(name: str) -> str:
+    """The zoo's name for `name`, which may be a public profile's: llama2_7b, qwen_7b_chat."""
+    plain = name.lower().replace("_", "-")
+    for dotted in (name, plain, plain.replace("1-5", "1.5").replace("2-5", "2.5")):
+        found = SAME_MODEL.get(dotted, dotted)
+        if found in names("model"):
+            return found
+    raise UsageError(f"model {name!r} is unknown; valid: {', '.join(names('model'))}")
+
+
+def device_name(name: str) -> str:
+    """The zoo's name for `name`, which may be short (A100) or a datasheet's (A100-SXM4-80GB)."""
+    plain = name.lower().replace("-", "_")
+    plain = f"{plain}_sxm" if plain in SHORT_DEVICE else plain
+    for known in names("hardware/device"):
+        if plain in (known, device(known).device.lower().replace("-", "_")):
+            return known
+    raise UsageError(f"device {name!r} is unknown; valid: {', '.join(names('hardware/device'))}")
+
+
+@cache
+def model(name: str) -> ModelSpec:
+    spec: ModelSpec = typed(OmegaConf.load(CONF / f"model/{name}.yaml"), ModelSpec, "model")
+    return spec
+
+
+def sharded(name: str, tp: int) -> ModelSpec:
+    spec = model(name)
+    if tp < 1 or spec.num_heads % tp:
+        raise UsageError(f"tp={tp} does not divide the {spec.num_heads} heads of {name}")
+    return replace(spec, tp=tp)
+
+
+@cache
+def device(name: str) -> Hardware:
+    """One node of device `name`, with its calibration."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        node = compose(f"hardware/device/{name}").hardware.device
+    OmegaConf.set_struct(node, False)
+    node.update(name=name, num_devices=node.devices_per_node, source="datasheet")
+    hardware: Hardware = typed(node, Hardware, f"hardware/device/{name}")
+    return hardware

@@ -1,0 +1,48 @@
+"""How long bytes take over one link that nobody else uses: latency + bytes / rate.
+
+Collectives inside a node follow NCCL's measured bus bandwidths. Contention between transfers is
+the network's business, not this file's.
+"""
+
+from __future__ import annotations
+
+from harness.cluster import ModelSpec
+from harness.hardware import Hardware
+
+# NCCL 2.27 all-reduce of 512 MB: 193–222 GB/s of 300 on A100, 320–445 of 450 on H100 (2–8 GPUs).
+ALL_REDUCE_EFFICIENCY = 0.72
+# Its latency at 2, 4, 8 GPUs: 10, 14, 21 µs on A100; 6, 9, 15 µs on H100.
+ALL_REDUCE_LATENCY_GROWTH = 0.25  # of the two-GPU latency, per GPU beyond two
+
+
+def transfer_s(num_bytes: float, bytes_per_s: float, latency_s: float) -> float:
+    return latency_s + num_bytes / bytes_per_s
+
+
+def peer_bytes_per_s(hardware: Hardware) -> float:
+    """Between two devices of a node, one direction: NVLink, or PCIe where there is none."""
+    return hardware.nvlink_bytes_per_s or hardware.pcie_bytes_per_s
+
+
+def all_reduce_s(num_bytes: float, num_devices: int, hardware: Hardware) -> tuple[float, float]:
+    """(latency, transfer time) of a ring all-reduce of `num_bytes` over devices of one node."""
+    if num_devices == 1:
+        return 0.0, 0.0
+    latency_s = hardware.nvlink_latency_s * (1 + ALL_REDUCE_LATENCY_GROWTH * (num_devices - 2))
+    moved = 2 * (num_devices - 1) / num_devices * num_bytes
+    return latency_s, moved / (peer_bytes_per_s(hardware) * ALL_REDUCE_EFFICIENCY)
+
+
+def activation_bytes_per_token(model: ModelSpec) -> int:
+    """What one token sends from a pipeline stage to the next."""
+    return model.hidden_size * model.dtype_bytes
+
+
+def layer_load_s(model: ModelSpec, hardware: Hardware) -> float:
+    """One layer's weights from host memory, each device of the instance taking its shard."""
+    return model.layer_bytes / (hardware.pcie_bytes_per_s * model.tp)
+
+
+def kv_copy_s(model: ModelSpec, num_tokens: int, bytes_per_s: float, latency_s: float) -> float:
+    """The KV of `num_tokens`, each device sending its shard over its own link."""
+    return transfer_s(num_tokens * model.kv_bytes_per_token / model.tp, bytes_per_s, latency_s)
