@@ -1,4 +1,4 @@
-"""`python -m plots run RUN …` and `python -m plots compare RUN RUN … [--out compare.png]`."""
+"""`python -m plots run RUN …`, `compare RUN RUN … [--out FILE]` and `fidelity [FOLDER]`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.errors import RunError, UsageError
-from plots import compare, run
+from plots import compare, fidelity, run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,12 +20,18 @@ def main(arguments: list[str] | None = None) -> int:
     several = commands.add_parser("compare", help="draw runs side by side and print their metrics")
     several.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     several.add_argument("--out", type=Path, default=Path("compare.png"), help="%(default)s")
+    parity = commands.add_parser("fidelity", help="draw parity.png beside a parity.json")
+    published = Path("results/published/fidelity")
+    parity.add_argument("folder", nargs="?", type=Path, default=published, help="%(default)s")
     chosen = parser.parse_args(arguments)
     console = Console()
     try:
         if chosen.command == "run":
             for path in chosen.runs:
                 console.print(str(run.draw(path)))
+        elif chosen.command == "fidelity":
+            made = fidelity.draw(chosen.folder / "parity.json", chosen.folder / "parity.png")
+            console.print(str(made))
         else:
             console.print(compare.table(chosen.runs))
             console.print(str(compare.draw(chosen.runs, chosen.out)))

@@ -7,7 +7,7 @@ the mean of all devices; what a pair's cells do not settle stays near the law.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 
 from harness.calibrate import zoo
 from harness.calibrate.profiles import Cells, Floats
-from harness.hardware import Calibration, StepCoefficients
+from harness.hardware import Calibration, Hardware, StepCoefficients
 from harness.sim.cost import decode_s, prefill_s
 from harness.sim.law import law
 
@@ -45,11 +45,12 @@ class Law:
 
     devices: dict[str, Calibration]
     mean: Calibration
+    hardware: Mapping[str, Hardware]  # of devices that the zoo does not have
 
     def terms(self, cells: Cells) -> StepCoefficients:
         calibration = self.devices.get(cells.device, self.mean)
-        spec = zoo.sharded(cells.model, cells.tp)
-        return law(spec, zoo.device(cells.device), calibration)
+        hardware = self.hardware.get(cells.device) or zoo.device(cells.device)
+        return law(zoo.sharded(cells.model, cells.tp), hardware, calibration)
 
 
 def errors(terms: StepCoefficients, cells: Cells) -> tuple[Floats, Floats]:
@@ -59,8 +60,11 @@ def errors(terms: StepCoefficients, cells: Cells) -> tuple[Floats, Floats]:
     return prefill / cells.prefill_s - 1, decode / cells.decode_s - 1
 
 
-def fit_law(cells: Sequence[Cells]) -> Law:
-    """The constants that predict all `cells`, each pair weighing the same."""
+def fit_law(cells: Sequence[Cells], hardware: Mapping[str, Hardware] | None = None) -> Law:
+    """The constants that predict all `cells`, each pair weighing the same.
+
+    `hardware`: devices that the zoo does not have, by name.
+    """
     devices = sorted({c.device for c in cells})
     start, low, high = (np.log([START[name][i] for name in LAW]) for i in range(3))
     weights = [np.sqrt(PAIR_WEIGHT / (2 * len(c.batch))) / NOISE for c in cells]
@@ -70,6 +74,7 @@ def fit_law(cells: Sequence[Cells]) -> Law:
         return Law(
             {d: constants(mean + o, "device law") for d, o in zip(devices, offsets, strict=True)},
             constants(mean, "datasheet"),
+            hardware or {},
         )
 
     def residuals(x: Floats) -> Floats:
@@ -96,7 +101,8 @@ def robust(error: Floats) -> Floats:
     """Residuals whose squares are soft L1 in `error`: a straggler counts by its size, not more."""
     scaled = error / NOISE
     loss = 2 * (np.sqrt(1 + scaled**2) - 1)
-    return np.sign(error) * np.sqrt(loss) * NOISE
+    residuals: Floats = np.sign(error) * np.sqrt(loss) * NOISE
+    return residuals
 
 
 def fit_pair(cells: Cells, prior: StepCoefficients) -> StepCoefficients:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +71,7 @@ def read_profiles(directory: Path | None = None) -> list[Cells]:
     return [_cells(key, rows) for key, rows in table.groupby(KEY)]
 
 
-def _cells(key: tuple[str, str, int], rows: pd.DataFrame) -> Cells:
+def _cells(key: tuple[Any, ...], rows: pd.DataFrame) -> Cells:
     model, device, tp = key
 
     def column(name: str) -> Floats:

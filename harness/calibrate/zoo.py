@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from harness.cluster import ModelSpec
 from harness.config import typed
@@ -55,9 +55,16 @@ def device_name(name: str) -> str:
     raise UsageError(f"device {name!r} is unknown; valid: {', '.join(names('hardware/device'))}")
 
 
+def node(path: str) -> DictConfig:
+    """The YAML file `path` of conf/, as it is written."""
+    loaded = OmegaConf.load(CONF / path)
+    assert isinstance(loaded, DictConfig)
+    return loaded
+
+
 @cache
 def model(name: str) -> ModelSpec:
-    spec: ModelSpec = typed(OmegaConf.load(CONF / f"model/{name}.yaml"), ModelSpec, "model")
+    spec: ModelSpec = typed(node(f"model/{name}.yaml"), ModelSpec, "model")
     return spec
 
 
@@ -72,8 +79,8 @@ def sharded(name: str, tp: int) -> ModelSpec:
 def device(name: str) -> Hardware:
     """One node of device `name`, with its calibration."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        node = compose(f"hardware/device/{name}").hardware.device
-    OmegaConf.set_struct(node, False)
-    node.update(name=name, num_devices=node.devices_per_node, source="datasheet")
-    hardware: Hardware = typed(node, Hardware, f"hardware/device/{name}")
+        found = compose(f"hardware/device/{name}").hardware.device
+    OmegaConf.set_struct(found, False)
+    found.update(name=name, num_devices=found.devices_per_node, source="datasheet")
+    hardware: Hardware = typed(found, Hardware, f"hardware/device/{name}")
     return hardware

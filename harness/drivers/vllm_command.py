@@ -72,6 +72,11 @@ def model_flags(spec: ModelSpec, served_name: str, models_dir: Path, load_format
     flags += ["--tensor-parallel-size", str(spec.tp), "--seed", str(spec.seed)]
     if spec.path is not None:
         return [*flags, "--model", spec.path]
+    if spec.mlp_matrices != 3:
+        raise UsageError(
+            f"model={spec.name} has {spec.mlp_matrices} matrices in its MLP; without a model.path "
+            "engine=vllm makes gated MLPs (model.mlp_matrices=3) only"
+        )
     directory = models_dir / spec.name
     directory.mkdir(parents=True, exist_ok=True)
     write_text(directory / "config.json", json.dumps(hf_config(spec), indent=2))

@@ -3,12 +3,13 @@
 With T tokens through the layers, of which B are decodes reading S tokens of context, and prompts
 that make A query–key pairs:
 
-  t = constant + max(launch, weights, T·token) + A·attend + S·context + prompts·chunk + B·request
+  t = constant + √(launch² + weights² + (T·token)²) + A·attend + S·context + P·chunk + B·request
 
-where max is smooth. Aegaeon's A.2 (eq. 5–6) is this without the floor and the terms per request,
-which measurements of its own engine need. A decode step's time grows by B·context a step, so n
-steps have a closed form. The terms come from `harness.sim.law`: fitted where the pair was
-measured, else predicted. Knows no request but the counts of one.
+for P prompts, where the root is a maximum with its corner rounded. Aegaeon's A.2 (eq. 5–6) is
+this without the floor and the terms per request, which measurements of its own engine need. A
+decode step's time grows by B·context a step, so n steps have a closed form. The terms come from
+`harness.sim.law`: fitted where the pair was measured, else predicted. Knows no request but the
+counts of one.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from harness.hardware import Hardware, StepCoefficients
 from harness.sim.law import coefficients, stage
 from harness.sim.links import layer_load_s
 
-SHARPNESS = 2  # of the maximum: terms add like the legs of a right triangle
 WIDE_BATCH = 128  # decodes above this take one more tile of rows in every product
 
 Number = TypeVar("Number", float, npt.NDArray[np.float64])
 
 
 def work_s(c: StepCoefficients, tokens: Number, launch: float = 1.0) -> Number:
-    """The layers on `tokens`, attention aside. `launch`: the share of c.launch_s that is paid."""
-    p = SHARPNESS
-    floor = (launch * c.launch_s) ** p + c.weights_s**p
-    return (floor + (c.token_s * tokens) ** p) ** (1 / p)
+    """The layers on `tokens`, attention aside. `launch`: the share of c.launch_s that is paid.
+
+    The three terms add like the legs of a right triangle, which overlapping work was found to do.
+    """
+    floor = (launch * c.launch_s) ** 2 + c.weights_s**2
+    total: Number = (floor + (c.token_s * tokens) ** 2) ** 0.5
+    return total
 
 
 def prefill_s(c: StepCoefficients, tokens: Number, pairs: Number, chunks: Number) -> Number:
@@ -89,8 +92,12 @@ class CostModel:
             tokens += n
             pairs += n * before + n * (n + 1) / 2
             read += before
-        prompts_s = prefill_s(self.terms, float(tokens), pairs, float(num_chunks))
-        return prompts_s + self.terms.request_s * num_decodes + self.terms.context_s * read
+        c = self.terms
+        step_s = prefill_s(c, float(tokens), pairs, float(num_chunks)) + c.context_s * read
+        if num_decodes:
+            step_s += max(c.decode_s - c.prefill_s, 0.0) + c.request_s * num_decodes
+            step_s += c.wide_s * (num_decodes > WIDE_BATCH)
+        return step_s
 
 
 def steps_time_s(steps: int, step_s: float, growth_s: float) -> float:

@@ -26,11 +26,16 @@ class SimEngine:
         num_kv_blocks: int | None  # null: what the memory budget leaves
         memory_utilization: float  # share of a device's memory for weights, activations and KV
         activation_reserve_bytes: int  # per device
+        launch_overhead: float  # share of the kernel launches that a decode step pays
 
     def __init__(self, config: Config) -> None:
         if not 0 < config.memory_utilization <= 1:
             raise UsageError(
                 f"engine.memory_utilization must be in (0, 1], got {config.memory_utilization}"
+            )
+        if not 0 <= config.launch_overhead <= 1:
+            raise UsageError(
+                f"engine.launch_overhead must be in [0, 1], got {config.launch_overhead}"
             )
         self._config = config
         self._resolved: dict[str, Any] = {}
@@ -43,14 +48,17 @@ class SimEngine:
         hardware = experiment.hardware
         instances = []
         blocks: dict[str, int] = {}
+        sources: dict[str, str] = {}
         for i, model in enumerate(models_of_instances(experiment.models, hardware)):
             blocks[model.name] = self._kv_blocks(model, hardware)
+            cost = CostModel(model, hardware, launch=self._config.launch_overhead)
+            sources[model.name] = cost.source
             instances.append(
                 SimInstance(
                     name=f"sim-{i}",
                     model=model,
                     kv=BlockPool(blocks[model.name], self._config.block_tokens),
-                    cost=CostModel(model, hardware),
+                    cost=cost,
                     loop=experiment.loop,
                     recorder=experiment.recorder,
                 )
@@ -59,6 +67,7 @@ class SimEngine:
             "num_instances": len(instances),
             "block_tokens": self._config.block_tokens,
             "num_kv_blocks": blocks,
+            "step_times": sources,  # measured, device law or datasheet
         }
         yield experiment.cluster(instances=instances)
 

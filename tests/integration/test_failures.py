@@ -21,8 +21,8 @@ import pytest
 from tests.running import ROOT, command, run_command
 
 LIVE = (
-    "+system=vllm", "+workload=azure_conv", "workload.window.seconds=[0,600]",
-    "engine=torch", "tracking=none",
+    "+system=vllm", "+workload=azure_conv", "workload.num_requests=2000", "engine=torch",
+    "workload.arrivals.kind=poisson", "workload.arrivals.rate_per_s=4", "tracking=none",
 )  # fmt: skip
 
 
@@ -161,12 +161,10 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(full_disk: Path) -> None:
 def test_a_killed_vllm_server_fails_the_run_and_is_named(tmp_path: Path) -> None:
     process = start(tmp_path / "run", *(a.replace("torch", "vllm") for a in LIVE))
     try:
-        logs = tmp_path / "run" / "logs"
-        until(
-            lambda: any("POST /v1/completions" in p.read_text() for p in logs.glob("*")),
-            "serving",
-            180,
-        )
+        # The values that the server settled are written once it is ready.
+        settled = tmp_path / "run" / "logs" / "vllm-0.config.json"
+        until(settled.exists, "the server's start", 180)
+        time.sleep(5)
         processes = children(process)
         server = children(process, "vllm.entrypoints.openai.api_server")[-1]
         os.kill(server.pid, signal.SIGKILL)

@@ -1,0 +1,126 @@
+"""Calibrates the simulator's cost model: `python -m harness.calibrate COMMAND`.
+
+fit, crossval and predict work on measured latencies; measure profiles this machine's engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.calibrate import report, zoo
+from harness.calibrate.conf_files import calibrations, write_calibrations
+from harness.calibrate.crossval import leave_one_out
+from harness.calibrate.fit import fit_law, fit_pair
+from harness.calibrate.predict import COLUMNS, predict
+from harness.calibrate.profiles import DATA_DIR, read_profiles
+from harness.calibrate.scores import batch_alone_pct, scores, table
+from harness.errors import RunError, UsageError
+
+RESULTS = zoo.CONF.parent / "results" / "published" / "calibration"
+
+
+def fit(chosen: argparse.Namespace, console: Console) -> None:
+    cells = read_profiles(chosen.profiles)
+    law = fit_law(cells)
+    pairs = [(c, fit_pair(c, law.terms(c))) for c in cells]
+    written = write_calibrations(chosen.conf, calibrations(law, pairs))
+    zoo.device.cache_clear()  # the comparison below reads what was just written
+    from harness.calibrate.sources import compare
+
+    fitted = table(scores(c, terms) | {"batch_alone_pct": batch_alone_pct(c)} for c, terms in pairs)
+    by_law = table(scores(c, law.terms(c)) for c in cells)
+    sources = compare(chosen.profiles)
+    report.show(console, fitted.drop(columns=["prefill_bias_pct", "decode_bias_pct"]), "fitted")
+    report.show(console, sources, "three sources on A100, and the model")
+    report.save_csv(fitted, chosen.results / "fit.csv")
+    report.save_csv(by_law, chosen.results / "law.csv")
+    report.save_csv(sources, chosen.results / "sources.csv")
+    report.write_markdown(chosen.results / "fit.md", report.fit_report(fitted, by_law, sources))
+    report.written(console, [*written, chosen.results / "fit.md"])
+
+
+def crossval(chosen: argparse.Namespace, console: Console) -> None:
+    cells = read_profiles(chosen.profiles)
+    left_out = {"model": leave_one_out(cells, "model"), "device": leave_one_out(cells, "device")}
+    for what, frame in left_out.items():
+        report.show(console, frame[report.LEFT_OUT_COLUMNS], f"each {what} left out")
+        report.save_csv(frame, chosen.results / f"crossval_{what}.csv")
+    report.show(console, report.medians(left_out), "median over pairs")
+    report.write_markdown(chosen.results / "crossval.md", report.crossval_report(left_out))
+    report.written(console, [chosen.results / "crossval.md"])
+
+
+def predict_cells(chosen: argparse.Namespace, console: Console) -> None:
+    result = predict(chosen.cells, chosen.out)
+    console.print(f"{len(result)} cells, {result.source.value_counts().to_dict()}: {chosen.out}")
+
+
+def measure(chosen: argparse.Namespace, console: Console) -> None:
+    from harness.calibrate.measure import profile  # starts engines: the others need none
+
+    profile(chosen.model, chosen.lengths, chosen.batches, chosen.repeats, chosen.out, console)
+
+
+def numbers(words: str) -> list[int]:
+    try:
+        found = [int(word) for word in words.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{words!r} is not a list of whole numbers ≥ 1: 1,2,4")
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m harness.calibrate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = made.add_subparsers(dest="command", required=True)
+
+    def command(name: str, function: object, what: str) -> argparse.ArgumentParser:
+        one = commands.add_parser(name, help=what, description=what)
+        one.set_defaults(function=function)
+        return one
+
+    for name, function, what in (
+        ("fit", fit, "fit the measured profiles, print R² and MAPE per pair, write conf/"),
+        ("crossval", crossval, "predict each model and each device from the others"),
+    ):
+        one = command(name, function, what)
+        one.add_argument("--profiles", type=Path, help=f"default: {DATA_DIR.name}/profiles")
+        one.add_argument("--results", type=Path, default=RESULTS, help="default: %(default)s")
+        if name == "fit":
+            conf = zoo.CONF / "hardware" / "calibration"
+            one.add_argument("--conf", type=Path, default=conf, help="default: %(default)s")
+    one = command("predict", predict_cells, f"predict cells: a CSV with {', '.join(COLUMNS)}")
+    one.add_argument("--cells", type=Path, required=True, help="CSV file to read")
+    one.add_argument("--out", type=Path, required=True, help="CSV file to write")
+    one = command("measure", measure, "profile engine=torch here and write hardware/local")
+    one.add_argument("--model", default="tiny-llama", help="default: %(default)s")
+    lengths, batches = "16,64,256,1024", "1,2,4,8,16,32"
+    one.add_argument("--lengths", type=numbers, default=lengths, help="default: %(default)s")
+    one.add_argument("--batches", type=numbers, default=batches, help="default: %(default)s")
+    one.add_argument("--repeats", type=int, default=5, help="per cell; default: %(default)s")
+    local = zoo.CONF / "hardware" / "local.yaml"
+    one.add_argument("--out", type=Path, default=local, help="default: %(default)s")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    chosen = parser().parse_args(arguments)
+    try:
+        chosen.function(chosen, Console())
+    except (UsageError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Writes calibrations as YAML that Hydra composes into `hardware.calibration`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from harness.calibrate.fit import Law
+from harness.calibrate.profiles import Cells
+from harness.files import write_text
+from harness.hardware import Calibration, StepCoefficients, pair_key
+
+# Devices that are another's chip: its shares of the peaks hold, its pairs only where the memory
+# is the same too.
+SAME_CHIP = {"a800_sxm": "a100_sxm", "a100_pcie": "a100_sxm"}
+SAME_MEMORY = ("a800_sxm",)
+UNMEASURED = "unmeasured"
+
+
+def calibrations(
+    law: Law, pairs: Sequence[tuple[Cells, StepCoefficients]]
+) -> dict[str, Calibration]:
+    """What each file of conf/hardware/calibration holds."""
+    found = {UNMEASURED: law.mean}
+    for device, calibration in law.devices.items():
+        own = {pair_key(c.model, c.tp): terms for c, terms in pairs if c.device == device}
+        found[device] = replace(calibration, measured=own)
+    for device, chip in SAME_CHIP.items():
+        if chip in found:
+            kept = found[chip].measured if device in SAME_MEMORY else {}
+            found[device] = replace(found[chip], measured=kept)
+    return found
+
+
+def write_calibrations(directory: Path, found: Mapping[str, Calibration]) -> list[Path]:
+    written = []
+    for device, calibration in found.items():
+        like = f"; the chip is that of {SAME_CHIP[device]}" if device in SAME_CHIP else ""
+        if device == UNMEASURED:
+            like = ": the mean of the measured devices"
+        header = (
+            "# Written by `python -m harness.calibrate fit` from the latencies in Aegaeon's\n"
+            "# artifact (Zenodo 10.5281/zenodo.16673199; vLLM, eager mode, fp16), clean cells.\n"
+            f"# How well it fits: results/published/calibration/fit.md. {device}{like}.\n"
+        )
+        path = directory / f"{device}.yaml"
+        write_text(path, header + "\n".join(yaml_lines(asdict(calibration))) + "\n")
+        written.append(path)
+    return written
+
+
+def yaml_lines(node: Mapping[str, Any], indent: str = "") -> list[str]:
+    """Four significant digits; the terms of one pair on a line or two."""
+    lines = []
+    for key, value in node.items():
+        if not isinstance(value, Mapping):
+            lines.append(f"{indent}{key}: {number(value)}")
+        elif not value:
+            lines.append(f"{indent}{key}: {{}}")
+        else:
+            lines += [f"{indent}{key}:", *yaml_lines(value, indent + "  ")]
+    return lines
+
+
+def number(value: Any) -> str:
+    """YAML reads 1e-05 as a string: an exponent needs a point before it."""
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:.4g}"
+    return short.replace("e", ".0e") if "e" in short and "." not in short else short

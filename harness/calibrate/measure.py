@@ -1,0 +1,188 @@
+"""Profiles engine=torch on this machine and writes its hardware profile, conf/hardware/local.yaml.
+
+The machine's peaks come from a matrix product and a copy in memory, the rest from prefills and
+decodes that a real worker process runs. Anything else that runs meanwhile is measured too.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from harness.calibrate import zoo
+from harness.calibrate.conf_files import yaml_lines
+from harness.calibrate.fit import fit_law, fit_pair
+from harness.calibrate.profiles import DECODE_STEPS, Cells
+from harness.calibrate.report import show
+from harness.calibrate.scores import scores, table
+from harness.cluster import Instance, ModelSpec
+from harness.config import build, typed
+from harness.engine_api import Experiment
+from harness.errors import UsageError
+from harness.files import write_text
+from harness.hardware import Hardware, pair_key
+from harness.record import Recorder
+from harness.request import Batch, Request
+
+MAX_TOKENS = 4096  # of one prefill: larger cells are left out
+NAME = "default"
+SHOWN = ["by", "cells", "prefill_mape_pct", "prefill_r2", "decode_mape_pct", "decode_r2"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    cells: Cells
+    layer_load_s: float
+    engine: dict[str, object]  # as the engine resolved it
+
+
+def profile(
+    model: str,
+    lengths: Sequence[int],
+    batches: Sequence[int],
+    repeats: int,
+    out: Path,
+    console: Console,
+) -> None:
+    """Measures `model` over lengths x batches, fits, and writes `out`."""
+    if repeats < 1:
+        raise UsageError(f"--repeats {repeats} must be at least 1")
+    spec = zoo.model(zoo.model_name(model))
+    hardware: Hardware = typed(zoo.node("hardware/local.yaml"), Hardware, "hardware/local")
+    found = run_engine(spec, hardware, grid(spec, lengths, batches), repeats)
+    flop_per_s, bytes_per_s = peaks()
+    reached = 2 * spec.num_layers * spec.layer_params * found.cells.tokens / found.cells.prefill_s
+    hardware = replace(
+        hardware,
+        dense_flop_per_s=max(flop_per_s, float(reached.max())),
+        memory_bandwidth_bytes_per_s=bytes_per_s,
+    )
+    law = fit_law([found.cells], {"local": hardware})
+    terms = fit_pair(found.cells, law.terms(found.cells))
+    score = scores(found.cells, terms)
+    by_law = scores(found.cells, law.terms(found.cells))
+    show(console, table([{"by": "fit"} | score, {"by": "law"} | by_law])[SHOWN], "measured here")
+    calibration = replace(law.devices["local"], measured={pair_key(spec.name, spec.tp): terms})
+    load_bytes_per_s = spec.layer_bytes / found.layer_load_s
+    measured = replace(hardware, pcie_bytes_per_s=load_bytes_per_s, calibration=calibration)
+    write_text(out, local_yaml(measured, spec, found, score))
+    console.print(f"wrote {out}", soft_wrap=True)
+
+
+def grid(spec: ModelSpec, lengths: Sequence[int], batches: Sequence[int]) -> list[tuple[int, int]]:
+    cells = [
+        (length, batch)
+        for length in lengths
+        for batch in batches
+        if length * batch <= MAX_TOKENS and length + DECODE_STEPS + 1 <= spec.max_position
+    ]
+    if len(cells) < 4:
+        raise UsageError(f"{len(cells)} cells of at most {MAX_TOKENS} tokens cannot be fitted")
+    return cells
+
+
+def run_engine(
+    spec: ModelSpec, hardware: Hardware, cells: list[tuple[int, int]], repeats: int
+) -> Profile:
+    """Medians over `repeats` of each cell's prefill and of its mean decode step."""
+    engine = build(zoo.node("engine/torch.yaml"), "engine")
+    loop, recorder = engine.make_loop(), Recorder([])
+    with tempfile.TemporaryDirectory() as run_dir:
+        experiment = Experiment(
+            loop=loop, recorder=recorder, models={NAME: spec}, hardware=hardware,
+            run_dir=Path(run_dir), seed=0, scheduler={}, announce=lambda line: None,
+        )  # fmt: skip
+        with engine.start(experiment) as cluster:
+            bench = _Bench(cluster.instances[0], recorder)
+            times = [
+                np.median([loop.run(bench.cell(*cell)) for _ in range(repeats + 1)][1:], axis=0)
+                for cell in track(cells, "measuring")
+            ]
+            layer_s = loop.run(bench.layer_load_s())
+    (length, batch), (prefill_s, decode_s) = (np.array(x, float).T for x in (cells, times))
+    measured = Cells(spec.name, "local", spec.tp, length, batch, prefill_s, decode_s)
+    return Profile(measured, layer_s, dict(engine.resolved()))
+
+
+class _Bench:
+    """One instance, driven cell by cell."""
+
+    def __init__(self, instance: Instance, recorder: Recorder) -> None:
+        self._instance, self._recorder = instance, recorder
+        self._next_id = 0
+
+    async def cell(self, length: int, batch: int) -> tuple[float, float]:
+        """(seconds of one prefill of `batch` prompts, seconds per decode step after it)."""
+        requests = [self._request(length) for _ in range(batch)]
+        for request in requests:
+            self._grow(request, length)
+        start_s = perf_counter()
+        await self._instance.execute(Batch(chunks=[(request, length) for request in requests]))
+        prefill_s = perf_counter() - start_s
+        for request in requests:
+            self._grow(request, length + 1)
+        start_s = perf_counter()
+        steps = await self._instance.execute(Batch(decodes=requests))
+        decode_s = (perf_counter() - start_s) / steps
+        for request in requests:
+            del self._recorder.records[request.request_id]
+        if steps != DECODE_STEPS:
+            raise UsageError(f"{batch} requests of {length} tokens need more KV blocks")
+        return prefill_s, decode_s
+
+    async def layer_load_s(self) -> float:
+        layers = range(self._instance.model.num_layers)
+        await self._instance.drop(layers)
+        start_s = perf_counter()
+        await self._instance.load(layers)
+        return (perf_counter() - start_s) / len(layers)
+
+    def _request(self, length: int) -> Request:
+        request = Request(self._next_id, 0.0, NAME, length, DECODE_STEPS + 1)
+        self._next_id += 1
+        self._recorder.records |= Recorder([request]).records
+        return request
+
+    def _grow(self, request: Request, tokens: int) -> None:
+        if not self._instance.kv.grow(request, tokens):
+            raise UsageError(f"the KV cache of {self._instance.kv.num_blocks} blocks is too small")
+
+
+def peaks() -> tuple[float, float]:
+    """(float32 FLOP/s, bytes/s copied) of this machine, best of several."""
+    side, copied = 1024, np.ones(1 << 26, np.uint8)
+    square, target = np.ones((side, side), np.float32), np.empty_like(copied)
+    product_s = min(_seconds(lambda: square @ square) for _ in range(10))
+    copy_s = min(_seconds(lambda: np.copyto(target, copied)) for _ in range(10))
+    return 2 * side**3 / product_s, 2 * copied.nbytes / copy_s
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    start_s = perf_counter()
+    action()
+    return perf_counter() - start_s
+
+
+def local_yaml(hardware: Hardware, spec: ModelSpec, found: Profile, score: dict[str, float]) -> str:
+    cpu = platform.processor() or platform.machine()
+    on = f"{len(os.sched_getaffinity(0))} cores of {cpu}, {datetime.now(UTC):%Y-%m-%d}"
+    header = [
+        "# This machine, as one device (or more: hardware.num_devices=2 runs two CPU instances).",
+        "# Written by `python -m harness.calibrate measure`; the constants serve engine=sim only.",
+        f"# engine=torch (torch {found.engine['torch']}) with {spec.name}, {on}.",
+        f"# {len(found.cells.batch)} cells. Prefill R² {score['prefill_r2']:.3f}, MAPE "
+        f"{score['prefill_mape_pct']:.1f} %; decode R² {score['decode_r2']:.3f}, MAPE "
+        f"{score['decode_mape_pct']:.1f} %.",
+    ]
+    values = asdict(replace(hardware, source="measured"))
+    return "\n".join([*header, *yaml_lines(values)]) + "\n"

@@ -1,0 +1,54 @@
+"""Step times for the cells of a CSV file, from the calibrations in conf/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.calibrate import zoo
+from harness.calibrate.profiles import DECODE_STEPS
+from harness.errors import UsageError
+from harness.files import replaced
+from harness.sim.cost import CostModel
+
+COLUMNS = ["model", "device", "tp", "input_len", "batch"]
+
+
+def predict(cells: Path, out: Path) -> pd.DataFrame:
+    """Adds prefill_s, decode_s and source to every row of `cells` and writes `out`.
+
+    prefill_s: `batch` prompts of `input_len` tokens in one iteration. decode_s: the mean of the
+    DECODE_STEPS decode steps after it. source: measured, device law or datasheet.
+    """
+    if not cells.is_file():
+        raise UsageError(f"--cells {cells} does not exist")
+    table = pd.read_csv(cells)
+    absent = [column for column in COLUMNS if column not in table]
+    if absent:
+        raise UsageError(f"{cells} lacks {', '.join(absent)}; needed: {', '.join(COLUMNS)}")
+    for column in COLUMNS[2:]:
+        counts = pd.to_numeric(table[column], errors="coerce")
+        bad = ~((counts >= 1) & (counts % 1 == 0))
+        if bad.any():
+            row = int(bad.to_numpy().argmax())
+            value = table[column].iloc[row]
+            raise UsageError(f"{cells}, row {row + 1}: {column}={value} is not a whole number ≥ 1")
+    parts = [_predicted(key, rows) for key, rows in table.groupby(COLUMNS[:3], sort=False)]
+    result = pd.concat(parts).loc[table.index] if parts else table
+    with replaced(out) as temporary:
+        result.to_csv(temporary, index=False)
+    return result
+
+
+def _predicted(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
+    name, device, tp = key
+    spec = zoo.sharded(zoo.model_name(str(name)), int(tp))
+    cost = CostModel(spec, zoo.device(zoo.device_name(str(device))))
+    prefill, decode = [], []
+    for length, batch in zip(rows.input_len, rows.batch, strict=True):
+        prefill.append(cost.mixed_step([(0, int(length))] * int(batch), 0, 0))
+        step_s, growth_s = cost.decode_step(int(batch), int(batch) * (int(length) + 1))
+        decode.append(step_s + growth_s * (DECODE_STEPS - 1) / 2)
+    return rows.assign(prefill_s=prefill, decode_s=decode, source=cost.source)

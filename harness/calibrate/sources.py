@@ -1,0 +1,77 @@
+"""Three independent measurements of A100s, and what the model says of the same quantities.
+
+Aegaeon's profiles calibrate the model; DistServe's coefficients (OPT-13B and 66B, two engines)
+are never fitted, so that they test it. MuxServe's two rows are its published fits for LLaMA-7B
+and 13B. Each source has its own engine: where they differ from each other, the model cannot
+agree with all of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from harness.calibrate import zoo
+from harness.calibrate.profiles import DATA_DIR
+from harness.errors import UsageError
+from harness.sim.cost import CostModel
+
+DEVICE = "a100_sxm"
+# Quantities: prefill microseconds per token between 512 and 2048; a decode step of 1 and of 32
+# requests at 128 tokens of context, ms.
+SHORT, LONG, CONTEXT, BATCH = 512, 2048, 128, 32
+QUANTITIES = ("prefill_us_per_token", "decode_1_ms", "decode_32_ms")
+# MuxServe's profiles of vLLM on A100, as its public repository fits them.
+Row = tuple[float | None, ...]  # the quantities, None where the source has none
+MUXSERVE: dict[str, Row] = {"llama2-7b": (70.0, 11.5, None), "llama2-13b": (125.6, 20.2, 24.1)}
+
+
+def modelled(model: str, tp: int) -> tuple[float, float, float]:
+    cost = CostModel(zoo.sharded(model, tp), zoo.device(DEVICE))
+    long_s, short_s = (cost.mixed_step([(0, n)], 0, 0) for n in (LONG, SHORT))
+    decodes = [cost.decode_step(n, n * CONTEXT)[0] * 1e3 for n in (1, BATCH)]
+    return (long_s - short_s) / (LONG - SHORT) * 1e6, decodes[0], decodes[1]
+
+
+def distserve(directory: Path | None = None) -> dict[tuple[str, str, int], Row]:
+    """The quantities by (engine, model, tp), from DistServe's fitted coefficients."""
+    path = (directory or DATA_DIR / "profiles") / "distserve_coefficients.csv"
+    if not path.is_file():
+        raise UsageError(f"DistServe's coefficients are missing: {path} (set HARNESS_DATA_DIR)")
+    found: dict[tuple[str, str, int], Row] = {}
+    table = pd.read_csv(path).set_index(["engine", "model", "tp", "phase"])
+    terms = {key: tuple(row) for key, row in zip(table.index, table.to_numpy(), strict=True)}
+    for engine, name, tp, phase in terms:
+        if phase == "prefill":
+            _, per_token, per_square = terms[engine, name, tp, "prefill"]
+            fixed, per_context, per_request = terms[engine, name, tp, "decoding_smallbs"]
+            slope = 1e3 * (per_token + per_square * (LONG + SHORT))
+            steps = [fixed + n * (per_context * CONTEXT + per_request) for n in (1, BATCH)]
+            found[engine, name.removeprefix("facebook/"), tp] = (slope, *steps)
+    return found
+
+
+def compare(directory: Path | None = None) -> pd.DataFrame:
+    """One row per model, TP and quantity: each source, the model, and the error to their range.
+
+    outside_pct: how far the model lies outside the range that the sources span; 0 inside.
+    """
+    published: dict[tuple[str, int], dict[str, Row]] = {}
+    for (engine, model, tp), values in distserve(directory).items():
+        if zoo.model(model).num_heads % tp == 0:
+            published.setdefault((model, tp), {})[f"DistServe's {engine}"] = values
+    for model, row in MUXSERVE.items():
+        published[model, 1] = {"MuxServe": row}
+    rows = []
+    for (model, tp), sources in published.items():
+        # Llama-2-13B and OPT-13B have nearly the same size: their sources are compared together.
+        more = {"MuxServe": MUXSERVE["llama2-13b"]} if (model, tp) == ("opt-13b", 1) else {}
+        for i, (quantity, value) in enumerate(zip(QUANTITIES, modelled(model, tp), strict=True)):
+            by_source = {name: row[i] for name, row in (sources | more).items()}
+            seen = [v for v in by_source.values() if v is not None]
+            if seen:
+                outside = max(min(seen) - value, value - max(seen), 0.0) / value
+                head = {"model": model, "tp": tp, "quantity": quantity, "model_says": value}
+                rows.append({**head, **by_source, "outside_pct": 100 * outside})
+    return pd.DataFrame(rows)

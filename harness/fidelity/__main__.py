@@ -1,0 +1,91 @@
+"""`python -m harness.fidelity`: serves held-out schedules for real and in simulation, and says by
+how much the simulator was off, by load.
+
+Loads are shares of the knee, which is measured first: the rate at which the engine completes
+requests that all arrive at once. Writes parity.json and parity.md; plots/fidelity.py draws them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from harness.errors import RunError
+from harness.fidelity.parity import compare, headline, verdicts
+from harness.fidelity.points import HELD_OUT, Point, capacity_per_s, pair
+from harness.fidelity.report import markdown
+from harness.files import write_text
+from harness.manifest import git_revision, machine
+
+LOADS = (0.3, 0.6, 0.9, 1.0, 1.3)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m harness.fidelity", description=__doc__)
+    made.add_argument("--engine", choices=("torch", "vllm"), default="torch")
+    made.add_argument("--workloads", nargs="+", choices=tuple(HELD_OUT), default=list(HELD_OUT))
+    made.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
+    made.add_argument("--num-requests", type=int, default=700, help="per point; P99 needs 662")
+    made.add_argument("--runs", type=Path, default=Path("results/runs/fidelity"))
+    made.add_argument("--out", type=Path, default=Path("results/published/fidelity"))
+    return made
+
+
+def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Every point's rows, each with its workload and load, and what the runs ran on."""
+    rows: list[dict[str, Any]] = []
+    knees: dict[str, float] = {}
+    invalid: list[str] = []
+    for workload in arguments.workloads:
+        folder = arguments.runs / arguments.engine / workload
+        knees[workload] = capacity_per_s(workload, folder / "knee", arguments.engine, 200)
+        for load in arguments.loads:
+            point = Point(workload, load * knees[workload], arguments.num_requests)
+            real, simulated = pair(point, folder / f"load-{load:g}", arguments.engine)
+            name = f"{workload} at {load:g} of {knees[workload]:.1f} requests/s"
+            invalid += [f"{name}: {why}" for why in real.summary["verdict"]["reasons"]]
+            about = {"workload": workload, "load": load}
+            rows += [about | row for row in compare(real.summary, simulated.summary)]
+            console.print(f"{name}: {real.summary['verdict']['status']}")
+    targets = verdicts(rows)
+    hardware = real.manifest["hardware"]
+    return {
+        "engine": arguments.engine,
+        "model": real.manifest["choices"]["model"],
+        "hardware": hardware["name"],
+        "machine": machine(),
+        "git": git_revision(),
+        "date_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "knees_per_s": knees,
+        "num_requests": arguments.num_requests,
+        "invalid": invalid,
+        "targets": targets,
+        "headline": headline(
+            targets, arguments.engine, f"{hardware['device']} ({hardware['name']})"
+        ),
+        "rows": rows,
+    }
+
+
+def main() -> int:
+    arguments, console = parser().parse_args(), Console()
+    try:
+        found = measure(arguments, console)
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    write_text(arguments.out / "parity.json", json.dumps(found, indent=1) + "\n")
+    write_text(arguments.out / "parity.md", markdown(found))
+    console.print(f"{found['headline']}\n{arguments.out / 'parity.md'}", soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Runs that a parity report compares: one schedule, served for real and in simulation.
+
+Each point is two ordinary runs of the same command but for the engine; that they replayed the
+very same schedule is checked by its sha256, not assumed. Knows nothing of statistics.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import RunError
+from harness.run_folder import FinishedRun
+
+# Rows that calibration never saw: it measures a grid of lengths, and no trace. A quarter of the
+# lengths lets a CPU serve enough requests for a P99 in minutes; both worlds see the same ones.
+HELD_OUT = {
+    "azure_code": ("workload.window.rows=[3000,3700]",),
+    "azure_conv": ("workload.window.rows=[6000,6700]",),
+    "burstgpt": (),
+}
+COMMON = (
+    "+system=vllm", "hardware=local", "tracking=none", "progress=false", "again=true",
+    "workload.lengths.scale_prompt=0.25", "workload.lengths.scale_output=0.25",
+    "slo.ttft_s=0.25", "slo.tbt_s=0.01",  # tight enough that a loaded CPU misses some
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    workload: str
+    rate_per_s: float
+    num_requests: int
+
+    def overrides(self) -> tuple[str, ...]:
+        return (
+            *COMMON,
+            f"+workload={self.workload}",
+            *HELD_OUT[self.workload],
+            f"workload.num_requests={self.num_requests}",
+            f"workload.scale.to_rate_per_s={self.rate_per_s:.6g}",
+        )
+
+
+def run(point: Point, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> FinishedRun:
+    """The point served by `engine`, its files in `run_dir`. RunError with its words if it broke."""
+    command = [sys.executable, "-m", "harness", *point.overrides(), f"engine={engine}", *extra]
+    done = subprocess.run(
+        [*command, f"hydra.run.dir={run_dir}"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RunError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return FinishedRun.load(run_dir)
+
+
+def pair(point: Point, run_dir: Path, real: str) -> tuple[FinishedRun, FinishedRun]:
+    """(real, simulated) on one schedule and with equally many KV blocks of one size."""
+    served = run(point, run_dir / real, real)
+    engine = served.manifest["engine"]
+    same_memory = (
+        f"engine.num_kv_blocks={engine['num_kv_blocks']}",
+        f"engine.block_tokens={engine['block_tokens']}",
+    )
+    simulated = run(point, run_dir / "sim", "sim", same_memory)
+    hashes = {run.manifest["schedule_sha256"] for run in (served, simulated)}
+    if len(hashes) != 1:
+        raise RunError(f"{run_dir}: the two runs replayed different schedules")
+    return served, simulated
+
+
+def capacity_per_s(workload: str, run_dir: Path, real: str, num_requests: int) -> float:
+    """Requests/s that the engine completes when all arrive at once: the knee of its load curve."""
+    point = Point(workload, 1e6, num_requests)
+    summary = run(point, run_dir, real).summary
+    return float(summary["num_completed"] / summary["duration_s"])

@@ -1,0 +1,78 @@
+"""The parity report as a page: what was compared, which targets are met, and every error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.report import seconds
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """parity.md from the content of parity.json."""
+    machine = found["machine"]
+    lines = [
+        "# How wrong the simulator is",
+        "",
+        f"engine=sim against engine={found['engine']}, model {found['model']}, "
+        f"{machine['cpu']} with {machine['num_cores']} cores, {found['date_utc']}. "
+        f"{found['num_requests']} requests a point, identical schedules, held out from "
+        "calibration; lengths are a quarter of the traces'. Errors are (simulated − real) / real.",
+        "",
+        f"Knees (requests/s): {_knees(found['knees_per_s'])}.",
+        "",
+        "| target up to 0.9 of the knee | limit | worst | median size | met |",
+        "|---|---|---|---|---|",
+        *(_target(row) for row in found["targets"]),
+        "",
+    ]
+    if found["invalid"]:
+        lines += ["Real runs that judged themselves INVALID:", ""]
+        lines += [f"- {reason}" for reason in found["invalid"]] + [""]
+    for workload in dict.fromkeys(row["workload"] for row in found["rows"]):
+        lines += _workload(workload, [r for r in found["rows"] if r["workload"] == workload])
+    return "\n".join(lines)
+
+
+def _knees(knees: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {rate:.1f}" for name, rate in knees.items())
+
+
+def _target(row: Mapping[str, Any]) -> str:
+    share = row["quantity"] == "slo_attainment"
+    name = f"{row['quantity'].removesuffix('_s')} {row['statistic']}"
+    cells = [
+        _error(value, share, signed=signed)
+        for value, signed in ((row["limit"], False), (row["worst"], True), (row["median"], False))
+    ]
+    return f"| {name} | {' | '.join(cells)} | {'yes' if row['met'] else 'no'} |"
+
+
+def _workload(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A table of the workload: quantities down, loads across, real → simulated (error)."""
+    loads = list(dict.fromkeys(row["load"] for row in rows))
+    quantities = list(dict.fromkeys((row["quantity"], row["statistic"]) for row in rows))
+    by_key = {(row["quantity"], row["statistic"], row["load"]): row for row in rows}
+    lines = [f"## {name}", "", "| | " + " | ".join(f"{load:g}" for load in loads) + " |"]
+    lines.append("|---" * (len(loads) + 1) + "|")
+    for quantity, statistic in quantities:
+        cells = [_cell(by_key[quantity, statistic, load]) for load in loads]
+        label = f"{quantity.removesuffix('_s')} {statistic}" if statistic else quantity
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    if row["error"] is None:
+        return "—"
+    share = row["quantity"] == "slo_attainment"
+    show = seconds if row["quantity"].endswith("_s") and row["statistic"] else "{:.3g}".format
+    both = f"{show(row['real'])} → {show(row['simulated'])}"
+    return f"{both} ({_error(row['error'], share, signed=True)})"
+
+
+def _error(value: float | None, share: bool, *, signed: bool) -> str:
+    if value is None:
+        return "—"
+    sign = "+" if signed else ""
+    return f"{value:{sign}.3f}" if share else f"{value:{sign}.1f} %"

@@ -1,0 +1,128 @@
+"""How fast the simulator is: requests per second of its run loop, and memory.
+
+    python -m tests.benchmarks.bench_sim [--json FILE] [--requests 10000 100000 1000000]
+
+Azure conv lengths (drawn with replacement), Poisson arrivals at 2 requests/s per instance,
+llama2-7b on A100s, system vllm. Each case runs in a process of its own for its memory; the
+per-token reference runs the same policy one iteration at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from harness.block_pool import BlockPool
+from harness.client import Client
+from harness.clock import VirtualLoop
+from harness.cluster import Cluster
+from harness.manifest import git_revision, machine
+from harness.record import Recorder
+from harness.request import Request
+from harness.sim.cost import CostModel
+from harness.sim.instance import SimInstance
+from systems.baselines.vllm import VllmSystem
+from tests.running import composed, hardware_profile, model_spec
+from tests.unit.sim_oracle import PerTokenInstance
+
+RATE_PER_INSTANCE_PER_S = 2.0
+KV_BLOCKS = 7000  # of 16 tokens: what 80 GB leaves beside the weights
+
+
+def requests(num_requests: int, num_instances: int) -> list[Request]:
+    """Lengths of real Azure conv rows, cut to llama2-7b's context; Poisson arrivals."""
+    from harness.config import build  # a workload is built as the command line builds it
+    from harness.fit import fit_context, models_of_schedule
+
+    config = composed(
+        "+system=vllm", "+workload=azure_conv", "workload.lengths.order=sample",
+        "workload.arrivals.kind=poisson", f"workload.num_requests={num_requests}",
+        f"workload.arrivals.rate_per_s={RATE_PER_INSTANCE_PER_S * num_instances}",
+    )  # fmt: skip
+    data = build(config.data, "data")
+    schedule = build(config.workload, "workload", data=data, seed=0).schedule()
+    models = models_of_schedule(schedule, model_spec("llama2-7b"))
+    return fit_context(schedule, models, "truncate").requests()
+
+
+def simulate(num_requests: int, num_instances: int, kind: type[SimInstance]) -> dict[str, Any]:
+    """One case in this process: seconds of the run loop, events aside from start and output."""
+    todo = requests(num_requests, num_instances)
+    model, cost = model_spec("llama2-7b"), None
+    loop, recorder = VirtualLoop(), Recorder(todo)
+    cost = CostModel(model, hardware_profile("a100x1"))
+    instances = [
+        kind(f"sim-{i}", model, BlockPool(KV_BLOCKS, 16), cost, loop, recorder)
+        for i in range(num_instances)
+    ]
+    limits = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "enable_chunked_prefill": True}
+    cluster = Cluster({"default": model}, instances, (), lambda request: None)
+    system = VllmSystem(VllmSystem.Config(**limits), loop=loop, cluster=cluster)
+    client = Client(Client.Config(drain_s=1e9), loop=loop, recorder=recorder, system=system)
+
+    async def main() -> None:
+        loop.spawn(system.serve(), name="system")
+        await client.play(todo)
+
+    started_s = time.process_time()
+    loop.run(main())
+    elapsed_s = time.process_time() - started_s
+    ttft_s = [recorder.records[r.request_id].token_times_s()[0] - r.arrival_s for r in todo[:2000]]
+    return {
+        "requests": num_requests,
+        "instances": num_instances,
+        "stepping": "per token" if kind is PerTokenInstance else "macro",
+        "cpu_s": elapsed_s,
+        "requests_per_s": num_requests / elapsed_s,
+        "us_per_request": elapsed_s / num_requests * 1e6,
+        "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "mean_ttft_s": float(np.mean(ttft_s)),
+    }
+
+
+def in_a_process(num_requests: int, num_instances: int, stepping: str) -> dict[str, Any]:
+    case = [str(num_requests), str(num_instances), stepping]
+    command = [sys.executable, "-m", "tests.benchmarks.bench_sim", "--case", *case]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", nargs="+", type=int, default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--instances", nargs="+", type=int, default=[1, 16, 256])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.case:
+        kind = PerTokenInstance if chosen.case[2] == "token" else SimInstance
+        print(json.dumps(simulate(int(chosen.case[0]), int(chosen.case[1]), kind)))
+        return
+    cases = [(n, i, "macro") for i in chosen.instances for n in chosen.requests]
+    rows = [in_a_process(*case) for case in [(10_000, 1, "token"), (10_000, 16, "token"), *cases]]
+    table = Table("requests", "instances", "stepping", "requests/s", "µs/request", "GiB")
+    for row in rows:
+        table.add_row(
+            f"{row['requests']:,}", str(row["instances"]), row["stepping"],
+            f"{row['requests_per_s']:,.0f}", f"{row['us_per_request']:.1f}",
+            f"{row['peak_memory_gib']:.2f}",
+        )  # fmt: skip
+    Console().print(table)
+    if chosen.json:
+        found = {"machine": machine(), "git": git_revision(), "rows": rows}
+        chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""`python -m harness.calibrate`, as it is typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from omegaconf import OmegaConf
+
+from harness.calibrate import zoo
+from harness.calibrate.__main__ import main
+from harness.calibrate.profiles import DECODE_STEPS
+from harness.config import typed
+from harness.hardware import Hardware
+from harness.sim.cost import CostModel
+
+
+def predicted(tmp_path: Path, rows: list[dict[str, object]]) -> pd.DataFrame:
+    pd.DataFrame(rows).to_csv(tmp_path / "cells.csv", index=False)
+    paths = ["--cells", str(tmp_path / "cells.csv"), "--out", str(tmp_path / "out.csv")]
+    assert main(["predict", *paths]) == 0
+    return pd.read_csv(tmp_path / "out.csv")
+
+
+def cell(model: str, device: str, tp: int, input_len: int, batch: int) -> dict[str, object]:
+    return {"model": model, "device": device, "tp": tp, "input_len": input_len, "batch": batch}
+
+
+def test_predict_gives_what_the_simulator_charges(tmp_path: Path) -> None:
+    rows = [
+        cell("llama2_7b", "H800", 1, 512, 4),
+        cell("qwen-72b", "h20", 4, 1024, 1),
+        cell("llama2_7b", "H800", 1, 16, 32),
+    ]
+    out = predicted(tmp_path, rows)
+    assert list(out.source) == ["measured", "datasheet", "measured"]
+    assert list(out.input_len) == [512, 1024, 16]
+    cost = CostModel(zoo.model("llama2-7b"), zoo.device("h800_sxm"))
+    assert out.prefill_s[0] == pytest.approx(cost.mixed_step([(0, 512)] * 4, 0, 0))
+    steps = [cost.decode_step(4, 4 * (513 + i))[0] for i in range(DECODE_STEPS)]
+    assert out.decode_s[0] == pytest.approx(sum(steps) / DECODE_STEPS)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (cell("gpt-5", "A100", 1, 16, 1), "model 'gpt-5' is unknown; valid: baichuan-7b"),
+        (cell("llama2-7b", "tpu", 1, 16, 1), "device 'tpu' is unknown; valid: a10"),
+        (cell("llama2-7b", "A100", 3, 16, 1), "tp=3 does not divide the 32 heads"),
+        (cell("llama2-7b", "A100", 1, 0, 1), "input_len=0 is not a whole number"),
+        ({"model": "llama2-7b"}, "lacks device, tp, input_len, batch"),
+    ],
+)
+def test_what_cannot_be_predicted_is_said(
+    row: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pd.DataFrame([row]).to_csv(tmp_path / "cells.csv", index=False)
+    out = tmp_path / "out.csv"
+    assert main(["predict", "--cells", str(tmp_path / "cells.csv"), "--out", str(out)]) == 2
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_missing_profiles_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--profiles", str(tmp_path), "--conf", str(tmp_path)]) == 2
+    assert "set HARNESS_DATA_DIR" in capsys.readouterr().err
+
+
+def test_measure_profiles_the_engine_and_writes_a_hardware_profile(tmp_path: Path) -> None:
+    out = tmp_path / "local.yaml"
+    grid = ["--lengths", "16,128", "--batches", "1,4", "--repeats", "1"]
+    assert main(["measure", *grid, "--out", str(out)]) == 0
+    hardware = typed(OmegaConf.load(out), Hardware, "hardware")
+    assert hardware.source == "measured"
+    cost = CostModel(zoo.model("tiny-llama"), hardware)
+    assert cost.source == "measured"
+    assert 1e-5 < cost.decode_step(1, 16)[0] < 1
+    assert cost.mixed_step([(0, 128)] * 4, 0, 0) > cost.mixed_step([(0, 16)], 0, 0)

@@ -1,0 +1,164 @@
+"""The fit finds constants that made the cells, and meets its bars on the real profiles."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from omegaconf import OmegaConf
+
+from harness.calibrate import zoo
+from harness.calibrate.conf_files import calibrations, write_calibrations
+from harness.calibrate.crossval import leave_one_out
+from harness.calibrate.fit import Law, errors, fit_law, fit_pair
+from harness.calibrate.profiles import Cells, read_profiles
+from harness.calibrate.scores import (
+    DECODE_BAR_PCT,
+    LEFT_OUT_DECODE_BAR_PCT,
+    LEFT_OUT_PREFILL_BAR_PCT,
+    PREFILL_BAR_PCT,
+    R2_BAR,
+    mape_pct,
+    missed,
+    scores,
+    table,
+)
+from harness.calibrate.sources import compare
+from harness.config import typed
+from harness.hardware import Calibration, Hardware, pair_key
+from harness.sim.cost import decode_s, prefill_s
+
+# Pairs whose measurements scatter more than the bars allow, and by how much they may miss: no
+# fit gets under the scatter (results/published/calibration/fit.md).
+NOISY_PREFILL = {("yi-6b", "h800_sxm", 1): 15.0, ("llama2-7b", "h800_sxm", 4): 8.0}
+NOISY_DECODE = {("llama2-7b", "h800_sxm", 1): 5.7, ("qwen-7b", "h800_sxm", 1): 5.7}
+TENSOR_PARALLEL_DECODE_PCT = 11.5  # on H800, all measured tensor-parallel pairs
+
+
+@pytest.fixture(scope="module")
+def cells(data_dir: Path) -> list[Cells]:
+    return read_profiles(data_dir / "profiles")
+
+
+@pytest.fixture(scope="module")
+def law(cells: list[Cells]) -> Law:
+    return fit_law(cells)
+
+
+@pytest.fixture(scope="module")
+def fitted(cells: list[Cells], law: Law) -> pd.DataFrame:
+    return table(scores(c, fit_pair(c, law.terms(c))) for c in cells)
+
+
+def made_up(model: str, hardware: Hardware, noise: float = 0.0) -> Cells:
+    """Cells that the law itself makes, with relative noise."""
+    rng = np.random.default_rng(0)
+    lengths, batches = (16, 64, 256, 1024, 4096), (1, 2, 4, 16, 64, 160)
+    grid = [(n, b) for n in lengths for b in batches if n * b <= 8192]
+    input_len, batch = np.array(grid, float).T
+    blank = Cells(model, "bench", 1, input_len, batch, batch, batch)
+    terms = Law({"bench": hardware.calibration}, hardware.calibration, {"bench": hardware})
+    c = terms.terms(blank)
+    prefill = prefill_s(c, blank.tokens, blank.query_key_pairs, batch)
+    decode = decode_s(c, batch, blank.context_tokens)
+    shake = 1 + noise * rng.standard_normal((2, len(batch)))
+    return replace(blank, prefill_s=prefill * shake[0], decode_s=decode * shake[1])
+
+
+def test_the_law_recovers_the_constants_that_made_its_cells() -> None:
+    truth = zoo.device("a100_sxm")
+    models = ("llama2-7b", "llama2-13b", "yi1.5-9b", "qwen2.5-7b", "opt-30b")
+    found = fit_law([made_up(m, truth, 0.01) for m in models], {"bench": truth})
+    wanted = truth.calibration
+    for name, tolerance in {
+        "memory_efficiency": 0.05, "compute_efficiency": 0.03, "kv_efficiency": 0.15,
+        "attention_efficiency": 0.3, "request_s": 0.1, "launch_layer_s": 0.15,
+    }.items():  # fmt: skip
+        value = getattr(found.devices["bench"], name)
+        assert value == pytest.approx(getattr(wanted, name), rel=tolerance), name
+
+
+def test_a_pair_is_fitted_to_its_cells_wherever_the_prior_stands() -> None:
+    truth = zoo.device("a100_sxm")
+    cells = made_up("llama2-13b", truth, 0.01)
+    prior = fit_law([made_up("yi-6b", zoo.device("a10"))], {"bench": zoo.device("a10")})
+    far = prior.terms(cells)
+    assert mape_pct(errors(far, cells)[1]) > 20
+    for error in errors(fit_pair(cells, far), cells):
+        assert mape_pct(error) < 2
+
+
+def test_a_straggler_does_not_move_a_fit() -> None:
+    cells = made_up("llama2-7b", zoo.device("a100_sxm"))
+    prior = Law({}, zoo.device("a100_sxm").calibration, {"bench": zoo.device("a100_sxm")})
+    decode = cells.decode_s.copy()
+    decode[3] *= 3
+    spoiled = replace(cells, decode_s=decode)
+    error = errors(fit_pair(spoiled, prior.terms(cells)), cells)[1]
+    assert np.abs(error).max() < 0.03
+
+
+def test_only_clean_cells_are_read_and_no_measurement_twice(cells: list[Cells]) -> None:
+    assert len(cells) == 31
+    assert sum(len(c.batch) for c in cells) == 2936
+    assert all(c.tokens.max() <= 8192 for c in cells)
+
+
+def test_every_fitted_pair_meets_its_bars_or_is_known_to_scatter(fitted: pd.DataFrame) -> None:
+    for row in fitted.itertuples():
+        pair = row.model, row.device, row.tp
+        assert row.prefill_mape_pct <= NOISY_PREFILL.get(pair, PREFILL_BAR_PCT), pair
+        decode_bar = DECODE_BAR_PCT if row.tp == 1 else TENSOR_PARALLEL_DECODE_PCT
+        assert row.decode_mape_pct <= NOISY_DECODE.get(pair, decode_bar), pair
+        if row.tp == 1:
+            assert row.decode_r2 > R2_BAR, pair
+        if pair not in NOISY_PREFILL:
+            assert row.prefill_r2 > R2_BAR, pair
+
+
+def test_misses_are_told(fitted: pd.DataFrame) -> None:
+    told = [", ".join(missed(row)) for row in fitted.itertuples() if row.model == "yi-6b"]
+    assert sorted(told) == ["", "prefill 14.3 %, prefill R² 0.87"]
+
+
+def test_left_out_models_and_devices_are_predicted(cells: list[Cells]) -> None:
+    for what in ("model", "device"):
+        frame = leave_one_out(cells, what)
+        assert len(frame) == len(cells)
+        for part in (frame, frame[frame.tp == 1]):
+            assert part.prefill_mape_pct.median() <= LEFT_OUT_PREFILL_BAR_PCT
+            assert part.decode_mape_pct.median() <= LEFT_OUT_DECODE_BAR_PCT
+
+
+def test_the_model_agrees_with_three_sources_as_they_do_with_each_other(data_dir: Path) -> None:
+    frame = compare(data_dir / "profiles")
+    # Sources of one quantity differ from each other by this much, most often more.
+    spread = frame[["DistServe's distserve", "DistServe's vllm"]].dropna()
+    assert (spread.max(axis=1) / spread.min(axis=1) - 1).median() > 0.2
+    assert frame.outside_pct.max() < 20
+    assert (frame.outside_pct == 0).mean() > 0.6
+
+
+def test_the_committed_calibrations_are_what_the_profiles_give(
+    cells: list[Cells], law: Law
+) -> None:
+    for c in cells:
+        committed = zoo.device(c.device).calibration.measured[pair_key(c.model, c.tp)]
+        fresh = fit_pair(c, law.terms(c))
+        for kept, now in zip(errors(committed, c), errors(fresh, c), strict=True):
+            assert np.abs(kept - now).max() < 0.01, c.pair
+
+
+def test_written_calibrations_are_read_back(law: Law, tmp_path: Path) -> None:
+    cells = replace(made_up("llama2-7b", zoo.device("a100_sxm")), device="a100_sxm")
+    found = calibrations(law, [(cells, law.terms(cells))])
+    for path in write_calibrations(tmp_path, found):
+        read = typed(OmegaConf.load(path), Calibration, path.stem)
+        for name, value in asdict(found[path.stem]).items():
+            close = pytest.approx(value, rel=1e-3) if isinstance(value, float) else value
+            assert getattr(read, name) == close or name == "measured", name
+        measured = {"llama2-7b_tp1"} if path.stem in ("a100_sxm", "a800_sxm") else set()
+        assert set(read.measured) == measured

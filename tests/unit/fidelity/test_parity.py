@@ -1,0 +1,66 @@
+"""Errors, targets and the headline of a parity report, on numbers done by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.fidelity.parity import LATENCIES, RATES, compare, headline, verdicts
+from harness.fidelity.report import markdown
+
+
+def summary(factor: float, **changes: Any) -> dict[str, Any]:
+    row = {"p50": 0.1 * factor, "p90": 0.2 * factor, "p99": None}
+    made: dict[str, Any] = {name: dict(row) for name in LATENCIES}
+    made |= dict.fromkeys(RATES, 10.0 * factor)
+    return made | {"slo_attainment": {"token": 0.9}} | changes
+
+
+def rows(load: float, factor: float) -> list[dict[str, Any]]:
+    about = {"workload": "dice", "load": load}
+    return [about | row for row in compare(summary(1.0), summary(factor))]
+
+
+def test_errors_are_signed_and_relative_to_the_real_run() -> None:
+    by_key = {(r["quantity"], r["statistic"]): r["error"] for r in rows(0.5, 1.2)}
+    assert by_key["ttft_s", "p50"] == pytest.approx(20.0)
+    assert by_key["ttft_s", "p99"] is None
+    assert by_key["goodput_per_s", ""] == pytest.approx(20.0)
+    assert by_key["slo_attainment", "token"] == 0.0
+
+
+def test_targets_are_judged_by_the_worst_point_up_to_nine_tenths_of_the_knee() -> None:
+    found = {
+        (r["quantity"], r["statistic"]): r
+        for r in verdicts([*rows(0.3, 1.05), *rows(0.9, 0.88), *rows(1.3, 3.0)])
+    }
+    tpot = found["tpot_s", "p50"]
+    assert tpot["worst"] == pytest.approx(-12.0)
+    assert tpot["median"] == pytest.approx(8.5)
+    assert not tpot["met"]
+    assert found["ttft_s", "p50"]["met"]
+
+
+def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> None:
+    everything = [*rows(0.3, 1.05), *rows(1.3, 3.0)]
+    targets = verdicts(everything)
+    line = headline(targets, "torch", "cpu (local)")
+    assert "engine=torch on cpu (local)" in line
+    assert "TTFT P50 5 % (+5 %)" in line
+    page = markdown(
+        {
+            "engine": "torch",
+            "model": "tiny",
+            "machine": {"cpu": "C", "num_cores": 2},
+            "date_utc": "today",
+            "num_requests": 9,
+            "knees_per_s": {"dice": 3.0},
+            "targets": targets,
+            "invalid": ["dice: late"],
+            "rows": everything,
+        }
+    )
+    assert "| ttft p50 | 100 ms → 105 ms (+5.0 %) | 100 ms → 300 ms (+200.0 %) |" in page
+    assert "- dice: late" in page
+    assert "| goodput_per_s | 10 → 10.5 (+5.0 %) | 10 → 30 (+200.0 %) |" in page
