@@ -32,6 +32,11 @@ def origin(manifest: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
+def simulator_error(manifest: Mapping[str, Any]) -> str:
+    """How wrong the simulator was where it was checked; empty for a run on a real engine."""
+    return str(manifest["engine"].get("simulator_error", "")) if manifest["simulated"] else ""
+
+
 def seeds(manifest: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in manifest["seeds"].items())
 
@@ -135,6 +140,8 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     steps = manifest["dataset"]["steps"]
     grid.add_row("workload", escape("; ".join([manifest["dataset"]["source"], *steps])))
     grid.add_row("from", origin(manifest))
+    if error := simulator_error(manifest):
+        grid.add_row("simulator", escape(error.removeprefix("simulator ")))
     grid.add_row(
         "verdict",
         Text(verdict["status"], style="green" if verdict["status"] == "VALID" else "bold red"),

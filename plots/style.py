@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter
 
 from harness.errors import RunError
 from harness.files import replaced
-from harness.report import origin
+from harness.report import origin, simulator_error
 from harness.run_folder import FinishedRun
 
 PALETTE = sns.color_palette("colorblind")
@@ -83,11 +83,13 @@ def interval_s(duration_s: float) -> float:
 
 
 def stamp(made: Figure, runs: Sequence[FinishedRun]) -> None:
-    """The footer: one line per run with world or SIMULATED, hardware, seeds, SYNTHETIC, hash."""
+    """The footer: a line per run with world or SIMULATED, hardware, seeds, SYNTHETIC, hash; then
+    INVALID runs, and the simulator's measured error where any of them was simulated."""
     lines = [f"{origin(run.manifest)} · {run.manifest['config_hash']}" for run in runs]
     invalid = [run.path.name for run in runs if run.summary["verdict"]["status"] != "VALID"]
     if invalid:
         lines.append(f"INVALID: {', '.join(invalid)}")
+    lines += [error for run in runs if (error := simulator_error(run.manifest))]
     made.supxlabel("\n".join(dict.fromkeys(lines)), fontsize=7, color="0.35")
 
 

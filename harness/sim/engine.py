@@ -12,6 +12,7 @@ from harness.clock import Loop, VirtualLoop
 from harness.cluster import Cluster, ModelSpec, models_of_instances
 from harness.engine_api import Experiment
 from harness.errors import UsageError
+from harness.fidelity.published import published_error
 from harness.hardware import Hardware
 from harness.sim.cost import CostModel
 from harness.sim.instance import SimInstance
@@ -68,6 +69,7 @@ class SimEngine:
             "block_tokens": self._config.block_tokens,
             "num_kv_blocks": blocks,
             "step_times": sources,  # measured, device law or datasheet
+            "simulator_error": published_error(),
         }
         yield experiment.cluster(instances=instances)
 
