@@ -2,6 +2,8 @@
 # make test   install what is missing, then lint, types and tests
 # make worlds one schedule on the three engines, compared
 # make bench  our engine's output tokens/s beside vLLM's and Hugging Face generate's
+# make bench-sim  the simulator's requests per second
+# make fidelity   profile this machine, then the simulator's error against the real engine on it
 #
 # CUDA machines get requirements/cuda.txt, others requirements/cpu.txt. Where pip does not find
 # torch's CPU build by itself, point TORCH_INDEX at PyTorch's wheel index for CPU builds:
@@ -14,9 +16,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
-PIP := $(PY) -m pip --disable-pip-version-check install --quiet $(if $(filter cpu,$(KIND)),--no-deps)
+PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo worlds test check tests bench clean
+.PHONY: help setup demo worlds test check tests bench bench-sim fidelity clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -55,6 +57,14 @@ tests: setup
 
 bench: setup
 	$(PY) -m tests.benchmarks.bench_engine
+
+bench-sim: setup
+	$(PY) -m tests.benchmarks.bench_sim --json results/published/bench_sim.json
+
+fidelity: setup
+	$(PY) -m harness.calibrate measure
+	$(PY) -m harness.fidelity
+	$(PY) -m plots fidelity
 
 clean:
 	rm -rf $(VENV) results/runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,13 +7,11 @@ user can cause is told in one sentence.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -26,7 +24,8 @@ from harness.errors import RunError, UsageError
 from harness.options import config_sentence, missing_groups
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-DIRECTORY_KEYS = ("hydra.run.dir=", "hydra.sweep.dir=", "runs_dir=")
+RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
+failed_points: list[int] = []  # exit statuses of a sweep's points that did not end well
 
 
 def hydra_main(function: Callable[[DictConfig], None]) -> Callable[[], None]:
@@ -54,44 +53,60 @@ def run_one(config: DictConfig) -> None:
             overrides=list(chosen.overrides.task),
         )
     except Exception as error:
-        tell_and_exit(error)
+        status = tell(error)
+        if HydraConfig.get().mode != RunMode.MULTIRUN:
+            sys.exit(status)
+        failed_points.append(status)  # the other points are run, and then we exit with it
 
 
-def tell_and_exit(error: Exception) -> NoReturn:
-    """Exits with the error's status after one sentence; re-raises what is our own fault."""
+def tell(error: Exception) -> int:
+    """Prints one sentence and returns the exit status; re-raises what is our own fault."""
     if isinstance(error, (UsageError, HydraException, OmegaConfBaseException)):
         print(f"error: {config_sentence(error, CONF)}", file=sys.stderr)
-        sys.exit(2)
+        return 2
     if isinstance(error, RunError):
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        return 1
     raise error
 
 
 def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
     signal.signal(signal.SIGTERM, _interrupt)
-    # Hydra reads a bare null as None, but it is a system's name.
-    sys.argv = [re.sub(r"^(\+?system)=null$", r"\1='null'", word) for word in sys.argv]
+    sys.argv = [null_quoted(word) for word in sys.argv]
     made = not_yet_there(sys.argv)
     try:
+        if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
+            raise UsageError(f"with -m each run has its own folder: give {SWEEP_DIR}DIR instead")
         run_one()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except OSError as error:
         if error.filename not in map(str, made):
-            tell_and_exit(error)
-        tell_and_exit(UsageError(f"cannot make the folder {error.filename}: {error.strerror}"))
+            sys.exit(tell(error))
+        why = f"cannot make the folder {error.filename}: {error.strerror}"
+        sys.exit(tell(UsageError(why)))
     except Exception as error:
-        tell_and_exit(error)
+        sys.exit(tell(error))
     finally:
         remove_empty(made)
+    sys.exit(max(failed_points, default=0))
+
+
+def null_quoted(word: str) -> str:
+    """Hydra reads a bare null as None, but it is a system's name."""
+    key, equals, values = word.partition("=")
+    if key not in ("system", "+system"):
+        return word
+    return key + equals + ",".join("'null'" if v == "null" else v for v in values.split(","))
 
 
 def not_yet_there(arguments: Sequence[str]) -> list[Path]:
     """The folders that Hydra will make before our code runs, innermost first."""
-    named = [a.split("=", 1)[1] for a in arguments if a.startswith(DIRECTORY_KEYS)]
+    named = [
+        a.split("=", 1)[1] for a in arguments if a.startswith((RUN_DIR, SWEEP_DIR, "runs_dir="))
+    ]
     paths = [Path(name).absolute() for name in [*named, "results/runs"]]
     return [folder for p in paths for folder in [p, *p.parents] if not folder.exists()]
 

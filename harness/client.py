@@ -20,6 +20,10 @@ class Client:
     class Config:
         drain_s: float  # how long after the last arrival unfinished requests are waited for
 
+        def __post_init__(self) -> None:
+            if not self.drain_s >= 0:
+                raise ValueError(f"drain_s={self.drain_s} must be at least 0 seconds")
+
     def __init__(self, config: Config, *, loop: Loop, recorder: Recorder, system: System) -> None:
         self._drain_s = config.drain_s
         self._loop = loop

@@ -18,6 +18,12 @@ from harness.errors import UsageError
 from harness.hardware import Hardware
 from harness.request import Batch, Request
 
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+COUNTS = (
+    "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size",
+    "vocab_size", "tp",
+)  # fmt: skip
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class ModelSpec:
@@ -46,9 +52,22 @@ class ModelSpec:
     path: str | None
     seed: int
 
+    def __post_init__(self) -> None:
+        for name in COUNTS:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.max_position < 2:
+            raise ValueError(f"max_position={self.max_position} has no room for prompt and output")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads={self.num_heads} is no multiple of num_kv_heads={self.num_kv_heads}"
+            )
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"dtype={self.dtype} is unknown; valid: {', '.join(DTYPE_BYTES)}")
+
     @property
     def dtype_bytes(self) -> int:
-        return {"float32": 4, "float16": 2, "bfloat16": 2}[self.dtype]
+        return DTYPE_BYTES[self.dtype]
 
     @property
     def kv_bytes_per_token(self) -> int:

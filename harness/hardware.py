@@ -74,6 +74,15 @@ class Hardware:
     source: str
     calibration: Calibration
 
+    def __post_init__(self) -> None:
+        positive = (
+            "num_devices", "devices_per_node", "memory_bytes", "memory_bandwidth_bytes_per_s",
+            "dense_flop_per_s", "pcie_bytes_per_s", "gpus_per_pcie_switch",
+        )  # fmt: skip
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
+
     @property
     def num_nodes(self) -> int:
         return -(-self.num_devices // self.devices_per_node)

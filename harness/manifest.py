@@ -43,7 +43,6 @@ def manifest(
     seeds: Mapping[str, int],
     resolved: Mapping[str, Any],
     started: datetime,
-    sweep_id: str | None,
 ) -> dict[str, Any]:
     """The content of manifest.json for a run under way; `ended` completes it.
 
@@ -59,7 +58,6 @@ def manifest(
         "overrides": list(overrides),
         "config_hash": config_hash,
         "command": list(command),
-        "sweep_id": sweep_id,
         "started_utc": _utc(started),
         "ended_utc": None,
         "seeds": dict(seeds),

@@ -113,8 +113,9 @@ class Recorder:
             record.segments.append(segment)
         self.num_tokens += segment.num_tokens * len(requests)
 
-    def preempted(self, request: Request) -> None:
+    def preempted(self, request: Request, instance: str, time_s: float) -> None:
         self.records[request.request_id].num_preemptions += 1
+        self.event("preempt", instance, time_s, time_s, request_id=request.request_id)
 
     def completed(self, request: Request) -> None:
         self._end(request, "completed", "")

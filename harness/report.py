@@ -22,9 +22,12 @@ COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99"}
 def origin(manifest: Mapping[str, Any]) -> str:
     """Where a run's numbers came from, in one line: for captions of tables and of figures."""
     hardware = manifest["hardware"]
+    profile = f"{hardware['name']}: {hardware['num_devices']} x {hardware['device']}"
+    # A real engine says what it ran on; the profile is what was asked for.
+    devices = manifest["engine"].get("devices")
     parts = [
         "SIMULATED" if manifest["simulated"] else f"world {manifest['world']}",
-        f"{hardware['name']}: {hardware['num_devices']} x {hardware['device']}",
+        f"{len(devices)} x {', '.join(dict.fromkeys(devices))}" if devices else profile,
         seeds(manifest),
     ]
     if manifest["dataset"]["synthetic"]:
@@ -152,4 +155,8 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
 def _warnings(summary: Mapping[str, Any]) -> list[Text]:
     invalid = [Text(f"INVALID: {reason}", "red") for reason in summary["verdict"]["reasons"]]
     errors = [Text(f"{n} x {text}", "yellow") for text, n in summary["errors"].items()]
+    missing = summary["num_requests"] - summary["ttft_s"]["num_samples"]
+    if missing:
+        survivors = f"{missing} requests had no first token: the latencies above leave them out"
+        errors.append(Text(survivors, "yellow"))
     return invalid + errors

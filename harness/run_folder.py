@@ -43,6 +43,28 @@ class RunFolder:
         self.path = path
         self._found: set[str] = set()  # what the folder held before `begin`
 
+    def held(self, digest: str, *, again: bool) -> FinishedRun | None:
+        """The complete run of `digest` that the folder holds; None: it is free for that run.
+
+        Raises UsageError where the folder holds anything else: another run, unless `again`, or
+        files that are no run's, in any case.
+        """
+        if not self.path.is_dir() or not any(self.path.iterdir()):
+            return None
+        manifest = self.path / "manifest.json"
+        found = json.loads(manifest.read_text()) if manifest.is_file() else {}
+        if "config_hash" not in found:
+            raise UsageError(f"{self.path} holds files that are not a run's; name another folder")
+        if again:
+            return None
+        if found["config_hash"] != digest:
+            raise UsageError(
+                f"{self.path} holds another run ({found['config_hash']}); name another folder or "
+                "set again=true"
+            )
+        complete = (self.path / "summary.json").is_file()
+        return FinishedRun.load(self.path) if complete else None
+
     def begin(self) -> None:
         """Makes the folder; an earlier run's files in it go, lest its summary outlive this run's
         failure. Raises UsageError where the folder cannot be made."""

@@ -1,7 +1,8 @@
-"""After a Hydra multirun: one table of all its runs, in the order in which they ran.
+"""After a Hydra multirun: one table of all its runs, in the order of the sweep.
 
-A Hydra callback (conf/config.yaml, hydra.callbacks). The runs of one sweep find each other by
-the sweep id in their manifests, which is also their W&B group.
+A Hydra callback (conf/config.yaml, hydra.callbacks). Each run that a sweep makes or reuses is
+marked with sweep.json in its folder; a launcher's processes inherit the sweep's id, which is
+also the W&B group.
 """
 
 from __future__ import annotations
@@ -13,49 +14,55 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.console import Console
 
+from harness.files import write_text
 from harness.report import origin, sweep_table
+from harness.run_folder import FinishedRun
 
 SWEEP_ID_VARIABLE = "HARNESS_SWEEP"
+MARK = "sweep.json"
 
 
 class SweepTable(Callback):  # type: ignore[misc]
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        # Launchers that start processes hand their environment down.
         os.environ[SWEEP_ID_VARIABLE] = uuid.uuid4().hex[:8]
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         runs = sweep_runs(Path(config.hydra.sweep.dir), os.environ.pop(SWEEP_ID_VARIABLE))
         if runs:
-            manifests = [manifest for manifest, _ in runs]
-            heading, names = labels(manifests)
-            rows = list(zip(names, (summary for _, summary in runs), strict=True))
-            origins = [origin(manifest) for manifest in manifests]
+            heading, names = labels([overrides for overrides, _ in runs])
+            rows = [(name, run.summary) for name, (_, run) in zip(names, runs, strict=True)]
+            origins = [origin(run.manifest) for _, run in runs]
             Console().print(sweep_table(rows, heading, origins))
 
 
-def sweep_runs(directory: Path, sweep_id: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """(manifest, summary) of every complete run of the sweep under `directory`, oldest first."""
-    found = []
-    for path in directory.glob("*/manifest.json"):
-        manifest = json.loads(path.read_text())
-        summary = path.with_name("summary.json")
-        if manifest["sweep_id"] == sweep_id and summary.exists():
-            found.append((manifest, json.loads(summary.read_text())))
-    return sorted(found, key=lambda run: run[0]["started_utc"])
+def mark(run_dir: Path, overrides: Sequence[str]) -> None:
+    """Notes that the run belongs to the sweep under way, if there is one, and at which place."""
+    if sweep_id := os.environ.get(SWEEP_ID_VARIABLE):
+        place = {"sweep_id": sweep_id, "number": HydraConfig.get().job.num}
+        write_text(run_dir / MARK, json.dumps(place | {"overrides": list(overrides)}) + "\n")
 
 
-def labels(manifests: Sequence[dict[str, Any]]) -> tuple[str, list[str]]:
+def sweep_runs(directory: Path, sweep_id: str) -> list[tuple[list[str], FinishedRun]]:
+    """(overrides, run) of every complete run of the sweep under `directory`, in its order."""
+    marks = {path: json.loads(path.read_text()) for path in directory.glob(f"*/{MARK}")}
+    found = [(mark, path) for path, mark in marks.items() if mark["sweep_id"] == sweep_id]
+    found.sort(key=lambda pair: int(pair[0]["number"]))
+    return [(mark["overrides"], FinishedRun.load(path.parent)) for mark, path in found]
+
+
+def labels(overrides: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
     """A heading, and what sets each run apart: the overrides that not all of them share.
 
     Where that is one key throughout, the key is the heading and its values are the labels.
     """
-    shared = set.intersection(*(set(manifest["overrides"]) for manifest in manifests))
-    apart = [[o for o in manifest["overrides"] if o not in shared] for manifest in manifests]
-    keys = {override.partition("=")[0] for overrides in apart for override in overrides}
-    if len(keys) == 1 and all(len(overrides) == 1 for overrides in apart):
-        return keys.pop(), [overrides[0].partition("=")[2] for overrides in apart]
-    return "run", [" ".join(overrides) for overrides in apart]
+    shared = set.intersection(*(set(of_run) for of_run in overrides))
+    apart = [[o for o in of_run if o not in shared] for of_run in overrides]
+    keys = {override.partition("=")[0] for of_run in apart for override in of_run}
+    if len(keys) == 1 and all(len(of_run) == 1 for of_run in apart):
+        return keys.pop(), [of_run[0].partition("=")[2] for of_run in apart]
+    return "run", [" ".join(of_run) for of_run in apart]

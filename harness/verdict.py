@@ -25,6 +25,8 @@ def judge(log: TokenLog, errors: list[str]) -> dict[str, Any]:
     `errors` holds the error text of each request; empty: none was given.
     """
     reasons = [*_late(log), *_silent(log, errors), *_off_rate(log)]
+    if not log.completed.any():
+        reasons.append(f"none of {len(log)} requests completed")
     return {"status": "INVALID" if reasons else "VALID", "reasons": reasons}
 
 

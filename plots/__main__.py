@@ -19,7 +19,8 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     several = commands.add_parser("compare", help="draw runs side by side and print their metrics")
     several.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    several.add_argument("--out", type=Path, default=Path("compare.png"), help="%(default)s")
+    beside = "default: compare.png in the folder that holds the first RUN"
+    several.add_argument("--out", type=Path, metavar="FILE", help=beside)
     parity = commands.add_parser("fidelity", help="draw parity.png beside a parity.json")
     published = Path("results/published/fidelity")
     parity.add_argument("folder", nargs="?", type=Path, default=published, help="%(default)s")
@@ -34,7 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
             console.print(str(made))
         else:
             console.print(compare.table(chosen.runs))
-            console.print(str(compare.draw(chosen.runs, chosen.out)))
+            out = chosen.out or chosen.runs[0].resolve().parent / "compare.png"
+            console.print(str(compare.draw(chosen.runs, out)))
     except (UsageError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

@@ -1,8 +1,12 @@
-"""Several runs side by side: TTFT and TBT distributions, TTFT and tokens over time."""
+"""Several runs side by side: TTFT and TBT distributions, TTFT and tokens over time.
+
+Runs of different schedules, models or SLOs may be put side by side, but table and figure then say
+so, and no ratio is given across what does not compare.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +18,6 @@ from harness.report import COLUMNS, LATENCIES, number, seconds, seeds
 from harness.run_folder import FinishedRun
 from harness.token_log import TokenLog
 from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp
-
-TOTALS = {"output_throughput_tokens_per_s": "tokens/s", "goodput_per_s": "goodput/s"}
 
 
 def draw(run_dirs: Sequence[Path], out: Path) -> Path:
@@ -39,14 +41,15 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
     log_scale(means, "y")
     tokens.set_ylim(bottom=0)
     made.legend(loc="outside upper center", ncols=2)
-    stamp(made, runs)
+    stamp(made, runs, *differences(runs))
     return save(made, out)
 
 
 def labels(runs: Sequence[FinishedRun]) -> list[str]:
-    """System, world, hardware and seed of each; numbered where two are the same."""
+    """System, world, hardware and seed of each, workload and model where they are not all the
+    same; numbered where two labels are."""
     plain = [
-        f"{run.manifest['choices']['system']} "
+        f"{_choices(run, runs)} "
         f"({'simulated' if run.manifest['simulated'] else run.manifest['world']}, "
         f"{run.manifest['hardware']['name']}, {seeds(run.manifest)})"
         for run in runs
@@ -54,23 +57,65 @@ def labels(runs: Sequence[FinishedRun]) -> list[str]:
     return [name if plain.count(name) == 1 else f"{i}: {name}" for i, name in enumerate(plain, 1)]
 
 
+def _choices(run: FinishedRun, runs: Sequence[FinishedRun]) -> str:
+    name = str(run.manifest["choices"]["system"])
+    for group, joint in (("workload", " x "), ("model", ", ")):
+        if len({other.manifest["choices"][group] for other in runs}) > 1:
+            name += f"{joint}{run.manifest['choices'][group]}"
+    return name
+
+
+def differences(runs: Sequence[FinishedRun]) -> list[str]:
+    """A line on what the runs do not share and what therefore does not compare, if anything."""
+    traits = {"schedule": _schedule, "model": _model, "SLO": _slo}
+    found = [name for name, trait in traits.items() if len({trait(run) for run in runs}) > 1]
+    if not found:
+        return []
+    what = "goodput and SLO attainment" if found == ["SLO"] else "their numbers"
+    return [f"The runs differ in {', '.join(found)}: {what} do not compare."]
+
+
+def _schedule(run: FinishedRun) -> str:
+    return str(run.manifest["schedule_sha256"])
+
+
+def _model(run: FinishedRun) -> str:
+    return str(run.manifest["choices"]["model"])
+
+
+def _slo(run: FinishedRun) -> tuple[float, float]:
+    return run.summary["slo"]["ttft_s"], run.summary["slo"]["tbt_s"]
+
+
 def table(run_dirs: Sequence[Path]) -> Table:
-    """Each metric of each run, with its ratio to the first run's."""
+    """Each metric of each run, with its ratio to the first run's: where both ran one model on one
+    schedule, and for what an SLO decides, under one SLO."""
     runs = [FinishedRun.load(path) for path in run_dirs]
-    made = Table("metric", *labels(runs), box=SIMPLE_HEAD)
+    first = runs[0]
+    same_work = [(_schedule(run), _model(run)) == (_schedule(first), _model(first)) for run in runs]
+    same_slo = [_slo(run) == _slo(first) for run in runs]
+    same = [work and slo for work, slo in zip(same_work, same_slo, strict=True)]
+    made = Table("metric", *labels(runs), caption="\n".join(differences(runs)), box=SIMPLE_HEAD)
     for key, name in LATENCIES.items():
         for column, statistic in COLUMNS.items():
             values = [run.summary[key][column] for run in runs]
-            made.add_row(f"{name} {statistic}", *_cells(values, seconds))
-    for key, name in TOTALS.items():
-        made.add_row(name, *_cells([run.summary[key] for run in runs], number))
+            made.add_row(f"{name} {statistic}", *_cells(values, seconds, same_work))
+    rates = [run.summary["output_throughput_tokens_per_s"] for run in runs]
+    made.add_row("tokens/s", *_cells(rates, number, same_work))
+    rates = [run.summary["goodput_per_s"] for run in runs]
+    made.add_row("goodput/s", *_cells(rates, number, same))
     for key in ("token", "time", "request"):
         values = [run.summary["slo_attainment"][key] for run in runs]
-        made.add_row(f"SLO {key}", *_cells(values, "{:.1%}".format))
+        made.add_row(f"SLO {key}", *_cells(values, "{:.1%}".format, same))
     return made
 
 
-def _cells(values, show) -> list[str]:  # type: ignore[no-untyped-def]
+def _cells(
+    values: Sequence[float | None], show: Callable[[float], str], compares: Sequence[bool]
+) -> list[str]:
     first = values[0]
-    ratios = [f" (x{v / first:.2f})" if v is not None and first else "" for v in values]
-    return ["none" if v is None else show(v) + r for v, r in zip(values, ratios, strict=True)]
+    cells = []
+    for value, comparable in zip(values, compares, strict=True):
+        ratio = f" (x{value / first:.2f})" if comparable and value is not None and first else ""
+        cells.append("none" if value is None else show(value) + ratio)
+    return cells

@@ -82,14 +82,15 @@ def interval_s(duration_s: float) -> float:
     return float(next(step * decade for step in (1, 2, 5, 10) if step * decade >= wanted))
 
 
-def stamp(made: Figure, runs: Sequence[FinishedRun]) -> None:
+def stamp(made: Figure, runs: Sequence[FinishedRun], *notes: str) -> None:
     """The footer: a line per run with world or SIMULATED, hardware, seeds, SYNTHETIC, hash; then
-    INVALID runs, and the simulator's measured error where any of them was simulated."""
+    INVALID runs, the simulator's measured error where any of them was simulated, and `notes`."""
     lines = [f"{origin(run.manifest)} · {run.manifest['config_hash']}" for run in runs]
     invalid = [run.path.name for run in runs if run.summary["verdict"]["status"] != "VALID"]
     if invalid:
         lines.append(f"INVALID: {', '.join(invalid)}")
     lines += [error for run in runs if (error := simulator_error(run.manifest))]
+    lines += notes
     made.supxlabel("\n".join(dict.fromkeys(lines)), fontsize=7, color="0.35")
 
 

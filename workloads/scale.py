@@ -1,11 +1,14 @@
 """Changing a trace's rate while keeping its bursts.
 
 `preserve`, slower: thinning, each request kept with probability `rate`. Faster: every row is
-repeated, a fractional rest by chance. A copy lands uniformly in the gap before the next arrival,
-at most `max_jitter_s` after its original: repeating the timestamp itself would turn single
+repeated, a fractional rest by chance. A copy lands uniformly in the gap before the next later
+arrival, at most `max_jitter_s` after its original: repeating the timestamp itself would turn single
 arrivals into batches that no client sent, and an unbounded shift would fill silences. Either way
 the pattern over seconds and minutes stays, and a copy has its original's lengths and model.
 `stretch` divides the timestamps, so that bursts become shorter or longer with the rest.
+
+Copies are requests that the dataset does not have: they make a trace synthetic, whether they come
+from a higher rate or from a burst. Thinning and stretching keep the dataset's requests alone.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class ScaleConfig:
     to_rate_per_s: float | None  # first stretch what is replayed to this mean rate; null: as it is
     rate: float  # then a factor on the trace's arrival rate, or on a drawn process's
     how: str  # one of HOW; a drawn process is drawn at the new rate, whichever is set
-    max_jitter_s: float  # preserve: a repeated request comes at most so long after its original
+    max_jitter_s: float  # preserve: a copy arrives at most so long after its original
 
     def check(self) -> None:
         require_positive(self.rate, "workload.scale.rate")
@@ -54,13 +57,9 @@ def scaled(trace: Trace, config: ScaleConfig, seed: int) -> Trace:
     if config.how == "stretch":
         stretched = replace(trace, arrival_s=trace.arrivals() / rate)
         return stretched.labelled(f"stretched: timestamps divided by {rate:g}")
+    step = f"{'thinned' if rate < 1 else 'upscaled'} to x{rate:g}"
     factor = np.full(len(trace), rate)
-    changed = resampled(trace, factor, config.max_jitter_s, seed, "scale")
-    if rate < 1:
-        return changed.labelled(f"thinned to x{rate:g}: requests kept at random")
-    return changed.labelled(
-        f"upscaled x{rate:g}: requests repeated, copies up to {config.max_jitter_s:g} s later"
-    )
+    return resampled(trace, factor, config.max_jitter_s, seed, "scale", step)
 
 
 def with_burst(trace: Trace, burst: BurstConfig, max_jitter_s: float, seed: int) -> Trace:
@@ -69,21 +68,43 @@ def with_burst(trace: Trace, burst: BurstConfig, max_jitter_s: float, seed: int)
     end_s = burst.start_s + burst.duration_s
     inside = (arrival_s >= burst.start_s) & (arrival_s < end_s)
     factor = np.where(inside, burst.factor, 1.0)
-    changed = resampled(trace, factor, max_jitter_s, seed, "burst")
-    return changed.labelled(f"burst added{describe_burst(burst)}", synthetic=True)
+    step = f"burst{describe_burst(burst)}"
+    return resampled(trace, factor, max_jitter_s, seed, "burst", step)
 
 
-def resampled(trace: Trace, factor: Floats, max_jitter_s: float, seed: int, purpose: str) -> Trace:
-    """Row i `factor[i]` times in the mean. Smaller factors keep subsets of what larger keep."""
+def resampled(
+    trace: Trace, factor: Floats, max_jitter_s: float, seed: int, purpose: str, step: str
+) -> Trace:
+    """Row i `factor[i]` times in the mean. Smaller factors keep subsets of what larger keep.
+
+    The label is `step` and how many were copied, which makes the trace synthetic, or left out.
+    """
     arrival_s = trace.arrivals()
     whole = np.floor(factor).astype(np.int64)
     chance = stream(seed, f"{purpose}.keep").random(len(trace))
     copies = whole + (chance < factor - whole)
     rows = np.repeat(np.arange(len(trace)), copies)
     is_copy = np.append(False, rows[1:] == rows[:-1])[: len(rows)]
-    room_s = np.minimum(np.diff(arrival_s, append=arrival_s[-1]), max_jitter_s)
-    jitter = stream(seed, f"{purpose}.jitter").random(int(is_copy.sum()))
+    num_copies = int(is_copy.sum())
+    jitter = stream(seed, f"{purpose}.jitter").random(num_copies)
     times = arrival_s[rows]
-    times[is_copy] += jitter * room_s[rows[is_copy]]
+    times[is_copy] += jitter * room_s(arrival_s, max_jitter_s)[rows[is_copy]]
     order = np.argsort(times, kind="stable")
-    return replace(trace.take(rows[order]), arrival_s=times[order])
+    changed = replace(trace.take(rows[order]), arrival_s=times[order])
+    if num_copies:
+        added = f"{num_copies} of {len(changed)} requests are copies"
+        drawn = f"{added}, up to {max_jitter_s:g} s later"
+    else:
+        drawn = f"{len(trace) - len(changed)} of {len(trace)} requests left out at random"
+    return changed.labelled(f"{step}: {drawn}", synthetic=num_copies > 0)
+
+
+def room_s(arrival_s: Floats, max_jitter_s: float) -> Floats:
+    """How much later a copy of each row may arrive: before the next arrival at another time, as
+    rows of one time (whole-second timestamps) would leave no room. After the last time there is no
+    next: the median gap stands in for it, and `max_jitter_s` where all rows have one time."""
+    times, which = np.unique(arrival_s, return_inverse=True)
+    gaps = np.diff(times)
+    after_last = np.median(gaps) if len(gaps) else max_jitter_s
+    room: Floats = np.minimum(np.append(gaps, after_last), max_jitter_s)[which]
+    return room

@@ -47,7 +47,7 @@ class Trace:
         )
 
     def labelled(self, step: str, *, synthetic: bool = False) -> Trace:
-        """With `step` added; `synthetic` says that it put something drawn in the data's place."""
+        """With `step` added; `synthetic`: it drew in the data's place, or added requests."""
         old = self.provenance
         provenance = replace(old, synthetic=old.synthetic or synthetic, steps=[*old.steps, step])
         return replace(self, provenance=provenance)

@@ -1,7 +1,8 @@
 """From a dataset to a schedule: read, window, scale or redraw arrivals, fit lengths, mix models.
 
-Every step that changes anything leaves a label in the schedule's provenance, and whatever is
-drawn in the data's place makes it synthetic. Does not know which engine will replay it.
+Every step that changes anything leaves a label in the schedule's provenance. Whatever is drawn in
+the data's place, and every request that the data do not have, makes it synthetic; to leave requests
+out, stretch time or cut lengths does not. Does not know which engine will replay it.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from harness.cluster import ModelSpec
 from harness.prompts import FIRST_ID, prompt_ids
+from harness.record import TokenRecord
 from harness.request import Request
 
 # One token each in the byte-pair vocabularies in use, with the space before it.
@@ -42,6 +43,15 @@ def chat_body(name: str | None, seed: int, extra: Mapping[str, Any]) -> Callable
         return _encode({"messages": [{"role": "user", "content": text}]}, request, name, extra)
 
     return body
+
+
+def prebuilt(
+    body: Callable[[Request], bytes], records: Iterable[TokenRecord]
+) -> Callable[[Request], bytes]:
+    """`body`, called now for each request of the run. A long prompt takes milliseconds: later,
+    the client would be late, and every other stream's stamps with it."""
+    bodies = {record.request.request_id: body(record.request) for record in records}
+    return lambda request: bodies[request.request_id]
 
 
 def _encode(

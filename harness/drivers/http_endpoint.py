@@ -48,18 +48,20 @@ class IoThread:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
-    def touch(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
-        """Waits for an answer of any status from `url`; raises OSError where none comes.
+    def touch(self, url: str, headers: Mapping[str, str], timeout_s: float) -> int:
+        """Waits for an answer from `url` and returns its status, whichever it is; raises OSError
+        where none comes.
 
         Besides, the session's first request costs some 10 ms that no measured one should pay.
         """
 
-        async def ask() -> None:
+        async def ask() -> int:
             async with asyncio.timeout(timeout_s), self.session.get(url, headers=headers) as answer:
                 await answer.read()
+                return answer.status
 
         try:
-            asyncio.run_coroutine_threadsafe(ask(), self._loop).result()
+            return asyncio.run_coroutine_threadsafe(ask(), self._loop).result()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise OSError(str(error) or f"no answer in {timeout_s:g} s") from error
 
@@ -96,7 +98,7 @@ class Target:
 
     url: str  # of the completions or chat API itself
     headers: Mapping[str, str]
-    body: Callable[[Request], bytes]  # JSON
+    body: Callable[[Request], bytes]  # JSON; whatever it takes is the client's lag
     timeout_s: float  # from submission to the stream's end
     allow_early_end: bool  # an answer shorter than asked for is complete
 
@@ -145,9 +147,10 @@ class HttpEndpoint:
 
     async def _stream(self, request: Request, tally: Tally) -> None:
         target, splitter = self._target, EventSplitter()
-        async with self._io.session.post(
-            target.url, data=target.body(request), headers=target.headers
-        ) as response:
+        body = target.body(request)
+        # What came before is the client's lag; connecting and all that follows is the server's.
+        self._loop.post(self._sent, request, time.monotonic())
+        async with self._io.session.post(target.url, data=body, headers=target.headers) as response:
             if response.status != 200:
                 text = " ".join((await response.text(errors="replace")).split())
                 raise StreamError(f"HTTP {response.status}: {text[:200]}")
@@ -163,6 +166,9 @@ class HttpEndpoint:
         for payload in payloads:
             if tokens := tally.read(payload):
                 self._loop.post(self._record, request, read_s, tokens)
+
+    def _sent(self, request: Request, sent_s: float) -> None:
+        self._recorder.sent(request, sent_s - self._loop.start_monotonic_s)
 
     def _record(self, request: Request, read_s: float, tokens: int) -> None:
         time_s = read_s - self._loop.start_monotonic_s

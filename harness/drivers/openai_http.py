@@ -13,8 +13,9 @@ from typing import Any
 
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
-from harness.drivers.body import chat_body, completion_body
+from harness.drivers.body import chat_body, completion_body, prebuilt
 from harness.drivers.http_endpoint import HttpEndpoint, IoThread, Target
+from harness.drivers.limits import require_positive
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.request import Request
@@ -43,6 +44,7 @@ class OpenAiEngine:
             )
         if config.api not in PATHS:
             raise UsageError(f"engine.api={config.api} is not one of: {', '.join(PATHS)}")
+        require_positive(config, "request_timeout_s")
         self._config = config
         self._url = config.url.rstrip("/")
         self._headers = {"Content-Type": "application/json"} | _authorization(config.api_key_env)
@@ -55,20 +57,13 @@ class OpenAiEngine:
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         loop = experiment.loop
         assert isinstance(loop, WallLoop)
-        target = Target(
-            url=f"{self._url}/{PATHS[self._config.api]}",
-            headers=self._headers,
-            body=self._body(experiment),
-            timeout_s=self._config.request_timeout_s,
-            allow_early_end=self._config.allow_early_end,
-        )
         with IoThread() as io:
-            self._reach(io)
+            self._reach(io, experiment.announce)
             experiment.announce(f"sending to {self._url}")
             self._endpoint = HttpEndpoint(
                 "openai-0",
                 list(experiment.models),
-                target,
+                self._target(experiment),
                 io=io,
                 loop=loop,
                 recorder=experiment.recorder,
@@ -82,8 +77,19 @@ class OpenAiEngine:
             "url": self._url,
             "api": self._config.api,
             "model": self._config.model,
+            "devices": ["unknown, behind URL"],
             "num_corrected_answers": self._endpoint.num_corrected if self._endpoint else 0,
         }
+
+    def _target(self, experiment: Experiment) -> Target:
+        records = experiment.recorder.records.values()
+        return Target(
+            url=f"{self._url}/{PATHS[self._config.api]}",
+            headers=self._headers,
+            body=prebuilt(self._body(experiment), records),
+            timeout_s=self._config.request_timeout_s,
+            allow_early_end=self._config.allow_early_end,
+        )
 
     def _body(self, experiment: Experiment) -> Callable[[Request], bytes]:
         config, seed = self._config, experiment.seed
@@ -91,12 +97,16 @@ class OpenAiEngine:
             return chat_body(config.model, seed, config.extra_body)
         return completion_body(experiment.models, config.model, seed, config.extra_body)
 
-    def _reach(self, io: IoThread) -> None:
+    def _reach(self, io: IoThread, announce: Callable[[str], None]) -> None:
         """Fails at once where nothing answers; any answer will do, not all servers list models."""
+        url = f"{self._url}/models"
         try:
-            io.touch(f"{self._url}/models", self._headers, REACH_TIMEOUT_S)
+            status = io.touch(url, self._headers, REACH_TIMEOUT_S)
         except OSError as error:
             raise RunError(f"engine.url={self._url} cannot be reached: {error}") from error
+        if status == 404:
+            hint = "" if self._url.endswith("/v1") else f", which is often {self._url}/v1"
+            announce(f"warning: {url} answered HTTP 404; engine.url must be the API's base{hint}")
 
 
 def _authorization(api_key_env: str | None) -> dict[str, str]:

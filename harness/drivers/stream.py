@@ -62,7 +62,7 @@ class Tally:
             return 0
         try:
             event = json.loads(payload)
-        except ValueError:
+        except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict):
             text = payload[:80].decode(errors="replace")
@@ -75,19 +75,27 @@ class Tally:
         return new
 
     def _new_tokens(self, event: dict[str, Any]) -> int:
-        usage = event.get("usage")
-        counted = int(usage.get("completion_tokens", 0)) if usage else self.num_tokens
-        unseen = max(0, counted - self.num_tokens)
-        choices = event.get("choices")
+        usage = self._shaped(event.get("usage") or {}, dict, "usage")
+        counted = usage.get("completion_tokens")
+        known = isinstance(counted, int)  # else this event's usage says nothing of the output
+        unseen = max(0, counted - self.num_tokens) if known else 0
+        choices = self._shaped(event.get("choices") or [], list, "choices")
         if not choices:  # the last event: only the usage of the whole
-            self.corrected = counted != self.num_tokens
+            self.corrected = known and counted != self.num_tokens
             return unseen
-        choice = choices[0]
+        choice = self._shaped(choices[0], dict, "choices[0]")
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        if usage:
+        if known:
             return unseen
-        delta: dict[str, Any] = choice.get("delta") or choice
+        delta = self._shaped(choice.get("delta") or choice, dict, "delta")
         return 1 if any(delta.get(key) for key in TEXT_KEYS) else 0
+
+    def _shaped(self, value: Any, kind: type, what: str) -> Any:
+        """`value`, which must be of `kind` for the event to make sense."""
+        if not isinstance(value, kind):
+            text = json.dumps(value)[:80]
+            raise StreamError(f"event makes no sense, after {self.progress}: {what} is {text}")
+        return value
 
     def fault(self, allow_early_end: bool) -> str | None:
         """At the end of the stream: what is wrong with the answer, None if nothing is."""

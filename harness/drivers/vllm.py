@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,13 +20,15 @@ from typing import Any
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster, ModelSpec, models_of_instances
 from harness.drivers import vllm_command
-from harness.drivers.body import completion_body
+from harness.drivers.body import completion_body, prebuilt
 from harness.drivers.fleet import OPENER, Member, Plan, running, watch
 from harness.drivers.http_endpoint import HttpEndpoint, IoThread, Target
+from harness.drivers.limits import require_positive
 from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.files import write_text
 from harness.prompts import FIRST_ID
+from harness.request import Request
 
 # Exactly the asked number of tokens, and the running usage in each event: exact token counts.
 REQUEST_FIELDS = {
@@ -55,6 +58,8 @@ class VllmEngine:
         extra_env: dict[str, str]
 
     def __init__(self, config: Config) -> None:
+        require_positive(config, "num_kv_blocks", "block_tokens", "gpu_memory_utilization")
+        require_positive(config, "cpu_kv_cache_bytes", "request_timeout_s", "start_timeout_s")
         self._config = config
         self._resolved: dict[str, Any] = {}
 
@@ -74,6 +79,8 @@ class VllmEngine:
                 _warm_up(member, name)
             self._resolved = _resolved(members, served)
             watch(members, loop)
+            body = completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS)
+            bodies = prebuilt(body, experiment.recorder.records.values())
             with IoThread() as io:
                 for member in members:
                     io.touch(f"{member.url}/health", {}, ASK_TIMEOUT_S)
@@ -82,7 +89,7 @@ class VllmEngine:
                         HttpEndpoint(
                             member.plan.name,
                             [name],
-                            self._target(member, experiment),
+                            self._target(member, bodies),
                             io=io,
                             loop=loop,
                             recorder=experiment.recorder,
@@ -128,11 +135,11 @@ class VllmEngine:
             return flags + flag("kv_cache_memory_bytes", config.cpu_kv_cache_bytes)
         return flags + flag("gpu_memory_utilization", config.gpu_memory_utilization)
 
-    def _target(self, member: Member, experiment: Experiment) -> Target:
+    def _target(self, member: Member, body: Callable[[Request], bytes]) -> Target:
         return Target(
             url=f"{member.url}/v1/completions",
             headers={"Content-Type": "application/json"},
-            body=completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS),
+            body=body,
             timeout_s=self._config.request_timeout_s,
             allow_early_end=False,
         )
@@ -157,10 +164,12 @@ def _warm_up(member: Member, served_name: str) -> None:
 def _resolved(members: list[Member], served: list[str]) -> dict[str, Any]:
     """What each server settled on, from its own account; the whole of it beside its log."""
     servers: dict[str, Any] = {}
+    devices: set[str] = set()
     for member, name in zip(members, served, strict=True):
         info = _ask(member, "/server_info?config_format=json")
         write_text(member.plan.log_path.with_suffix(".config.json"), json.dumps(info, indent=2))
         config = info["vllm_config"]
+        devices |= device_names(info)
         scheduler, cache = config["scheduler_config"], config["cache_config"]
         servers[member.plan.name] = {
             "model": name,
@@ -181,8 +190,17 @@ def _resolved(members: list[Member], served: list[str]) -> dict[str, Any]:
         "num_instances": len(members),
         "block_tokens": next(iter(servers.values()))["block_tokens"],
         "num_kv_blocks": {server["model"]: server["num_kv_blocks"] for server in servers.values()},
+        "devices": sorted(devices),
         "servers": servers,
     }
+
+
+def device_names(info: Mapping[str, Any]) -> set[str]:
+    """Of a /server_info answer: "cpu", or the models of the machine's GPUs, as {"NVIDIA H200"}."""
+    device = info["vllm_config"]["device_config"]["device"]
+    gpus = info["system_env"]["nvidia_gpu_models"] or ""  # of nvidia-smi, whose lines these are
+    names = set(re.findall(r"^GPU \d+: (.+?)\s*$", gpus, re.MULTILINE))
+    return names if device == "cuda" and names else {device}
 
 
 def _ask(member: Member, path: str, body: Mapping[str, Any] | None = None) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import gpu_monitor
 from harness.block_pool import BlockPool
 from harness.clock import WallLoop
 from harness.cluster import Cluster, ModelSpec, models_of_instances
@@ -19,8 +20,10 @@ from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess
 from harness.engine_api import Experiment
 from harness.errors import UsageError
+from harness.hardware import Hardware
 
 DEVICES = ("auto", "cpu", "cuda")
+AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads", "start_timeout_s")
 
 
 class TorchEngine:
@@ -43,6 +46,10 @@ class TorchEngine:
             raise UsageError(
                 f"engine.device={config.device} is not a device; valid: {', '.join(DEVICES)}"
             )
+        for name in AT_LEAST_ONE:
+            value = getattr(config, name)
+            if value is not None and value < 1:
+                raise UsageError(f"engine.{name}={value} must be at least 1")
         self._config = config
         self._resolved: dict[str, Any] = {}
 
@@ -54,6 +61,7 @@ class TorchEngine:
 
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
+        check_device(experiment.hardware, self._config.device)
         specs = placed_models(experiment)
         loop = experiment.loop
         assert isinstance(loop, WallLoop), "make_loop() made it"
@@ -116,10 +124,21 @@ class TorchEngine:
                 }
                 for spec, answer in zip(specs, ready, strict=True)
             ],
+            "devices": [answer["device"] for answer in ready],
             "num_kv_blocks": min(answer["num_kv_blocks"] for answer in ready),
             "block_tokens": self._config.block_tokens,
             "torch": ready[0]["torch"],
         }
+
+
+def check_device(hardware: Hardware, device: str) -> None:
+    """UsageError where a GPU's profile was chosen and the workers will run on a CPU: their
+    figures would carry the GPU's name."""
+    if hardware.device != "cpu" and (device == "cpu" or not gpu_monitor.devices()):
+        raise UsageError(
+            f"hardware={hardware.name} is {hardware.device}, but engine=torch runs on this "
+            "machine's cpu: choose hardware=local (or engine=sim)"
+        )
 
 
 def placed_models(experiment: Experiment) -> list[ModelSpec]:

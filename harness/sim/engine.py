@@ -30,6 +30,10 @@ class SimEngine:
         launch_overhead: float  # share of the kernel launches that a decode step pays
 
     def __init__(self, config: Config) -> None:
+        for name in ("block_tokens", "num_kv_blocks"):
+            value = getattr(config, name)
+            if value is not None and value < 1:
+                raise UsageError(f"engine.{name}={value} must be at least 1")
         if not 0 < config.memory_utilization <= 1:
             raise UsageError(
                 f"engine.memory_utilization must be in (0, 1], got {config.memory_utilization}"

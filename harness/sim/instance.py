@@ -95,7 +95,7 @@ class SimInstance:
     def evict(self, request: Request) -> None:
         self.kv.release(request)
         request.computed_tokens = 0
-        self._recorder.preempted(request)
+        self._recorder.preempted(request, self.name, self._loop.now)
 
     async def load(self, layers: range) -> None:
         start_s = self._loop.now

@@ -16,6 +16,8 @@ class NullSystem:
 
     def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
         del config  # has no fields
+        if cluster.instances or cluster.endpoints:
+            raise ValueError("system null uses no device: run it with engine=none")
         self._loop = loop
         self._answer = cluster.answer
 

@@ -24,6 +24,12 @@ class Limits:
     max_num_seqs: int  # requests running at once
     max_num_batched_tokens: int  # tokens of one iteration
     enable_chunked_prefill: bool
+    scheduler_reserve_full_isl: bool  # admit only what fits whole, not by its first chunk
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"system.{name}={getattr(self, name)} must be at least 1")
 
 
 def schedule_iteration(
@@ -74,6 +80,8 @@ def _admit(
         request = waiting[0]
         tokens = request.known_tokens
         if tokens > budget and not limits.enable_chunked_prefill:
+            return
+        if limits.scheduler_reserve_full_isl and kv.blocks_for(tokens) > kv.free_blocks:
             return
         tokens = min(tokens, budget)
         if not kv.grow(request, tokens):
@@ -145,12 +153,14 @@ class VllmSystem:
         max_num_seqs: int
         max_num_batched_tokens: int
         enable_chunked_prefill: bool
+        scheduler_reserve_full_isl: bool
 
     def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
         limits = Limits(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             enable_chunked_prefill=config.enable_chunked_prefill,
+            scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
         )
         self._loop = loop
         self._replicas = [Replica(instance, loop, limits) for instance in cluster.instances]
@@ -163,7 +173,10 @@ class VllmSystem:
         }
         for name, backends in self._backends.items():
             if not backends:
-                raise ValueError(f"no instance serves model {name!r}")
+                raise ValueError(
+                    f"system vllm finds no instance for model {name!r}: choose an engine that has "
+                    "some (torch, sim, vllm, openai)"
+                )
         self._next = dict.fromkeys(self._backends, 0)
 
     def submit(self, request: Request) -> None:

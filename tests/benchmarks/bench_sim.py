@@ -65,7 +65,7 @@ def simulate(num_requests: int, num_instances: int, kind: type[SimInstance]) -> 
         kind(f"sim-{i}", model, BlockPool(KV_BLOCKS, 16), cost, loop, recorder)
         for i in range(num_instances)
     ]
-    limits = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "enable_chunked_prefill": True}
+    limits = {k: v for k, v in composed("+system=vllm").system.items() if k != "_target_"}
     cluster = Cluster({"default": model}, instances, (), lambda request: None)
     system = VllmSystem(VllmSystem.Config(**limits), loop=loop, cluster=cluster)
     client = Client(Client.Config(drain_s=1e9), loop=loop, recorder=recorder, system=system)

@@ -10,7 +10,7 @@ from harness.client import Client
 from harness.cluster import ModelSpec
 from harness.config import build, typed
 from harness.hardware import Hardware
-from harness.run import KEYS
+from harness.prepare import KEYS
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 BUILT_ALONE = ("engine", "tracking")  # what needs no running cluster and no data

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.running import ROOT, run_here
+from tests.running import run_here
 
 HERE = Path(__file__).parent
-SYSTEMS = sorted(path.stem for path in (ROOT / "conf" / "system").glob("*.yaml"))
+SYSTEMS = ["vllm"]  # null measures wall time: it has nothing to hold
 # Lengths and arrivals of real Azure code requests, in a window with a burst.
 OVERRIDES = (
     "+workload=azure_code", "workload.window.rows=[1000,1400]", "engine=sim",

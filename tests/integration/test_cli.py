@@ -48,6 +48,22 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["fit_context=refuse"], "more than the 4096 positions of model llama2-7b"),
         (["engine.num_kv_blocks=4"], "the longest request needs KV for"),
         (["model=llama2-7b", "hardware.memory_bytes=1000"], "leaves no memory for KV"),
+        (["engine.num_kv_blocks=0"], "engine.num_kv_blocks=0 must be at least 1"),
+        (["engine.block_tokens=0"], "engine.block_tokens=0 must be at least 1"),
+        (["model=llama2-7b", "model.tp=0"], "model: tp=0 must be at least 1"),
+        (["model=llama2-7b", "model.dtype=int3"], "dtype=int3 is unknown; valid: float32, float16"),
+        (["model=llama2-7b", "model.max_position=1"], "max_position=1 has no room"),
+        (["model=llama2-7b", "model.num_kv_heads=3"], "no multiple of num_kv_heads=3"),
+        (["hardware=a100x1", "hardware.num_devices=0"], "hardware: num_devices=0 must be above 0"),
+        (["client.drain_s=-5"], "client: drain_s=-5"),
+        (["system.max_num_seqs=0"], "system.max_num_seqs=0 must be at least 1"),
+        (["engine=none"], "system vllm finds no instance for model 'default'"),
+        (["figure=foo.bar"], "figure=foo.bar names no function"),
+        (
+            ["engine=torch", "hardware=a100x1"],
+            "hardware=a100x1 is A100-SXM4-80GB, but engine=torch",
+        ),
+        (["-m", "hydra.run.dir=elsewhere"], "with -m each run has its own folder"),
         (["slo.ttft_s=0"], "slo.ttft_s must be a number of seconds above 0"),
         (["slo=kunserve"], "slo.baseline=PATH"),
         (["hydra.run.dir=/proc/nothing/run"], "/proc/nothing"),
@@ -84,14 +100,34 @@ def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     runs = sorted(tmp_path.glob("vllm-azure_code-sim-*"))
     assert len(runs) == 4
-    manifests = [json.loads((run / "manifest.json").read_text()) for run in runs]
-    assert len({manifest["sweep_id"] for manifest in manifests}) == 1
+    marks = [json.loads((run / "sweep.json").read_text()) for run in runs]
+    assert len({mark["sweep_id"] for mark in marks}) == 1
     table = done.stdout[done.stdout.index("sweep of 4 runs") :]
     rows = [line.split()[0] for line in table.splitlines() if line.strip()]
     assert [word for word in rows if word in ("0.5", "1", "2", "4")] == ["0.5", "1", "2", "4"]
     again = run_command(*sweep)
-    assert again.stdout.count("already run") == 4
+    assert again.stderr.count("already run") == 4
     assert "sweep of 4 runs" in again.stdout
+
+
+def test_a_sweep_goes_on_after_a_bad_point_and_says_so_at_the_end(tmp_path: Path) -> None:
+    where = f"hydra.sweep.dir={tmp_path}"
+    done = run_command("-m", *SIM, "system.max_num_seqs=8,0,16", where)
+    assert done.returncode == 2
+    assert "system.max_num_seqs=0 must be at least 1" in done.stderr
+    assert len(list(tmp_path.glob("vllm-*"))) == 2
+    assert "sweep of 2 runs" in done.stdout
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "config.yaml"
+    mine.write_text("precious: true\n")
+    for again in ("again=false", "again=true"):
+        done = run_command(*SIM, again, f"hydra.run.dir={tmp_path}")
+        assert done.returncode == 2
+        assert "holds files that are not a run's" in done.stderr
+    assert mine.read_text() == "precious: true\n"
+    assert list(tmp_path.iterdir()) == [mine]
 
 
 def test_a_named_folder_is_used_and_never_mixed_with_another_run(tmp_path: Path) -> None:

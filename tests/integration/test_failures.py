@@ -151,6 +151,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(full_disk: Path) -> None:
     assert "Traceback" not in done.stderr
     assert not list(full_disk.rglob("*.partial*"))
     assert not (run_dir / "summary.json").exists()
+    assert json.loads((run_dir / "manifest.json").read_text())["status"] != "complete"
     for path in run_dir.glob("*.parquet"):
         pq.read_table(path)
     for path in run_dir.glob("*.json"):

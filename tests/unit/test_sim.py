@@ -65,6 +65,7 @@ def play(
         max_num_seqs=seats,
         max_num_batched_tokens=256,
         enable_chunked_prefill=True,
+        scheduler_reserve_full_isl=True,
     )
     system = VllmSystem(config, loop=loop, cluster=cluster)
     client = Client(Client.Config(drain_s=1e6), loop=loop, recorder=recorder, system=system)

@@ -45,7 +45,10 @@ def serve(requests: list[Request], seats: int, num_instances: int = 1) -> Record
         for i in range(num_instances)
     ]
     config = VllmSystem.Config(
-        max_num_seqs=seats, max_num_batched_tokens=2048, enable_chunked_prefill=True
+        max_num_seqs=seats,
+        max_num_batched_tokens=2048,
+        enable_chunked_prefill=True,
+        scheduler_reserve_full_isl=True,
     )
     cluster = Cluster({"m": MODEL}, instances, (), lambda request: None)
     system = VllmSystem(config, loop=loop, cluster=cluster)

@@ -14,8 +14,13 @@ def requests(*lengths: tuple[int, int]) -> deque[Request]:
     return deque(Request(i, 0.0, "m", p, o) for i, (p, o) in enumerate(lengths))
 
 
-def limits(seqs: int = 8, tokens: int = 16, chunked: bool = True) -> Limits:
-    return Limits(max_num_seqs=seqs, max_num_batched_tokens=tokens, enable_chunked_prefill=chunked)
+def limits(seqs: int = 8, tokens: int = 16, chunked: bool = True, reserve: bool = True) -> Limits:
+    return Limits(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        enable_chunked_prefill=chunked,
+        scheduler_reserve_full_isl=reserve,
+    )
 
 
 class Device:
@@ -88,6 +93,15 @@ def test_no_block_left_preempts_the_last_and_it_waits_at_the_head() -> None:
     assert [r.request_id for r in waiting] == [1, 2]
     device.run(batch)
     assert waiting[0].known_tokens == 5  # its generated token is kept and will be recomputed
+
+
+def test_a_prompt_whose_first_chunk_alone_fits_is_not_admitted() -> None:
+    """vLLM's scheduler_reserve_full_isl: else its own growth preempts it again and again."""
+    device, running, waiting = Device(5), [], requests((24, 3))
+    held = schedule_iteration(running, waiting, device.kv, limits(), device.evict)
+    assert ids(held) == ([], [])
+    eager = schedule_iteration(running, waiting, device.kv, limits(reserve=False), device.evict)
+    assert ids(eager) == ([(0, 16)], [])
 
 
 @given(

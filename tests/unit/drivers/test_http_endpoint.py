@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.clock import Event, WallLoop
+from harness.cluster import Endpoint
+from harness.drivers.http_endpoint import HttpEndpoint, IoThread, Target
 from harness.drivers.openai_http import OpenAiEngine
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
@@ -50,7 +56,15 @@ def run(engine: OpenAiEngine, requests: Sequence[Request], tmp_path: Path) -> li
     loop = engine.make_loop()
     assert isinstance(loop, WallLoop)
     recorder = Recorder(requests)
-    experiment = experiment_for(loop, recorder, requests, tmp_path)
+    with engine.start(experiment_for(loop, recorder, requests, tmp_path)) as cluster:
+        send_all(cluster.endpoints[0], loop, recorder, requests)
+    return list(recorder.records.values())
+
+
+def send_all(
+    endpoint: Endpoint, loop: WallLoop, recorder: Recorder, requests: Sequence[Request]
+) -> None:
+    """As the client does, but all at time 0; returns when each has ended."""
     all_done = Event(loop)
 
     def on_done(_: Request) -> None:
@@ -62,16 +76,18 @@ def run(engine: OpenAiEngine, requests: Sequence[Request], tmp_path: Path) -> li
     async def main() -> None:
         for request in requests:
             recorder.sent(request, loop.now)
-            cluster.endpoints[0].submit(request)
+            endpoint.submit(request)
         assert await loop.wait(all_done, until=60)
 
-    with engine.start(experiment) as cluster:
-        loop.run(main())
-    return list(recorder.records.values())
+    loop.run(main())
 
 
 def experiment_for(
-    loop: WallLoop, recorder: Recorder, requests: Sequence[Request], tmp_path: Path
+    loop: WallLoop,
+    recorder: Recorder,
+    requests: Sequence[Request],
+    tmp_path: Path,
+    said: list[str] | None = None,
 ) -> Experiment:
     return Experiment(
         loop=loop,
@@ -81,7 +97,7 @@ def experiment_for(
         run_dir=tmp_path,
         seed=0,
         scheduler={},
-        announce=lambda line: None,
+        announce=(said if said is not None else []).append,
     )
 
 
@@ -206,6 +222,74 @@ def test_hundreds_of_streams_at_once_lose_nothing(tmp_path: Path) -> None:
     assert sum(len(record.token_times_s()) for record in records) == 300 * ASKED
 
 
+def test_what_a_body_takes_is_the_clients_lag_and_not_the_servers_latency(tmp_path: Path) -> None:
+    def body(_: Request) -> bytes:
+        time.sleep(0.05)
+        return b'{"model": "default", "max_tokens": 2}'
+
+    request = Request(0, 0.0, "default", 5, 2)
+    loop, recorder = WallLoop(), Recorder([request])
+    with GoldenServer(lambda _: Script()) as server, IoThread() as io:
+        target = Target(f"{server.url}/completions", {}, body, 20.0, False)
+        endpoint = HttpEndpoint("one", ["default"], target, io=io, loop=loop, recorder=recorder)
+        send_all(endpoint, loop, recorder, [request])
+    record = recorder.records[0]
+    assert (record.status, recorder.num_sent) == ("completed", 1)
+    assert record.sent_s is not None
+    assert 0.05 <= record.sent_s <= record.token_times_s()[0]
+
+
+def test_bodies_are_built_before_the_run(tmp_path: Path) -> None:
+    requests = [Request(i, 0.0, "default", 5, ASKED) for i in range(3)]
+    loop, recorder = WallLoop(), Recorder(requests)
+    experiment = experiment_for(loop, recorder, requests, tmp_path)
+    models = dict(experiment.models)
+    experiment.models = models
+    with GoldenServer(lambda _: Script()) as server:
+        with OpenAiEngine(config(server.url)).start(experiment) as cluster:
+            models.clear()  # a body cannot be built from here on
+            send_all(cluster.endpoints[0], loop, recorder, requests)
+        assert len({tuple(answer.body["prompt"]) for answer in server.answers}) == 3
+    assert {record.status for record in recorder.records.values()} == {"completed"}
+
+
+@contextmanager
+def nothing_found() -> Iterator[str]:
+    """The address of a server that answers any GET with 404."""
+
+    class NotFound(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), NotFound) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("path", "hints"), [("", True), ("/v1", False)])
+def test_a_base_url_without_models_is_warned_of(tmp_path: Path, path: str, hints: bool) -> None:
+    said: list[str] = []
+    experiment = experiment_for(WallLoop(), Recorder([]), [], tmp_path, said)
+    with nothing_found() as address, OpenAiEngine(config(address + path)).start(experiment):
+        pass
+    (warning,) = [line for line in said if line.startswith("warning: ")]
+    assert f"{address}{path}/models answered HTTP 404" in warning
+    assert warning.endswith(f"{address}/v1") is hints
+
+
+def test_the_devices_behind_a_url_are_not_known() -> None:
+    resolved = OpenAiEngine(config("http://127.0.0.1:1/v1")).resolved()
+    assert resolved["devices"] == ["unknown, behind URL"]
+
+
 def test_a_url_where_nothing_listens_ends_the_run_at_its_start(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound, not listening: refused
@@ -220,6 +304,8 @@ def test_a_url_where_nothing_listens_ends_the_run_at_its_start(tmp_path: Path) -
         ({"url": "localhost:8000"}, "engine.url must be a base URL"),
         ({"api": "embeddings"}, "engine.api=embeddings is not one of: completions, chat"),
         ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),
+        ({"request_timeout_s": 0}, "engine.request_timeout_s=0 must be more than 0"),
+        ({"request_timeout_s": float("nan")}, "engine.request_timeout_s=nan must be"),
     ],
 )
 def test_a_config_that_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:

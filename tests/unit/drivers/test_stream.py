@@ -72,6 +72,16 @@ def test_without_usage_each_event_with_text_is_a_token() -> None:
     assert read_all(tally, *payloads, event(" b")) == [0, 1, 0, 1]
 
 
+@pytest.mark.parametrize("usage", [{"completion_tokens": None}, {"prompt_tokens": 3}, {}, None])
+def test_a_usage_without_a_count_leaves_the_counting_to_the_text(usage: Any) -> None:
+    tally = Tally(2)
+    payload = json.dumps({"choices": [{"text": "a"}], "usage": usage}).encode()
+    last = json.dumps({"choices": [], "usage": usage}).encode()
+    assert read_all(tally, payload, payload, last, b"[DONE]") == [1, 1, 0, 0]
+    assert tally.fault(allow_early_end=False) is None
+    assert not tally.corrected
+
+
 def test_usage_at_the_end_corrects_the_count() -> None:
     tally = Tally(6)
     assert read_all(tally, event("a b c"), event("d e f"), final_usage(6), b"[DONE]") == [
@@ -116,6 +126,11 @@ def test_an_early_end_is_complete_where_allowed_but_silence_never_is() -> None:
         (b'{"error": "flat"}', "flat"),
         (b"<html>", "no JSON object, after 1 of 3 tokens: <html>"),
         (b"[1]", "no JSON object"),
+        (b"[" * 100_000, "no JSON object"),
+        (b'{"usage": "x"}', 'after 1 of 3 tokens: usage is "x"'),
+        (b'{"choices": "x"}', 'choices is "x"'),
+        (b'{"choices": [null]}', "choices[0] is null"),
+        (b'{"choices": [{"delta": "x"}]}', 'delta is "x"'),
     ],
 )
 def test_an_event_that_is_no_answer_breaks_off(payload: bytes, says: str) -> None:

@@ -95,7 +95,6 @@ def write_run(path: Path, service: Service, *, world: str = "sim", system: str =
         seeds={"seed": 7},
         resolved={},
         started=datetime.now(UTC),
-        sweep_id=None,
     )
     folder.write_schedule(schedule(service))
     folder.write_config(config)

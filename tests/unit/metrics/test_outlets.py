@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from harness.gpu_monitor import GpuMonitor, devices
 from harness.manifest import git_revision, hash_of, machine, versions
 from harness.run_folder import FinishedRun
 from harness.tracking import wandb_mode
+from plots import compare
 from plots.__main__ import main
 from tests.conftest import ROOT
 from tests.unit.metrics.service import Service, steady, write_run
@@ -59,6 +61,70 @@ def test_compare_draws_runs_and_prints_their_ratios(
     runs = [FinishedRun.load(path).summary["ttft_s"]["mean"] for path in (first, second)]
     assert "x1.00" in text
     assert f"x{runs[1] / runs[0]:.2f}" in text
+    assert "tiny" not in text  # what all runs share is not in their headers
+    assert "differ" not in text
+
+
+def test_compare_draws_beside_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write_run(tmp_path / "runs" / "a", steady(5))
+    monkeypatch.chdir(first)
+    assert main(["compare", "."]) == 0
+    assert (tmp_path / "runs" / "compare.png").read_bytes().startswith(PNG)
+    assert not (first / "compare.png").exists()
+
+
+def edited(path: Path, file: str, **values: object) -> None:
+    """With `values` in place of what the top level of a run's JSON `file` held."""
+    content = json.loads((path / file).read_text())
+    (path / file).write_text(json.dumps(content | values))
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "said", "slo_alone"),
+    [
+        ("manifest.json", {"schedule_sha256": "1" * 64}, "schedule: their numbers", False),
+        (
+            "manifest.json",
+            {"choices": {"system": "fcfs", "workload": "coins", "model": "huge"}},
+            "model: their numbers",
+            False,
+        ),
+        (
+            "summary.json",
+            {"slo": {"name": "strict", "ttft_s": 0.1, "tbt_s": 0.02, "definition": "absolute"}},
+            "SLO: goodput and SLO attainment",
+            True,
+        ),
+    ],
+)
+def test_compare_gives_no_ratio_across_what_does_not_compare(
+    tmp_path: Path, file: str, values: dict[str, object], said: str, slo_alone: bool
+) -> None:
+    paths = [write_run(tmp_path / name, steady(200)) for name in "abc"]
+    edited(paths[2], file, **values)
+    runs = [FinishedRun.load(path) for path in paths]
+    table = compare.table(paths)
+    assert table.caption == f"The runs differ in {said} do not compare."
+    assert compare.differences(runs) == [table.caption]
+    assert compare.differences(runs[:2]) == []
+    like, unlike = (["(x" in cell for cell in table.columns[i].cells] for i in (2, 3))
+    slo_rows = [row.startswith(("goodput", "SLO")) for row in table.columns[0].cells]
+    assert sum(like) > 12
+    assert all(ratio for ratio, of_slo in zip(like, slo_rows, strict=True) if of_slo)
+    kept = [slo_alone and not of_slo for of_slo in slo_rows]
+    assert unlike == [ratio and keep for ratio, keep in zip(like, kept, strict=True)]
+    headers = [str(column.header) for column in table.columns[1:]]
+    assert ("huge" in headers[2], "coins" in headers[2]) == (("choices" in values),) * 2
+    assert ("tiny" in headers[0], "dice" in headers[0]) == (("choices" in values),) * 2
+
+
+def test_the_figure_says_what_does_not_compare(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / name, steady(20)) for name in "ab"]
+    edited(paths[1], "manifest.json", schedule_sha256="1" * 64)
+    compare.draw(paths, out := tmp_path / "figure.svg")
+    assert "The runs differ in schedule" in out.read_text()
 
 
 def test_compare_refuses_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def test_rows_hold_what_was_asked_and_what_became_of_it() -> None:
     recorder = Recorder(requests)
     recorder.sent(requests[0], 1.6)
     recorder.segment([requests[0]], Segment(1.6, 2, 0.5, 0.25), "gpu1")
-    recorder.preempted(requests[0])
+    recorder.preempted(requests[0], "sim-0", 0.5)
     recorder.completed(requests[0])
     first, second = requests_table(recorder).to_pylist()
     assert first == {

@@ -77,7 +77,15 @@ def test_requests_that_vanish_are_named() -> None:
 
 
 def test_failures_with_a_stated_error_leave_the_run_valid() -> None:
+    service = Service((0.0, 2), (0.0, 1))
+    service.send(0)
+    service.fail(0, "the server said 503")
+    service.complete(1, 0.1)
+    assert verdict(service) == ("VALID", [])
+
+
+def test_a_run_in_which_nothing_completed_is_invalid() -> None:
     service = Service((0.0, 2))
     service.send(0)
     service.fail(0, "the server said 503")
-    assert verdict(service) == ("VALID", [])
+    assert verdict(service) == ("INVALID", ["none of 1 requests completed"])

@@ -43,12 +43,33 @@ def test_preserve_keeps_order_rows_and_span(before: Trace, rate: float, seed: in
     assert (after.output_tokens == after.prompt_tokens * 2).all()  # rows stay whole
     original = old[after.prompt_tokens - 1]
     assert (new >= original).all()
-    assert (new - original <= 1.0).all()
+    assert (new - original <= 1.0 + 1e-9).all()
     if rate >= 1:
         assert new[0] == old[0]
         assert set(old) <= set(new)
-    assert len(new) == 0 or new[-1] <= old[-1] + 1e-9  # never beyond the trace's end
-    assert not after.provenance.synthetic
+    # the dataset's requests alone, or else said to be synthetic
+    assert after.provenance.synthetic == (copies.max() > 1)
+
+
+def test_copies_of_tied_requests_spread_until_the_next_other_time() -> None:
+    before = trace([0.0, 0.0, 0.0, 4.0, 4.0, 6.0, 7.0, 7.0])
+    config = ScaleConfig(to_rate_per_s=None, rate=100, how="preserve", max_jitter_s=3.0)
+    after = scaled(before, config, 0)
+    times = after.arrivals()
+    own, counts = np.unique(before.arrivals(), return_counts=True)
+    for time_s, count in zip(own, counts, strict=True):
+        assert (times == time_s).sum() == count  # the originals; no copy joins them
+    counts = np.histogram(times, [0, 3, 4, 6, 7, 9])[0]
+    assert counts.tolist() == [300, 0, 200, 100, 200]
+    # rows of the last time have the median of the gaps 4, 2 and 1
+    assert 8.9 < times[-1] < 9
+
+
+@pytest.mark.parametrize("arrival_s", [[5.0], [5.0, 5.0]])
+def test_copies_of_requests_of_one_time_spread_over_the_jitter(arrival_s: list[float]) -> None:
+    times = scaled(trace(arrival_s), preserve(50), 0).arrivals()
+    assert (times == 5).sum() == len(arrival_s)
+    assert 5.9 < times.max() < 6
 
 
 @given(before=traces, rate=st.floats(0.05, 20))
@@ -82,12 +103,22 @@ def test_the_pattern_per_minute_stays(make: Make, rate: float) -> None:
     assert after[before == 0].max(initial=0) <= 1  # silences stay, but for a copy's jitter
 
 
-def test_copies_do_not_arrive_in_batches(make: Make) -> None:
-    once = make("azure_conv")
-    twice = make("azure_conv", "workload.scale.rate=2")
+BURSTGPT = (
+    "burstgpt",
+    "workload.dataset.file=dense_120",  # about 30 requests in each whole second
+    "workload.num_requests=null",
+    "workload.scale.to_rate_per_s=null",
+)
+
+
+@pytest.mark.parametrize("workload", [("azure_conv",), BURSTGPT])
+def test_copies_do_not_arrive_in_batches(make: Make, workload: tuple[str, ...]) -> None:
+    once = make(*workload)
+    twice = make(*workload, "workload.scale.rate=2")
     assert len(twice) == 2 * len(once)
     ties = (np.diff(once.arrival_s) == 0).sum()
-    assert (np.diff(twice.arrival_s) == 0).sum() <= 3 * ties + 2
+    assert (np.diff(twice.arrival_s) == 0).sum() == ties  # the dataset's own
+    assert twice.provenance.synthetic
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 3.0])
@@ -99,4 +130,11 @@ def test_a_burst_on_a_trace_changes_only_its_window(factor: float) -> None:
     new = np.histogram(after.arrivals(), [0, 200, 500, 1000])[0]
     assert new[1] == pytest.approx(factor * old[1], rel=0.06)
     assert (new[[0, 2]] == old[[0, 2]]).all()
-    assert after.provenance.synthetic
+    added, dropped = max(new[1] - old[1], 0), max(old[1] - new[1], 0)
+    assert after.provenance.synthetic == (added > 0)
+    (step,) = after.provenance.steps
+    assert step.startswith(f"burst, rate x{factor:g} in seconds [200, 500): ")
+    said = f"{added} of {len(after)} requests are copies, up to 1 s later"
+    assert step.endswith(
+        said if added else f"{dropped} of {len(before)} requests left out at random"
+    )

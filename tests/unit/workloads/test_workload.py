@@ -133,10 +133,9 @@ def test_stretching_to_a_rate_keeps_the_pattern_of_what_is_replayed(make: Make) 
 @pytest.mark.parametrize(
     ("overrides", "label"),
     [
-        (["workload.scale.rate=0.5"], "thinned to x0.5: requests kept at random"),
         (
-            ["workload.scale.rate=2"],
-            "upscaled x2: requests repeated, copies up to 1 s later",
+            ["workload.scale.rate=0.5"],
+            "thinned to x0.5: 9759 of 19366 requests left out at random",
         ),
         (
             ["workload.scale={rate: 10, how: stretch}"],
@@ -152,6 +151,27 @@ def test_reshaping_is_labelled_and_is_not_synthetic(
     about = make("azure_conv", *overrides).provenance
     assert about.steps == [label]
     assert not about.synthetic
+
+
+@pytest.mark.parametrize(
+    ("override", "label"),
+    [
+        (
+            "workload.scale.rate=2",
+            "upscaled to x2: 19366 of 38732 requests are copies, up to 1 s later",
+        ),
+        (
+            "workload.arrivals.burst={factor: 3, start_s: 60, duration_s: 9}",
+            "burst, rate x3 in seconds [60, 69): 100 of 19466 requests are copies, up to 1 s later",
+        ),
+    ],
+)
+def test_requests_that_the_dataset_does_not_have_are_labelled_and_synthetic(
+    make: Make, override: str, label: str
+) -> None:
+    about = make("azure_conv", override).provenance
+    assert about.steps == [label]
+    assert about.synthetic
 
 
 def test_drawn_arrivals_take_the_traces_rate_times_the_scale(make: Make) -> None:

@@ -1,0 +1,107 @@
+"""From a composed configuration to an experiment whose every part has been built and checked.
+
+No file is written and no device touched: whatever a user can get wrong is found here, and told
+in one sentence.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from harness.client import Client
+from harness.cluster import ModelSpec
+from harness.config import build, typed
+from harness.engine_api import Engine
+from harness.errors import UsageError
+from harness.fit import fit_context, models_of_schedule
+from harness.hardware import Hardware
+from harness.manifest import hash_of
+from harness.options import known_keys, plain
+from harness.schedule import Schedule
+from harness.slo import Slo
+from harness.tracking import Tracker
+
+GROUPS = ("system", "workload", "model", "hardware", "engine", "slo", "tracking", "data", "client")
+# Keys that say how a run is shown or where its data lies, not what is run.
+PRESENTATION = ("tracking", "progress", "again", "data", "figure", "runs_dir")
+
+
+@dataclass(kw_only=True, slots=True)
+class Options:
+    """The keys of conf/config.yaml that belong to no group."""
+
+    seed: int
+    fit_context: str
+    figure: str  # module.function that draws a finished run's figure, given its folder
+    progress: bool
+    again: bool
+    runs_dir: str
+
+
+KEYS = (*GROUPS, *(field.name for field in fields(Options)))
+
+
+@dataclass(slots=True)
+class Prepared:
+    config: dict[str, Any]  # resolved, as plain data
+    system: DictConfig  # built later, when there is a cluster
+    options: Options
+    schedule: Schedule
+    models: dict[str, ModelSpec]
+    hardware: Hardware
+    engine: Engine
+    slo: Slo
+    tracker: Tracker
+    client: Client.Config
+    draw: Callable[[Path], Path]
+
+    def digest(self) -> str:
+        """Of what is run: equal for two commands that run the same on the same schedule."""
+        what = {key: value for key, value in self.config.items() if key not in PRESENTATION}
+        limits = {"ttft_s": self.slo.ttft_s, "tbt_s": self.slo.tbt_s}
+        return hash_of(what | {"schedule": self.schedule.sha256(), "limits": limits})
+
+
+def prepare(config: DictConfig) -> Prepared:
+    """Raises UsageError for everything that can be found wrong without a device."""
+    known_keys(config, KEYS)
+    scalars = OmegaConf.create({field.name: config[field.name] for field in fields(Options)})
+    options = typed(scalars, Options, "config")
+    hardware = typed(config.hardware, Hardware, "hardware")
+    spec = typed(config.model, ModelSpec, "model")
+    data = build(config.data, "data")
+    schedule = build(config.workload, "workload", data=data, seed=options.seed).schedule()
+    models = models_of_schedule(schedule, spec)
+    return Prepared(
+        config=plain(config),
+        system=config.system,
+        options=options,
+        schedule=fit_context(schedule, models, options.fit_context),
+        models=models,
+        hardware=hardware,
+        engine=build(config.engine, "engine"),
+        slo=build(config.slo, "slo"),
+        tracker=build(config.tracking, "tracking", announce=announce),
+        client=typed(config.client, Client.Config, "client"),
+        draw=figure(options.figure),
+    )
+
+
+def figure(name: str) -> Callable[[Path], Path]:
+    module, _, function = name.rpartition(".")
+    try:
+        found: Callable[[Path], Path] = getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"figure={name} names no function: {error}") from error
+    return found
+
+
+def announce(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,146 @@
+"""Serves a prepared experiment and writes what came of it, to the end or to an abort.
+
+Which world it is was decided by the engine that the configuration names; nothing here asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+
+from harness.client import Client
+from harness.clock import Loop
+from harness.cluster import Cluster
+from harness.config import build
+from harness.engine_api import Experiment
+from harness.errors import RunError, UsageError
+from harness.gpu_monitor import GpuMonitor
+from harness.manifest import ended
+from harness.metrics import summarise
+from harness.prepare import Prepared, announce
+from harness.progress import ProgressBar
+from harness.record import Recorder
+from harness.request import Request
+from harness.run_folder import RunFolder
+from harness.system import System
+from harness.tables import events_table, requests_table
+
+
+def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> None:
+    """Leaves requests, events, manifest and summary in `folder`. Whatever ends the run before
+    leaves the manifest with the reason and what was recorded, and no summary."""
+    recorder = Recorder(parts.schedule.requests())
+    gpus = GpuMonitor()
+    started_s = time.monotonic()
+
+    def settled(status: Any, reason: str = "") -> dict[str, Any]:
+        return ended(
+            manifest, status, reason=reason, resolved=parts.engine.resolved(),
+            gpu=gpus.summary(), at=datetime.now(UTC),
+        )  # fmt: skip
+
+    try:
+        with gpus:
+            _serve(parts, folder, recorder)
+        _write_records(folder, recorder, gpus)
+    except UsageError:
+        raise  # a wrong command after all: nothing of it is kept
+    except BaseException as error:
+        _write_abort(folder, recorder, gpus, settled("aborted", f"{type(error).__name__}: {error}"))
+        raise
+    folder.write_manifest(settled("complete"))
+    folder.write_summary(
+        summarise(
+            requests_table(recorder),
+            parts.slo,
+            num_devices=parts.hardware.num_devices,
+            wall_s=time.monotonic() - started_s,
+        )
+    )
+
+
+def _serve(parts: Prepared, folder: RunFolder, recorder: Recorder) -> None:
+    loop = parts.engine.make_loop()
+    experiment = Experiment(
+        loop=loop,
+        recorder=recorder,
+        models=parts.models,
+        hardware=parts.hardware,
+        run_dir=folder.path,
+        seed=parts.options.seed,
+        scheduler={k: v for k, v in parts.config["system"].items() if k != "_target_"},
+        announce=announce,
+    )
+    with parts.engine.start(experiment) as cluster:
+        _check_capacity(parts, cluster)
+        system = _system(parts, loop, cluster)
+        client = Client(parts.client, loop=loop, recorder=recorder, system=system)
+        requests = [record.request for record in recorder.records.values()]
+        console = Console(stderr=True, quiet=not parts.options.progress)
+        with ProgressBar(len(requests), console) as bar:
+            loop.run(_play(loop, recorder, system, client, requests, bar))
+
+
+def _system(parts: Prepared, loop: Loop, cluster: Cluster) -> System:
+    try:
+        system: System = build(parts.system, "system", loop=loop, cluster=cluster)
+    except UsageError:
+        raise
+    except ValueError as error:  # what a system says of a cluster that it cannot run on
+        raise UsageError(str(error)) from error
+    return system
+
+
+async def _play(
+    loop: Loop,
+    recorder: Recorder,
+    system: System,
+    client: Client,
+    requests: Sequence[Request],
+    bar: ProgressBar,
+) -> None:
+    # A bounded number of updates, also of a simulated month.
+    interval_s = max(0.25, requests[-1].arrival_s / 2000)
+
+    async def show_progress() -> None:
+        while True:
+            bar.update(recorder, loop.now)
+            await loop.sleep(interval_s)
+
+    loop.spawn(system.serve(), name="system")
+    loop.spawn(show_progress(), name="progress")
+    await client.play(requests)
+
+
+def _write_records(folder: RunFolder, recorder: Recorder, gpus: GpuMonitor) -> None:
+    folder.write_requests(requests_table(recorder))
+    folder.write_events(events_table(recorder))
+    folder.write_gpu(gpus.rows)
+
+
+def _write_abort(
+    folder: RunFolder, recorder: Recorder, gpus: GpuMonitor, manifest: Mapping[str, Any]
+) -> None:
+    """The manifest first: on a full disk it is the least that must be told."""
+    try:
+        folder.write_manifest(manifest)
+        _write_records(folder, recorder, gpus)
+    except RunError as error:
+        announce(f"the aborted run's records are incomplete: {error}")
+
+
+def _check_capacity(parts: Prepared, cluster: Cluster) -> None:
+    """Raises UsageError where a request is larger than an instance's whole KV pool."""
+    longest = int((parts.schedule.prompt_tokens + parts.schedule.output_tokens).max())
+    for instance in cluster.instances:
+        room = instance.kv.num_blocks * instance.kv.block_tokens
+        if longest > room:
+            raise UsageError(
+                f"the longest request needs KV for {longest} tokens, but {instance.name} has "
+                f"room for {room}; raise engine.num_kv_blocks, or lower model.max_position (longer "
+                "prompts are then cut) or workload.lengths.max_prompt_tokens"
+            )
