@@ -113,7 +113,7 @@ def table(run_dirs: Sequence[Path]) -> Table:
 def _cells(
     values: Sequence[float | None], show: Callable[[float], str], compares: Sequence[bool]
 ) -> list[str]:
-    first = values[0]
+    first = values[0] if sum(compares) > 1 else None  # not to itself alone
     cells = []
     for value, comparable in zip(values, compares, strict=True):
         ratio = f" (x{value / first:.2f})" if comparable and value is not None and first else ""

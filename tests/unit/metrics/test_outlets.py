@@ -115,6 +115,8 @@ def test_compare_gives_no_ratio_across_what_does_not_compare(
     assert all(ratio for ratio, of_slo in zip(like, slo_rows, strict=True) if of_slo)
     kept = [slo_alone and not of_slo for of_slo in slo_rows]
     assert unlike == [ratio and keep for ratio, keep in zip(like, kept, strict=True)]
+    pair = compare.table([paths[0], paths[2]])
+    assert any("(x" in cell for cell in pair.columns[1].cells) == slo_alone
     headers = [str(column.header) for column in table.columns[1:]]
     assert ("huge" in headers[2], "coins" in headers[2]) == (("choices" in values),) * 2
     assert ("tiny" in headers[0], "dice" in headers[0]) == (("choices" in values),) * 2
