@@ -131,7 +131,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     mount = tmp_path / "small"
     mount.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(mount)],
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(mount)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if made.returncode:
@@ -151,7 +151,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(full_disk: Path) -> None:
     assert "Traceback" not in done.stderr
     assert not list(full_disk.rglob("*.partial*"))
     assert not (run_dir / "summary.json").exists()
-    assert json.loads((run_dir / "manifest.json").read_text())["status"] != "complete"
+    assert json.loads((run_dir / "manifest.json").read_text())["status"] == "aborted"
     for path in run_dir.glob("*.parquet"):
         pq.read_table(path)
     for path in run_dir.glob("*.json"):
