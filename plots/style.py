@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Literal
 
 import matplotlib
@@ -26,6 +27,7 @@ from harness.run_folder import FinishedRun
 PALETTE = sns.color_palette("colorblind")
 MAX_POINTS = 2000  # of a CDF or scatter: more cannot be told apart on paper
 DPI = 160
+FOOTER_CHARACTERS = 130  # of a line below a figure 9 inches wide
 
 
 def figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -89,7 +91,8 @@ def stamp(made: Figure, runs: Sequence[FinishedRun], *notes: str) -> None:
     invalid = [run.path.name for run in runs if run.summary["verdict"]["status"] != "VALID"]
     if invalid:
         lines.append(f"INVALID: {', '.join(invalid)}")
-    lines += [error for run in runs if (error := simulator_error(run.manifest))]
+    errors = dict.fromkeys(simulator_error(run.manifest) for run in runs)
+    lines += [line for error in errors for line in wrap(error, FOOTER_CHARACTERS)]
     lines += notes
     made.supxlabel("\n".join(dict.fromkeys(lines)), fontsize=7, color="0.35")
 
