@@ -93,6 +93,7 @@ def torch_engine(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]
                     max_num_seqs=MAX_NUM_SEQS,
                     max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
                     enable_chunked_prefill=True,
+                    scheduler_reserve_full_isl=True,
                 )
                 system = VllmSystem(config, loop=loop, cluster=cluster)
 
@@ -125,6 +126,7 @@ def in_process(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
         max_num_seqs=MAX_NUM_SEQS,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
         enable_chunked_prefill=True,
+        scheduler_reserve_full_isl=True,
     )
 
     def serve() -> tuple[float, Tokens]:
