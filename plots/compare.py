@@ -13,6 +13,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from harness.errors import UsageError
 from harness.metrics import over_time
 from harness.report import COLUMNS, LATENCIES, number, seconds, seeds
 from harness.run_folder import FinishedRun
@@ -22,6 +23,8 @@ from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp
 
 def draw(run_dirs: Sequence[Path], out: Path) -> Path:
     """Writes the figure to `out`. The runs need not share a schedule, world or SLO."""
+    if len(run_dirs) > len(PALETTE):
+        raise UsageError(f"{len(run_dirs)} runs: a figure tells at most {len(PALETTE)} apart")
     runs = [FinishedRun.load(path) for path in run_dirs]
     made, (ttft, tbt, means, tokens) = figure(2, 2, width=9, height=6)
     ttft.set_title("TTFT")
