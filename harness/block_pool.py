@@ -21,8 +21,12 @@ class BlockPool:
             )
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
-        self.free_blocks = num_blocks
         self.held: dict[int, int] = {}  # request_id -> blocks
+        self._free = num_blocks
+
+    @property
+    def free_blocks(self) -> int:
+        return self._free
 
     @property
     def used_blocks(self) -> int:
@@ -38,7 +42,7 @@ class BlockPool:
             return True
         if more > self.free_blocks:
             return False
-        self.free_blocks -= more
+        self._take(request.request_id, more)
         self.held[request.request_id] = self.held.get(request.request_id, 0) + more
         return True
 
@@ -47,11 +51,17 @@ class BlockPool:
         less = self.held.get(request.request_id, 0) - self.blocks_for(tokens)
         if less > 0:
             self.held[request.request_id] -= less
-            self.free_blocks += less
+            self._give_back(request.request_id, less)
 
     def release(self, request: Request) -> None:
         """Gives back everything that `request` holds."""
-        self.free_blocks += self.held.pop(request.request_id, 0)
+        self._give_back(request.request_id, self.held.pop(request.request_id, 0))
+
+    def _take(self, request_id: int, num_blocks: int) -> None:
+        self._free -= num_blocks
+
+    def _give_back(self, request_id: int, num_blocks: int) -> None:
+        self._free += num_blocks
 
     def growth_steps(self, decodes: Sequence[Request], limit: int) -> int:
         """How many decode iterations, at most `limit`, the pool can hold.

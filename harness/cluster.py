@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from harness.block_pool import BlockPool
 from harness.clock import Event
-from harness.errors import UsageError
-from harness.hardware import Hardware
 from harness.request import Batch, Request
+
+if TYPE_CHECKING:
+    from harness.pool.instance import PooledInstance
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 COUNTS = (
@@ -143,28 +144,31 @@ class Endpoint(Protocol):
         ...
 
 
+class Profile(Protocol):
+    """What was measured of the models on this hardware before the run, for a system's estimates
+    (Aegaeon A.2: "profiled data"). Seconds."""
+
+    pcie_bytes_per_s: float  # from host memory to one device
+
+    def prefill_s(self, model: ModelSpec, prompt_tokens: int) -> float:
+        """One prompt, by itself."""
+        ...
+
+    def decode_step_s(self, model: ModelSpec, num_requests: int, context_tokens: int) -> float:
+        """One iteration of `num_requests` that attend to `context_tokens` in all."""
+        ...
+
+
 @dataclass(slots=True)
 class Cluster:
-    """What a system has to work with. At most one of `instances` and `endpoints` has members."""
+    """What a system has to work with: what it asked for (`harness.placement`), brought up.
+
+    At most one of `instances`, `pool` and `endpoints` has members.
+    """
 
     models: Mapping[str, ModelSpec]  # by the name that requests carry
     instances: Sequence[Instance]
+    pool: Sequence[PooledInstance]
     endpoints: Sequence[Endpoint]
+    profile: Profile
     answer: Callable[[Request], None]  # the whole answer now, from no device: the null system's
-
-
-def models_of_instances(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[ModelSpec]:
-    """The model of each instance that `hardware` has room for: instance i serves model i mod m.
-
-    Raises UsageError where there are fewer instances than models.
-    """
-    specs = list(models.values())
-    num_instances = hardware.num_devices // max(spec.tp for spec in specs)
-    if num_instances < len(specs):
-        raise UsageError(
-            f"{len(specs)} models need at least {len(specs)} instances of "
-            f"{max(spec.tp for spec in specs)} devices, but hardware={hardware.name} has "
-            f"{hardware.num_devices} devices; raise hardware.num_devices, or set "
-            "workload.models.kind=single to send all requests to one model"
-        )
-    return [specs[i % len(specs)] for i in range(num_instances)]

@@ -21,18 +21,30 @@ def build(node: DictConfig, where: str, **runtime: Any) -> Any:
 
     Interpolations in `node` are resolved; the node itself is not changed.
     """
+    cls = class_of(node, where)
+    return cls(settings(node, cls, where), **runtime)
+
+
+def class_of(node: DictConfig, where: str) -> Any:
+    """The class that `node._target_` names."""
     if "_target_" not in node:
         raise UsageError(f"{where} has no _target_: it names no class to build")
     try:
-        cls = get_class(node["_target_"])
+        return get_class(node["_target_"])
     except Exception as error:
         target = node["_target_"]
         raise UsageError(f"{where}._target_={target} cannot be imported: {error}") from error
+
+
+def settings(node: DictConfig, cls: Any, where: str) -> Any:
+    """The `Config` of `cls`, filled from `node`."""
     if missing := sorted(OmegaConf.missing_keys(node)):
         key = f"{where}.{missing[0].removeprefix(where + '.')}"
         raise UsageError(f"{key} has no default: give {key}=...")
-    values = {key: value for key, value in node.items() if key != "_target_"}
-    return cls(typed(OmegaConf.create(values), cls.Config, where), **runtime)
+    values = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(values, dict)
+    del values["_target_"]
+    return typed(OmegaConf.create(values), cls.Config, where)
 
 
 def typed(node: DictConfig, schema: type, where: str) -> Any:

@@ -6,13 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.clock import Loop
 from harness.cluster import Cluster, Endpoint, Instance, ModelSpec
 from harness.hardware import Hardware
+from harness.placement import Placement
 from harness.record import Chunk, Recorder
 from harness.request import Request
+from harness.sim.profile import HardwareProfile
+
+if TYPE_CHECKING:
+    from harness.pool.instance import PooledInstance
 
 
 @dataclass(slots=True)
@@ -23,15 +28,21 @@ class Experiment:
     recorder: Recorder
     models: Mapping[str, ModelSpec]  # by the name that requests carry
     hardware: Hardware
+    placements: Sequence[Placement]  # the instances that the system asks for
     run_dir: Path  # exists; logs go here
     seed: int
     scheduler: Mapping[str, Any]  # the system's values, for servers that schedule by themselves
     announce: Callable[[str], None]  # tells the user one line of start-up progress
 
     def cluster(
-        self, *, instances: Sequence[Instance] = (), endpoints: Sequence[Endpoint] = ()
+        self,
+        *,
+        instances: Sequence[Instance] = (),
+        pool: Sequence[PooledInstance] = (),
+        endpoints: Sequence[Endpoint] = (),
     ) -> Cluster:
-        return Cluster(self.models, instances, endpoints, self._answer)
+        profile = HardwareProfile(self.hardware)
+        return Cluster(self.models, instances, pool, endpoints, profile, self._answer)
 
     def _answer(self, request: Request) -> None:
         """All of `request`'s tokens, in one chunk, now."""

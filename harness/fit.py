@@ -6,7 +6,7 @@ the workload, so it is labelled, and can be refused instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,9 +18,20 @@ from harness.schedule import Schedule
 FIT_CONTEXT = ("truncate", "refuse")
 
 
-def models_of_schedule(schedule: Schedule, spec: ModelSpec) -> dict[str, ModelSpec]:
-    """The model behind each name in the schedule, in order of first appearance."""
-    return dict.fromkeys(schedule.model, spec)
+def models_of_schedule(
+    schedule: Schedule, specs: Mapping[str, ModelSpec], cycle: Sequence[str]
+) -> dict[str, ModelSpec]:
+    """The model behind each name in the schedule, in order of first appearance: `specs` by the
+    names in `cycle`, over and over. Two names with one architecture are two models, with weights
+    of their own; a cycle of one spec is one model under many names."""
+    names = list(dict.fromkeys(schedule.model))
+    if len(cycle) == 1:
+        return dict.fromkeys(names, specs[cycle[0]])
+    return {
+        name: replace(spec, seed=spec.seed + index)
+        for index, name in enumerate(names)
+        for spec in [specs[cycle[index % len(cycle)]]]
+    }
 
 
 def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context: str) -> Schedule:

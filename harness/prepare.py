@@ -28,7 +28,18 @@ from harness.schedule import Schedule
 from harness.slo import Slo
 from harness.tracking import Tracker
 
-GROUPS = ("system", "workload", "model", "hardware", "engine", "slo", "tracking", "data", "client")
+GROUPS = (
+    "system",
+    "workload",
+    "model",
+    "market",
+    "hardware",
+    "engine",
+    "slo",
+    "tracking",
+    "data",
+    "client",
+)
 # Keys that say how a run is shown or where its data lies, not what is run.
 PRESENTATION = ("tracking", "progress", "again", "data", "figure", "runs_dir")
 
@@ -75,10 +86,10 @@ def prepare(config: DictConfig) -> Prepared:
     scalars = OmegaConf.create({field.name: config[field.name] for field in fields(Options)})
     options = typed(scalars, Options, "config")
     hardware = typed(config.hardware, Hardware, "hardware")
-    spec = typed(config.model, ModelSpec, "model")
     data = build(config.data, "data")
     schedule = build(config.workload, "workload", data=data, seed=options.seed).schedule()
-    models = models_of_schedule(schedule, spec)
+    specs, cycle = market(config)
+    models = models_of_schedule(schedule, specs, cycle)
     return Prepared(
         config=plain(config),
         system=config.system,
@@ -92,6 +103,22 @@ def prepare(config: DictConfig) -> Prepared:
         client=typed(config.client, Client.Config, "client"),
         draw=figure(options.figure),
     )
+
+
+def market(config: DictConfig) -> tuple[dict[str, ModelSpec], list[str]]:
+    """The models on offer by their names in the market, and the order in which they are taken."""
+    typed(config.model, ModelSpec, "model")  # wrong even where the market does not use it
+    specs = {
+        str(name): typed(node, ModelSpec, f"market.specs.{name}")
+        for name, node in config.market.specs.items()
+    }
+    cycle = [str(name) for name in config.market.cycle]
+    for name in cycle:
+        if name not in specs:
+            raise UsageError(
+                f"market.cycle names {name}, which market.specs has not: {', '.join(specs)}"
+            )
+    return specs, cycle
 
 
 def figure(name: str) -> Callable[[Path], Path]:

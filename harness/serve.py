@@ -6,6 +6,7 @@ Which world it is was decided by the engine that the configuration names; nothin
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -15,17 +16,19 @@ from rich.console import Console
 from harness.client import Client
 from harness.clock import Loop
 from harness.cluster import Cluster
-from harness.config import build
+from harness.config import build, class_of, settings
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.gpu_monitor import GpuMonitor
 from harness.manifest import ended
 from harness.metrics import summarise
+from harness.placement import Demand, Placement
 from harness.prepare import Prepared, announce
 from harness.progress import ProgressBar
 from harness.record import Recorder
 from harness.request import Request
 from harness.run_folder import RunFolder
+from harness.schedule import Schedule
 from harness.system import System
 from harness.tables import events_table, requests_table
 
@@ -70,6 +73,7 @@ def _serve(parts: Prepared, folder: RunFolder, recorder: Recorder) -> None:
         recorder=recorder,
         models=parts.models,
         hardware=parts.hardware,
+        placements=_placements(parts),
         run_dir=folder.path,
         seed=parts.options.seed,
         scheduler={k: v for k, v in parts.config["system"].items() if k != "_target_"},
@@ -83,6 +87,18 @@ def _serve(parts: Prepared, folder: RunFolder, recorder: Recorder) -> None:
         console = Console(stderr=True, quiet=not parts.options.progress)
         with ProgressBar(len(requests), console) as bar:
             loop.run(_play(loop, recorder, system, client, requests, bar))
+
+
+def _placements(parts: Prepared) -> Sequence[Placement]:
+    """What the system asks for, before there is anything."""
+    cls: Any = class_of(parts.system, "system")
+    config = settings(parts.system, cls, "system")
+    return list(cls.place(config, parts.models, parts.hardware, _demand(parts.schedule)))
+
+
+def _demand(schedule: Schedule) -> Demand:
+    duration_s = max(schedule.duration_s, 1.0)
+    return Demand({name: n / duration_s for name, n in Counter(schedule.model).items()})
 
 
 def _system(parts: Prepared, loop: Loop, cluster: Cluster) -> System:
@@ -136,11 +152,13 @@ def _write_abort(
 def _check_capacity(parts: Prepared, cluster: Cluster) -> None:
     """Raises UsageError where a request is larger than an instance's whole KV pool."""
     longest = int((parts.schedule.prompt_tokens + parts.schedule.output_tokens).max())
-    for instance in cluster.instances:
-        room = instance.kv.num_blocks * instance.kv.block_tokens
+    pools = [(instance.name, instance.kv) for instance in cluster.instances]
+    pools += [(i.name, i.kv(model)) for i in cluster.pool for model in i.models]
+    for name, kv in pools:
+        room = kv.num_blocks * kv.block_tokens
         if longest > room:
             raise UsageError(
-                f"the longest request needs KV for {longest} tokens, but {instance.name} has "
+                f"the longest request needs KV for {longest} tokens, but {name} has "
                 f"room for {room}; raise engine.num_kv_blocks, or lower model.max_position (longer "
                 "prompts are then cut) or workload.lengths.max_prompt_tokens"
             )

@@ -31,6 +31,14 @@ class SlabAllocator:
         self._used: dict[int, KvShape] = {}  # offset of a block in use -> its shape
         self._peak_slabs = 0
 
+    def capacity_blocks(self, shape: KvShape) -> int:
+        """How many blocks of `shape` there would be if every slab were its own."""
+        return self.num_slabs * self._blocks_per_slab(shape)
+
+    def shapes(self) -> list[KvShape]:
+        """Every shape that has had a slab."""
+        return list(self._pools)
+
     def room(self, shape: KvShape) -> int:
         """How many more blocks of `shape` can be had now."""
         pool = self._pools.get(shape)

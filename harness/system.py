@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from harness.clock import Loop
-from harness.cluster import Cluster
+from harness.cluster import Cluster, ModelSpec
+from harness.hardware import Hardware
+from harness.placement import Demand, Placement
 from harness.request import Request
 
 
 class System(Protocol):
     """Built as `System(config, loop=..., cluster=...)`; raises ValueError where the cluster
     cannot run it, with what it needs and what there is."""
+
+    @staticmethod
+    def place(
+        config: Any, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+    ) -> Sequence[Placement]:
+        """The instances that it wants, given its Config; asked before the engine starts. Raises
+        UsageError where the hardware cannot hold the models."""
+        ...
 
     def submit(self, request: Request) -> None:
         """Takes an arriving request; returns at once."""
@@ -22,4 +33,4 @@ class System(Protocol):
         ...
 
 
-__all__ = ["Cluster", "Loop", "Request", "System"]
+__all__ = ["Cluster", "Demand", "Loop", "Placement", "Request", "System"]

@@ -31,6 +31,7 @@ from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.files import write_text
 from harness.hardware import Hardware, pair_key
+from harness.placement import dedicated
 from harness.record import Recorder
 from harness.request import Batch, Request
 
@@ -100,7 +101,8 @@ def run_engine(
     with tempfile.TemporaryDirectory() as run_dir:
         experiment = Experiment(
             loop=loop, recorder=recorder, models={NAME: spec}, hardware=hardware,
-            run_dir=Path(run_dir), seed=0, scheduler={}, announce=lambda line: None,
+            run_dir=Path(run_dir), seed=0, placements=dedicated({NAME: spec}, hardware),
+            scheduler={}, announce=lambda line: None,
         )  # fmt: skip
         with engine.start(experiment) as cluster:
             bench = _Bench(cluster.instances[0], recorder)

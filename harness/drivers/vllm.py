@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from harness.clock import Loop, WallLoop
-from harness.cluster import Cluster, ModelSpec, models_of_instances
+from harness.cluster import Cluster, ModelSpec
 from harness.drivers import vllm_command
 from harness.drivers.body import completion_body, prebuilt
 from harness.drivers.fleet import OPENER, Member, Plan, running, watch
@@ -27,6 +27,7 @@ from harness.drivers.limits import require_positive
 from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.files import write_text
+from harness.placement import resident_models
 from harness.prompts import FIRST_ID
 from harness.request import Request
 
@@ -71,7 +72,7 @@ class VllmEngine:
         loop = experiment.loop
         assert isinstance(loop, WallLoop)
         names = list(experiment.models)
-        specs = models_of_instances(experiment.models, experiment.hardware)
+        specs = resident_models(experiment.placements)
         served = [names[i % len(names)] for i in range(len(specs))]
         plans = self._plans(experiment, specs, served)
         with running(plans, self._config.start_timeout_s, experiment.announce) as members:

@@ -12,7 +12,7 @@ from typing import Any
 from harness import gpu_monitor
 from harness.block_pool import BlockPool
 from harness.clock import WallLoop
-from harness.cluster import Cluster, ModelSpec, models_of_instances
+from harness.cluster import Cluster, ModelSpec
 from harness.engine.hf_config import check_config
 from harness.engine.instance import TorchInstance
 from harness.engine.tokens import TokenBook
@@ -21,6 +21,7 @@ from harness.engine.worker_process import WorkerProcess
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.hardware import Hardware
+from harness.placement import resident_models
 
 DEVICES = ("auto", "cpu", "cuda")
 AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads", "start_timeout_s")
@@ -154,4 +155,4 @@ def placed_models(experiment: Experiment) -> list[ModelSpec]:
             )
         if spec.path is not None:
             check_config(spec, Path(spec.path))
-    return models_of_instances(experiment.models, experiment.hardware)
+    return resident_models(experiment.placements)

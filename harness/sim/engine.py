@@ -9,11 +9,12 @@ from typing import Any
 
 from harness.block_pool import BlockPool
 from harness.clock import Loop, VirtualLoop
-from harness.cluster import Cluster, ModelSpec, models_of_instances
+from harness.cluster import Cluster, ModelSpec
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.fidelity.published import published_error
 from harness.hardware import Hardware
+from harness.placement import resident_models
 from harness.sim.cost import CostModel
 from harness.sim.instance import SimInstance
 
@@ -54,7 +55,7 @@ class SimEngine:
         instances = []
         blocks: dict[str, int] = {}
         sources: dict[str, str] = {}
-        for i, model in enumerate(models_of_instances(experiment.models, hardware)):
+        for i, model in enumerate(resident_models(experiment.placements)):
             blocks[model.name] = self._kv_blocks(model, hardware)
             cost = CostModel(model, hardware, launch=self._config.launch_overhead)
             sources[model.name] = cost.source

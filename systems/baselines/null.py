@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.clock import Event, Loop
-from harness.cluster import Cluster
+from harness.cluster import Cluster, ModelSpec
+from harness.hardware import Hardware
+from harness.placement import Demand, Placement
 from harness.request import Request
 
 
@@ -13,6 +16,12 @@ class NullSystem:
     @dataclass(kw_only=True, slots=True)
     class Config:
         pass
+
+    @staticmethod
+    def place(
+        config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+    ) -> list[Placement]:
+        return []
 
     def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
         del config  # has no fields

@@ -9,13 +9,15 @@ With engine=vllm the servers schedule by themselves and only the dispatch below 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from harness.block_pool import BlockPool
 from harness.clock import Event, Loop
-from harness.cluster import Cluster, Instance
+from harness.cluster import Cluster, Instance, ModelSpec
+from harness.hardware import Hardware
+from harness.placement import Demand, Placement, dedicated
 from harness.request import Batch, Request
 
 
@@ -154,6 +156,12 @@ class VllmSystem:
         max_num_batched_tokens: int
         enable_chunked_prefill: bool
         scheduler_reserve_full_isl: bool
+
+    @staticmethod
+    def place(
+        config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+    ) -> list[Placement]:
+        return dedicated(models, hardware)
 
     def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
         limits = Limits(

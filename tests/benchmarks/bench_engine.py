@@ -29,6 +29,7 @@ from omegaconf import OmegaConf
 
 from harness.cluster import ModelSpec
 from harness.config import typed
+from harness.placement import dedicated
 from harness.prompts import prompt_ids
 from harness.request import Request
 from tests.running import hardware_profile, model_spec
@@ -81,7 +82,8 @@ def torch_engine(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]
     with tempfile.TemporaryDirectory() as run_dir:
         experiment = Experiment(
             loop=loop, recorder=recorder, models={"default": spec}, hardware=hardware,
-            run_dir=Path(run_dir), seed=SEED, scheduler={}, announce=lambda line: None,
+            run_dir=Path(run_dir), seed=SEED, placements=dedicated({"default": spec}, hardware),
+            scheduler={}, announce=lambda line: None,
         )  # fmt: skip
         with engine.start(experiment) as cluster:
 

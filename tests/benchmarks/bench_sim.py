@@ -31,6 +31,7 @@ from harness.record import Recorder
 from harness.request import Request
 from harness.sim.cost import CostModel
 from harness.sim.instance import SimInstance
+from harness.sim.profile import HardwareProfile
 from systems.baselines.vllm import VllmSystem
 from tests.running import composed, hardware_profile, model_spec
 from tests.unit.sim_oracle import PerTokenInstance
@@ -51,7 +52,7 @@ def requests(num_requests: int, num_instances: int) -> list[Request]:
     )  # fmt: skip
     data = build(config.data, "data")
     schedule = build(config.workload, "workload", data=data, seed=0).schedule()
-    models = models_of_schedule(schedule, model_spec("llama2-7b"))
+    models = models_of_schedule(schedule, {"model": model_spec("llama2-7b")}, ["model"])
     return fit_context(schedule, models, "truncate").requests()
 
 
@@ -60,13 +61,15 @@ def simulate(num_requests: int, num_instances: int, kind: type[SimInstance]) -> 
     todo = requests(num_requests, num_instances)
     model, cost = model_spec("llama2-7b"), None
     loop, recorder = VirtualLoop(), Recorder(todo)
-    cost = CostModel(model, hardware_profile("a100x1"))
+    hardware = hardware_profile("a100x1")
+    cost = CostModel(model, hardware)
     instances = [
         kind(f"sim-{i}", model, BlockPool(KV_BLOCKS, 16), cost, loop, recorder)
         for i in range(num_instances)
     ]
     limits = {k: v for k, v in composed("+system=vllm").system.items() if k != "_target_"}
-    cluster = Cluster({"default": model}, instances, (), lambda request: None)
+    profile = HardwareProfile(hardware)
+    cluster = Cluster({"default": model}, instances, (), (), profile, lambda request: None)
     system = VllmSystem(VllmSystem.Config(**limits), loop=loop, cluster=cluster)
     client = Client(Client.Config(drain_s=1e9), loop=loop, recorder=recorder, system=system)
 

@@ -16,6 +16,7 @@ from harness.clock import Event, Loop
 from harness.cluster import Instance
 from harness.config import build
 from harness.engine_api import Experiment
+from harness.placement import dedicated
 from harness.record import Recorder
 from harness.request import Batch, Request
 from tests.running import hardware_profile, model_spec
@@ -40,6 +41,7 @@ class Bench:
             hardware=hardware_profile("local"),
             run_dir=run_dir,
             seed=0,
+            placements=dedicated({"default": model_spec("tiny-llama")}, hardware_profile("local")),
             scheduler={},
             announce=lambda line: None,
         )

@@ -23,6 +23,7 @@ from harness.engine.engine import TorchEngine
 from harness.engine.instance import TorchInstance
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
+from harness.placement import dedicated
 from harness.record import Recorder
 from harness.request import Batch, Request
 from tests.running import hardware_profile, model_spec
@@ -78,6 +79,7 @@ def started(
         hardware=hardware,
         run_dir=run_dir,
         seed=0,
+        placements=dedicated({"default": model}, hardware),
         scheduler={},
         announce=lambda line: None,
     )

@@ -21,6 +21,7 @@ from harness.drivers.vllm import VllmEngine
 from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.hardware import Hardware
+from harness.placement import dedicated
 from harness.record import Recorder, TokenRecord
 from harness.request import Request
 from tests.unit.drivers.specs import HARDWARE, TINY
@@ -56,13 +57,15 @@ def engine() -> VllmEngine:
 def experiment(run_dir: Path, requests: Sequence[Request], num_devices: int) -> Experiment:
     names = Hardware.__dataclass_fields__
     fields: dict[str, Any] = {name: getattr(HARDWARE, name) for name in names}
+    hardware = Hardware(**fields | {"num_devices": num_devices})
     return Experiment(
         loop=WallLoop(),
         recorder=Recorder(requests),
         models={"default": TINY},
-        hardware=Hardware(**fields | {"num_devices": num_devices}),
+        hardware=hardware,
         run_dir=run_dir,
         seed=0,
+        placements=dedicated({"default": TINY}, hardware),
         scheduler=SCHEDULER,
         announce=print,
     )

@@ -4,7 +4,10 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SYSTEMS_MAY = {"clock", "cluster", "request", "system", "block_pool"}
+SYSTEMS_MAY = {
+    "block_pool", "clock", "cluster", "errors", "hardware", "placement", "pool", "request",
+    "system",
+}  # fmt: skip
 ONLY_IN = {
     "torch": ("harness/engine/",),
     "vllm": ("harness/drivers/", "tests/"),

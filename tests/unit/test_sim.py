@@ -13,6 +13,7 @@ from harness.record import Recorder
 from harness.request import Request
 from harness.sim.cost import CostModel, steps_time_s, steps_to_reach
 from harness.sim.instance import SimInstance
+from harness.sim.profile import HardwareProfile
 from systems.baselines.vllm import VllmSystem
 from tests.running import hardware_profile, model_spec
 from tests.unit.sim_oracle import PerTokenInstance
@@ -60,7 +61,8 @@ def play(
         kind(f"sim-{i}", MODEL, BlockPool(num_blocks, 16), CostModel(MODEL, A100), loop, recorder)
         for i in range(2)
     ]
-    cluster = Cluster({"m": MODEL}, instances, (), lambda request: None)
+    profile = HardwareProfile(A100)
+    cluster = Cluster({"m": MODEL}, instances, (), (), profile, lambda request: None)
     config = VllmSystem.Config(
         max_num_seqs=seats,
         max_num_batched_tokens=256,

@@ -18,6 +18,7 @@ from harness.record import Recorder
 from harness.request import Request
 from harness.sim.cost import CostModel
 from harness.sim.instance import SimInstance
+from harness.sim.profile import HardwareProfile
 from harness.tables import requests_table
 from harness.token_log import TokenLog
 from systems.baselines.vllm import VllmSystem
@@ -50,7 +51,8 @@ def serve(requests: list[Request], seats: int, num_instances: int = 1) -> Record
         enable_chunked_prefill=True,
         scheduler_reserve_full_isl=True,
     )
-    cluster = Cluster({"m": MODEL}, instances, (), lambda request: None)
+    profile = HardwareProfile(A100)
+    cluster = Cluster({"m": MODEL}, instances, (), (), profile, lambda request: None)
     system = VllmSystem(config, loop=loop, cluster=cluster)
     client = Client(Client.Config(drain_s=1e9), loop=loop, recorder=recorder, system=system)
 

@@ -96,6 +96,7 @@ def experiment_for(
         hardware=HARDWARE,
         run_dir=tmp_path,
         seed=0,
+        placements=[],
         scheduler={},
         announce=(said if said is not None else []).append,
     )

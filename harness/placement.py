@@ -1,0 +1,93 @@
+"""What a system asks of an engine before it starts: which instances there are to be, and where.
+
+A system's `place` is a pure function of its configuration, the models and the hardware; the
+engine brings up what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.cluster import ModelSpec
+from harness.errors import UsageError
+from harness.hardware import Hardware
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Placement:
+    """One instance. With a `model` it serves that one for good (`Cluster.instances`), without
+    one it is pooled: models take turns on it (`Cluster.pool`)."""
+
+    devices: range  # of one node
+    model: ModelSpec | None
+    compute_share: float = 1.0  # of each device's multiprocessors
+    memory_share: float = 1.0  # of each device's memory
+
+
+@dataclass(slots=True, frozen=True)
+class Demand:
+    """What is known of a workload before it arrives: each model's mean requests per second."""
+
+    rates_per_s: Mapping[str, float]  # by the name that requests carry
+
+
+def dedicated(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[Placement]:
+    """A model on each instance that `hardware` has room for: instance i serves model i mod m.
+
+    Raises UsageError where there are fewer instances than models.
+    """
+    specs = list(models.values())
+    width = max(spec.tp for spec in specs)
+    num_instances = hardware.num_devices // width
+    if num_instances < len(specs):
+        raise UsageError(
+            f"{len(specs)} models need at least {len(specs)} instances of "
+            f"{width} devices, but hardware={hardware.name} has "
+            f"{hardware.num_devices} devices; raise hardware.num_devices, or set "
+            "workload.models.kind=single to send all requests to one model"
+        )
+    return [
+        Placement(devices=range(i * width, (i + 1) * width), model=specs[i % len(specs)])
+        for i in range(num_instances)
+    ]
+
+
+def pooled(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[Placement]:
+    """As many pooled instances as `hardware` has room for, each wide enough for any model."""
+    width = tensor_parallel(models)
+    if width > hardware.devices_per_node:
+        raise UsageError(
+            f"model.tp={width} is wider than a node of hardware={hardware.name}, which has "
+            f"{hardware.devices_per_node} devices"
+        )
+    per_node = hardware.devices_per_node // width
+    return [
+        Placement(devices=range(first, first + width), model=None)
+        for node in range(hardware.num_nodes)
+        for k in range(per_node)
+        if (first := node * hardware.devices_per_node + k * width) + width <= hardware.num_devices
+    ]
+
+
+def tensor_parallel(models: Mapping[str, ModelSpec]) -> int:
+    """The models' common tp; UsageError where they differ: a pool is for one parallelism
+    configuration (Aegaeon §7.5)."""
+    widths = sorted({spec.tp for spec in models.values()})
+    if len(widths) > 1:
+        raise UsageError(
+            f"models of tp {', '.join(map(str, widths))} cannot share one pool: give every model "
+            "the same tp, or run a pool for each"
+        )
+    return widths[0]
+
+
+def resident_models(placements: Sequence[Placement]) -> list[ModelSpec]:
+    """The model of each placement, for engines that know no pooled instances."""
+    specs = [placement.model for placement in placements if placement.model is not None]
+    if len(specs) < len(placements):
+        raise UsageError(
+            "this system shares instances between models, which this engine cannot do: choose "
+            "engine=torch or engine=sim"
+        )
+    return specs

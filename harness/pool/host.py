@@ -1,0 +1,90 @@
+"""A node's DRAM as its devices share it: the model cache and the unified CPU KV cache.
+
+Aegaeon §5.2: raw weights of whole models, least recently used first out, and KV blocks of every
+shape in slabs. §5.3: blocks that a transfer still reads are in the move list and not given out.
+Pure bookkeeping: no byte lies here; worlds attach memory to the offsets.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from harness.clock import Event, Loop
+from harness.location import Location, dram, ssd
+from harness.memory import KvShape, OutOfMemory
+from harness.slab import SlabAllocator
+
+
+@dataclass(slots=True)
+class SwappedKv:
+    """A request's KV in a host cache. `ready` is set once its last byte has arrived (rule ②)."""
+
+    host: Host
+    offsets: list[int]
+    ready: Event
+
+
+class ModelCache:
+    """Which models' weights are in the node's DRAM; the least recently used make room."""
+
+    def __init__(self, node: int, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self._node = node
+        self._models: OrderedDict[str, int] = OrderedDict()  # name -> bytes
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._models
+
+    def fetch(self, model: str, num_bytes: int) -> Location:
+        """Where `model` is read from now; afterwards it is cached, if it fits at all."""
+        if model in self._models:
+            self._models.move_to_end(model)
+            return dram(self._node)
+        if num_bytes <= self.capacity_bytes:
+            while sum(self._models.values()) + num_bytes > self.capacity_bytes:
+                self._models.popitem(last=False)
+            self._models[model] = num_bytes
+        return ssd(self._node)
+
+
+class Host:
+    def __init__(
+        self, node: int, *, kv_bytes: int, slab_bytes: int, model_cache_bytes: int, loop: Loop
+    ) -> None:
+        self.node = node
+        self.models = ModelCache(node, model_cache_bytes)
+        self.slabs = SlabAllocator(kv_bytes, slab_bytes)
+        self.move_list: dict[Event, list[int]] = {}  # transfer under way -> the blocks it reads
+        self._loop = loop
+        self._freed = Event(loop)
+
+    async def reserve(self, shape: KvShape, num_blocks: int) -> list[int]:
+        """Offsets of free blocks, none of which a transfer touches (rule ③); waits for room.
+
+        Raises OutOfMemory where the cache could not hold them even if it were empty.
+        """
+        if num_blocks > self.slabs.capacity_blocks(shape):
+            raise OutOfMemory(
+                f"the KV cache in the memory of node {self.node} holds "
+                f"{self.slabs.capacity_blocks(shape)} blocks of {shape.block_bytes} bytes, and a "
+                f"request needs {num_blocks}: raise engine.pool.host_kv_bytes"
+            )
+        while self.slabs.room(shape) < num_blocks:
+            self._freed.clear()
+            await self._loop.wait(self._freed)
+        return self.slabs.alloc(shape, num_blocks)
+
+    def release_after(self, transfer: Event, offsets: list[int]) -> None:
+        """The blocks belong to nobody, but `transfer` still reads them."""
+        self.move_list[transfer] = offsets
+
+    def reclaim(self, transfer: Event) -> None:
+        """`transfer` is over: what it read can be given out."""
+        self.slabs.free(self.move_list.pop(transfer))
+        self._freed.set()
+
+    def discard(self, offsets: list[int]) -> None:
+        """Gives back blocks that no transfer touches."""
+        self.slabs.free(offsets)
+        self._freed.set()

@@ -1,0 +1,213 @@
+"""A pooled instance: one device (or tensor-parallel group) that models take turns on.
+
+The primitive steps of Aegaeon §5 that a system puts in sequence: engine restarts, garbage
+collection, loads, prefetches, and KV moving between the device and its node's host cache under
+the rules of §5.3. The same bookkeeping in every world, over a `Device` that moves the bytes:
+
+  ① a batch runs only with all of its requests' KV on the device;
+  ② KV is read from where it was copied to only once that copy is complete;
+  ③ blocks are given out only once no transfer touches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from harness.clock import Event, Loop
+from harness.cluster import Instance, ModelSpec
+from harness.memory import KvShape
+from harness.pool.blocks import SlabPool, device_shape, host_shape
+from harness.pool.device import Device, KvCopy
+from harness.pool.host import Host, SwappedKv
+from harness.pool.plan import MemoryPlan
+from harness.pool.weights import WeightsBuffer
+from harness.record import Recorder
+from harness.request import Batch, Request
+from harness.slab import SlabAllocator
+
+
+class PooledInstance:
+    """Models are named as requests name them. `swapped` is shared by all instances of the pool:
+    request_id -> where its KV is while it is on no device."""
+
+    def __init__(
+        self,
+        device: Device,
+        host: Host,
+        models: Mapping[str, ModelSpec],
+        plan: MemoryPlan,
+        swapped: dict[int, SwappedKv],
+        *,
+        slab_bytes: int,
+        block_tokens: int,
+        loop: Loop,
+        recorder: Recorder,
+    ) -> None:
+        self.name, self.node = device.name, device.node
+        self.models = models
+        self.host = host
+        self._device, self._swapped = device, swapped
+        self._block_tokens = block_tokens
+        self._loop, self._recorder = loop, recorder
+        self._weights = WeightsBuffer(device, host, models, plan.weights_bytes, loop, recorder)
+        self._slabs = SlabAllocator(plan.kv_bytes, slab_bytes)
+        self._pools: dict[KvShape, SlabPool] = {}
+        self._executors: dict[str, Instance] = {}
+        self._arriving: dict[int, Event] = {}  # request_id -> its swap-in under way
+        self._last_ran: str | None = None
+        self._idle_since_s = 0.0
+
+    @property
+    def model(self) -> str | None:
+        """Whose weights are in place; None: nobody's."""
+        return self._weights.running
+
+    @property
+    def prefetched(self) -> str | None:
+        """Whose weights lie complete behind the running model's."""
+        return self._weights.prefetched
+
+    @property
+    def prefetching(self) -> str | None:
+        """Whose weights lie or are on their way behind the running model's."""
+        return self._weights.next
+
+    def kv(self, model: str) -> SlabPool:
+        """The KV blocks of `model`'s shape on this device; other shapes compete for the room."""
+        shape = device_shape(self.models[model], self._block_tokens)
+        if shape not in self._pools:
+            self._pools[shape] = SlabPool(self._slabs, shape)
+        return self._pools[shape]
+
+    def holds(self, request: Request) -> bool:
+        """Whether all of the request's KV is on this device, ready to be read."""
+        here = request.request_id in self.kv(request.model).held
+        return here and request.request_id not in self._arriving
+
+    async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
+        """As `Instance.execute`, for requests of the model in place, whose blocks come from
+        `kv(model)`."""
+        model = batch.requests[0].model
+        assert model == self.model, f"{self.name} runs {self.model}, not {model}"
+        for request in batch.requests:  # rule ①
+            assert request.model == model, request
+            assert request.request_id not in self._arriving, request
+        if model != self._last_ran:
+            self._recorder.event(
+                "switch", self.name, self._idle_since_s, self._loop.now,
+                model=model, before=self._last_ran,
+            )  # fmt: skip
+            self._last_ran = model
+        if model not in self._executors:
+            self._executors[model] = self._device.executor(model, self.kv(model))
+        start_s = self._loop.now
+        steps = await self._executors[model].execute(batch, until=until, stop=stop)
+        self._recorder.event(
+            "run", self.name, start_s, self._loop.now, model=model,
+            phase="prefill" if batch.chunks else "decode",
+            requests=[request.request_id for request in batch.requests],
+        )  # fmt: skip
+        return steps
+
+    def begin_switch(self) -> None:
+        """Marks the beginning of the scaling whose latency the next `execute` ends (Fig. 15)."""
+        self._idle_since_s = self._loop.now
+
+    async def restart(self) -> None:
+        """A new inference engine (Fig. 7, T0). The KV of every request must have been saved."""
+        assert not any(pool.held for pool in self._pools.values()), "a restart would lose KV"
+        start_s = self._loop.now
+        await self._device.restart()
+        self._weights.clear()
+        self._executors.clear()
+        self._recorder.event("restart", self.name, start_s, self._loop.now)
+
+    async def collect_garbage(self) -> None:
+        """What a tensor library's allocator needs between two models (§5.2)."""
+        start_s = self._loop.now
+        await self._device.collect_garbage()
+        self._recorder.event("collect", self.name, start_s, self._loop.now)
+
+    async def load(self, model: str, *, staged: bool = True) -> None:
+        """Replaces the weights in place by those of `model`."""
+        await self._weights.load(model, staged=staged)
+
+    def can_prefetch(self, model: str) -> bool:
+        return self._weights.can_prefetch(model)
+
+    def prefetch(self, model: str) -> None:
+        """Begins to load `model` beside the running one; needs `can_prefetch(model)`."""
+        self._weights.prefetch(model)
+
+    async def adopt(self) -> None:
+        """Puts the model that is `prefetching` in place, waiting for the rest of it."""
+        await self._weights.adopt()
+
+    def swap_out(self, request: Request) -> Event:
+        """Begins to move the request's KV to the node's host cache; set once it is there.
+
+        From now on the request is not on this device, and any instance may `swap_in` it.
+        """
+        ready = Event(self._loop)
+        offsets = self.kv(request.model).detach(request)
+        assert offsets, f"request {request.request_id} has no KV on {self.name}"
+        self._swapped[request.request_id] = swapped = SwappedKv(self.host, [], ready)
+        self._loop.spawn(self._copy_out(request, offsets, swapped), name=f"{self.name}: swap out")
+        return ready
+
+    async def _copy_out(self, request: Request, offsets: list[int], swapped: SwappedKv) -> None:
+        start_s = self._loop.now
+        shape = host_shape(self.models[request.model], self._block_tokens)
+        swapped.offsets = await self.host.reserve(shape, len(offsets))
+        begun_s = self._loop.now
+        await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
+        self._slabs.free(offsets)
+        swapped.ready.set()
+        self._log_swap("swap_out", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
+
+    def swap_in(self, request: Request) -> Event | None:
+        """Begins to bring the request's KV to this device; set once it is there. None, and
+        nothing begins: there is no room for it and its next token."""
+        pool = self.kv(request.model)
+        if not pool.grow(request, request.computed_tokens + 1):
+            return None
+        swapped = self._swapped.pop(request.request_id)
+        arrived = self._arriving[request.request_id] = Event(self._loop)
+        self._loop.spawn(self._copy_in(request, swapped, arrived), name=f"{self.name}: swap in")
+        return arrived
+
+    async def _copy_in(self, request: Request, swapped: SwappedKv, arrived: Event) -> None:
+        start_s = self._loop.now
+        await self._loop.wait(swapped.ready)  # rule ②
+        begun_s = self._loop.now
+        swapped.host.release_after(arrived, swapped.offsets)
+        offsets = self.kv(request.model).offsets[request.request_id][: len(swapped.offsets)]
+        await self._device.copy_in(
+            KvCopy(request.model, swapped.host.node, offsets, swapped.offsets)
+        )
+        del self._arriving[request.request_id]
+        arrived.set()
+        swapped.host.reclaim(arrived)  # rule ③
+        shape = host_shape(self.models[request.model], self._block_tokens)
+        self._log_swap("swap_in", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
+
+    def evict(self, request: Request) -> None:
+        """Gives up the request's KV, wherever it is: nothing of it is computed any more."""
+        self.kv(request.model).release(request)
+        request.computed_tokens = 0
+        self._recorder.preempted(request, self.name, self._loop.now)
+
+    def fragmentation(self) -> dict[KvShape | None, float]:
+        """Of this node's host cache, by shape and (None) overall (§7.3)."""
+        shapes: Sequence[KvShape | None] = [None, *self.host.slabs.shapes()]
+        return {shape: self.host.slabs.fragmentation(shape) for shape in shapes}
+
+    def _log_swap(
+        self, kind: str, request: Request, since: tuple[float, float], num_bytes: int
+    ) -> None:
+        """`since`: when it was asked for, and when its bytes began to move."""
+        self._recorder.event(
+            kind, self.name, since[1], self._loop.now, request_id=request.request_id,
+            model=request.model, waited_s=since[1] - since[0], bytes=num_bytes,
+        )  # fmt: skip
