@@ -1,0 +1,203 @@
+"""Batched decoding-phase scheduling: Algorithm 2 (§4.3), a weighted round-robin over batches.
+
+Each instance has a rotating work list of batches, one model each. A round gives every batch of
+the list a turn of q_i seconds (eq. 2 and 3). Knows nothing of prefills.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from harness.block_pool import BlockPool
+from harness.clock import Loop
+from harness.pool.instance import PooledInstance
+from harness.request import Batch, Request
+from systems.aegaeon.estimate import Estimator
+from systems.aegaeon.quota import quotas
+from systems.aegaeon.scaling import Scaler
+
+
+@dataclass(slots=True, eq=False)
+class DecodeBatch:
+    model: str
+    requests: list[Request]  # oldest first
+
+    @property
+    def context_tokens(self) -> int:
+        return sum(request.known_tokens for request in self.requests)
+
+
+@dataclass(slots=True)
+class Turn:
+    batch: DecodeBatch
+    left_s: float  # of its quota, which decoding uses up once all of the batch decodes
+
+
+@dataclass(kw_only=True, slots=True)
+class RoundLimits:
+    tbt_s: float  # d
+    max_quota_s: float  # Q_MAX
+    min_alpha: float
+    lookahead_tokens: int  # that each request of a batch is to have room for
+
+
+def fits(batch: DecodeBatch, request: Request, kv: BlockPool, lookahead_tokens: int) -> bool:
+    """Line 2: whether the KV of the whole batch, grown a little, fits on the GPU if alone."""
+    grown = [*batch.requests, request]
+    blocks = sum(kv.blocks_for(r.known_tokens + lookahead_tokens) for r in grown)
+    return blocks <= kv.num_blocks
+
+
+def grouped(batches: Sequence[DecodeBatch]) -> list[DecodeBatch]:
+    """Line 6: batches of one model side by side, models by their first batch in the list."""
+    models = list(dict.fromkeys(batch.model for batch in batches))
+    return sorted(batches, key=lambda batch: models.index(batch.model))
+
+
+def by_model_order(batches: Sequence[DecodeBatch], models: Sequence[str]) -> list[DecodeBatch]:
+    """As `grouped`, the models in one order for good: the artifact's."""
+    return sorted(batches, key=lambda batch: models.index(batch.model))
+
+
+def round_quotas(
+    batches: Sequence[DecodeBatch], estimator: Estimator, limits: RoundLimits
+) -> list[float]:
+    """Line 7. c adds up over models, not batches: batches of one model switch nothing."""
+    step_s = [estimator.decode_s(b.model, len(b.requests), b.context_tokens) for b in batches]
+    switching_s = sum(estimator.switch_s(model) for model in {b.model for b in batches})
+    found = quotas(
+        step_s,
+        switching_s=switching_s,
+        tbt_s=limits.tbt_s,
+        max_quota_s=limits.max_quota_s,
+        min_alpha=limits.min_alpha,
+    )
+    return found.turns_s
+
+
+class Decoder:
+    """The work list of one instance and its execution.
+
+    reorder: line 6. done: takes each request that has finished.
+    """
+
+    def __init__(
+        self,
+        scaler: Scaler,
+        loop: Loop,
+        limits: RoundLimits,
+        estimator: Estimator,
+        *,
+        reorder: Callable[[Sequence[DecodeBatch]], list[DecodeBatch]],
+        done: Callable[[Request], None],
+    ) -> None:
+        self.scaler = scaler
+        self.instance: PooledInstance = scaler.instance
+        self.work_list: list[DecodeBatch] = []  # rotating: the batch whose turn ends goes last
+        self._round: deque[Turn] = deque()  # the running turn, then those to come
+        self._loop, self._limits, self._estimator = loop, limits, estimator
+        self._reorder, self._done = reorder, done
+
+    def joinable(self, request: Request, but: DecodeBatch | None = None) -> DecodeBatch | None:
+        """The first batch of the request's model that has room for it, `but` aside."""
+        kv = self.instance.kv(request.model)
+        for batch in self.work_list:
+            if (
+                batch is not but
+                and batch.model == request.model
+                and fits(batch, request, kv, self._limits.lookahead_tokens)
+            ):
+                return batch
+        return None
+
+    def add(self, request: Request, batch: DecodeBatch | None) -> None:
+        """To `batch`, at once if it is its turn, or to a new one at the end of the work list."""
+        its_turn = batch is not None and bool(self._round) and self._round[0].batch is batch
+        if its_turn or len(self.work_list) <= 1:  # else a running turn has nothing to learn
+            self.scaler.wake.set()
+        if batch is None:
+            self.work_list.append(DecodeBatch(request.model, [request]))
+        else:
+            batch.requests.append(request)
+
+    async def step(self) -> bool:
+        """Goes on with the running turn. False: not yet, `wake` will tell."""
+        turn = self._turn()
+        batch, scaler = turn.batch, self.scaler
+        in_place = scaler.turn_to(batch.model, keep=batch.requests)
+        overflow = scaler.bring_in(batch.requests)
+        if overflow is not None:
+            self._split(batch, overflow)
+        if in_place:
+            scaler.prefetch(self._upcoming())
+        ready = self._grown(batch, scaler.ready(batch.requests)) if in_place else []
+        if not ready:
+            return False
+        whole = len(ready) == len(batch.requests)
+        alone = len(self.work_list) == 1  # no round to share: until something arrives
+        begun_s = self._loop.now
+        await self.instance.execute(
+            Batch(decodes=ready), until=inf if alone else begun_s + turn.left_s, stop=scaler.wake
+        )
+        if whole:
+            turn.left_s -= self._loop.now - begun_s
+        self._drop_finished(batch)
+        return True
+
+    def _drop_finished(self, batch: DecodeBatch) -> None:
+        finished = [request for request in batch.requests if request.finished]
+        if finished:
+            batch.requests = [request for request in batch.requests if not request.finished]
+        if not batch.requests:
+            self.work_list.remove(batch)
+        for request in finished:
+            self._done(request)
+
+    def _turn(self) -> Turn:
+        """The turn to go on with: the running one, the round's next, or a new round's first."""
+        while self._round:
+            turn = self._round[0]
+            if turn.batch.requests and turn.left_s > 0:
+                return turn
+            self._round.popleft()
+            if turn.batch.requests:
+                self.work_list.remove(turn.batch)
+                self.work_list.append(turn.batch)
+        self.work_list = self._reorder(self.work_list)
+        turns_s = round_quotas(self.work_list, self._estimator, self._limits)
+        self._round.extend(map(Turn, self.work_list, turns_s))
+        return self._round[0]
+
+    def _upcoming(self) -> list[str]:
+        """The models of the turns to come, this round's and then the next one's."""
+        rest = [turn.batch.model for turn in self._round]
+        return rest + [batch.model for batch in self.work_list]
+
+    def _grown(self, batch: DecodeBatch, ready: list[Request]) -> list[Request]:
+        """Those of `ready` that have room for one more token. Where some have none and none is
+        coming, the newest one makes room: it goes on in another batch of the model."""
+        kv = self.instance.kv(batch.model)
+        grown = [r for r in ready if kv.grow(r, r.computed_tokens + 1)]
+        if len(grown) == len(ready) or self.scaler.room_is_coming():
+            return grown
+        newest = ready[-1]
+        self.scaler.save(newest)
+        self.scaler.room_is_coming()
+        self._split(batch, newest)
+        return [r for r in grown if r is not newest]
+
+    def _split(self, batch: DecodeBatch, request: Request) -> None:
+        """`batch` has outgrown the GPU: `request` joins another of the same model, or makes one,
+        "if a single batch requires more KV cache space than is available"."""
+        assert len(batch.requests) > 1, f"request {request.request_id} alone does not fit"
+        batch.requests.remove(request)
+        self.add(request, self.joinable(request, but=batch))
+
+    async def serve(self) -> None:
+        while True:
+            self.scaler.wake.clear()
+            if not self.work_list or not await self.step():
+                await self._loop.wait(self.scaler.wake)

@@ -1,0 +1,138 @@
+"""Latency estimates of appendix A.2: equations 4, 5 and 6.
+
+C1 to C5 come from least squares over profiled times, model by model (the equations leave the
+number of layers to them), so the estimates are as wrong as the paper's form is. What a step
+really takes is never asked for while serving.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from harness.cluster import ModelSpec, Profile
+
+# The cells of the authors' published profiles; prompts come one at a time (§4.2).
+LENGTHS_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+FLASH_BLOCK = 128  # b of eq. 5: query rows of a FlashAttention tile; C2 absorbs any other value
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True, frozen=True)
+class PrefillFit:
+    """Eq. 5 for a batch of one."""
+
+    constants: Floats  # C1, C2, C3
+    r_squared: float
+
+    def __call__(self, spec: ModelSpec, prompt_tokens: int) -> float:
+        return float(prefill_terms(spec, prompt_tokens) @ self.constants)
+
+
+@dataclass(slots=True, frozen=True)
+class DecodeFit:
+    """Eq. 6, its C4 and C5 fitted at each profiled batch size and interpolated between them:
+    "constants derived from profiling and interpolation". One pair for all batch sizes would
+    explain little, since nothing else in eq. 6 depends on the batch size."""
+
+    constants: Floats  # one row of C4, C5 for each of BATCH_SIZES
+    r_squared: float
+
+    def __call__(self, spec: ModelSpec, batch_size: int, context_tokens: int) -> float:
+        above = min(max(bisect_right(BATCH_SIZES, batch_size), 1), len(BATCH_SIZES) - 1)
+        low, high = BATCH_SIZES[above - 1], BATCH_SIZES[above]
+        share = min((batch_size - low) / (high - low), 1.0)
+        constants = (1 - share) * self.constants[above - 1] + share * self.constants[above]
+        return float(decode_terms(spec, context_tokens) @ constants)
+
+
+class Estimator:
+    """`switch_factor`: β of eq. 4."""
+
+    def __init__(
+        self, profile: Profile, models: Mapping[str, ModelSpec], switch_factor: float
+    ) -> None:
+        kinds = {kind(spec): spec for spec in models.values()}
+        prefill = {key: fit_prefill(profile, spec) for key, spec in kinds.items()}
+        decode = {key: fit_decode(profile, spec) for key, spec in kinds.items()}
+        self.prefill_fits = {name: prefill[kind(spec)] for name, spec in models.items()}
+        self.decode_fits = {name: decode[kind(spec)] for name, spec in models.items()}
+        self._models = models
+        self._switch_s = {
+            name: spec.weight_bytes / spec.tp / profile.pcie_bytes_per_s * switch_factor
+            for name, spec in models.items()
+        }
+
+    def switch_s(self, model: str) -> float:
+        """Eq. 4: weights over bandwidth times β. The devices of a group load side by side."""
+        return self._switch_s[model]
+
+    def prefill_s(self, model: str, prompt_tokens: int) -> float:
+        return self.prefill_fits[model](self._models[model], prompt_tokens)
+
+    def decode_s(self, model: str, batch_size: int, context_tokens: int) -> float:
+        """One step of a batch whose contexts add up to `context_tokens`."""
+        return self.decode_fits[model](self._models[model], batch_size, context_tokens)
+
+
+def kind(spec: ModelSpec) -> tuple[str, int]:
+    """Models of one architecture are profiled once."""
+    return spec.name, spec.tp
+
+
+def prefill_terms(spec: ModelSpec, tokens: int) -> Floats:
+    """What C1, C2 and C3 multiply in eq. 5, with t = l and t2 = l² for one prompt of l tokens."""
+    h, m = spec.hidden_size, spec.intermediate_size
+    products = 4.0 * tokens * h * h + 2.0 * tokens * h * m
+    return np.array([products, 3.0 * h * tokens * tokens / FLASH_BLOCK, 1.0])
+
+
+def decode_terms(spec: ModelSpec, context_tokens: int) -> Floats:
+    """What C4 and C5 multiply in eq. 6."""
+    h, m = spec.hidden_size, spec.intermediate_size
+    return np.array([4.0 * h * h + 2.0 * h * m, 3.0 * h * context_tokens])
+
+
+def fit_prefill(profile: Profile, spec: ModelSpec) -> PrefillFit:
+    lengths = lengths_of(spec)
+    terms = np.array([prefill_terms(spec, n) for n in lengths])
+    times_s = np.array([profile.prefill_s(spec, n) for n in lengths])
+    constants = least_squares(terms, times_s)
+    return PrefillFit(constants, r_squared(times_s, terms @ constants))
+
+
+def fit_decode(profile: Profile, spec: ModelSpec) -> DecodeFit:
+    lengths = lengths_of(spec)
+    constants, measured, fitted = [], [], []
+    for size in BATCH_SIZES:
+        terms = np.array([decode_terms(spec, size * n) for n in lengths])
+        times_s = np.array([profile.decode_step_s(spec, size, size * n) for n in lengths])
+        constants.append(least_squares(terms, times_s))
+        measured.append(times_s)
+        fitted.append(terms @ constants[-1])
+    score = r_squared(np.concatenate(measured), np.concatenate(fitted))
+    return DecodeFit(np.array(constants), score)
+
+
+def lengths_of(spec: ModelSpec) -> Sequence[int]:
+    return [n for n in LENGTHS_TOKENS if n < spec.max_position]
+
+
+def least_squares(terms: Floats, times_s: Floats) -> Floats:
+    """Constants of at least 0: a longer job is never estimated as shorter."""
+    scale = terms.max(axis=0)  # the terms differ by ten orders of magnitude
+    constants, _ = nnls(terms / scale, times_s)
+    return np.asarray(constants / scale)
+
+
+def r_squared(measured: Floats, fitted: Floats) -> float:
+    residual = measured - fitted
+    deviation = measured - measured.mean()
+    return 1 - float(residual @ residual) / float(deviation @ deviation)

@@ -1,0 +1,47 @@
+"""Which instances prefill and which decode (§4.1, §7.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.pool.instance import PooledInstance
+
+PREFILL_SHARE = 6 / 16  # §7.2: six of 16 GPUs
+
+
+def partitions(
+    pool: Sequence[PooledInstance], num_prefill: int | None
+) -> tuple[list[PooledInstance], list[PooledInstance]]:
+    """Prefill and decode instances, each spread over the nodes as evenly as they go."""
+    if len(pool) < 2:
+        raise ValueError(
+            "system aegaeon needs two pooled instances or more, one to prefill and one to decode, "
+            f"and there are {len(pool)}: raise hardware.num_devices, or choose engine=torch or "
+            "engine=sim if this engine has none"
+        )
+    if num_prefill is None:
+        num_prefill = min(max(round(len(pool) * PREFILL_SHARE), 1), len(pool) - 1)
+    if not 1 <= num_prefill < len(pool):
+        raise ValueError(
+            f"system.num_prefill={num_prefill} leaves no partition of {len(pool)} instances: it "
+            f"must be from 1 to {len(pool) - 1}"
+        )
+    place_in_node: dict[str, int] = {}
+    for node in {instance.node for instance in pool}:
+        members = [instance.name for instance in pool if instance.node == node]
+        place_in_node |= {name: index for index, name in enumerate(members)}
+    spread = sorted(pool, key=lambda instance: place_in_node[instance.name])
+    return spread[:num_prefill], spread[num_prefill:]
+
+
+def check_nodes(
+    nodes: Sequence[int], prefill: Sequence[PooledInstance], decode: Sequence[PooledInstance]
+) -> None:
+    """Raises ValueError unless every node has both phases, as models pinned to nodes need it."""
+    for node in nodes:
+        for phase, instances in (("prefills", prefill), ("decodes", decode)):
+            if all(instance.node != node for instance in instances):
+                raise ValueError(
+                    f"system.variant=artifact pins models to nodes, and no instance of node {node} "
+                    f"{phase}: change system.num_prefill, or use system.variant=paper"
+                )

@@ -1,0 +1,128 @@
+"""Grouped prefill-phase scheduling: Algorithm 1 (§4.2).
+
+The decisions are pure functions over job queues; `Prefiller` runs one instance's queue. Knows
+nothing of decoding: a request whose first token is out is handed on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from harness.clock import Loop
+from harness.pool.instance import PooledInstance
+from harness.request import Batch, Request
+from systems.aegaeon.estimate import Estimator
+from systems.aegaeon.scaling import Scaler
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Prefill jobs of one model. `size` counts those that were ever in it: "executing a request
+    does not decrease g.size", so a group takes MAX_GPSIZE in all and FCFS holds beyond it."""
+
+    model: str
+    pending: deque[Request] = field(default_factory=deque)  # the front one may be running
+    size: int = 0
+
+    def add(self, request: Request) -> None:
+        self.pending.append(request)
+        self.size += 1
+
+
+JobQueue = deque[Group]
+
+
+def joinable(
+    queues: Sequence[JobQueue], model: str, max_size: int, *, accumulated: bool
+) -> tuple[int, Group] | None:
+    """Lines 4 to 8: the first group of `model` with room, instance by instance, and whose it is.
+
+    accumulated: its size is `Group.size`, as the paper says; else what is left of it.
+    """
+    for index, queue in enumerate(queues):
+        for group in queue:
+            size = group.size if accumulated else len(group.pending)
+            if group.model == model and size < max_size:
+                return index, group
+    return None
+
+
+def least(loads: Sequence[float]) -> int:
+    """Lines 10 to 12: the first of the least loaded."""
+    return min(range(len(loads)), key=lambda index: loads[index])
+
+
+def pending_time_s(queue: JobQueue, running: str | None, estimator: Estimator) -> float:
+    """Line 9: to finish all pending groups, "including execution and auto-scaling time".
+
+    running: the instance's model, which its next group need not switch to.
+    """
+    total_s, model = 0.0, running
+    for group in queue:
+        if group.model != model:
+            total_s += estimator.switch_s(group.model)
+        model = group.model
+        total_s += sum(estimator.prefill_s(model, r.known_tokens) for r in group.pending)
+    return total_s
+
+
+class Prefiller:
+    """The job queue of one instance, and its execution from the front, one request a batch.
+
+    hand_on: takes each request whose prefill is done, finished or not.
+    """
+
+    def __init__(
+        self, scaler: Scaler, loop: Loop, hand_on: Callable[[Prefiller, Request], None]
+    ) -> None:
+        self.scaler = scaler
+        self.instance: PooledInstance = scaler.instance
+        self.queue: JobQueue = deque()
+        self._loop, self._hand_on = loop, hand_on
+
+    def add(self, request: Request, group: Group | None) -> None:
+        """To `group`, or (line 13) to a new one at the end of the queue."""
+        if group is None:
+            group = Group(request.model)
+            self.queue.append(group)
+        group.add(request)
+        self._prefetch()
+        self.scaler.wake.set()
+
+    async def step(self) -> bool:
+        """Line 15: prefills one request of the front group. False: not yet, `wake` will tell."""
+        group = self.queue[0]
+        request = group.pending[0]
+        if not self.scaler.turn_to(group.model, keep=self.scaler.residents(group.model)):
+            return False
+        self._prefetch()
+        if not self._make_room(request):
+            return False
+        tokens = request.known_tokens - request.computed_tokens
+        await self.instance.execute(Batch(chunks=[(request, tokens)]))
+        group.pending.popleft()
+        if not group.pending:
+            self.queue.popleft()
+        self._hand_on(self, request)
+        return True
+
+    def _make_room(self, request: Request) -> bool:
+        if self.instance.kv(request.model).grow(request, request.known_tokens):
+            return True
+        if not self.scaler.room_is_coming():
+            victim = self.scaler.newest()  # one that decodes here, on a unified instance
+            if victim is not None:
+                self.scaler.save(victim)
+                self.scaler.room_is_coming()
+        return False
+
+    def _prefetch(self) -> None:
+        self.scaler.prefetch(group.model for group in self.queue)
+
+    async def serve(self) -> None:
+        while True:
+            self.scaler.wake.clear()
+            if not self.queue or not await self.step():
+                await self._loop.wait(self.scaler.wake)

@@ -1,0 +1,75 @@
+"""The proxy layer of §3.3: requests pass it on their way to an instance, and it can die.
+
+Whatever it would need again is in the shared store before it matters: a request from before it
+is dispatched until it has finished, and where it is meanwhile. KV and tokens so far are the
+instances'; a request whose instance is gone too starts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from harness.request import Request
+from systems.aegaeon.store import Store, Value
+
+REQUEST, INSTANCE = "request/", "instance/"
+
+
+class Proxy:
+    """dispatch: chooses an instance, queues the request there and returns its name."""
+
+    def __init__(self, store: Store, dispatch: Callable[[Request], str]) -> None:
+        self._store, self._dispatch = store, dispatch
+
+    def register(self, instance: str, role: str, node: int) -> None:
+        self._store.put(INSTANCE + instance, {"role": role, "node": node})
+
+    def submit(self, request: Request) -> None:
+        self._store.put(key(request), described(request, None))
+        self.moved(request, self._dispatch(request))
+
+    def moved(self, request: Request, instance: str) -> None:
+        """The request is queued at `instance` now."""
+        if not request.finished:
+            self._store.put(key(request), described(request, instance))
+
+    def finished(self, request: Request) -> None:
+        self._store.delete(key(request))
+
+    def recover(self, held: Collection[int]) -> list[Request]:
+        """After a restart: submits again, and returns, every unfinished request of the store that
+        no instance holds (`held`, by request_id), in order of arrival."""
+        found = [
+            restored(name, value)
+            for name, value in self._store.items().items()
+            if name.startswith(REQUEST)
+        ]
+        lost = [request for request in found if request.request_id not in held]
+        lost.sort(key=lambda request: (request.arrival_s, request.request_id))
+        for request in lost:
+            self.submit(request)
+        return lost
+
+
+def key(request: Request) -> str:
+    return f"{REQUEST}{request.request_id}"
+
+
+def described(request: Request, instance: str | None) -> Value:
+    return {
+        "arrival_s": request.arrival_s,
+        "model": request.model,
+        "prompt_tokens": request.prompt_tokens,
+        "output_tokens": request.output_tokens,
+        "instance": instance,
+    }
+
+
+def restored(name: str, value: Value) -> Request:
+    return Request(
+        request_id=int(name.removeprefix(REQUEST)),
+        arrival_s=float(value["arrival_s"] or 0.0),
+        model=str(value["model"]),
+        prompt_tokens=int(value["prompt_tokens"] or 0),
+        output_tokens=int(value["output_tokens"] or 0),
+    )

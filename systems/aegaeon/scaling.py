@@ -1,0 +1,162 @@
+"""Preemptive auto-scaling of one instance (§5): from any model and its KV to the next one's.
+
+The sequence of Fig. 7 (T0) and what each optimisation takes away from it: component reuse (T1,
+Fig. 8a), explicit memory management (T2, Fig. 8b) with prefetching, and fine-grained KV
+synchronisation (T3, Fig. 10). The operations themselves are `harness.pool.instance`'s. Knows
+nothing of quotas and queues: a scheduler says which model it wants and whose KV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.clock import Event, Loop
+from harness.pool.instance import PooledInstance
+from harness.request import Request
+
+
+@dataclass(kw_only=True, slots=True)
+class Optimisations:
+    """`system.scaling`. All off is T0; each needs what stands above it."""
+
+    component_reuse: bool  # §5.1: the engine lives on; off: it is restarted for every model
+    explicit_memory: bool  # §5.2: weights go through the stage buffer into a buffer of our own
+    prefetch: bool  # §5.2: the next model is loaded beside the running one, where it fits
+    fine_grained_sync: bool  # §5.3: KV moves beside everything else, request by request
+
+    def __post_init__(self) -> None:
+        if self.explicit_memory and not self.component_reuse:
+            raise ValueError("explicit_memory=true needs component_reuse=true: its buffers live on")
+        if self.prefetch and not self.explicit_memory:
+            raise ValueError("prefetch=true needs explicit_memory=true: room behind the weights")
+        if self.fine_grained_sync and not self.component_reuse:
+            raise ValueError("fine_grained_sync=true needs component_reuse=true: restarts lose KV")
+
+
+class Scaler:
+    """`wake` is set whenever something that a scheduler may be waiting for has happened: weights
+    are in place, a request's KV has arrived, room for KV has come free. Schedulers set it too."""
+
+    def __init__(self, instance: PooledInstance, loop: Loop, on: Optimisations) -> None:
+        self.instance = instance
+        self.wake = Event(loop)
+        self._loop = loop
+        self._on = on
+        self._here: dict[Request, None] = {}  # KV on the device or on its way in, oldest first
+        self._arriving: dict[Request, Event] = {}
+        self._num_leaving = 0
+        self._switching = False
+        self._short_of_room = False  # somebody waits for what leaves
+
+    def turn_to(self, model: str, keep: Collection[Request]) -> bool:
+        """Whether `model` is in place and all KV but that of `keep` has left or is leaving.
+
+        If not, what is missing is under way when this returns, and `wake` tells when to ask again.
+        """
+        if self._switching or (not self._on.fine_grained_sync and self.room_is_coming()):
+            return False
+        kept = set(keep)
+        leaving = [r for r in self._here if not r.finished and r not in kept]
+        self._here = {r: None for r in self._here if r in kept}
+        if self.instance.model == model and not leaving:
+            return True
+        self._switching = True
+        self._num_leaving += len(leaving)
+        if self.instance.model != model:
+            self.instance.begin_switch()
+        self._loop.spawn(self._switch(model, leaving), name=f"{self.instance.name}: switch")
+        return False
+
+    async def _switch(self, model: str, leaving: Sequence[Request]) -> None:
+        for request in leaving:  # a transfer ends before the next one of the same KV begins
+            if request in self._arriving:
+                await self._loop.wait(self._arriving[request])
+        saved = [self._swap_out(request) for request in leaving]
+        if not self._on.fine_grained_sync:
+            for event in saved:
+                await self._loop.wait(event)
+        if self.instance.model != model:
+            await self._load(model)
+        self._switching = False
+        self.wake.set()
+
+    async def _load(self, model: str) -> None:
+        if self.instance.prefetching == model:
+            await self.instance.adopt()
+            return
+        if not self._on.explicit_memory:
+            await self.instance.collect_garbage()
+        if not self._on.component_reuse:
+            await self.instance.restart()
+        await self.instance.load(model, staged=self._on.explicit_memory)
+
+    def prefetch(self, upcoming: Iterable[str]) -> None:
+        """Begins to load the first of `upcoming` that is not the running model, where it fits."""
+        if self._on.prefetch:
+            following = next((m for m in upcoming if m != self.instance.model), None)
+            if following is not None and self.instance.can_prefetch(following):
+                self.instance.prefetch(following)
+
+    def settle(self, request: Request) -> None:
+        """A prefill has left the request's KV on the device, and here it stays for now."""
+        self._here[request] = None
+
+    def save(self, request: Request) -> Event:
+        """Begins to swap the request's KV out; set once it is in the host's memory."""
+        self._here.pop(request, None)
+        self._num_leaving += 1
+        return self._swap_out(request)
+
+    def _swap_out(self, request: Request) -> Event:
+        saved = self.instance.swap_out(request)
+        self._loop.spawn(self._left(saved), name=f"{self.instance.name}: leaving")
+        return saved
+
+    async def _left(self, saved: Event) -> None:
+        await self._loop.wait(saved)
+        self._num_leaving -= 1
+        if self._short_of_room:
+            self._short_of_room = False
+            self.wake.set()
+
+    def bring_in(self, requests: Sequence[Request]) -> Request | None:
+        """Begins to swap in those of `requests`, oldest first, whose KV is elsewhere.
+
+        Returns the first that finds no room, unless room is about to come free: `wake` tells.
+        Without fine-grained synchronisation nothing moves before the weights are in place.
+        """
+        if self._switching and not self._on.fine_grained_sync:
+            return None
+        for request in requests:
+            if request in self._here:
+                continue
+            arrived = self.instance.swap_in(request)
+            if arrived is None:
+                return None if self.room_is_coming() else request
+            self._here[request] = None
+            self._arriving[request] = arrived
+            self._loop.spawn(self._came(request, arrived), name=f"{self.instance.name}: arriving")
+        return None
+
+    async def _came(self, request: Request, arrived: Event) -> None:
+        await self._loop.wait(arrived)
+        del self._arriving[request]
+        self.wake.set()
+
+    def ready(self, requests: Sequence[Request]) -> list[Request]:
+        """Those of `requests` that can decode now; all or none without fine-grained sync."""
+        here = [r for r in requests if r in self._here and r not in self._arriving]
+        return here if self._on.fine_grained_sync or len(here) == len(requests) else []
+
+    def room_is_coming(self) -> bool:
+        """Whether KV is leaving the device; then `wake` is set when some of it has left."""
+        self._short_of_room = self._num_leaving > 0
+        return self._short_of_room
+
+    def residents(self, model: str) -> list[Request]:
+        return [r for r in self._here if r.model == model]
+
+    def newest(self) -> Request | None:
+        """Of the requests whose KV is here and at rest."""
+        return next((r for r in reversed(self._here) if r not in self._arriving), None)

@@ -1,0 +1,128 @@
+"""The shared store of §3.3: metadata of requests and instances that outlives a proxy.
+
+Two kinds behind four operations: embedded (a dict, with an append-only file if one is named) and
+Redis. Knows nothing of what the values mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.errors import UsageError
+
+Value = Mapping[str, str | int | float | None]
+
+
+@dataclass(kw_only=True, slots=True)
+class StoreConfig:
+    kind: str  # embedded or redis
+    path: str | None  # embedded: the file; null: in memory only
+    url: str  # redis
+    namespace: str  # redis: the hash that holds everything
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("embedded", "redis"):
+            raise ValueError(f"store.kind={self.kind} is unknown; choose one of embedded, redis")
+
+
+class Store(Protocol):
+    def put(self, key: str, value: Value) -> None: ...
+
+    def delete(self, key: str) -> None: ...
+
+    def items(self) -> dict[str, Value]:
+        """Everything there is, oldest first where the store knows."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_store(config: StoreConfig) -> Store:
+    if config.kind == "redis":
+        return RedisStore(config.url, config.namespace)
+    return EmbeddedStore(None if config.path is None else Path(config.path))
+
+
+class EmbeddedStore:
+    """Each change is a line of JSON at the end of `path`, written before the call returns; opening
+    the file again replays it. One process writes at a time."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._values: dict[str, Value] = {}
+        self._file = None
+        if path is not None:
+            end = self._replay(path) if path.exists() else 0
+            self._file = path.open("ab")
+            self._file.truncate(end)
+
+    def _replay(self, path: Path) -> int:
+        """Where the last whole line ends: a writer may have died within one."""
+        end = 0
+        for line in path.read_bytes().splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                break
+            change = json.loads(line)
+            self._apply(change["key"], change["value"])
+            end += len(line)
+        return end
+
+    def put(self, key: str, value: Value) -> None:
+        self._change(key, dict(value))
+
+    def delete(self, key: str) -> None:
+        self._change(key, None)
+
+    def items(self) -> dict[str, Value]:
+        return dict(self._values)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _change(self, key: str, value: Value | None) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps({"key": key, "value": value}).encode() + b"\n")
+            self._file.flush()
+        self._apply(key, value)
+
+    def _apply(self, key: str, value: Value | None) -> None:
+        if value is None:
+            self._values.pop(key, None)
+        else:
+            self._values[key] = value
+
+
+class RedisStore:
+    """A Redis hash. Each operation is one round trip, waited for."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        try:
+            redis: Any = import_module("redis")
+        except ImportError as error:
+            raise UsageError(
+                "system.store.kind=redis needs the Python package redis: install it, or use "
+                "system.store.kind=embedded"
+            ) from error
+        self._client = redis.Redis.from_url(url, decode_responses=True)
+        self._namespace = namespace
+        try:
+            self._client.ping()
+        except redis.exceptions.RedisError as error:
+            raise UsageError(f"no Redis answers at system.store.url={url}: {error}") from error
+
+    def put(self, key: str, value: Value) -> None:
+        self._client.hset(self._namespace, key, json.dumps(dict(value)))
+
+    def delete(self, key: str) -> None:
+        self._client.hdel(self._namespace, key)
+
+    def items(self) -> dict[str, Value]:
+        return {k: json.loads(v) for k, v in self._client.hgetall(self._namespace).items()}
+
+    def close(self) -> None:
+        self._client.close()

@@ -1,0 +1,226 @@
+"""Aegaeon (SOSP'25): the parts of Fig. 5 put together.
+
+Requests go through the proxy (§3.3) to prefill instances by Algorithm 1 and from there to decode
+instances by Algorithm 2 (§4), which switch models by §5. The schedules of Fig. 6 (a) and (b), both
+phases on every instance, are here to be compared with. README.md maps sections to files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from harness.clock import Event, Loop
+from harness.cluster import Cluster, ModelSpec
+from harness.hardware import Hardware
+from harness.placement import Demand, Placement, pooled
+from harness.pool.instance import PooledInstance
+from harness.request import Request
+from systems.aegaeon.decode import Decoder, RoundLimits, by_model_order, grouped
+from systems.aegaeon.estimate import Estimator
+from systems.aegaeon.partition import check_nodes, partitions
+from systems.aegaeon.prefill import Prefiller, joinable, least, pending_time_s
+from systems.aegaeon.proxy import Proxy
+from systems.aegaeon.scaling import Optimisations, Scaler
+from systems.aegaeon.store import StoreConfig, open_store
+
+SCHEDULES = ("disaggregated", "prefill_first", "decode_first")
+
+
+@dataclass(kw_only=True, slots=True)
+class Variant:
+    """Where the paper and its artifact differ (README.md, "Variants")."""
+
+    accumulated_group_size: bool  # line 6 of Algorithm 1; false: what is left of the group
+    load_by_time: bool  # line 9 of Algorithm 1; false: by the number of pending requests
+    switch_factor: float  # β of eq. 4
+    fixed_model_order: bool  # of a round; false: the rotating list's
+    pin_models_to_nodes: bool  # model i is served by node i mod n alone
+
+
+class Aegaeon:
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        variant: str  # one of `variants`
+        variants: dict[str, Variant]
+        schedule: str  # disaggregated, prefill_first or decode_first
+        num_prefill: int | None  # instances of the prefill partition; null: 6/16 of all
+        max_group_size: int  # MAX_GPSIZE
+        max_quota_s: float  # Q_MAX
+        min_alpha: float
+        lookahead_tokens: int  # that every request of a decode batch is to have room for
+        tbt_s: float | None  # d, the target TBT
+        scaling: Optimisations
+        store: StoreConfig
+
+        def __post_init__(self) -> None:
+            if self.variant not in self.variants:
+                valid = ", ".join(self.variants)
+                raise ValueError(f"variant={self.variant} is unknown; choose one of {valid}")
+            if self.schedule not in SCHEDULES:
+                valid = ", ".join(SCHEDULES)
+                raise ValueError(f"schedule={self.schedule} is unknown; choose one of {valid}")
+            if self.tbt_s is None:
+                raise ValueError(
+                    "tbt_s has no value: slo is relative, give system.tbt_s in seconds"
+                )
+            for name in ("max_group_size", "max_quota_s", "min_alpha", "tbt_s"):
+                if not getattr(self, name) > 0:
+                    raise ValueError(f"{name}={getattr(self, name)} must be above 0")
+
+    @staticmethod
+    def place(
+        config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+    ) -> list[Placement]:
+        return pooled(models, hardware)
+
+    def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
+        self._config, self._loop = config, loop
+        self._variant = config.variants[config.variant]
+        self._models = list(cluster.models)
+        self._estimator = Estimator(cluster.profile, cluster.models, self._variant.switch_factor)
+        self._prefillers: list[Prefiller] = []
+        self._decoders: list[Decoder] = []
+        self._proxy = Proxy(open_store(config.store), self._dispatch_prefill)
+        self._unified = config.schedule != "disaggregated"
+        if self._unified:
+            self._make_unified(cluster.pool)
+        else:
+            self._make_partitions(cluster.pool)
+        self._nodes = sorted({instance.node for instance in cluster.pool})
+        if self._variant.pin_models_to_nodes:
+            prefill = [prefiller.instance for prefiller in self._prefillers]
+            check_nodes(self._nodes, prefill, [decoder.instance for decoder in self._decoders])
+
+    def _make_partitions(self, pool: Sequence[PooledInstance]) -> None:
+        """§4.1: one partition prefills, the other decodes."""
+        prefill, decode = partitions(pool, self._config.num_prefill)
+        for instance in prefill:
+            self._add_prefiller(Scaler(instance, self._loop, self._config.scaling))
+            self._proxy.register(instance.name, "prefill", instance.node)
+        for instance in decode:
+            self._add_decoder(Scaler(instance, self._loop, self._config.scaling))
+            self._proxy.register(instance.name, "decode", instance.node)
+
+    def _make_unified(self, pool: Sequence[PooledInstance]) -> None:
+        """Fig. 6 (a) and (b): every instance does both."""
+        if self._config.num_prefill is not None:
+            raise ValueError(
+                f"system.num_prefill={self._config.num_prefill} is for schedule=disaggregated: "
+                f"with schedule={self._config.schedule} every instance prefills and decodes"
+            )
+        for instance in pool:
+            scaler = Scaler(instance, self._loop, self._config.scaling)
+            self._add_prefiller(scaler)
+            self._add_decoder(scaler)
+            self._proxy.register(instance.name, "both", instance.node)
+
+    def _add_prefiller(self, scaler: Scaler) -> None:
+        self._prefillers.append(Prefiller(scaler, self._loop, self._after_prefill))
+
+    def _add_decoder(self, scaler: Scaler) -> None:
+        config = self._config
+        assert config.tbt_s is not None
+        limits = RoundLimits(
+            tbt_s=config.tbt_s,
+            max_quota_s=config.max_quota_s,
+            min_alpha=config.min_alpha,
+            lookahead_tokens=config.lookahead_tokens,
+        )
+        fixed = self._variant.fixed_model_order
+        self._decoders.append(
+            Decoder(
+                scaler,
+                self._loop,
+                limits,
+                self._estimator,
+                reorder=partial(by_model_order, models=self._models) if fixed else grouped,
+                done=self._proxy.finished,
+            )
+        )
+
+    def submit(self, request: Request) -> None:
+        self._proxy.submit(request)
+
+    def recover(self) -> list[Request]:
+        """After a restart with the same store: submits again what no instance holds."""
+        waiting = [r for p in self._prefillers for group in p.queue for r in group.pending]
+        decoding = [r for d in self._decoders for batch in d.work_list for r in batch.requests]
+        return self._proxy.recover({request.request_id for request in [*waiting, *decoding]})
+
+    def _dispatch_prefill(self, request: Request) -> str:
+        """Algorithm 1, on arrival of a request."""
+        chosen = [p for p in self._prefillers if self._serves(p.instance, request.model)]
+        queues = [p.queue for p in chosen]
+        found = joinable(
+            queues,
+            request.model,
+            self._config.max_group_size,
+            accumulated=self._variant.accumulated_group_size,
+        )
+        if found is not None:
+            prefiller, group = chosen[found[0]], found[1]
+            prefiller.add(request, group)
+        else:
+            prefiller = chosen[least([self._load(p) for p in chosen])]
+            prefiller.add(request, None)
+        return prefiller.instance.name
+
+    def _load(self, prefiller: Prefiller) -> float:
+        if self._unified:  # prefills are soon over, and do not say how much there is to decode
+            decoder = self._decoders[self._prefillers.index(prefiller)]
+            return len(prefiller.queue) + len(decoder.work_list)
+        if self._variant.load_by_time:
+            return pending_time_s(prefiller.queue, prefiller.instance.model, self._estimator)
+        return sum(len(group.pending) for group in prefiller.queue)
+
+    def _after_prefill(self, prefiller: Prefiller, request: Request) -> None:
+        if request.finished:  # its first token was its last
+            self._proxy.finished(request)
+        elif self._unified:
+            prefiller.scaler.settle(request)
+            decoder = self._decoders[self._prefillers.index(prefiller)]
+            decoder.add(request, decoder.joinable(request))
+        else:
+            prefiller.scaler.save(request)
+            self._proxy.moved(request, self._dispatch_decode(request))
+
+    def _dispatch_decode(self, request: Request) -> str:
+        """Algorithm 2, line 2: as in Algorithm 1, with work list sizes for load."""
+        chosen = [d for d in self._decoders if self._serves(d.instance, request.model)]
+        for decoder in chosen:
+            batch = decoder.joinable(request)
+            if batch is not None:
+                decoder.add(request, batch)
+                return decoder.instance.name
+        decoder = chosen[least([len(d.work_list) for d in chosen])]
+        decoder.add(request, None)
+        return decoder.instance.name
+
+    def _serves(self, instance: PooledInstance, model: str) -> bool:
+        if not self._variant.pin_models_to_nodes:
+            return True
+        return instance.node == self._nodes[self._models.index(model) % len(self._nodes)]
+
+    async def serve(self) -> None:
+        if self._unified:
+            for prefiller, decoder in zip(self._prefillers, self._decoders, strict=True):
+                both = serve_both(self._config.schedule, prefiller, decoder, self._loop)
+                self._loop.spawn(both, name=prefiller.instance.name)
+        else:
+            parts: list[Prefiller | Decoder] = [*self._prefillers, *self._decoders]
+            for part in parts:
+                self._loop.spawn(part.serve(), name=part.instance.name)
+        await self._loop.wait(Event(self._loop))
+
+
+async def serve_both(schedule: str, prefiller: Prefiller, decoder: Decoder, loop: Loop) -> None:
+    """One instance of a unified schedule: the phase that goes first runs as long as it has work."""
+    wake = prefiller.scaler.wake
+    while True:
+        wake.clear()
+        prefills_now = prefiller.queue and (schedule == "prefill_first" or not decoder.work_list)
+        part = prefiller if prefills_now else decoder if decoder.work_list else None
+        if part is None or not await part.step():
+            await loop.wait(wake)

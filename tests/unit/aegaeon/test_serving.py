@@ -1,0 +1,137 @@
+"""Whatever arrives is served, once, whole, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.request import Request
+from tests.unit.aegaeon.world import World, requests_of
+
+MODELS = ["narrow-0", "wide-1", "deep-2", "narrow-3"]
+OFF = "system.scaling"
+STAGES = {
+    "T0": [f"{OFF}.{name}=false" for name in
+           ("component_reuse", "explicit_memory", "prefetch", "fine_grained_sync")],
+    "T1": [f"{OFF}.{name}=false" for name in ("explicit_memory", "prefetch", "fine_grained_sync")],
+    "T2": [f"{OFF}.fine_grained_sync=false"],
+    "T3": [],
+}  # fmt: skip
+VARIATIONS = [
+    *STAGES.values(),
+    ["system.variant=artifact"],
+    ["system.schedule=prefill_first"],
+    ["system.schedule=decode_first"],
+]
+
+arrivals = st.lists(
+    st.tuples(
+        st.floats(0, 2), st.sampled_from(MODELS), st.integers(1, 300), st.integers(1, 200)
+    ),
+    min_size=1,
+    max_size=25,
+)  # fmt: skip
+
+
+def assert_all_served(world: World, requests: list[Request]) -> None:
+    assert world.statuses() == {"completed"}
+    for request in requests:
+        record = world.recorder.records[request.request_id]
+        assert len(record.token_times_s()) == request.output_tokens
+        assert record.num_preemptions == 0  # nothing is ever computed twice
+    world.assert_nothing_is_held()
+
+
+@pytest.mark.parametrize("overrides", VARIATIONS, ids=lambda overrides: " ".join(overrides))
+@settings(max_examples=12, deadline=None)
+@given(wanted=arrivals)
+def test_every_request_finishes(
+    overrides: list[str], wanted: list[tuple[float, str, int, int]]
+) -> None:
+    requests = requests_of(*wanted)
+    world = World(*overrides)
+    world.serve(requests)
+    assert_all_served(world, requests)
+
+
+@pytest.mark.parametrize(
+    "overrides", [[], STAGES["T2"], *VARIATIONS[-2:]], ids=lambda overrides: " ".join(overrides)
+)
+@settings(max_examples=25, deadline=None)
+@given(wanted=arrivals)
+def test_every_request_finishes_where_the_device_holds_little_more_than_the_longest(
+    overrides: list[str], wanted: list[tuple[float, str, int, int]]
+) -> None:
+    requests = requests_of(*wanted)
+    longest = max(request.prompt_tokens + request.output_tokens for request in requests)
+    world = World(*overrides, kv_slabs=-(-longest // 16) + 1)
+    world.serve(requests)
+    assert_all_served(world, requests)
+
+
+def test_batches_that_outgrow_the_device_are_split_and_all_of_them_go_on() -> None:
+    """Two requests fit when they are dispatched, and not when they have grown by 640 tokens."""
+    requests = requests_of((0.0, "deep-2", 320, 640), (0.0, "deep-2", 320, 640))
+    world = World(kv_slabs=61, num_models=3, num_instances=2)
+    world.serve(requests)
+    assert_all_served(world, requests)
+    assert len(world.events("swap_out")) > 2  # beyond one each after the prefills
+
+
+def test_no_request_of_a_batch_starves_while_others_are_loaded_first() -> None:
+    """Quotas of a step each, shorter than a swap: each request of the two batches takes part."""
+    long, short = [(0.0, "deep-2", 300, 150)] * 4, [(0.0, "narrow-0", 20, 150)] * 2
+    world = World("system.max_quota_s=0.0001", num_models=3, num_instances=2)
+    requests = requests_of(*long, *short)
+    world.serve(requests)
+    deep = [world.recorder.records[r.request_id] for r in requests if r.model == "deep-2"]
+    first_end_s = min(record.token_times_s()[-1] for record in deep)
+    done = [sum(record.token_times_s() <= first_end_s) for record in deep]
+    assert min(done) > 0.2 * max(done), done
+
+
+def test_a_batch_alone_decodes_without_a_pause() -> None:
+    world = World(num_instances=2)
+    world.serve(requests_of((0.0, "narrow-0", 50, 400)))
+    decodes = [e for e in world.events("run") if e["fields"]["phase"] == "decode"]
+    assert len(decodes) == 1
+
+
+def test_disaggregated_schedules_keep_the_phases_apart_and_unified_ones_do_not() -> None:
+    wanted = [(0.1 * i, MODELS[i % 4], 100, 50) for i in range(12)]
+    phases: dict[str, dict[str, set[str]]] = {}
+    for schedule in ("disaggregated", "prefill_first", "decode_first"):
+        world = World(f"system.schedule={schedule}")
+        world.serve(requests_of(*wanted))
+        phases[schedule] = {}
+        for event in world.events("run"):
+            seen = phases[schedule].setdefault(event["instance"], set())
+            seen.add(event["fields"]["phase"])
+    assert all(len(seen) == 1 for seen in phases["disaggregated"].values())
+    assert all(len(seen) == 2 for seen in phases["prefill_first"].values())
+    assert all(len(seen) == 2 for seen in phases["decode_first"].values())
+
+
+def test_prefill_first_interrupts_decodes_and_decode_first_makes_prompts_wait() -> None:
+    """Fig. 6: a long answer is being decoded when a prompt for another model arrives."""
+    wanted = [(0.0, "narrow-0", 50, 1000), (0.5, "wide-1", 50, 2)]
+    first_token_s = {}
+    for schedule in ("prefill_first", "decode_first"):
+        world = World(f"system.schedule={schedule}", num_instances=1)
+        requests = requests_of(*wanted)
+        world.serve(requests)
+        long, late = (world.recorder.records[r.request_id].token_times_s() for r in requests)
+        first_token_s[schedule] = late[0]
+        assert (late[0] < long[-1]) == (schedule == "prefill_first")
+    assert first_token_s["prefill_first"] < first_token_s["decode_first"]
+
+
+def test_the_artifacts_models_stay_on_their_nodes() -> None:
+    wanted = [(0.05 * i, MODELS[i % 4], 60, 40) for i in range(20)]
+    world = World("system.variant=artifact", num_instances=4, per_node=2)
+    world.serve(requests_of(*wanted))
+    nodes = {instance.name: instance.node for instance in world.pool}
+    for event in world.events("run"):
+        model = event["fields"]["model"]
+        assert nodes[event["instance"]] == MODELS.index(model) % 2

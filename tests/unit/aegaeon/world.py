@@ -1,0 +1,149 @@
+"""Aegaeon on a small simulated pool, with requests, memory and switches of the test's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from harness.client import Client
+from harness.clock import Loop
+from harness.config import build, settings
+from harness.engine_api import Experiment
+from harness.placement import Demand
+from harness.pool.instance import PooledInstance
+from harness.pool.plan import device_weight_bytes
+from harness.record import Recorder
+from harness.request import Request
+from systems.aegaeon.system import Aegaeon
+from tests import running
+
+model_spec, hardware_profile = cache(running.model_spec), cache(running.hardware_profile)
+
+
+@cache
+def system_node(overrides: tuple[str, ...]) -> Any:
+    return running.composed("+system=aegaeon", *overrides).system
+
+
+SPECS = {"narrow": "tiny-llama", "wide": "tiny-llama-wide", "deep": "tiny-llama-deep"}
+SLAB_BYTES = 262144  # 4 KV blocks of narrow, 8 of wide, 1 of deep
+
+
+class World:
+    """`num_instances` pooled instances on nodes of `per_node`, each with room for two models and
+    `kv_slabs` slabs of KV; models are named narrow-0, wide-1, deep-2, narrow-3, …"""
+
+    def __init__(
+        self,
+        *overrides: str,
+        num_models: int = 4,
+        num_instances: int = 3,
+        per_node: int | None = None,
+        kv_slabs: int = 400,
+        engine: str = "sim",
+        run_dir: Path = Path(),
+    ) -> None:
+        names = [f"{list(SPECS)[i % 3]}-{i}" for i in range(num_models)]
+        self.models = {name: model_spec(SPECS[name.split("-")[0]]) for name in names}
+        weights = 2 * max(device_weight_bytes(spec) for spec in self.models.values())
+        self.hardware = replace(
+            hardware_profile("local"),
+            num_devices=num_instances,
+            devices_per_node=per_node or num_instances,
+            memory_bytes=weights + kv_slabs * SLAB_BYTES,
+            host_memory_bytes=2**36,
+        )
+        self._node = system_node(overrides)
+        config = settings(self._node, Aegaeon, "system")
+        self.placements = Aegaeon.place(config, self.models, self.hardware, Demand({}))
+        self._engine = self._make_engine(engine)
+        self._run_dir = run_dir
+        self.recorder = Recorder([])
+        self.system: Any = None
+        self.pool: Sequence[PooledInstance] = ()
+
+    def _make_engine(self, engine: str) -> Any:
+        node = OmegaConf.load(f"conf/engine/{engine}.yaml")
+        node.pool.memory_share = 1.0
+        node.pool.min_kv_share = 0.001
+        node.pool.slab_bytes = node.pool.host_slab_bytes = SLAB_BYTES
+        node.pool.host_kv_bytes = 2**30
+        return build(node, "engine")
+
+    def serve(self, requests: Sequence[Request], *, until: float | None = None) -> None:
+        """Serves `requests` to the end, or to the time `until`, when everything dies."""
+
+        async def story(loop: Loop) -> None:
+            client = Client(
+                Client.Config(drain_s=600), loop=loop, recorder=self.recorder, system=self.system
+            )
+            if until is None:
+                await client.play(requests)
+            else:
+                loop.spawn(client.play(requests), name="client")
+                await loop.sleep_until(until)
+
+        self._run(requests, story)
+
+    def recover(self) -> list[Request]:
+        """Serves what the system finds in its store, and nothing else, to the end."""
+        found: list[Request] = []
+
+        async def story(loop: Loop) -> None:
+            found.extend(self.system.recover())
+            self.recorder.records |= Recorder(found).records
+            while self.recorder.num_done < len(found):
+                await loop.sleep(0.1)
+
+        self._run([], story)
+        return found
+
+    def _run(
+        self, requests: Sequence[Request], story: Callable[[Loop], Coroutine[Any, Any, None]]
+    ) -> None:
+        loop = self._engine.make_loop()
+        self.recorder = Recorder(requests)
+        experiment = Experiment(
+            loop=loop,
+            recorder=self.recorder,
+            models=self.models,
+            hardware=self.hardware,
+            run_dir=self._run_dir,
+            seed=0,
+            placements=self.placements,
+            scheduler={},
+            announce=lambda line: None,
+        )
+        with self._engine.start(experiment) as cluster:
+            self.pool = cluster.pool
+            self.system = build(self._node, "system", loop=loop, cluster=cluster)
+
+            async def main() -> None:
+                loop.spawn(self.system.serve(), name="system")
+                await story(loop)
+
+            loop.run(main())
+
+    def statuses(self) -> set[str]:
+        return {record.status for record in self.recorder.records.values()}
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.recorder.events if event["kind"] == kind]
+
+    def assert_nothing_is_held(self) -> None:
+        for instance in self.pool:
+            assert instance.host.slabs.allocated_bytes() == 0
+            for model in self.models:
+                kv = instance.kv(model)
+                kv.check()
+                assert kv.used_blocks == 0
+
+
+def requests_of(*wanted: tuple[float, str, int, int]) -> list[Request]:
+    """(arrival in seconds, model, prompt, output) each."""
+    return [Request(i, *one) for i, one in enumerate(sorted(wanted))]
