@@ -3,6 +3,8 @@
 # make worlds one schedule on the three engines, compared
 # make bench  our engine's output tokens/s beside vLLM's and Hugging Face generate's
 # make bench-sim  the simulator's requests per second
+# make figure-NAME   run what a figure lacks and draw it, e.g. make figure-aegaeon_fig11
+# make figures-PAPER every figure of a paper, then its claims, e.g. make figures-aegaeon
 # make fidelity   profile this machine, then the simulator's error against the real engine on it
 #
 # CUDA machines get requirements/cuda.txt, others requirements/cpu.txt. Where pip does not find
@@ -65,6 +67,13 @@ fidelity: setup
 	$(PY) -m harness.calibrate measure
 	$(PY) -m harness.fidelity
 	$(PY) -m plots fidelity
+
+figure-%: setup
+	$(PY) -m harness.figures $*
+
+figures-%: setup
+	$(PY) -m harness.figures '$*_*'
+	$(PY) -m harness.claims $*
 
 clean:
 	rm -rf $(VENV) results/runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.slo import Slo
-from harness.token_log import Bools, Floats, TokenLog
+from harness.token_log import Bools, Floats, Ints, TokenLog
 
 GRACE_S = 1e-9  # a limit such as 0.1 s has no exact float: a token due now must not be late
 
@@ -18,14 +18,43 @@ def on_time(log: TokenLog, slo: Slo) -> Bools:
     return _lateness_s(log, slo) <= GRACE_S
 
 
+def by_group(
+    log: TokenLog, slo: Slo, groups: Ints, num_groups: int
+) -> list[dict[str, float | int]]:
+    """num_requests and the three attainments of each group; `groups` has a request's, 0, 1, …
+
+    Every group has a request at least.
+    """
+    counts = np.bincount(groups, minlength=num_groups)
+    totals = np.bincount(groups, log.asked_tokens, num_groups)
+    token = np.bincount(groups, on_time_tokens(log, slo), num_groups) / totals
+    time = np.bincount(groups, time_shares(log, slo), num_groups) / counts
+    request = np.bincount(groups, good_requests(log, slo), num_groups) / counts
+    return [
+        {
+            "num_requests": int(counts[group]),
+            "token": float(token[group]),
+            "time": float(time[group]),
+            "request": float(request[group]),
+        }
+        for group in range(num_groups)
+    ]
+
+
 def token_attainment(log: TokenLog, slo: Slo) -> float:
     """Share of the tokens asked for that came by their deadline (Aegaeon, SOSP'25 §2.1).
 
     A token that was never produced is missed; tokens beyond those asked for do not count.
     """
+    return float(on_time_tokens(log, slo).sum() / log.asked_tokens.sum())
+
+
+def on_time_tokens(log: TokenLog, slo: Slo) -> Ints:
+    """Per request: how many of the tokens asked for came by their deadline."""
     rank = np.arange(len(log.times_s)) - np.repeat(log.start, log.num_tokens)
     asked = rank < np.repeat(log.asked_tokens, log.num_tokens)
-    return float((on_time(log, slo) & asked).sum() / log.asked_tokens.sum())
+    counts: Ints = np.bincount(log.owner()[on_time(log, slo) & asked], minlength=len(log))
+    return counts
 
 
 def good_requests(log: TokenLog, slo: Slo) -> Bools:
@@ -41,10 +70,12 @@ def good_requests(log: TokenLog, slo: Slo) -> Bools:
 
 def time_attainment(log: TokenLog, slo: Slo) -> float:
     """Mean over requests of the share of service time that met the SLO: the metric of Aegaeon's
-    artifact, which differs from the definition in its paper (`token_attainment`).
+    artifact, which differs from the definition in its paper (`token_attainment`)."""
+    return float(time_shares(log, slo).mean())
 
-    A request that was not completed scores 0.
-    """
+
+def time_shares(log: TokenLog, slo: Slo) -> Floats:
+    """Per request: the share of its service time that met the SLO; 0 if it was not completed."""
     shares = np.where(log.completed, 1.0, 0.0)
     late_s = np.full(len(log), -np.inf)
     lateness = _lateness_s(log, slo)
@@ -53,7 +84,7 @@ def time_attainment(log: TokenLog, slo: Slo) -> float:
         start = log.start[row]
         times_s = log.times_s[start : start + log.num_tokens[row]] - log.arrival_s[row]
         shares[row] = _good_time_s(times_s.tolist(), slo.ttft_s, slo.tbt_s) / times_s[-1]
-    return float(shares.mean())
+    return shares
 
 
 def _lateness_s(log: TokenLog, slo: Slo) -> Floats:

@@ -57,6 +57,12 @@ class BlockPool:
         """Gives back everything that `request` holds."""
         self._give_back(request.request_id, self.held.pop(request.request_id, 0))
 
+    def resize(self, num_blocks: int) -> None:
+        """Gives the pool more blocks, or takes free ones away."""
+        assert num_blocks >= max(self.used_blocks, 1), (num_blocks, self.used_blocks)
+        self._free += num_blocks - self.num_blocks
+        self.num_blocks = num_blocks
+
     def _take(self, request_id: int, num_blocks: int) -> None:
         self._free -= num_blocks
 

@@ -174,6 +174,7 @@ class Loop:
         while self._tasks:
             task, _ = self._tasks.popitem()
             task._coro.close()
+            task.done, task._wait_id = True, task._wait_id + 1  # nothing wakes it in a later run
 
 
 class VirtualLoop(Loop):

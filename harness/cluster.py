@@ -17,6 +17,7 @@ from harness.clock import Event
 from harness.request import Batch, Request
 
 if TYPE_CHECKING:
+    from harness.placement import Placement
     from harness.pool.instance import PooledInstance
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -149,6 +150,7 @@ class Profile(Protocol):
     (Aegaeon A.2: "profiled data"). Seconds."""
 
     pcie_bytes_per_s: float  # from host memory to one device
+    ssd_bytes_per_s: float  # from its node's SSDs to one device
 
     def prefill_s(self, model: ModelSpec, prompt_tokens: int) -> float:
         """One prompt, by itself."""
@@ -172,3 +174,5 @@ class Cluster:
     endpoints: Sequence[Endpoint]
     profile: Profile
     answer: Callable[[Request], None]  # the whole answer now, from no device: the null system's
+    drop: Callable[[Request, str], None]  # gives a request up for the reason given: it has failed
+    placements: Sequence[Placement]  # what each of `instances` or `pool` was asked for, in order

@@ -42,7 +42,10 @@ class Experiment:
         endpoints: Sequence[Endpoint] = (),
     ) -> Cluster:
         profile = HardwareProfile(self.hardware)
-        return Cluster(self.models, instances, pool, endpoints, profile, self._answer)
+        return Cluster(
+            self.models, instances, pool, endpoints, profile,
+            self._answer, self.recorder.failed, self.placements,
+        )  # fmt: skip
 
     def _answer(self, request: Request) -> None:
         """All of `request`'s tokens, in one chunk, now."""

@@ -48,6 +48,7 @@ class Calibration:
     request_s: float
     request_context_tokens: float  # read for each decoding request, however short its context
     wide_share: float  # StepCoefficients.wide_s as a share of weights_s
+    turnaround_s: float  # one `execute` besides its iterations: policy, messages, batch; 0: unknown
     measured: dict[str, StepCoefficients]
 
 
@@ -65,11 +66,13 @@ class Hardware:
     nvlink_bytes_per_s: float  # per device; 0: devices of a node meet over PCIe alone
     nvlink_latency_s: float  # of one transfer between two devices of a node
     pcie_bytes_per_s: float  # host memory to one device, achieved
+    pcie_latency_s: float  # of one transfer between host memory and a device
     gpus_per_pcie_switch: int  # devices that share pcie_bytes_per_s
     nic_bytes_per_s: float  # each device's share of its node's network cards
     nic_latency_s: float  # of one transfer between two nodes
     leaf_oversubscription: float  # a leaf switch's downlinks over its uplinks; 1: none
     ssd_bytes_per_s: float  # each device's share of its node's SSDs, reading
+    ssd_latency_s: float  # of one read
     host_memory_bytes: int  # per node
     source: str
     calibration: Calibration

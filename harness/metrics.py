@@ -1,4 +1,4 @@
-"""A run's summary and its series over time, computed from the requests table alone.
+"""A run's summary, from its requests table and device events, and its series over time.
 
 The keys of `summarise` are an interface: they are what summary.json holds. Definitions live in
 `token_log` (latencies), `attainment` (SLOs), `percentiles` and `verdict`. Pure functions: the
@@ -8,12 +8,14 @@ same table and SLO give the same summary, for a run that just ended or for a sto
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from harness.attainment import good_requests, time_attainment, token_attainment
+from harness.attainment import by_group, good_requests, time_attainment, token_attainment
+from harness.device_events import Event, summarise_events
 from harness.percentiles import distribution
 from harness.slo import Slo
 from harness.token_log import Floats, TokenLog
@@ -22,9 +24,12 @@ from harness.verdict import judge, rate_per_s
 MAX_ERRORS = 10  # distinct error texts kept in the summary, most frequent first
 
 
-def summarise(table: pa.Table, slo: Slo, *, num_devices: float, wall_s: float) -> dict[str, Any]:
+def summarise(
+    table: pa.Table, slo: Slo, *, events: Iterable[Event], num_devices: float, wall_s: float
+) -> dict[str, Any]:
     """The content of summary.json for a table of at least one request.
 
+    events: rows of Recorder.events, of which `switches` and `busy_share` are made, if there are.
     num_devices: devices that the system held, on average over the run; gpu_seconds is that
     times duration_s. wall_s: how long the run took on a wall clock.
 
@@ -70,6 +75,8 @@ def summarise(table: pa.Table, slo: Slo, *, num_devices: float, wall_s: float) -
             "request": float(good.mean()),
         },
         "goodput_per_s": _per_s(good.sum(), duration_s),
+        "models": _by_model(table, log, slo),
+        **summarise_events(events, duration_s),
         "gpu_seconds": num_devices * duration_s,
         "wall_s": wall_s,
         "errors": dict(Counter(filter(None, errors)).most_common(MAX_ERRORS)),
@@ -106,6 +113,18 @@ def over_time(table: pa.Table, interval_s: float) -> dict[str, Floats]:
         "mean_ttft_s": mean_ttft_s,
         "queued": np.cumsum(count(log.sent_s[waits]) - num_first),
         "running": np.cumsum(num_first - count(log.last_s[started])),
+    }
+
+
+def _by_model(table: pa.Table, log: TokenLog, slo: Slo) -> dict[str, Any]:
+    """Of each model by the name that requests carry, the most requested first."""
+    encoded = table["model"].combine_chunks().dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    found = by_group(log, slo, encoded.indices.to_numpy().astype(np.int64), len(names))
+    ranked = sorted(zip(names, found, strict=True), key=lambda pair: -pair[1]["num_requests"])
+    return {
+        name: {"num_requests": row.pop("num_requests"), "slo_attainment": row}
+        for name, row in ranked
     }
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.cluster import ModelSpec
+from harness.cluster import ModelSpec, Profile
 from harness.errors import UsageError
 from harness.hardware import Hardware
+from harness.sim.profile import HardwareProfile
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -22,6 +23,7 @@ class Placement:
     devices: range  # of one node
     model: ModelSpec | None
     compute_share: float = 1.0  # of each device's multiprocessors
+    prefill_compute_share: float = 1.0  # the same for iterations with prompts
     memory_share: float = 1.0  # of each device's memory
 
 
@@ -82,8 +84,19 @@ def tensor_parallel(models: Mapping[str, ModelSpec]) -> int:
     return widths[0]
 
 
+def profile_of(hardware: Hardware) -> Profile:
+    """What was measured of the hardware before the run, for a `place` that weighs step times."""
+    return HardwareProfile(hardware)
+
+
 def resident_models(placements: Sequence[Placement]) -> list[ModelSpec]:
-    """The model of each placement, for engines that know no pooled instances."""
+    """The model of each placement, for engines that know no pooled instances and no shares."""
+    for p in placements:
+        if (p.compute_share, p.prefill_compute_share, p.memory_share) != (1.0, 1.0, 1.0):
+            raise UsageError(
+                "this system divides a device's multiprocessors and memory between instances, "
+                "which this engine cannot do: choose engine=sim"
+            )
     specs = [placement.model for placement in placements if placement.model is not None]
     if len(specs) < len(placements):
         raise UsageError(

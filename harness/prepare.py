@@ -50,7 +50,7 @@ class Options:
 
     seed: int
     fit_context: str
-    figure: str  # module.function that draws a finished run's figure, given its folder
+    figure: str | None  # module.function that draws a finished run's folder; null: nothing does
     progress: bool
     again: bool
     runs_dir: str
@@ -71,7 +71,7 @@ class Prepared:
     slo: Slo
     tracker: Tracker
     client: Client.Config
-    draw: Callable[[Path], Path]
+    draw: Callable[[Path], Path | None]
 
     def digest(self) -> str:
         """Of what is run: equal for two commands that run the same on the same schedule."""
@@ -121,7 +121,9 @@ def market(config: DictConfig) -> tuple[dict[str, ModelSpec], list[str]]:
     return specs, cycle
 
 
-def figure(name: str) -> Callable[[Path], Path]:
+def figure(name: str | None) -> Callable[[Path], Path | None]:
+    if name is None:
+        return lambda run_dir: None
     module, _, function = name.rpartition(".")
     try:
         found: Callable[[Path], Path] = getattr(import_module(module), function)

@@ -6,7 +6,7 @@ synthetic. Shows what summary.json holds and computes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
+MAX_MODELS = 6  # shown by name
 COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99"}
 
 
@@ -58,7 +59,22 @@ def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
         latency.add_column(name, justify="right")
     for key, name in LATENCIES.items():
         latency.add_row(name, *(_cell(summary[key], column) for column in COLUMNS))
-    return Group(latency, _totals(summary, manifest), *_warnings(summary))
+    by_model = [_models(summary["models"])] if len(summary["models"]) > 1 else []
+    return Group(latency, *by_model, _totals(summary, manifest), *_warnings(summary))
+
+
+def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
+    """SLO attainment of the most requested models."""
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("SLO attainment by model")
+    for name in ("requests", "token", "time", "request"):
+        table.add_column(name, justify="right")
+    for name, row in list(models.items())[:MAX_MODELS]:
+        shares = (f"{row['slo_attainment'][kind]:.1%}" for kind in ("token", "time", "request"))
+        table.add_row(escape(name), str(row["num_requests"]), *shares)
+    if len(models) > MAX_MODELS:
+        table.add_row(f"… {len(models) - MAX_MODELS} more")
+    return table
 
 
 def sweep_table(
@@ -140,6 +156,8 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
         "goodput",
         f"{number(summary['goodput_per_s'])} requests/s within SLO {slo['name']}: {limits}",
     )
+    for name, what in _devices(summary):
+        grid.add_row(name, what)
     steps = manifest["dataset"]["steps"]
     grid.add_row("workload", escape("; ".join([manifest["dataset"]["source"], *steps])))
     grid.add_row("from", origin(manifest))
@@ -150,6 +168,18 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
         Text(verdict["status"], style="green" if verdict["status"] == "VALID" else "bold red"),
     )
     return grid
+
+
+def _devices(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What there is to say of instances that models share."""
+    if switches := summary.get("switches"):
+        latency = ", ".join(
+            f"{name} {_cell(switches['latency_s'], key)}" for key, name in COLUMNS.items()
+        )
+        share = f"{switches['prefetched_share']:.0%} prefetched"
+        yield "switches", f"{switches['count']:,}; {latency}; {share}"
+    if busy := summary.get("busy_share"):
+        yield "busy", f"{busy['mean']:.1%} of the time, mean of {len(busy['instances'])} instances"
 
 
 def _warnings(summary: Mapping[str, Any]) -> list[Text]:

@@ -28,25 +28,38 @@ def run(
     choices: Mapping[str, str],
     overrides: Sequence[str],
 ) -> Path:
-    """Runs `config` and returns its folder: `output_dir` if it is `named` for it, else one in it.
+    """Runs `config`, shows what came of it and returns the folder."""
+    path, held = obtain(
+        prepare(config), output_dir=output_dir, named=named, choices=choices, overrides=overrides
+    )
+    if held is not None:
+        tell_reuse(held)
+    mark(path, overrides)
+    show(FinishedRun.load(path))
+    return path
 
-    A run that is already complete there is shown, not repeated, unless `again` is set.
-    """
-    parts = prepare(config)
+
+def obtain(
+    parts: Prepared,
+    *,
+    output_dir: Path,
+    named: bool,
+    choices: Mapping[str, str],
+    overrides: Sequence[str],
+) -> tuple[Path, FinishedRun | None]:
+    """The folder of the run (`output_dir` if it is `named` for it, else one in it), and the run
+    where it was complete there already: it is not repeated, unless `again` is set."""
     digest = parts.digest()
     name = f"{choices['system']}-{choices['workload']}-{choices['engine']}-{digest}"
     folder = RunFolder(output_dir if named else output_dir / name)
     held = folder.held(digest, again=parts.options.again)
     if held is not None:
-        tell_reuse(held)
         if not (folder.path / "run.png").exists():
             parts.draw(folder.path)
     else:
         folder.begin()
         run_anew(parts, folder, describe(parts, digest, choices, overrides))
-    mark(folder.path, overrides)
-    show(FinishedRun.load(folder.path))
-    return folder.path
+    return folder.path, held
 
 
 def describe(

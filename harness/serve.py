@@ -60,6 +60,7 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
         summarise(
             requests_table(recorder),
             parts.slo,
+            events=recorder.events,
             num_devices=parts.hardware.num_devices,
             wall_s=time.monotonic() - started_s,
         )
@@ -151,14 +152,28 @@ def _write_abort(
 
 def _check_capacity(parts: Prepared, cluster: Cluster) -> None:
     """Raises UsageError where a request is larger than an instance's whole KV pool."""
-    longest = int((parts.schedule.prompt_tokens + parts.schedule.output_tokens).max())
-    pools = [(instance.name, instance.kv) for instance in cluster.instances]
-    pools += [(i.name, i.kv(model)) for i in cluster.pool for model in i.models]
-    for name, kv in pools:
+    longest = _longest_tokens(parts.schedule)
+    pools = [
+        (instance.name, instance.kv, name)
+        for instance in cluster.instances
+        for name, spec in cluster.models.items()
+        if instance.model == spec
+    ]
+    pools += [(i.name, i.kv(model), model) for i in cluster.pool for model in i.models]
+    for name, kv, model in pools:
         room = kv.num_blocks * kv.block_tokens
-        if longest > room:
+        if longest[model] > room:
             raise UsageError(
-                f"the longest request needs KV for {longest} tokens, but {name} has "
+                f"the longest request needs KV for {longest[model]} tokens, but {name} has "
                 f"room for {room}; raise engine.num_kv_blocks, or lower model.max_position (longer "
                 "prompts are then cut) or workload.lengths.max_prompt_tokens"
             )
+
+
+def _longest_tokens(schedule: Schedule) -> dict[str, int]:
+    """Of each model's requests, prompt and output."""
+    longest: dict[str, int] = {}
+    totals = (schedule.prompt_tokens + schedule.output_tokens).tolist()
+    for model, tokens in zip(schedule.model, totals, strict=True):
+        longest[model] = max(longest.get(model, 0), tokens)
+    return longest

@@ -13,7 +13,13 @@ from harness.memory import KvShape, OutOfMemory
 class _Pool:
     """The slabs of one shape. `free_slots` has those that are not full, the next to use first."""
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "block_bytes", "blocks_per_slab", "free_slots", "num_free", "num_slabs", "peak_slabs",
+    )  # fmt: skip
+
+    def __init__(self, block_bytes: int, blocks_per_slab: int) -> None:
+        self.block_bytes = block_bytes
+        self.blocks_per_slab = blocks_per_slab
         self.free_slots: dict[int, list[int]] = {}  # slab -> slots, the next to use last
         self.num_free = 0
         self.num_slabs = 0
@@ -28,7 +34,7 @@ class SlabAllocator:
         self.num_slabs = capacity_bytes // slab_bytes
         self._free_slabs = list(range(self.num_slabs - 1, -1, -1))  # the next to use last
         self._pools: dict[KvShape, _Pool] = {}
-        self._used: dict[int, KvShape] = {}  # offset of a block in use -> its shape
+        self._used: dict[int, _Pool] = {}  # offset of a block in use -> whose it is
         self._peak_slabs = 0
 
     def capacity_blocks(self, shape: KvShape) -> int:
@@ -42,8 +48,9 @@ class SlabAllocator:
     def room(self, shape: KvShape) -> int:
         """How many more blocks of `shape` can be had now."""
         pool = self._pools.get(shape)
-        in_slabs = pool.num_free if pool else 0
-        return in_slabs + len(self._free_slabs) * self._blocks_per_slab(shape)
+        if pool is None:
+            return len(self._free_slabs) * self._blocks_per_slab(shape)
+        return pool.num_free + len(self._free_slabs) * pool.blocks_per_slab
 
     def alloc(self, shape: KvShape, num_blocks: int) -> list[int]:
         """Byte offsets of `num_blocks` blocks; OutOfMemory, and no change, where `room` is less.
@@ -55,29 +62,37 @@ class SlabAllocator:
                 f"{num_blocks} KV blocks of {shape.block_bytes} bytes are asked for, and "
                 f"{self.room(shape)} can be had"
             )
-        pool = self._pools.setdefault(shape, _Pool())
-        offsets = []
-        for _ in range(num_blocks):
+        pool = self._pools.get(shape)
+        if pool is None:
+            pool = _Pool(shape.block_bytes, self._blocks_per_slab(shape))
+            self._pools[shape] = pool
+        offsets: list[int] = []
+        while len(offsets) < num_blocks:
             if not pool.free_slots:
-                self._add_slab(shape, pool)
+                self._add_slab(pool)
             slab, slots = next(iter(pool.free_slots.items()))
-            offsets.append(slab * self.slab_bytes + slots.pop() * shape.block_bytes)
+            start, block_bytes = slab * self.slab_bytes, pool.block_bytes
+            rest = max(0, len(slots) - (num_blocks - len(offsets)))
+            offsets += [start + slot * block_bytes for slot in reversed(slots[rest:])]
+            del slots[rest:]
             if not slots:
                 del pool.free_slots[slab]
         pool.num_free -= num_blocks
-        self._used.update(dict.fromkeys(offsets, shape))
+        self._used.update(dict.fromkeys(offsets, pool))
         return offsets
 
     def free(self, offsets: list[int]) -> None:
         """Gives blocks back, and with the last block of a slab the slab. KeyError: not in use."""
+        used, slab_bytes = self._used, self.slab_bytes
         for offset in offsets:
-            shape = self._used.pop(offset)
-            pool = self._pools[shape]
-            slab, within = divmod(offset, self.slab_bytes)
-            slots = pool.free_slots.setdefault(slab, [])
-            slots.append(within // shape.block_bytes)
+            pool = used.pop(offset)
+            slab = offset // slab_bytes
+            slots = pool.free_slots.get(slab)
+            if slots is None:
+                slots = pool.free_slots[slab] = []
+            slots.append((offset - slab * slab_bytes) // pool.block_bytes)
             pool.num_free += 1
-            if len(slots) == self._blocks_per_slab(shape):
+            if len(slots) == pool.blocks_per_slab:
                 del pool.free_slots[slab]
                 pool.num_free -= len(slots)
                 pool.num_slabs -= 1
@@ -102,8 +117,8 @@ class SlabAllocator:
             peak = self._pools[shape].peak_slabs if shape in self._pools else 0
         return self.unused_bytes(shape) / (peak * self.slab_bytes) if peak else 0.0
 
-    def _add_slab(self, shape: KvShape, pool: _Pool) -> None:
-        slots = self._blocks_per_slab(shape)
+    def _add_slab(self, pool: _Pool) -> None:
+        slots = pool.blocks_per_slab
         pool.free_slots[self._free_slabs.pop()] = list(range(slots - 1, -1, -1))
         pool.num_free += slots
         pool.num_slabs += 1
@@ -114,8 +129,7 @@ class SlabAllocator:
         pool = self._pools.get(shape)
         if pool is None:
             return 0
-        slots = pool.num_slabs * self._blocks_per_slab(shape)
-        return (slots - pool.num_free) * shape.block_bytes
+        return (pool.num_slabs * pool.blocks_per_slab - pool.num_free) * pool.block_bytes
 
     def _blocks_per_slab(self, shape: KvShape) -> int:
         blocks = self.slab_bytes // shape.block_bytes

@@ -97,13 +97,17 @@ def stamp(made: Figure, runs: Sequence[FinishedRun], *notes: str) -> None:
     made.supxlabel("\n".join(dict.fromkeys(lines)), fontsize=7, color="0.35")
 
 
-def save(made: Figure, path: Path) -> Path:
-    """Raises RunError with the path and the operating system's words where that fails."""
+def save(made: Figure, path: Path, *, keep: bool = False) -> Path:
+    """Writes the figure in the format of `path` and, unless `keep`, closes it. Raises RunError
+    with the path and the operating system's words where that fails."""
     try:
         with replaced(path) as temporary:
-            made.savefig(temporary, dpi=DPI)
+            # A PDF would else differ by its date at every drawing.
+            about = {"CreationDate": None} if path.suffix == ".pdf" else None
+            made.savefig(temporary, dpi=DPI, metadata=about)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        plt.close(made)
+        if not keep:
+            plt.close(made)
     return path

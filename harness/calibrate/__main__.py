@@ -18,6 +18,7 @@ from harness.calibrate.fit import fit_law, fit_pair
 from harness.calibrate.predict import COLUMNS, predict
 from harness.calibrate.profiles import DATA_DIR, read_profiles
 from harness.calibrate.scores import batch_alone_pct, scores, table
+from harness.calibrate.threads import engine_threads
 from harness.errors import RunError, UsageError
 
 RESULTS = zoo.CONF.parent / "results" / "published" / "calibration"
@@ -62,7 +63,8 @@ def predict_cells(chosen: argparse.Namespace, console: Console) -> None:
 def measure(chosen: argparse.Namespace, console: Console) -> None:
     from harness.calibrate.measure import profile  # starts engines: the others need none
 
-    profile(chosen.model, chosen.lengths, chosen.batches, chosen.repeats, chosen.out, console)
+    grid = chosen.lengths, chosen.batches, chosen.repeats, chosen.num_requests
+    profile(chosen.model, *grid, chosen.num_threads, chosen.out, console)
 
 
 def numbers(words: str) -> list[int]:
@@ -107,6 +109,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--lengths", type=numbers, default=lengths, help="default: %(default)s")
     one.add_argument("--batches", type=numbers, default=batches, help="default: %(default)s")
     one.add_argument("--repeats", type=int, default=5, help="per cell; default: %(default)s")
+    one.add_argument("--num-requests", type=int, default=200, help="per load; default: %(default)s")
+    threads = engine_threads()
+    one.add_argument("--num-threads", type=int, default=threads, help="default: cores but one")
     local = zoo.CONF / "hardware" / "local.yaml"
     one.add_argument("--out", type=Path, default=local, help="default: %(default)s")
     return made

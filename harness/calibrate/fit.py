@@ -15,8 +15,9 @@ from scipy.optimize import least_squares
 
 from harness.calibrate import zoo
 from harness.calibrate.profiles import Cells, Floats
+from harness.calibrate.serving import Iterations
 from harness.hardware import Calibration, Hardware, StepCoefficients
-from harness.sim.cost import decode_s, prefill_s
+from harness.sim.cost import decode_s, mixed_s, prefill_s, steps_time_s
 from harness.sim.law import law
 
 NOISE = 0.03  # relative errors below this count squared, above it linearly
@@ -35,6 +36,7 @@ START = {
     "chunk_s": (2e-5, 1e-7, 1e-2), "request_s": (6e-5, 1e-7, 1e-2),
     "request_context_tokens": (50.0, 1.0, 500.0), "wide_share": (0.2, 1e-3, 2.0),
 }  # fmt: skip
+START_TURNAROUND_S = 5e-4
 LAW = tuple(START)
 TERMS = tuple(field.name for field in fields(StepCoefficients))
 
@@ -94,7 +96,8 @@ def fit_law(cells: Sequence[Cells], hardware: Mapping[str, Hardware] | None = No
 
 def constants(logarithms: Floats, basis: str) -> Calibration:
     values = np.exp(np.minimum(logarithms, np.log([START[name][2] for name in LAW])))
-    return Calibration(basis=basis, measured={}, **dict(zip(LAW, map(float, values), strict=True)))
+    found = dict(zip(LAW, map(float, values), strict=True))
+    return Calibration(basis=basis, turnaround_s=0.0, measured={}, **found)
 
 
 def robust(error: Floats) -> Floats:
@@ -115,5 +118,31 @@ def fit_pair(cells: Cells, prior: StepCoefficients) -> StepCoefficients:
     def residuals(x: Floats) -> Floats:
         both = np.concatenate(errors(unpack(x), cells))
         return np.concatenate([robust(both) / NOISE, (x - first) / PAIR_SPREAD])
+
+    return unpack(least_squares(residuals, first, x_scale=0.3).x)
+
+
+def served_errors(terms: StepCoefficients, turnaround_s: float, seen: Iterations) -> Floats:
+    """Relative errors, execute by execute."""
+    counts = seen.tokens, seen.pairs, seen.chunks, seen.decodes, seen.context_tokens
+    step = decode_s(terms, seen.decodes, seen.context_tokens)
+    decodes = steps_time_s(seen.steps, step, terms.context_s * seen.decodes)
+    iterations = np.where(seen.chunks > 0, mixed_s(terms, *counts), decodes)
+    relative: Floats = (turnaround_s + iterations) / seen.seconds - 1
+    return relative
+
+
+def fit_served(seen: Iterations, prior: StepCoefficients) -> tuple[StepCoefficients, float]:
+    """The terms and the turnaround that serving showed, near `prior` where it says nothing."""
+    start = [*(getattr(prior, name) for name in TERMS), START_TURNAROUND_S]
+    first = np.log(start)
+
+    def unpack(x: Floats) -> tuple[StepCoefficients, float]:
+        *terms, turnaround_s = map(float, np.exp(x))
+        return StepCoefficients(**dict(zip(TERMS, terms, strict=True))), turnaround_s
+
+    def residuals(x: Floats) -> Floats:
+        error = served_errors(*unpack(x), seen)
+        return np.concatenate([robust(error) / NOISE, (x - first) / PAIR_SPREAD])
 
     return unpack(least_squares(residuals, first, x_scale=0.3).x)

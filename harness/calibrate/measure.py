@@ -1,7 +1,10 @@
 """Profiles engine=torch on this machine and writes its hardware profile, conf/hardware/local.yaml.
 
-The machine's peaks come from a matrix product and a copy in memory, the rest from prefills and
-decodes that a real worker process runs. Anything else that runs meanwhile is measured too.
+The machine's peaks come from a matrix product and a copy in memory. A grid of prefills and
+decodes in a real worker process gives the law for every model; the terms of the measured model,
+and the turnaround of `execute`, come from iterations as serving makes them. The engine leaves a
+core to the harness: sharing all of them, equal runs differed by more than the simulator should.
+Anything else that runs meanwhile is measured too.
 """
 
 from __future__ import annotations
@@ -16,15 +19,17 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
 from harness.calibrate import zoo
 from harness.calibrate.conf_files import yaml_lines
-from harness.calibrate.fit import fit_law, fit_pair
-from harness.calibrate.profiles import DECODE_STEPS, Cells
+from harness.calibrate.fit import fit_law, fit_served, served_errors
+from harness.calibrate.profiles import DECODE_STEPS, Cells, Floats
 from harness.calibrate.report import show
-from harness.calibrate.scores import scores, table
+from harness.calibrate.scores import mape_pct, r2
+from harness.calibrate.serving import Iterations, served
 from harness.cluster import Instance, ModelSpec
 from harness.config import build, typed
 from harness.engine_api import Experiment
@@ -37,12 +42,12 @@ from harness.request import Batch, Request
 
 MAX_TOKENS = 4096  # of one prefill: larger cells are left out
 NAME = "default"
-SHOWN = ["by", "cells", "prefill_mape_pct", "prefill_r2", "decode_mape_pct", "decode_r2"]
 
 
 @dataclass(frozen=True)
 class Profile:
     cells: Cells
+    seen: Iterations
     layer_load_s: float
     engine: dict[str, object]  # as the engine resolved it
 
@@ -52,15 +57,21 @@ def profile(
     lengths: Sequence[int],
     batches: Sequence[int],
     repeats: int,
+    num_requests: int,
+    num_threads: int,
     out: Path,
     console: Console,
 ) -> None:
     """Measures `model` over lengths x batches, fits, and writes `out`."""
     if repeats < 1:
         raise UsageError(f"--repeats {repeats} must be at least 1")
+    if num_requests < 10:
+        raise UsageError(f"--num-requests {num_requests} are too few to fit: at least 10")
     spec = zoo.model(zoo.model_name(model))
     hardware: Hardware = typed(zoo.node("hardware/local.yaml"), Hardware, "hardware/local")
-    found = run_engine(spec, hardware, grid(spec, lengths, batches), repeats)
+    found = run_engine(
+        spec, hardware, grid(spec, lengths, batches), repeats, num_requests, num_threads
+    )
     flop_per_s, bytes_per_s = peaks()
     reached = 2 * spec.num_layers * spec.layer_params * found.cells.tokens / found.cells.prefill_s
     hardware = replace(
@@ -68,15 +79,19 @@ def profile(
         dense_flop_per_s=max(flop_per_s, float(reached.max())),
         memory_bandwidth_bytes_per_s=bytes_per_s,
     )
-    law = fit_law([found.cells], {"local": hardware})
-    terms = fit_pair(found.cells, law.terms(found.cells))
-    score = scores(found.cells, terms)
-    by_law = scores(found.cells, law.terms(found.cells))
-    show(console, table([{"by": "fit"} | score, {"by": "law"} | by_law])[SHOWN], "measured here")
-    calibration = replace(law.devices["local"], measured={pair_key(spec.name, spec.tp): terms})
+    prior = fit_law([found.cells], {"local": hardware}).terms(found.cells)
+    terms, turnaround_s = fit_served(found.seen, prior)
+    law = fit_law([found.cells.without(turnaround_s)], {"local": hardware})
+    score = served_scores(served_errors(terms, turnaround_s, found.seen), found.seen)
+    show(console, score, "executes as serving makes them")
+    calibration = replace(
+        law.devices["local"],
+        turnaround_s=turnaround_s,
+        measured={pair_key(spec.name, spec.tp): terms},
+    )
     load_bytes_per_s = spec.layer_bytes / found.layer_load_s
     measured = replace(hardware, pcie_bytes_per_s=load_bytes_per_s, calibration=calibration)
-    write_text(out, local_yaml(measured, spec, found, score))
+    write_text(out, local_yaml(measured, spec, found, score, num_threads))
     console.print(f"wrote {out}", soft_wrap=True)
 
 
@@ -93,10 +108,17 @@ def grid(spec: ModelSpec, lengths: Sequence[int], batches: Sequence[int]) -> lis
 
 
 def run_engine(
-    spec: ModelSpec, hardware: Hardware, cells: list[tuple[int, int]], repeats: int
+    spec: ModelSpec,
+    hardware: Hardware,
+    cells: list[tuple[int, int]],
+    repeats: int,
+    num_requests: int,
+    num_threads: int,
 ) -> Profile:
-    """Medians over `repeats` of each cell's prefill and of its mean decode step."""
-    engine = build(zoo.node("engine/torch.yaml"), "engine")
+    """Serves, then takes medians over `repeats` of each cell's prefill and mean decode step."""
+    node = zoo.node("engine/torch.yaml")
+    node.num_threads = num_threads
+    engine = build(node, "engine")
     loop, recorder = engine.make_loop(), Recorder([])
     with tempfile.TemporaryDirectory() as run_dir:
         experiment = Experiment(
@@ -105,6 +127,7 @@ def run_engine(
             scheduler={}, announce=lambda line: None,
         )  # fmt: skip
         with engine.start(experiment) as cluster:
+            seen = served(cluster, loop, recorder, NAME, num_requests)
             bench = _Bench(cluster.instances[0], recorder)
             times = [
                 np.median([loop.run(bench.cell(*cell)) for _ in range(repeats + 1)][1:], axis=0)
@@ -113,7 +136,7 @@ def run_engine(
             layer_s = loop.run(bench.layer_load_s())
     (length, batch), (prefill_s, decode_s) = (np.array(x, float).T for x in (cells, times))
     measured = Cells(spec.name, "local", spec.tp, length, batch, prefill_s, decode_s)
-    return Profile(measured, layer_s, dict(engine.resolved()))
+    return Profile(measured, seen, layer_s, dict(engine.resolved()))
 
 
 class _Bench:
@@ -175,16 +198,38 @@ def _seconds(action: Callable[[], object]) -> float:
     return perf_counter() - start_s
 
 
-def local_yaml(hardware: Hardware, spec: ModelSpec, found: Profile, score: dict[str, float]) -> str:
+def served_scores(error: Floats, seen: Iterations) -> pd.DataFrame:
+    """By kind of execute: how many, their mean absolute error, and that of their total time."""
+    rows = []
+    for kind, chosen in (("with prompts", seen.chunks > 0), ("decodes", seen.chunks == 0)):
+        seconds, wrong = seen.seconds[chosen], error[chosen]
+        rows.append(
+            {
+                "executes": kind,
+                "number": len(seconds),
+                "mape_pct": mape_pct(wrong),
+                "r2": r2(seconds, wrong),
+                "total_pct": float(100 * (wrong * seconds).sum() / seconds.sum()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def local_yaml(
+    hardware: Hardware, spec: ModelSpec, found: Profile, score: pd.DataFrame, num_threads: int
+) -> str:
     cpu = platform.processor() or platform.machine()
     on = f"{len(os.sched_getaffinity(0))} cores of {cpu}, {datetime.now(UTC):%Y-%m-%d}"
     header = [
         "# This machine, as one device (or more: hardware.num_devices=2 runs two CPU instances).",
         "# Written by `python -m harness.calibrate measure`; the constants serve engine=sim only.",
-        f"# engine=torch (torch {found.engine['torch']}) with {spec.name}, {on}.",
-        f"# {len(found.cells.batch)} cells. Prefill R² {score['prefill_r2']:.3f}, MAPE "
-        f"{score['prefill_mape_pct']:.1f} %; decode R² {score['decode_r2']:.3f}, MAPE "
-        f"{score['decode_mape_pct']:.1f} %.",
+        f"# engine=torch (torch {found.engine['torch']}) with {spec.name}, "
+        f"engine.num_threads={num_threads}, {on}.",
+        *(
+            f"# {row.number} executes of serving {row.executes}: R² {row.r2:.3f}, MAPE "
+            f"{row.mape_pct:.1f} %, total time {row.total_pct:+.1f} %."
+            for row in score.itertuples(index=False)
+        ),
     ]
     values = asdict(replace(hardware, source="measured"))
     return "\n".join([*header, *yaml_lines(values)]) + "\n"

@@ -8,7 +8,7 @@ stragglers of an eager-mode engine, up to twice the median.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,14 @@ class Cells:
     batch: Floats
     prefill_s: Floats
     decode_s: Floats  # per step
+
+    def without(self, turnaround_s: float) -> Cells:
+        """As if an `execute` took nothing but its iterations; cells are two executes each."""
+        return replace(
+            self,
+            prefill_s=self.prefill_s - turnaround_s,
+            decode_s=self.decode_s - turnaround_s / DECODE_STEPS,
+        )
 
     @property
     def pair(self) -> str:

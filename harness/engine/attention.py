@@ -106,7 +106,8 @@ class DecodeAttention:
         """The table in terms of rows, and the blocks to copy to these rows (None: in place)."""
         need = np.arange(self._table.shape[1]) * self._size - self._position[:, None]
         in_use = self._table[need <= 0]
-        if np.count_nonzero(in_use) >= COPY_BELOW * in_use.max():
+        dense = np.count_nonzero(in_use) >= COPY_BELOW * in_use.max()
+        if dense and self._cache.in_one_piece:
             return self._table, None
         order = np.argsort(
             np.where(self._table > 0, need, need.max() + 1), axis=None, kind="stable"

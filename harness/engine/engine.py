@@ -1,11 +1,16 @@
-"""engine=torch: a worker process per instance, on the CPUs or GPUs of this host."""
+"""engine=torch: a worker process per instance, on the CPUs or GPUs of this host.
+
+Instances that serve one model for good are brought up here, those that models take turns on in
+`harness.engine.pool`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +18,11 @@ from harness import gpu_monitor
 from harness.block_pool import BlockPool
 from harness.clock import WallLoop
 from harness.cluster import Cluster, ModelSpec
+from harness.engine.block_tables import BlockTables
+from harness.engine.commands import Commands
 from harness.engine.hf_config import check_config
 from harness.engine.instance import TorchInstance
+from harness.engine.pool import NewProcess, TorchPool, TorchPoolConfig
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess
@@ -41,6 +49,7 @@ class TorchEngine:
         start_timeout_s: float
         hang_timeout_s: float  # silence after which a worker counts as hung
         step_timeout_s: float  # the longest that one iteration, load or drop may take
+        pool: TorchPoolConfig  # of systems whose models share instances
 
     def __init__(self, config: Config) -> None:
         if config.device not in DEVICES:
@@ -63,36 +72,55 @@ class TorchEngine:
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         check_device(experiment.hardware, self._config.device)
-        specs = placed_models(experiment)
-        loop = experiment.loop
-        assert isinstance(loop, WallLoop), "make_loop() made it"
-        experiment.announce(f"starting {len(specs)} torch workers, device {self._config.device}")
+        check_models(experiment)
+        num_workers = len(experiment.placements)
+        experiment.announce(f"starting {num_workers} torch workers, device {self._config.device}")
         logs = experiment.run_dir / "logs"
         logs.mkdir(exist_ok=True)
-        book = TokenBook(experiment.seed)
+        for log in logs.glob("worker-*.log"):
+            log.unlink()  # of an earlier run; a worker that restarts adds to its own
+        process = partial(self._process, logs, self._threads(num_workers))
         with ExitStack() as stack:
-            workers = [self._spawn(stack, logs, index, len(specs)) for index in range(len(specs))]
-            for index, (worker, spec) in enumerate(zip(workers, specs, strict=True)):
-                worker.send(self._setup(spec, index, len(specs)))
-            ready = [worker.handshake(self._config.start_timeout_s) for worker in workers]
-            self._resolved = self._settled(specs, ready)
-            instances = [
-                TorchInstance(
-                    spec, BlockPool(answer["num_kv_blocks"], self._config.block_tokens),
-                    worker, loop, experiment.recorder, book,
+            if all(placement.model is None for placement in experiment.placements):
+                pool = TorchPool(
+                    stack, self._config, self._threads(num_workers), experiment, process
                 )
-                for spec, worker, answer in zip(specs, workers, ready, strict=True)
-            ]  # fmt: skip
-            yield experiment.cluster(instances=instances)
+                cluster, self._resolved = pool.ready()
+                yield cluster
+            else:
+                yield experiment.cluster(instances=self._dedicated(stack, experiment, process))
 
-    def _spawn(self, stack: ExitStack, logs: Path, index: int, num_workers: int) -> WorkerProcess:
+    def _process(
+        self, logs: Path, num_threads: int, index: int, module: str, files: Sequence[int]
+    ) -> WorkerProcess:
         config = self._config
-        worker = WorkerProcess(
-            f"torch-{index}", logs / f"worker-{index}.log", self._threads(num_workers),
-            config.hang_timeout_s, config.step_timeout_s,
+        return WorkerProcess(
+            f"torch-{index}", logs / f"worker-{index}.log", num_threads,
+            config.hang_timeout_s, config.step_timeout_s, module, files,
         )  # fmt: skip
-        stack.callback(worker.close)
-        return worker
+
+    def _dedicated(
+        self, stack: ExitStack, experiment: Experiment, process: NewProcess
+    ) -> list[TorchInstance]:
+        """An instance for each placement, which has its model for good."""
+        specs = resident_models(experiment.placements)
+        loop, book = experiment.loop, TokenBook(experiment.seed)
+        assert isinstance(loop, WallLoop), "make_loop() made it"
+        workers = []
+        for index, spec in enumerate(specs):
+            workers.append(process(index, "harness.engine.worker", ()))
+            stack.callback(workers[-1].close)
+            workers[-1].send(self._setup(spec, index, len(specs)))
+        ready = [worker.handshake(self._config.start_timeout_s) for worker in workers]
+        self._resolved = self._settled(specs, ready)
+        instances = []
+        for spec, worker, answer in zip(specs, workers, ready, strict=True):
+            kv = BlockPool(answer["num_kv_blocks"], self._config.block_tokens)
+            commands = Commands(worker, loop)
+            instances.append(
+                TorchInstance(spec, kv, BlockTables(kv), commands, loop, experiment.recorder, book)
+            )
+        return instances
 
     def _setup(self, spec: ModelSpec, index: int, num_workers: int) -> Header:
         config = self._config
@@ -142,9 +170,8 @@ def check_device(hardware: Hardware, device: str) -> None:
         )
 
 
-def placed_models(experiment: Experiment) -> list[ModelSpec]:
-    """The model of each instance, one instance per device; UsageError for a model that this
-    engine cannot run."""
+def check_models(experiment: Experiment) -> None:
+    """UsageError for a model that this engine cannot run."""
     for spec in experiment.models.values():
         if spec.tp != 1:
             raise UsageError(f"model.tp={spec.tp} is not supported by engine=torch; valid: 1")
@@ -155,4 +182,3 @@ def placed_models(experiment: Experiment) -> list[ModelSpec]:
             )
         if spec.path is not None:
             check_config(spec, Path(spec.path))
-    return resident_models(experiment.placements)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Protocol
 
 from harness.block_pool import BlockPool
 from harness.clock import Event, WallLoop
 from harness.cluster import ModelSpec
-from harness.engine.block_tables import BlockTables
+from harness.engine.commands import Commands
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.work import ChunkWork, DecodeWork, pack
-from harness.engine.worker_process import WorkerProcess
 from harness.errors import RunError
 from harness.record import Recorder, Segment
 from harness.request import Batch, Request
@@ -27,35 +27,39 @@ from harness.request import Batch, Request
 class _Run:
     """An `execute` in flight."""
 
-    seq: int
     advances: list[tuple[Request, int]]  # tokens that an iteration computes
     sampled: list[Request]  # whose next tokens an iteration brings, in this order
-    stop: Event | None
     done: Event
     num_steps: int = 0
 
 
+class Tables(Protocol):
+    """Which blocks of the KV tensors a request holds."""
+
+    ids: dict[int, list[int]]  # request_id -> its blocks, in token order
+
+    def reconcile(self, requests: Sequence[Request]) -> None:
+        """Has `ids` agree with the pool, at least for `requests`."""
+        ...
+
+
 class TorchInstance:
     def __init__(
-        self, model: ModelSpec, kv: BlockPool, worker: WorkerProcess, loop: WallLoop,
-        recorder: Recorder, book: TokenBook,
+        self, model: ModelSpec, kv: BlockPool, tables: Tables, commands: Commands,
+        loop: WallLoop, recorder: Recorder, book: TokenBook,
     ) -> None:  # fmt: skip
-        self.name = worker.name
+        self.name = commands.worker.name
         self.model = model
         self.kv = kv
-        self.tables = BlockTables(kv)
-        self._worker, self._loop, self._recorder, self._book = worker, loop, recorder, book
+        self.tables = tables
+        self._commands, self._loop, self._recorder, self._book = commands, loop, recorder, book
         self._loaded = set(range(model.num_layers))
-        self._seq = 0
         self._run: _Run | None = None
-        self._transfers: dict[int, Event] = {}
-        self._watched: set[Event] = set()
-        worker.listen(loop, self._on_message)
 
     @property
     def pid(self) -> int:
         """The worker's process id."""
-        return self._worker.pid
+        return self._commands.worker.pid
 
     @property
     def tokens(self) -> dict[int, list[int]]:
@@ -92,32 +96,20 @@ class TorchInstance:
         await self._transfer("drop", layers)
 
     def _start(self, batch: Batch, max_steps: int, until: float, stop: Event | None) -> _Run:
-        self._seq += 1
         work = described(batch, self.tables, self._book, self.model.vocab_size)
         header, payload = pack(*work)
-        deadline_s = until + self._loop.start_monotonic_s + self._worker.clock_offset_s
+        deadline_s = until + self._loop.start_monotonic_s + self._commands.worker.clock_offset_s
         header |= {
             "op": "execute",
-            "seq": self._seq,
+            "model": batch.requests[0].model,
             "max_steps": max_steps,
             "deadline_s": deadline_s if until < inf else None,
         }
         advances = batch.chunks + [(request, 1) for request in batch.decodes]
         sampled = [r for r, n in batch.chunks if r.computed_tokens + n == r.known_tokens]
-        self._run = _Run(self._seq, advances, sampled + batch.decodes, stop, Event(self._loop))
-        self._worker.expect_answer()
-        self._worker.send(header, payload)
-        if stop is not None and max_steps > 1 and stop not in self._watched:
-            self._watched.add(stop)
-            self._loop.spawn(self._forward(stop), name=f"{self.name}: forward a stop")
+        self._run = _Run(advances, sampled + batch.decodes, Event(self._loop))
+        self._commands.send(header, payload, self._on_step, stop if max_steps > 1 else None)
         return self._run
-
-    async def _forward(self, stop: Event) -> None:
-        """Tells the worker once `stop` is set; one such task per event, over many executes."""
-        await self._loop.wait(stop)
-        self._watched.discard(stop)
-        if stop.is_set and self._run is not None and self._run.stop is stop:
-            self._worker.send({"op": "stop", "seq": self._run.seq})
 
     def _max_steps(self, batch: Batch, stop: Event | None) -> int:
         if batch.chunks or (stop is not None and stop.is_set):
@@ -125,28 +117,19 @@ class TorchInstance:
         limit = min(request.remaining_tokens for request in batch.decodes)
         return self.kv.growth_steps(batch.decodes, limit)
 
-    def _on_message(self, header: Header) -> None:
-        if header["op"] == "done":
-            self._worker.answered()
-            self._transfers.pop(header["seq"]).set()
-        elif header["op"] == "step":
-            self._on_step(header)
-
     def _on_step(self, header: Header) -> None:
         run = self._run
         assert run is not None
-        assert run.seq == header["seq"], "a step of another execute"
         run.num_steps += 1
         for request, num_tokens in run.advances:
             request.computed_tokens += num_tokens
         for request, token_id in zip(run.sampled, header["tokens"], strict=True):
             request.generated_tokens += 1
             self._book.append(request, token_id)
-        offset_s = self._worker.clock_offset_s + self._loop.start_monotonic_s
+        offset_s = self._commands.worker.clock_offset_s + self._loop.start_monotonic_s
         token = Segment(header["time_s"] - offset_s, 1, 0.0, 0.0)
         self._recorder.segment([r for r in run.sampled if not r.failed], token, self.name)
         if header["last"]:
-            self._worker.answered()
             run.done.set()
 
     def _finish(self, requests: Sequence[Request]) -> None:
@@ -158,12 +141,8 @@ class TorchInstance:
                     self._recorder.completed(request)
 
     async def _transfer(self, op: str, layers: range) -> None:
-        self._seq += 1
-        done = self._transfers[self._seq] = Event(self._loop)
         start_s = self._loop.now
-        self._worker.expect_answer()
-        self._worker.send({"op": op, "seq": self._seq, "layers": list(layers)})
-        await self._loop.wait(done)
+        await self._commands.call({"op": op, "layers": list(layers)})
         self._recorder.event(op, self.name, start_s, self._loop.now, layers=list(layers))
 
     def _check(self, batch: Batch) -> None:
@@ -204,7 +183,7 @@ class TorchInstance:
 
 
 def described(
-    batch: Batch, tables: BlockTables, book: TokenBook, vocab_size: int
+    batch: Batch, tables: Tables, book: TokenBook, vocab_size: int
 ) -> tuple[list[ChunkWork], list[DecodeWork]]:
     """The batch in token ids, positions and block ids."""
     chunks = []

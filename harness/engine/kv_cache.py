@@ -7,46 +7,65 @@ Knows nothing of requests: callers say which blocks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from harness.cluster import ModelSpec
 from harness.engine.block_tables import FIRST_BLOCK
+from harness.engine.weights import torch_dtype
 
 
 class KvCache:
     """keys[layer] and values[layer]: [FIRST_BLOCK + num_blocks, kv_heads, block_tokens, head_dim].
 
-    Zeroed at the start: attention also multiplies blocks that it then masks out, and a masked
-    NaN would still be a NaN.
+    Blocks need not lie next to each other, but all of `keys` and `values` have the same strides.
+    They must never hold a NaN: attention also multiplies blocks that it then masks out, and a
+    masked NaN would still be a NaN.
     """
 
-    def __init__(
-        self, spec: ModelSpec, num_blocks: int, block_tokens: int, device: torch.device
-    ) -> None:
-        self.block_tokens = block_tokens
-        self._num_kv_heads = spec.num_kv_heads
-        shape = (FIRST_BLOCK + num_blocks, spec.num_kv_heads, block_tokens, spec.head_dim)
-        options = {"dtype": getattr(torch, spec.dtype), "device": device}
-        self.keys = [torch.zeros(shape, **options) for _ in range(spec.num_layers)]
-        self.values = [torch.zeros(shape, **options) for _ in range(spec.num_layers)]
-        self._head_rows = torch.arange(spec.num_kv_heads, device=device) * block_tokens
+    def __init__(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+        self.keys, self.values = keys, values
+        _, kv_heads, self.block_tokens, head_dim = keys[0].shape
+        self.in_one_piece = keys[0].is_contiguous()  # whether blocks can be multiplied in place
+        self._block_rows = keys[0].stride(0) // head_dim  # from a block to the next
+        self._head_rows = torch.arange(kv_heads, device=keys[0].device) * self.block_tokens
+        self._key_rows = [_rows(tensor) for tensor in keys]
+        self._value_rows = [_rows(tensor) for tensor in values]
 
     def rows(self, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Where tokens at (block, offset in it) lie: row indices for `write`, token-major."""
-        first = blocks * (self._num_kv_heads * self.block_tokens) + offsets
+        first = blocks * self._block_rows + offsets
         return (first[:, None] + self._head_rows).flatten()
 
     def write(self, layer: int, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Stores k and v, [tokens, kv_heads, head_dim], at `rows`."""
         head_dim = k.shape[-1]
-        self.keys[layer].view(-1, head_dim).index_copy_(0, rows, k.reshape(-1, head_dim))
-        self.values[layer].view(-1, head_dim).index_copy_(0, rows, v.reshape(-1, head_dim))
+        self._key_rows[layer].index_copy_(0, rows, k.reshape(-1, head_dim))
+        self._value_rows[layer].index_copy_(0, rows, v.reshape(-1, head_dim))
 
     def read(self, layer: int, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the keys and values in `blocks`: [kv_heads, len(blocks) * block_tokens, d]."""
         k = self.keys[layer].index_select(0, blocks).transpose(0, 1)
         v = self.values[layer].index_select(0, blocks).transpose(0, 1)
         return k.flatten(1, 2), v.flatten(1, 2)
+
+
+def _rows(blocks: torch.Tensor) -> torch.Tensor:
+    """[rows, head_dim]: everything between the first block and the last, of other layers too."""
+    num_blocks, kv_heads, block_tokens, head_dim = blocks.shape
+    num_rows = (num_blocks - 1) * blocks.stride(0) // head_dim + kv_heads * block_tokens
+    return blocks.as_strided((num_rows, head_dim), (head_dim, 1))
+
+
+def new_cache(spec: ModelSpec, num_blocks: int, block_tokens: int, device: torch.device) -> KvCache:
+    """A cache of its own, each layer's keys and values in one piece."""
+    shape = (FIRST_BLOCK + num_blocks, spec.num_kv_heads, block_tokens, spec.head_dim)
+    keys, values = (
+        [torch.zeros(shape, dtype=torch_dtype(spec), device=device) for _ in range(spec.num_layers)]
+        for _ in range(2)
+    )
+    return KvCache(keys, values)
 
 
 def block_bytes(spec: ModelSpec, block_tokens: int) -> int:

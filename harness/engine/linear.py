@@ -1,4 +1,4 @@
-"""A layer's weights where they run: plain tensors on a GPU, packed for the matmul on a CPU.
+"""A layer's weights where they run: plain tensors, or on a CPU packed for the matmul.
 
 Knows nothing of what a layer computes; `model.py` does.
 """
@@ -8,27 +8,28 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import linear
 
-from harness.engine.weights import Weights
+from harness.cluster import ModelSpec
+from harness.engine.weights import HostWeights, Weights
+
+MATRICES = ("qkv", "o", "gate_up", "down", "lm_head")
 
 
 class Linear:
-    """y = x Wᵀ, plus a bias or a residual.
+    """y = x Wᵀ, plus a bias or a residual. W is a plain tensor, or one packed by `placed`.
 
-    On a CPU, float32 weights are packed for oneDNN, as torch's own compiler does: measured with
-    64 rows on an AVX-512 AMD, that is 2.5 to 4 times as fast as the MKL product behind `linear`,
-    and it equals it up to the order of the sums. Half precision goes to oneDNN anyway.
+    Float32 on a CPU goes to oneDNN: measured with 64 rows on an AVX-512 AMD, its product is 2 to 4
+    times as fast as MKL's behind `linear`, and equals it up to the order of the sums. It is as
+    fast with a plain matrix as with a packed one from 64 rows on, and half as fast with a few; one
+    row is MKL's. Half precision goes to oneDNN anyway.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, device: torch.device):
-        self._bias = None if bias is None else bias.to(device)
-        self._packed = device.type == "cpu" and weight.dtype == torch.float32
-        if self._packed:
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(weight)
-        else:
-            self._weight = weight.to(device, copy=True)
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self._weight, self._bias = weight, bias
+        self._packed = weight.is_mkldnn
+        self._plain_float = weight.device.type == "cpu" and weight.dtype == torch.float32
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if not self._packed:
+        if not self._by_onednn(x):
             return linear(x, self._weight, self._bias)
         out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
             x, self._weight, self._bias, "none", [], ""
@@ -37,30 +38,71 @@ class Linear:
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """residual + x Wᵀ, in one kernel."""
-        if not self._packed:
+        if not self._by_onednn(x):
             return torch.addmm(residual, x, self._weight.t())
         out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
             x, residual, self._weight, self._bias, "add"
         )
         return out
 
+    def _by_onednn(self, x: torch.Tensor) -> bool:
+        return self._packed or (self._plain_float and len(x) > 1)
+
 
 class Layer:
-    """One decoder layer on its device."""
+    """One decoder layer, of weights that are on their device."""
 
-    def __init__(self, host: Weights, device: torch.device) -> None:
-        self.input_norm = host["input_norm"].to(device)
-        self.qkv = Linear(host["qkv"], host.get("qkv_bias"), device)
-        self.o = Linear(host["o"], None, device)
-        self.post_norm = host["post_norm"].to(device)
-        self.gate_up = Linear(host["gate_up"], None, device)
-        self.down = Linear(host["down"], None, device)
+    def __init__(self, weights: Weights) -> None:
+        self.input_norm = weights["input_norm"]
+        self.qkv = Linear(weights["qkv"], weights.get("qkv_bias"))
+        self.o = Linear(weights["o"])
+        self.post_norm = weights["post_norm"]
+        self.gate_up = Linear(weights["gate_up"])
+        self.down = Linear(weights["down"])
 
 
 class Ends:
     """What stands before the first layer and after the last one."""
 
-    def __init__(self, host: Weights, device: torch.device) -> None:
-        self.embed = host["embed"].to(device)
-        self.norm = host["norm"].to(device)
-        self.lm_head = Linear(host["lm_head"], None, device)
+    def __init__(self, weights: Weights) -> None:
+        self.embed = weights["embed"]
+        self.norm = weights["norm"]
+        self.lm_head = Linear(weights["lm_head"])
+
+
+class LoadedLayers:
+    """A model on its device, layer by layer, with copies of its layers in host memory."""
+
+    def __init__(self, spec: ModelSpec, device: torch.device) -> None:
+        source = HostWeights(spec)
+        self._device = device
+        self._host = [self._staged(source.layer(index)) for index in range(spec.num_layers)]
+        self.ends = Ends(placed(source.ends(), device))
+        self.on_device: dict[int, Layer] = {}
+
+    def load(self, layer: int) -> None:
+        """Copies the layer's weights to the device; on a CPU too, to memory of their own."""
+        if layer not in self.on_device:
+            self.on_device[layer] = Layer(placed(self._host[layer], self._device))
+
+    def drop(self, layer: int) -> None:
+        self.on_device.pop(layer, None)
+
+    def _staged(self, weights: Weights) -> Weights:
+        """Host copies, page-locked where a GPU will fetch them."""
+        if self._device.type != "cuda":
+            return weights
+        return {name: tensor.pin_memory() for name, tensor in weights.items()}
+
+
+def placed(host: Weights, device: torch.device) -> Weights:
+    """A copy on `device`; on a CPU, float32 matrices are packed for oneDNN, as torch's own
+    compiler does."""
+
+    def copy(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if name in MATRICES and device.type == "cpu" and tensor.dtype == torch.float32:
+            packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(tensor)
+            return packed
+        return tensor.to(device, copy=True)
+
+    return {name: copy(name, tensor) for name, tensor in host.items()}

@@ -6,7 +6,7 @@ ids but no requests, no pool and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,33 +14,20 @@ import torch
 from harness.cluster import ModelSpec
 from harness.engine.attention import ChunkAttention, DecodeAttention
 from harness.engine.kv_cache import KvCache
-from harness.engine.linear import Ends, Layer
+from harness.engine.linear import Layer
 from harness.engine.model import Decoder, Step
-from harness.engine.weights import HostWeights, Weights
 from harness.engine.work import ChunkWork, DecodeWork
 
 
 class Runner:
-    """Weights on the device, layer by layer, with their copies in host memory, and a KV cache."""
+    """`layers` are those on the device now; they may come and go between batches."""
 
-    def __init__(self, spec: ModelSpec, device: torch.device) -> None:
+    def __init__(
+        self, spec: ModelSpec, decoder: Decoder, layers: Mapping[int, Layer], cache: KvCache,
+        device: torch.device,
+    ) -> None:  # fmt: skip
         self._spec, self.device = spec, device
-        source = HostWeights(spec)
-        self._host = [self._staged(source.layer(index)) for index in range(spec.num_layers)]
-        self._layers: dict[int, Layer] = {}
-        self._decoder = Decoder(spec, Ends(source.ends(), device), device)
-        self._cache: KvCache | None = None
-
-    def allocate(self, num_blocks: int, block_tokens: int) -> None:
-        self._cache = KvCache(self._spec, num_blocks, block_tokens, self.device)
-
-    def load(self, layer: int) -> None:
-        """Copies the layer's weights to the device; on a CPU too, to memory of their own."""
-        if layer not in self._layers:
-            self._layers[layer] = Layer(self._host[layer], self.device)
-
-    def drop(self, layer: int) -> None:
-        self._layers.pop(layer, None)
+        self._decoder, self._layers, self._cache = decoder, layers, cache
 
     def steps(
         self, chunks: Sequence[ChunkWork], decodes: Sequence[DecodeWork], max_steps: int
@@ -65,7 +52,6 @@ class Runner:
 
     def forward(self, hidden: torch.Tensor, step: Step, lo: int, hi: int) -> torch.Tensor:
         """Layers [lo, hi) of one iteration; KeyError where one of them is not loaded."""
-        assert self._cache is not None, "allocate() comes first"
         layers = [(index, self._layers[index]) for index in range(lo, hi)]
         return self._decoder.layers(hidden, layers, step, self._cache)
 
@@ -77,7 +63,6 @@ class Runner:
         self, chunks: Sequence[ChunkWork], decodes: Sequence[DecodeWork]
     ) -> tuple[Step, torch.Tensor | None]:
         """An iteration's tensors, and the rows to pick tokens for (None: all)."""
-        assert self._cache is not None, "allocate() comes first"
         attentions, positions, rows, sampled = [], [], [], []
         start = 0
         for chunk in chunks:
@@ -112,16 +97,9 @@ class Runner:
         step.rows = step.decode.begin_step()
 
     def _chunk(self, chunk: ChunkWork, start: int) -> ChunkAttention:
-        assert self._cache is not None
         num_tokens, total = len(chunk.ids), chunk.context + len(chunk.ids)
         blocks = chunk.blocks[: -(-total // self._cache.block_tokens)]
         return ChunkAttention(
             start, num_tokens, chunk.context,
             torch.tensor(blocks, dtype=torch.int64, device=self.device),
         )  # fmt: skip
-
-    def _staged(self, weights: Weights) -> Weights:
-        """Host copies, page-locked where a GPU will fetch them."""
-        if self.device.type != "cuda":
-            return weights
-        return {name: tensor.pin_memory() for name, tensor in weights.items()}

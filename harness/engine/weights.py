@@ -23,6 +23,8 @@ from harness.errors import UsageError
 
 Weights = dict[str, torch.Tensor]
 
+ENDS = -1  # in place of a layer's index: what stands before the first layer and after the last
+
 # Our fused name -> the parts it is made of, as Hugging Face names them below "model.layers.<i>.".
 LAYER_PARTS: dict[str, tuple[str, ...]] = {
     "input_norm": ("input_layernorm.weight",),
@@ -45,12 +47,23 @@ def torch_dtype(spec: ModelSpec) -> torch.dtype:
     return dtype
 
 
-def _layer_parts(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
+def _parts(spec: ModelSpec, layer: int) -> dict[str, tuple[str, ...]]:
+    if layer == ENDS:
+        return {k: v for k, v in ENDS_PARTS.items() if k != "lm_head" or not spec.tie_embeddings}
     return {k: v for k, v in LAYER_PARTS.items() if k != "qkv_bias" or spec.qkv_bias}
 
 
-def _ends_parts(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
-    return {k: v for k, v in ENDS_PARTS.items() if k != "lm_head" or not spec.tie_embeddings}
+def _prefix(layer: int) -> str:
+    return "" if layer == ENDS else f"model.layers.{layer}."
+
+
+def fused_shapes(spec: ModelSpec, layer: int) -> dict[str, tuple[int, ...]]:
+    """Of the tensors that `HostWeights` gives for `layer`, in their order; tied ones once."""
+    fused = {}
+    for name, parts in _parts(spec, layer).items():
+        shapes = [_shape(spec, part) for part in parts]
+        fused[name] = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+    return fused
 
 
 def _shape(spec: ModelSpec, part: str) -> tuple[int, ...]:
@@ -82,7 +95,7 @@ class RandomSource:
         self._spec = spec
 
     def parts(self, index: int, names: list[str]) -> list[torch.Tensor]:
-        """The tensors `names` of layer `index`, in this fixed order; -1: the model's two ends."""
+        """The tensors `names` of layer `index`, in this fixed order."""
         generator = torch.Generator().manual_seed((self._spec.seed << 16) + index + 1)
         return [self._draw(name, generator) for name in names]
 
@@ -139,15 +152,16 @@ class HostWeights:
         self._parts: Callable[[int, list[str]], list[torch.Tensor]] = source.parts
 
     def layer(self, index: int) -> Weights:
-        return self._fused(index, f"model.layers.{index}.", _layer_parts(self._spec))
+        return self._fused(index)
 
     def ends(self) -> Weights:
         """embed, norm and lm_head; tied embeddings share one tensor."""
-        ends = self._fused(-1, "", _ends_parts(self._spec))
+        ends = self._fused(ENDS)
         ends.setdefault("lm_head", ends["embed"])
         return ends
 
-    def _fused(self, index: int, prefix: str, groups: dict[str, tuple[str, ...]]) -> Weights:
+    def _fused(self, index: int) -> Weights:
+        prefix, groups = _prefix(index), _parts(self._spec, index)
         names = [prefix + part for parts in groups.values() for part in parts]
         tensors = dict(zip(names, self._parts(index, names), strict=True))
         return {
@@ -161,9 +175,8 @@ def save_checkpoint(spec: ModelSpec, directory: Path) -> None:
     that reads the Hugging Face layout."""
     source = RandomSource(spec)
     tensors: Weights = {}
-    for index in range(-1, spec.num_layers):
-        prefix = f"model.layers.{index}." if index >= 0 else ""
-        groups = _layer_parts(spec) if index >= 0 else _ends_parts(spec)
+    for index in (ENDS, *range(spec.num_layers)):
+        prefix, groups = _prefix(index), _parts(spec, index)
         names = [prefix + part for parts in groups.values() for part in parts]
         tensors |= dict(zip(names, source.parts(index, names), strict=True))
     directory.mkdir(parents=True, exist_ok=True)

@@ -16,17 +16,27 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from math import inf
+from typing import Protocol
 
 import torch
 
 from harness.cluster import ModelSpec
-from harness.engine.kv_cache import block_bytes
+from harness.engine.kv_cache import block_bytes, new_cache
+from harness.engine.linear import LoadedLayers
+from harness.engine.model import Decoder
 from harness.engine.runner import Runner
 from harness.engine.transport import HEARTBEAT_S, Connection, Header
 from harness.engine.work import unpack
 
 PR_SET_PDEATHSIG = 1
+
+
+class Serves(Protocol):
+    def serve(self) -> None:
+        """Until the harness closes the socket: EOFError."""
+        ...
 
 
 class Worker:
@@ -35,16 +45,18 @@ class Worker:
         torch.set_num_threads(setup["num_threads"])
         spec = ModelSpec(**setup["spec"])
         device = pick_device(setup["device"], setup["index"])
-        self._runner = Runner(spec, device)
+        self._layers = LoadedLayers(spec, device)
         for layer in range(spec.num_layers):
-            self._runner.load(layer)
+            self._layers.load(layer)
         num_blocks = setup["num_kv_blocks"] or self._fitting_blocks(spec, device, setup)
-        self._runner.allocate(num_blocks, setup["block_tokens"])
+        cache = new_cache(spec, num_blocks, setup["block_tokens"], device)
+        decoder = Decoder(spec, self._layers.ends, device)
+        self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
         connection.send(
             {
                 "op": "ready",
                 "num_kv_blocks": num_blocks,
-                "device": _device_name(device),
+                "device": device_name(device),
                 "num_threads": torch.get_num_threads(),
                 "torch": torch.__version__,
             }
@@ -63,8 +75,8 @@ class Worker:
                 self._execute(header, payload)
             case "load" | "drop" as op:
                 for layer in header["layers"]:
-                    (self._runner.load if op == "load" else self._runner.drop)(layer)
-                self._connection.send({"op": "done", "seq": header["seq"]})
+                    (self._layers.load if op == "load" else self._layers.drop)(layer)
+                self._connection.send({"op": "answer", "seq": header["seq"], "last": True})
             case "stop":
                 pass  # for an execute that had ended by itself
 
@@ -77,7 +89,7 @@ class Worker:
             now = time.monotonic()
             last = self._stopped(seq) or number == max_steps or now >= deadline_s
             self._connection.send(
-                {"op": "step", "seq": seq, "time_s": now, "tokens": tokens, "last": last}
+                {"op": "answer", "seq": seq, "last": last, "time_s": now, "tokens": tokens}
             )
             if last:
                 return
@@ -115,7 +127,7 @@ def pick_device(device: str, index: int) -> torch.device:
     return torch.device("cuda", index % torch.cuda.device_count())
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
@@ -134,7 +146,13 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def main() -> None:
+def failure(error: BaseException) -> Header:
+    """What a worker that cannot go on tells the harness."""
+    return {"op": "error", "message": f"{type(error).__name__}: {error}"}
+
+
+def run_worker(make: Callable[[Connection, Header], Serves]) -> None:
+    """The whole life of a worker process; `make` brings it up and says that it is ready."""
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's to handle
     connection = Connection(socket.socket(fileno=int(sys.argv[1])))
@@ -142,14 +160,14 @@ def main() -> None:
     try:
         setup, _ = connection.receive()
         print(f"worker {os.getpid()}: setup {setup}", flush=True)
-        Worker(connection, setup).serve()
+        make(connection, setup).serve()
     except (EOFError, BrokenPipeError):
         return
     except Exception as error:
         traceback.print_exc()
-        connection.send({"op": "error", "message": f"{type(error).__name__}: {error}"})
+        connection.send(failure(error))
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    run_worker(Worker)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -31,12 +31,15 @@ NUM_PINGS = 8
 
 
 class WorkerProcess:
-    """`hang_timeout_s`: silence (no heartbeat) after which a worker counts as hung.
+    """Runs `module`, which inherits `files`; its output is added to `log_path`.
+
+    `hang_timeout_s`: silence (no heartbeat) after which a worker counts as hung.
     `step_timeout_s`: heartbeats without an answer to a command before it counts as stuck."""
 
     def __init__(
         self, name: str, log_path: Path, num_threads: int,
         hang_timeout_s: float, step_timeout_s: float,
+        module: str = "harness.engine.worker", files: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.name = name
         self.clock_offset_s = 0.0  # its monotonic clock minus ours
@@ -47,10 +50,10 @@ class WorkerProcess:
         self._thread: threading.Thread | None = None
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours)
-        with theirs, log_path.open("wb") as log:
+        with theirs, log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.engine.worker", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", module, str(theirs.fileno())],
+                pass_fds=[theirs.fileno(), *files],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -99,10 +102,14 @@ class WorkerProcess:
     def answered(self) -> None:
         self._pending -= 1
 
-    def close(self) -> None:
-        """Ends the process: by closing its socket, else by force."""
+    def kill(self) -> None:
+        """Ends the process; whoever waits for its `handshake` is told. `close` comes after."""
         self._closing = True
         self._process.kill()
+
+    def close(self) -> None:
+        """Ends the process and gives back everything of it."""
+        self.kill()
         self._process.wait()
         if self._thread is not None:
             self._thread.join()

@@ -47,8 +47,11 @@ def worst(rows: Iterable[Row], quantity: str, statistic: str) -> float | None:
     return max(errors, key=abs) if errors else None
 
 
-def verdicts(rows: Sequence[Row]) -> list[Row]:
-    """Each target with the worst and the median error found for it below TARGET_LOAD."""
+def verdicts(rows: Sequence[Row], repeat: Sequence[Row] = ()) -> list[Row]:
+    """Each target with the worst and the median error found for it up to TARGET_LOAD.
+
+    `repeat`: rows of a second real run against the first, at TARGET_LOAD.
+    """
     low = [row for row in rows if row["load"] <= TARGET_LOAD]
     out = []
     for quantity, statistic, limit in TARGETS:
@@ -66,6 +69,7 @@ def verdicts(rows: Sequence[Row]) -> list[Row]:
                 "limit": limit,
                 "worst": found,
                 "median": median(sizes) if sizes else None,
+                "repeat": worst(repeat, quantity, statistic),
                 "met": found is not None and abs(found) <= limit,
             }
         )

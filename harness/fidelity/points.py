@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.calibrate.threads import engine_threads
 from harness.errors import RunError
 from harness.run_folder import FinishedRun
 
@@ -45,6 +46,11 @@ class Point:
         )
 
 
+def own(engine: str) -> tuple[str, ...]:
+    """What a real engine needs to be the one that was calibrated."""
+    return (f"engine.num_threads={engine_threads()}",) if engine == "torch" else ()
+
+
 def run(point: Point, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> FinishedRun:
     """The point served by `engine`, its files in `run_dir`. RunError with its words if it broke."""
     command = [sys.executable, "-m", "harness", *point.overrides(), f"engine={engine}", *extra]
@@ -56,9 +62,14 @@ def run(point: Point, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> 
     return FinishedRun.load(run_dir)
 
 
-def pair(point: Point, run_dir: Path, real: str) -> tuple[FinishedRun, FinishedRun]:
+def serve(point: Point, run_dir: Path, real: str, keep: bool) -> FinishedRun:
+    """The point on a real engine; with `keep`, the run that an earlier report left there."""
+    return FinishedRun.load(run_dir) if keep else run(point, run_dir, real, own(real))
+
+
+def pair(point: Point, run_dir: Path, real: str, keep: bool) -> tuple[FinishedRun, FinishedRun]:
     """(real, simulated) on one schedule and with equally many KV blocks of one size."""
-    served = run(point, run_dir / real, real)
+    served = serve(point, run_dir / real, real, keep)
     engine = served.manifest["engine"]
     same_memory = (
         f"engine.num_kv_blocks={engine['num_kv_blocks']}",
@@ -71,8 +82,8 @@ def pair(point: Point, run_dir: Path, real: str) -> tuple[FinishedRun, FinishedR
     return served, simulated
 
 
-def capacity_per_s(workload: str, run_dir: Path, real: str, num_requests: int) -> float:
+def capacity_per_s(workload: str, run_dir: Path, real: str, num_requests: int, keep: bool) -> float:
     """Requests/s that the engine completes when all arrive at once: the knee of its load curve."""
     point = Point(workload, 1e6, num_requests)
-    summary = run(point, run_dir, real).summary
+    summary = serve(point, run_dir, real, keep).summary
     return float(summary["num_completed"] / summary["duration_s"])

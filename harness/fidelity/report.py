@@ -19,10 +19,13 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"{found['num_requests']} requests a point, identical schedules, held out from "
         "calibration; lengths are a quarter of the traces'. Errors are (simulated − real) / real.",
         "",
-        f"Knees (requests/s): {_knees(found['knees_per_s'])}.",
+        f"Knees (requests/s): {_knees(found['knees_per_s'])}."
+        + (" The real runs are an earlier report's." if found["real_runs_kept"] else ""),
         "",
-        "| target up to 0.9 of the knee | limit | worst | median size | met |",
-        "|---|---|---|---|---|",
+        "`repeat`: the real engine against itself, at 0.9 of the knee, worst of the workloads.",
+        "",
+        "| target up to 0.9 of the knee | limit | worst | median size | met | repeat |",
+        "|---|---|---|---|---|---|",
         *(_target(row) for row in found["targets"]),
         "",
     ]
@@ -45,7 +48,8 @@ def _target(row: Mapping[str, Any]) -> str:
         _error(value, share, signed=signed)
         for value, signed in ((row["limit"], False), (row["worst"], True), (row["median"], False))
     ]
-    return f"| {name} | {' | '.join(cells)} | {'yes' if row['met'] else 'no'} |"
+    repeat = _error(row["repeat"], share, signed=True)
+    return f"| {name} | {' | '.join(cells)} | {'yes' if row['met'] else 'no'} | {repeat} |"
 
 
 def _workload(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -8,6 +8,7 @@ Pure bookkeeping: no byte lies here; worlds attach memory to the offsets.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.clock import Event, Loop
@@ -36,6 +37,14 @@ class ModelCache:
     def __contains__(self, model: str) -> bool:
         return model in self._models
 
+    def warm(self, models: Mapping[str, int]) -> None:
+        """Begins with those of `models` (name -> bytes) that fit, the first ones first."""
+        free_bytes = self.capacity_bytes
+        for model, num_bytes in models.items():
+            if num_bytes <= free_bytes:
+                self._models[model] = num_bytes
+                free_bytes -= num_bytes
+
     def fetch(self, model: str, num_bytes: int) -> Location:
         """Where `model` is read from now; afterwards it is cached, if it fits at all."""
         if model in self._models:
@@ -55,6 +64,7 @@ class Host:
         self.node = node
         self.models = ModelCache(node, model_cache_bytes)
         self.slabs = SlabAllocator(kv_bytes, slab_bytes)
+        self.next_sample_s = 0.0  # when its slabs' use is to be recorded again
         self.move_list: dict[Event, list[int]] = {}  # transfer under way -> the blocks it reads
         self._loop = loop
         self._freed = Event(loop)

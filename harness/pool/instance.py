@@ -26,6 +26,8 @@ from harness.record import Recorder
 from harness.request import Batch, Request
 from harness.slab import SlabAllocator
 
+SAMPLE_S = 1.0
+
 
 class PooledInstance:
     """Models are named as requests name them. `swapped` is shared by all instances of the pool:
@@ -160,6 +162,7 @@ class PooledInstance:
         start_s = self._loop.now
         shape = host_shape(self.models[request.model], self._block_tokens)
         swapped.offsets = await self.host.reserve(shape, len(offsets))
+        self._log_slabs(self.host)
         begun_s = self._loop.now
         await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
         self._slabs.free(offsets)
@@ -189,14 +192,35 @@ class PooledInstance:
         del self._arriving[request.request_id]
         arrived.set()
         swapped.host.reclaim(arrived)  # rule ③
+        self._log_slabs(swapped.host)
         shape = host_shape(self.models[request.model], self._block_tokens)
         self._log_swap("swap_in", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
 
     def evict(self, request: Request) -> None:
-        """Gives up the request's KV, wherever it is: nothing of it is computed any more."""
+        """Gives up the request's KV, here or in a host's cache, but not while it moves: nothing of
+        it is computed any more."""
+        assert request.request_id not in self._arriving, request
+        swapped = self._swapped.pop(request.request_id, None)
+        if swapped is not None:
+            assert swapped.ready.is_set, request
+            swapped.host.discard(swapped.offsets)
         self.kv(request.model).release(request)
         request.computed_tokens = 0
         self._recorder.preempted(request, self.name, self._loop.now)
+
+    def _log_slabs(self, host: Host) -> None:
+        """Records how a host cache is used, at most every SAMPLE_S (Fig. 16)."""
+        if self._loop.now < host.next_sample_s:
+            return
+        host.next_sample_s = self._loop.now + SAMPLE_S
+        for shape in (None, *host.slabs.shapes()):
+            self._recorder.event(
+                "host_kv", f"node-{host.node}", self._loop.now, self._loop.now,
+                block_bytes=shape and shape.block_bytes,
+                unused_bytes=host.slabs.unused_bytes(shape),
+                allocated_bytes=host.slabs.allocated_bytes(shape),
+                fragmentation=host.slabs.fragmentation(shape),
+            )  # fmt: skip
 
     def fragmentation(self) -> dict[KvShape | None, float]:
         """Of this node's host cache, by shape and (None) overall (§7.3)."""

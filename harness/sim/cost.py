@@ -8,8 +8,8 @@ that make A query–key pairs:
 for P prompts, where the root is a maximum with its corner rounded. Aegaeon's A.2 (eq. 5–6) is
 this without the floor and the terms per request, which measurements of its own engine need. A
 decode step's time grows by B·context a step, so n steps have a closed form. The terms come from
-`harness.sim.law`: fitted where the pair was measured, else predicted. Knows no request but the
-counts of one.
+`harness.sim.law`: fitted where the pair was measured, else predicted. What an `execute` takes
+besides its iterations, however many, is `turnaround_s`. Knows no request but the counts of one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from harness.cluster import ModelSpec
 from harness.hardware import Hardware, StepCoefficients
-from harness.sim.law import coefficients, stage
+from harness.sim.law import coefficients, on_a_share, stage
 from harness.sim.links import layer_load_s
 
 WIDE_BATCH = 128  # decodes above this take one more tile of rows in every product
@@ -53,11 +53,26 @@ def decode_s(
     return step + c.context_s * context_tokens + c.wide_s * (requests > WIDE_BATCH)
 
 
+def mixed_s(
+    c: StepCoefficients,
+    tokens: Number,
+    pairs: Number,
+    chunks: Number,
+    decodes: Number,
+    context_tokens: Number,
+) -> Number:
+    """An iteration of prompts and decodes; `context_tokens` of both."""
+    step = prefill_s(c, tokens, pairs, chunks) + c.context_s * context_tokens
+    step = step + c.request_s * decodes + c.wide_s * (decodes > WIDE_BATCH)
+    return step + max(c.decode_s - c.prefill_s, 0.0) * (decodes > 0)
+
+
 class CostModel:
     """Step times in seconds for `model` on `hardware`, its work split evenly over model.tp.
 
     launch: the share of the kernel launches that a decode step pays: 1 in eager mode, as the
     calibration measured it, 0 with replayed CUDA graphs. num_layers: of a pipeline stage.
+    compute_share: of each device's multiprocessors (CUDA MPS).
     """
 
     def __init__(
@@ -67,10 +82,12 @@ class CostModel:
         *,
         launch: float = 1.0,
         num_layers: int | None = None,
+        compute_share: float = 1.0,
     ) -> None:
         terms, self.source = coefficients(model, hardware)
         share = 1.0 if num_layers is None else num_layers / model.num_layers
-        self.terms = stage(terms, share)
+        self.terms = on_a_share(stage(terms, share), compute_share)
+        self.turnaround_s = hardware.calibration.turnaround_s
         self.layer_load_s = layer_load_s(model, hardware)
         self._launch = launch
 
@@ -92,15 +109,11 @@ class CostModel:
             tokens += n
             pairs += n * before + n * (n + 1) / 2
             read += before
-        c = self.terms
-        step_s = prefill_s(c, float(tokens), pairs, float(num_chunks)) + c.context_s * read
-        if num_decodes:
-            step_s += max(c.decode_s - c.prefill_s, 0.0) + c.request_s * num_decodes
-            step_s += c.wide_s * (num_decodes > WIDE_BATCH)
-        return step_s
+        counts = float(tokens), pairs, float(num_chunks), float(num_decodes), float(read)
+        return mixed_s(self.terms, *counts)
 
 
-def steps_time_s(steps: int, step_s: float, growth_s: float) -> float:
+def steps_time_s(steps: Number, step_s: Number, growth_s: Number) -> Number:
     """Time of `steps` decode steps, the first taking `step_s`, each next `growth_s` more."""
     return steps * step_s + growth_s * steps * (steps - 1) / 2
 

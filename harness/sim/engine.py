@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from harness.block_pool import BlockPool
@@ -14,9 +15,16 @@ from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.fidelity.published import published_error
 from harness.hardware import Hardware
-from harness.placement import resident_models
+from harness.location import hbm
+from harness.placement import Placement
+from harness.pool.build import make_pool
+from harness.pool.instance import PooledInstance
+from harness.pool.plan import MemoryPlan, device_weight_bytes, plan_memory
 from harness.sim.cost import CostModel
+from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.instance import SimInstance
+from harness.sim.network import Network
+from harness.sim.topology import cluster_topology
 
 
 class SimEngine:
@@ -29,6 +37,7 @@ class SimEngine:
         memory_utilization: float  # share of a device's memory for weights, activations and KV
         activation_reserve_bytes: int  # per device
         launch_overhead: float  # share of the kernel launches that a decode step pays
+        pool: SimPoolConfig  # of systems whose models share instances
 
     def __init__(self, config: Config) -> None:
         for name in ("block_tokens", "num_kv_blocks"):
@@ -51,48 +60,107 @@ class SimEngine:
 
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
-        hardware = experiment.hardware
-        instances = []
-        blocks: dict[str, int] = {}
-        sources: dict[str, str] = {}
-        for i, model in enumerate(resident_models(experiment.placements)):
-            blocks[model.name] = self._kv_blocks(model, hardware)
-            cost = CostModel(model, hardware, launch=self._config.launch_overhead)
-            sources[model.name] = cost.source
-            instances.append(
-                SimInstance(
-                    name=f"sim-{i}",
-                    model=model,
-                    kv=BlockPool(blocks[model.name], self._config.block_tokens),
-                    cost=cost,
-                    loop=experiment.loop,
-                    recorder=experiment.recorder,
-                )
-            )
+        named = list(enumerate(experiment.placements))
+        instances = [self._instance(f"sim-{i}", p, experiment) for i, p in named if p.model]
+        pooled = [(f"sim-{i}", p) for i, p in named if p.model is None]
         self._resolved = {
-            "num_instances": len(instances),
+            "num_instances": len(named),
             "block_tokens": self._config.block_tokens,
-            "num_kv_blocks": blocks,
-            "step_times": sources,  # measured, device law or datasheet
+            "num_kv_blocks": {one.model.name: one.kv.num_blocks for one in instances},
+            "step_times": self._sources(experiment),
             "simulator_error": published_error(),
         }
-        yield experiment.cluster(instances=instances)
+        pool = self._pool(pooled, experiment) if pooled else []
+        yield experiment.cluster(instances=instances, pool=pool)
 
-    def _kv_blocks(self, model: ModelSpec, hardware: Hardware) -> int:
+    def _instance(self, name: str, placement: Placement, experiment: Experiment) -> SimInstance:
+        """One that serves its model for good."""
+        model = placement.model
+        assert model is not None
+        blocks = self._kv_blocks(model, experiment.hardware, placement.memory_share)
+        return SimInstance(
+            name=name,
+            model=model,
+            kv=BlockPool(blocks, self._config.block_tokens),
+            cost=self._cost(model, experiment.hardware, placement.compute_share),
+            loop=experiment.loop,
+            recorder=experiment.recorder,
+            prefill_cost=self._cost(model, experiment.hardware, placement.prefill_compute_share),
+        )
+
+    def _pool(
+        self, placed: list[tuple[str, Placement]], experiment: Experiment
+    ) -> list[PooledInstance]:
+        hardware, loop = experiment.hardware, experiment.loop
+        config = within_host(self._config.pool, hardware)
+        specs = list(experiment.models.values())
+        plan = plan_memory(specs, hardware.memory_bytes, config)
+        network = Network(loop, cluster_topology(hardware))
+        cost = cache(lambda spec: self._cost(spec, hardware, 1.0))
+        devices = [
+            SimDevice(
+                name,
+                [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices],
+                experiment.models, hardware, config, self._config.block_tokens,
+                cost=cost, network=network, loop=loop, recorder=experiment.recorder,
+            )
+            for name, placement in placed
+        ]  # fmt: skip
+        pool = make_pool(devices, plan, config, self._config.block_tokens, experiment)
+        for host in {instance.node: instance.host for instance in pool}.values():
+            host.models.warm({name: spec.weight_bytes for name, spec in experiment.models.items()})
+        self._resolved["pool"] = pool_facts(plan, config, specs)
+        return pool
+
+    def _cost(self, model: ModelSpec, hardware: Hardware, compute_share: float) -> CostModel:
+        launch = self._config.launch_overhead
+        return CostModel(model, hardware, launch=launch, compute_share=compute_share)
+
+    def _sources(self, experiment: Experiment) -> dict[str, str]:
+        """Where each model's step times come from: measured, device law or datasheet."""
+        specs = {spec.name: spec for spec in experiment.models.values()}
+        return {
+            name: self._cost(spec, experiment.hardware, 1.0).source
+            for name, spec in sorted(specs.items())
+        }
+
+    def _kv_blocks(self, model: ModelSpec, hardware: Hardware, memory_share: float) -> int:
         """Blocks that fit beside the weights, split over the model's devices."""
         if self._config.num_kv_blocks is not None:
             return self._config.num_kv_blocks
-        usable = hardware.memory_bytes * self._config.memory_utilization
+        memory_bytes = hardware.memory_bytes * memory_share
+        usable = memory_bytes * self._config.memory_utilization
         free = (usable - self._config.activation_reserve_bytes) * model.tp - model.weight_bytes
         blocks = int(free // (model.kv_bytes_per_token * self._config.block_tokens))
         if blocks < 1:
             raise UsageError(
                 f"model={model.name} (weights {model.weight_bytes / 2**30:.1f} GiB, tp {model.tp}) "
                 f"leaves no memory for KV on hardware={hardware.name} "
-                f"({hardware.memory_bytes / 2**30:.0f} GiB a device); use more devices (model.tp) "
+                f"({memory_bytes / 2**30:.0f} GiB a device); use more devices (model.tp) "
                 "or another profile"
             )
         return blocks
 
     def resolved(self) -> Mapping[str, Any]:
         return self._resolved
+
+
+def within_host(config: SimPoolConfig, hardware: Hardware) -> SimPoolConfig:
+    """Of a node's DRAM the KV cache gets a half at most, and the model cache what that leaves."""
+    kv_bytes = min(config.host_kv_bytes, hardware.host_memory_bytes // 2)
+    cache_bytes = min(config.model_cache_bytes, hardware.host_memory_bytes - kv_bytes)
+    return replace(config, host_kv_bytes=kv_bytes, model_cache_bytes=cache_bytes)
+
+
+def pool_facts(
+    plan: MemoryPlan, config: SimPoolConfig, specs: Collection[ModelSpec]
+) -> dict[str, Any]:
+    """What a run's manifest says of the pool. Bytes are per device or per node, as said."""
+    largest = max(device_weight_bytes(spec) for spec in specs)
+    return {
+        "weights_bytes": plan.weights_bytes,
+        "kv_bytes": plan.kv_bytes,
+        "prefetching": plan.weights_bytes > largest or len(specs) == 1,
+        "host_kv_bytes": config.host_kv_bytes,
+        "model_cache_bytes": config.model_cache_bytes,
+    }

@@ -52,6 +52,11 @@ class Flow:
         self.since_s, self.rate = now, rate
         self.finish_s = now + self.left_bytes / rate if rate > 0 else inf
 
+    def change_size(self, num_bytes: int, now: float) -> None:
+        self.left_bytes = max(0.0, num_bytes - self.sent_bytes(now))
+        self.num_bytes, self.since_s = num_bytes, now
+        self.finish_s = now + self.left_bytes / self.rate if self.rate > 0 else inf
+
 
 class Fluid:
     """All flows under way."""
@@ -81,6 +86,12 @@ class Fluid:
         """`flow`, which is under way, goes on with `priority`."""
         flow.priority = priority
         self._touch(flow)
+
+    def cut(self, flow: Flow, num_bytes: int) -> None:
+        """`flow`, which is under way, ends once it has sent `num_bytes`: not less than it has."""
+        flow.change_size(num_bytes, self._loop.now)
+        heappush(self._finishes, (flow.finish_s, next(self._order), flow))
+        self._changed.set()
 
     def carried_bytes(self, link: Link) -> float:
         """What has crossed `link` so far: a counter, as a NIC has one."""

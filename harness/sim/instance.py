@@ -25,11 +25,14 @@ class SimInstance:
         cost: CostModel,
         loop: Loop,
         recorder: Recorder,
+        *,
+        prefill_cost: CostModel | None = None,  # of iterations with prompts, if not `cost`
     ) -> None:
         self.name = name
         self.model = model
         self.kv = kv
         self._cost = cost
+        self._prefill_cost = prefill_cost or cost
         self._loop = loop
         self._recorder = recorder
         self._loaded = set(range(model.num_layers))
@@ -46,7 +49,8 @@ class SimInstance:
         start_s = self._loop.now
         chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
         context = sum(request.computed_tokens + 1 for request in batch.decodes)
-        step_s = self._cost.mixed_step(chunks, len(batch.decodes), context)
+        step_s = self._prefill_cost.mixed_step(chunks, len(batch.decodes), context)
+        step_s += self._cost.turnaround_s
         await self._loop.sleep_until(start_s + step_s)
         sampled = list(batch.decodes)
         for request, n in batch.chunks:
@@ -64,7 +68,7 @@ class SimInstance:
     async def _decode_macro_step(
         self, decodes: list[Request], until: float, stop: Event | None
     ) -> int:
-        start_s = self._loop.now
+        start_s = self._loop.now + self._cost.turnaround_s  # of the first step
         context = sum(request.computed_tokens for request in decodes) + len(decodes)
         step_s, growth_s = self._cost.decode_step(len(decodes), context)
         limit = min(request.output_tokens - request.generated_tokens for request in decodes)

@@ -3,11 +3,12 @@
 A transfer is a row of messages: its chunks, or itself. A message takes α + size/β: the latency of
 its path, during which it holds no bandwidth, then its bytes at the rate that it is given.
 
-Within a channel (all transfers from one place to one other: a CUDA stream, an RDMA queue pair)
-messages go one at a time. A message that has begun is never broken off; next goes the transfer of
-the highest priority, first come first served within one. So an urgent transfer waits for the rest
-of one message at most: for all of an unchunked transfer (head-of-line blocking), for one chunk of
-a chunked one (KunServe §4.2). Small chunks cost α each (AQUA §7: gather small tensors first).
+Within a channel (the transfers of one stream from one place to one other: a CUDA stream, an RDMA
+queue pair) messages go one at a time. A message that has begun is never broken off; next goes the
+transfer of the highest priority, first come first served within one. So an urgent transfer waits
+for the rest of one message at most: for all of an unchunked transfer (head-of-line blocking), for
+one chunk of a chunked one (KunServe §4.2). Small chunks cost α each (AQUA §7: gather small
+tensors first).
 
 Between channels bandwidth is fluid, as hardware arbitrates per packet: strict between priorities,
 at once, and max–min fair within one (`fair_share.py`). A message that a more urgent one waits for
@@ -19,11 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
+from math import ceil
 
 from harness.clock import Event, Loop
 from harness.location import Location
 from harness.sim.fluid import Flow, Fluid
 from harness.sim.topology import Link, Path, Topology
+
+LOOK_AGAIN_S = 1.0  # while a flow that can be stopped has no bandwidth, and so no known end
 
 
 class _Channel:
@@ -63,7 +67,7 @@ class Network:
         self._loop = loop
         self._topology = topology
         self._fluid = Fluid(loop)
-        self._channels: dict[tuple[Location, Location], _Channel] = {}
+        self._channels: dict[tuple[Location, Location, str], _Channel] = {}
         self._order = count()
 
     async def transfer(
@@ -72,47 +76,91 @@ class Network:
         dst: Location,
         num_bytes: int,
         *,
+        stream: str = "",
         priority: int = 0,
         chunk_bytes: int | None = None,
         on_chunk: Callable[[int], None] | None = None,
+        pace: Link | None = None,
     ) -> None:
         """Moves `num_bytes` (≥ 1), and returns when the last byte has arrived.
 
-        A higher `priority` goes first. With `chunk_bytes` the transfer is that many bytes a
-        message, and gives way between them. `on_chunk` is called as each message arrives, with
-        the number of bytes that have arrived so far.
+        Transfers of different streams do not wait for each other; they share the links. A higher
+        `priority` goes first. With `chunk_bytes` the transfer is that many bytes a message, and
+        gives way between them. `on_chunk` is called as each message arrives, with the number of
+        bytes that have arrived so far. `pace` is crossed too: what the sender's own work leaves of
+        the links' rate.
         """
         if num_bytes < 1 or (chunk_bytes is not None and chunk_bytes < 1):
             raise ValueError(
                 f"a transfer and its chunks need a byte at least, got {num_bytes} and {chunk_bytes}"
             )
-        channel = self._channel(src, dst)
+        channel = self._channel(src, dst, stream)
         rank = (-priority, next(self._order))
         arrived = 0
         while arrived < num_bytes:
             size = min(chunk_bytes or num_bytes, num_bytes - arrived)
             self._hasten(channel, priority)
             await channel.enter(rank)
-            await self._send(channel, size, priority)
+            await self._send(channel, size, priority, pace)
             arrived += size
             channel.leave()
             if on_chunk is not None:
                 on_chunk(arrived)
         channel.admit()
 
+    async def transfer_until(
+        self,
+        stop: Event,
+        src: Location,
+        dst: Location,
+        num_bytes: int,
+        *,
+        stream: str,
+        chunk_bytes: int,
+    ) -> bool:
+        """Moves `num_bytes`, or less: once `stop` is set it ends with the chunk under way.
+
+        Returns whether all have arrived. The chunks pay one latency together and give way to
+        nobody: they are one message, of which the boundary where it ends has a closed form.
+        """
+        channel = self._channel(src, dst, stream)
+        await channel.enter((0, next(self._order)))
+        if channel.path.latency_s > 0:
+            await self._loop.sleep(channel.path.latency_s)
+        channel.flow = flow = self._fluid.start(channel.path.links, num_bytes, 0)
+        self._loop.spawn(self._cut_at(stop, flow, chunk_bytes), name=f"network: stops {stream}")
+        await self._loop.wait(flow.done)
+        channel.flow = None
+        channel.leave()
+        channel.admit()
+        return flow.num_bytes == num_bytes
+
+    async def _cut_at(self, stop: Event, flow: Flow, chunk_bytes: int) -> None:
+        """Lives for as long as `flow` was last known to take: an event that may never be set is
+        not waited for longer."""
+        while not flow.done.is_set:
+            until = min(flow.finish_s, self._loop.now + LOOK_AGAIN_S)
+            if await self._loop.wait(stop, until=until) and not flow.done.is_set:
+                chunks = max(1, ceil(flow.sent_bytes(self._loop.now) / chunk_bytes))
+                self._fluid.cut(flow, min(flow.num_bytes, chunks * chunk_bytes))
+                return
+
     def path(self, src: Location, dst: Location) -> Path:
-        return self._channel(src, dst).path
+        return self._channel(src, dst, "").path
 
     def carried_bytes(self, link: Link) -> float:
         """What has crossed `link` so far."""
         return self._fluid.carried_bytes(link)
 
-    async def _send(self, channel: _Channel, num_bytes: int, priority: int) -> None:
+    async def _send(
+        self, channel: _Channel, num_bytes: int, priority: int, pace: Link | None
+    ) -> None:
         """One message: the channel is its own until it has arrived."""
         if channel.path.latency_s > 0:
             await self._loop.sleep(channel.path.latency_s)
         urgency = channel.at_least(priority)
-        channel.flow = self._fluid.start(channel.path.links, num_bytes, urgency)
+        links = channel.path.links if pace is None else (*channel.path.links, pace)
+        channel.flow = self._fluid.start(links, num_bytes, urgency)
         await self._loop.wait(channel.flow.done)
         channel.flow = None
 
@@ -121,9 +169,9 @@ class Network:
         if channel.flow is not None and channel.flow.priority < priority:
             self._fluid.set_priority(channel.flow, priority)
 
-    def _channel(self, src: Location, dst: Location) -> _Channel:
-        channel = self._channels.get((src, dst))
+    def _channel(self, src: Location, dst: Location, stream: str) -> _Channel:
+        channel = self._channels.get((src, dst, stream))
         if channel is None:
             channel = _Channel(self._topology.path(src, dst), self._loop)
-            self._channels[src, dst] = channel
+            self._channels[src, dst, stream] = channel
         return channel

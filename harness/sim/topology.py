@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.errors import UsageError
+from harness.hardware import Hardware
 from harness.location import Location, Medium, dram
 
 
@@ -174,3 +175,26 @@ class Topology:
                 f"{place} is not in a cluster of {config.num_nodes} nodes "
                 f"of {config.devices_per_node} devices"
             )
+
+
+def cluster_topology(hardware: Hardware) -> Topology:
+    """The links of `hardware`, whose profile has no racks: each node hangs on a leaf of its own,
+    and NVLink joins all devices of a node."""
+    return Topology(
+        Topology.Config(
+            num_nodes=hardware.num_nodes,
+            devices_per_node=hardware.devices_per_node,
+            nvlink_domain_devices=hardware.devices_per_node if hardware.nvlink_bytes_per_s else 1,
+            nvlink_bytes_per_s=hardware.nvlink_bytes_per_s,
+            nvlink_latency_s=hardware.nvlink_latency_s,
+            gpus_per_pcie_switch=hardware.gpus_per_pcie_switch,
+            pcie_bytes_per_s=hardware.pcie_bytes_per_s,
+            pcie_latency_s=hardware.pcie_latency_s,
+            nic_bytes_per_s=hardware.nic_bytes_per_s,
+            nic_latency_s=hardware.nic_latency_s,
+            devices_per_leaf=hardware.devices_per_node,
+            leaf_oversubscription=hardware.leaf_oversubscription,
+            ssd_bytes_per_s=hardware.ssd_bytes_per_s * hardware.devices_per_node,
+            ssd_latency_s=hardware.ssd_latency_s,
+        )
+    )

@@ -69,7 +69,9 @@ def simulate(num_requests: int, num_instances: int, kind: type[SimInstance]) -> 
     ]
     limits = {k: v for k, v in composed("+system=vllm").system.items() if k != "_target_"}
     profile = HardwareProfile(hardware)
-    cluster = Cluster({"default": model}, instances, (), (), profile, lambda request: None)
+    cluster = Cluster(
+        {"default": model}, instances, (), (), profile, recorder.completed, recorder.failed, ()
+    )
     system = VllmSystem(VllmSystem.Config(**limits), loop=loop, cluster=cluster)
     client = Client(Client.Config(drain_s=1e9), loop=loop, recorder=recorder, system=system)
 

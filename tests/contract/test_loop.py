@@ -121,6 +121,26 @@ def test_the_run_ends_with_main_and_closes_what_still_waits(loop: Loop) -> None:
     assert loop.run(main()) == "over"
 
 
+def test_a_second_run_does_not_wake_what_the_first_left_waiting(loop: Loop) -> None:
+    event, woken = Event(loop), []
+
+    async def waiter() -> None:
+        await loop.wait(event, until=0.002)
+        woken.append("waiter")
+
+    async def first() -> None:
+        loop.spawn(waiter(), name="waiter")
+        await loop.sleep(0)
+
+    async def second() -> None:
+        event.set()
+        await loop.sleep_until(0.004)
+
+    loop.run(first())
+    loop.run(second())
+    assert woken == []
+
+
 def test_a_queue_hands_items_over_in_order(loop: Loop) -> None:
     queue: Queue[int] = Queue(loop)
     got: list[int] = []

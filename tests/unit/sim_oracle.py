@@ -15,6 +15,7 @@ class PerTokenInstance(SimInstance):
         if batch.chunks:
             return await super().execute(batch)
         steps = 0
+        await self._loop.sleep(self._cost.turnaround_s)
         while True:
             start_s = self._loop.now
             context = sum(request.computed_tokens + 1 for request in batch.decodes)

@@ -1,5 +1,7 @@
 """The simulator against its per-token oracle and against arithmetic done by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,6 +22,8 @@ from tests.unit.sim_oracle import PerTokenInstance
 
 MODEL = model_spec("llama2-7b")
 A100 = hardware_profile("a100x1")
+TURNAROUND_S = 7e-4
+CALLED = replace(A100, calibration=replace(A100.calibration, turnaround_s=TURNAROUND_S))
 
 
 @given(
@@ -58,11 +62,13 @@ def play(
     requests = [Request(i, *row[:1], "m", *row[1:]) for i, row in enumerate(rows)]
     recorder = Recorder(requests)
     instances = [
-        kind(f"sim-{i}", MODEL, BlockPool(num_blocks, 16), CostModel(MODEL, A100), loop, recorder)
+        kind(f"sim-{i}", MODEL, BlockPool(num_blocks, 16), CostModel(MODEL, CALLED), loop, recorder)
         for i in range(2)
     ]
     profile = HardwareProfile(A100)
-    cluster = Cluster({"m": MODEL}, instances, (), (), profile, lambda request: None)
+    cluster = Cluster(
+        {"m": MODEL}, instances, (), (), profile, recorder.completed, recorder.failed, ()
+    )
     config = VllmSystem.Config(
         max_num_seqs=seats,
         max_num_batched_tokens=256,
@@ -99,6 +105,15 @@ def test_macro_steps_equal_per_token_stepping(
     for quick, reference in zip(fast, slow, strict=True):
         assert len(quick) == len(reference)
         assert np.abs(quick - reference).max() < 1e-6
+
+
+def test_every_execute_takes_its_turnaround_once_however_many_steps_it_runs() -> None:
+    (times,) = play([(0.0, 100, 11)], 100, 8, SimInstance)
+    cost = CostModel(MODEL, CALLED)
+    prefill_s = TURNAROUND_S + cost.mixed_step([(0, 100)], 0, 0)
+    assert times[0] == pytest.approx(prefill_s)
+    decodes_s = TURNAROUND_S + steps_time_s(10, *cost.decode_step(1, 101))
+    assert times[-1] == pytest.approx(prefill_s + decodes_s)
 
 
 def test_the_same_input_gives_bit_identical_times() -> None:

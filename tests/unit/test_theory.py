@@ -52,7 +52,9 @@ def serve(requests: list[Request], seats: int, num_instances: int = 1) -> Record
         scheduler_reserve_full_isl=True,
     )
     profile = HardwareProfile(A100)
-    cluster = Cluster({"m": MODEL}, instances, (), (), profile, lambda request: None)
+    cluster = Cluster(
+        {"m": MODEL}, instances, (), (), profile, recorder.completed, recorder.failed, ()
+    )
     system = VllmSystem(config, loop=loop, cluster=cluster)
     client = Client(Client.Config(drain_s=1e9), loop=loop, recorder=recorder, system=system)
 

@@ -69,11 +69,12 @@ def test_missing_profiles_are_said(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_measure_profiles_the_engine_and_writes_a_hardware_profile(tmp_path: Path) -> None:
     out = tmp_path / "local.yaml"
-    grid = ["--lengths", "16,128", "--batches", "1,4", "--repeats", "1"]
+    grid = ["--lengths", "16,128", "--batches", "1,4", "--repeats", "1", "--num-requests", "12"]
     assert main(["measure", *grid, "--out", str(out)]) == 0
     hardware = typed(OmegaConf.load(out), Hardware, "hardware")
     assert hardware.source == "measured"
     cost = CostModel(zoo.model("tiny-llama"), hardware)
     assert cost.source == "measured"
+    assert 0 < cost.turnaround_s < 1
     assert 1e-5 < cost.decode_step(1, 16)[0] < 1
     assert cost.mixed_step([(0, 128)] * 4, 0, 0) > cost.mixed_step([(0, 16)], 0, 0)

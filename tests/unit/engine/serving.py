@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +13,19 @@ import torch
 from harness.block_pool import BlockPool
 from harness.cluster import ModelSpec
 from harness.engine.block_tables import BlockTables
-from harness.engine.instance import described
+from harness.engine.instance import Tables, described
+from harness.engine.kv_cache import new_cache
+from harness.engine.kv_memory import KvMemory
+from harness.engine.layout import model_in, write_model
+from harness.engine.linear import LoadedLayers
+from harness.engine.model import Decoder
 from harness.engine.runner import Runner
+from harness.engine.slab_tables import SlabTables
 from harness.engine.tokens import TokenBook
 from harness.engine.work import pack, unpack
+from harness.pool.blocks import SlabPool, device_shape
 from harness.request import Batch, Request
+from harness.slab import SlabAllocator
 
 SPEC = ModelSpec(
     name="test",
@@ -44,32 +54,38 @@ def spec_like(directory: Path, **changes: object) -> ModelSpec:
     return replace(SPEC, path=str(directory), **changes)
 
 
-def loaded_runner(spec: ModelSpec, num_blocks: int = 64, block_tokens: int = 8) -> Runner:
-    runner = Runner(spec, CPU)
+def loaded(spec: ModelSpec) -> LoadedLayers:
+    layers = LoadedLayers(spec, CPU)
     for layer in range(spec.num_layers):
-        runner.load(layer)
-    runner.allocate(num_blocks, block_tokens)
-    return runner
+        layers.load(layer)
+    return layers
+
+
+def runner_of(
+    layers: LoadedLayers, spec: ModelSpec, num_blocks: int = 64, block_tokens: int = 8
+) -> Runner:
+    cache = new_cache(spec, num_blocks, block_tokens, CPU)
+    return Runner(spec, Decoder(spec, layers.ends, CPU), layers.on_device, cache, CPU)
+
+
+def in_flat_buffer(spec: ModelSpec) -> torch.Tensor:
+    """The model as a pooled worker has it, from a file of the model cache."""
+    with tempfile.TemporaryFile() as file:
+        write_model(spec, [file.fileno()])
+        return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
 
 
 class Server:
     """A pool, block tables and a token book around a runner."""
 
-    def __init__(
-        self, runner: Runner, num_blocks: int, block_tokens: int, vocab_size: int = SPEC.vocab_size
-    ) -> None:
-        runner.allocate(num_blocks, block_tokens)
-        self.runner = runner
-        self._vocab_size = vocab_size
-        self.pool = BlockPool(num_blocks, block_tokens)
-        self.tables = BlockTables(self.pool)
+    def __init__(self, runner: Runner, pool: BlockPool, tables: Tables) -> None:
+        self.runner, self.pool, self.tables = runner, pool, tables
         self.book = TokenBook(seed=0)
 
     def execute(self, batch: Batch, max_steps: int = 1) -> None:
         """What `TorchInstance.execute` does, in this process; the pool has been grown."""
         self.tables.reconcile(batch.requests)
-        self.tables.check()
-        work = unpack(*pack(*described(batch, self.tables, self.book, self._vocab_size)))
+        work = unpack(*pack(*described(batch, self.tables, self.book, SPEC.vocab_size)))
         sampled = [r for r, n in batch.chunks if r.computed_tokens + n == r.known_tokens]
         for tokens in self.runner.steps(*work, max_steps):
             for request, num_tokens in batch.chunks:
@@ -116,3 +132,34 @@ class Server:
                     assert self.pool.grow(request, request.computed_tokens + max_steps)
             self.execute(batch, max_steps)
             self.pool.check()
+
+
+def paged(layers: LoadedLayers, spec: ModelSpec, num_blocks: int, block_tokens: int) -> Server:
+    """As a worker with one model for good has it."""
+    pool = BlockPool(num_blocks, block_tokens)
+    return Server(runner_of(layers, spec, num_blocks, block_tokens), pool, BlockTables(pool))
+
+
+def slabbed(buffer: torch.Tensor, spec: ModelSpec, num_blocks: int, block_tokens: int) -> Server:
+    """As a pooled worker has it: weights in a flat buffer, KV in slabs that whole blocks do not
+    fill, between those of another shape."""
+    shape = device_shape(spec, block_tokens)
+    other = device_shape(replace(spec, num_layers=1, num_kv_heads=1), block_tokens)
+    slab_bytes = 3 * shape.block_bytes // 2
+    slabs = SlabAllocator(2 * num_blocks * slab_bytes, slab_bytes)
+    ours: list[int] = []
+    for _ in range(num_blocks):  # every other slab
+        slabs.alloc(other, slab_bytes // other.block_bytes)
+        ours += slabs.alloc(shape, 1)
+    slabs.free(ours)
+    pool = SlabPool(slabs, shape)
+    with tempfile.TemporaryFile() as file:
+        file.truncate(mmap.PAGESIZE)
+        memory = KvMemory(
+            slabs.num_slabs * slab_bytes, slab_bytes, shape.block_bytes,
+            file.fileno(), mmap.PAGESIZE, CPU,
+        )  # fmt: skip
+    ends, layers = model_in(buffer, spec, 0)
+    cache = memory.cache(spec, block_tokens)
+    runner = Runner(spec, Decoder(spec, ends, CPU), layers, cache, CPU)
+    return Server(runner, pool, SlabTables(pool, slab_bytes))

@@ -10,7 +10,7 @@ from harness.engine.hf_config import check_config
 from harness.engine.weights import HostWeights, save_checkpoint
 from harness.engine.work import ChunkWork, DecodeWork
 from harness.errors import UsageError
-from tests.unit.engine.serving import SPEC, loaded_runner, spec_like
+from tests.unit.engine.serving import SPEC, loaded, runner_of, spec_like
 
 PROMPT = list(range(20, 50))
 CHUNKS = [ChunkWork(PROMPT, 0, True, [1, 2, 3, 4]), ChunkWork(PROMPT[:9], 0, False, [5, 6])]
@@ -18,7 +18,7 @@ CHUNKS = [ChunkWork(PROMPT, 0, True, [1, 2, 3, 4]), ChunkWork(PROMPT[:9], 0, Fal
 
 @pytest.mark.parametrize("split", range(SPEC.num_layers + 1))
 def test_layer_ranges_in_turn_equal_the_whole(split: int) -> None:
-    runner = loaded_runner(SPEC)
+    runner = runner_of(loaded(SPEC), SPEC)
     with torch.inference_mode():
         step, _ = runner.build(CHUNKS, [])
         hidden = runner.embed(torch.tensor(PROMPT + PROMPT[:9]))
@@ -28,18 +28,20 @@ def test_layer_ranges_in_turn_equal_the_whole(split: int) -> None:
 
 
 def test_a_dropped_layer_cannot_run_and_a_loaded_one_runs_as_before() -> None:
-    runner = loaded_runner(SPEC)
+    layers = loaded(SPEC)
+    runner = runner_of(layers, SPEC)
     before = list(runner.steps(CHUNKS[:1], [], 1))
-    runner.drop(1)
+    layers.drop(1)
     with pytest.raises(KeyError):
         list(runner.steps(CHUNKS[:1], [], 1))
-    runner.load(1)
+    layers.load(1)
     assert list(runner.steps(CHUNKS[:1], [], 1)) == before
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_iterations_can_be_taken_one_by_one_or_at_once(dtype: str) -> None:
-    runner = loaded_runner(replace(SPEC, dtype=dtype))
+    spec = replace(SPEC, dtype=dtype)
+    runner = runner_of(loaded(spec), spec)
     ((token,),) = runner.steps(CHUNKS[:1], [], 1)
     decode = DecodeWork(token, len(PROMPT), [1, 2, 3, 4, 5, 6])
     at_once = list(runner.steps([], [decode], 12))

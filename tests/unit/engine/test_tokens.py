@@ -6,16 +6,21 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.engine.runner import Runner
+from harness.engine.linear import LoadedLayers
 from harness.prompts import prompt_ids
 from harness.request import Batch, Request
 from tests.unit.engine.conftest import Family
-from tests.unit.engine.serving import SPEC, Server, loaded_runner
+from tests.unit.engine.serving import SPEC, in_flat_buffer, loaded, paged, slabbed
 
 
 @pytest.fixture(scope="session")
-def runner(family: Family) -> Runner:
-    return loaded_runner(family.spec)
+def layers(family: Family) -> LoadedLayers:
+    return loaded(family.spec)
+
+
+@pytest.fixture(scope="session")
+def buffer(family: Family) -> torch.Tensor:
+    return in_flat_buffer(family.spec)
 
 
 def greedy_tokens(family: Family, request: Request) -> list[int]:
@@ -42,29 +47,36 @@ lengths = st.lists(st.tuples(st.integers(1, 45), st.integers(1, 9)), min_size=1,
     block_tokens=st.sampled_from([1, 4, 16]),
     slack=st.integers(0, 60),
     seed=st.integers(0, 2**16),
+    pooled=st.booleans(),
 )
 def test_any_schedule_gives_the_greedy_tokens(
     family: Family,
-    runner: Runner,
+    layers: LoadedLayers,
+    buffer: torch.Tensor,
     lengths: list[tuple[int, int]],
     block_tokens: int,
     slack: int,
     seed: int,
+    pooled: bool,
 ) -> None:
     requests = [Request(i, 0.0, "test", prompt, out) for i, (prompt, out) in enumerate(lengths)]
     longest = max(prompt + out for prompt, out in lengths)
-    server = Server(runner, -(-longest // block_tokens) + slack, block_tokens)
+    num_blocks = -(-longest // block_tokens) + slack
+    if pooled:
+        server = slabbed(buffer, family.spec, num_blocks, block_tokens)
+    else:
+        server = paged(layers, family.spec, num_blocks, block_tokens)
     server.serve_at_random(requests, np.random.default_rng(seed))
     for request in requests:
         assert server.book.generated[request.request_id] == greedy_tokens(family, request)
-    assert server.pool.used_blocks == 0
+    assert not server.pool.held
 
 
 def test_a_long_run_of_decodes_over_scattered_blocks_gives_the_greedy_tokens(
-    family: Family, runner: Runner
+    family: Family, layers: LoadedLayers
 ) -> None:
     """The blocks between the two requests' are taken by others: the copying path."""
-    server = Server(runner, 60, 4)
+    server = paged(layers, family.spec, 60, 4)
     first, others, last = (Request(i, 0.0, "test", n, 30) for i, n in enumerate((20, 140, 13)))
     for request in (first, others, last):
         assert server.pool.grow(request, request.prompt_tokens)

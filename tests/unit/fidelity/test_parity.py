@@ -40,6 +40,17 @@ def test_targets_are_judged_by_the_worst_point_up_to_nine_tenths_of_the_knee() -
     assert tpot["median"] == pytest.approx(8.5)
     assert not tpot["met"]
     assert found["ttft_s", "p50"]["met"]
+    assert tpot["repeat"] is None
+
+
+def test_the_page_says_how_far_two_real_runs_differ() -> None:
+    (ttft,) = (
+        r
+        for r in verdicts(rows(0.9, 1.05), rows(0.9, 0.93))
+        if (r["quantity"], r["statistic"]) == ("ttft_s", "p50")
+    )
+    assert ttft["worst"] == pytest.approx(5.0)
+    assert ttft["repeat"] == pytest.approx(-7.0)
 
 
 def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> None:
@@ -55,6 +66,7 @@ def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> Non
             "machine": {"cpu": "C", "num_cores": 2},
             "date_utc": "today",
             "num_requests": 9,
+            "real_runs_kept": False,
             "knees_per_s": {"dice": 3.0},
             "targets": targets,
             "invalid": ["dice: late"],

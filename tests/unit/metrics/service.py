@@ -59,7 +59,8 @@ class Service:
         return requests_table(self.recorder)
 
     def summary(self, ttft_s: float = 1.0, tbt_s: float = 0.1) -> dict[str, Any]:
-        return summarise(self.table(), absolute(ttft_s, tbt_s), num_devices=2, wall_s=3.0)
+        slo, events = absolute(ttft_s, tbt_s), self.recorder.events
+        return summarise(self.table(), slo, events=events, num_devices=2, wall_s=3.0)
 
 
 def absolute(ttft_s: float, tbt_s: float) -> Slo:

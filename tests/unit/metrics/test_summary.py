@@ -130,3 +130,59 @@ def test_a_small_sample_has_a_mean_and_no_percentile() -> None:
 
 def test_summary_is_json_without_nan() -> None:
     assert json.loads(json.dumps(steady(12).summary(), allow_nan=False))["num_requests"] == 12
+
+
+def test_each_model_has_its_own_attainment_the_most_requested_first() -> None:
+    service = Service((0.0, 2), (0.0, 2), (0.0, 2))
+    service.requests[0].model = "rare"
+    service.complete(0, 0.5, 0.55)
+    service.complete(1, 0.5, 5.0)
+    service.send(2)
+    service.fail(2)
+    models = service.summary()["models"]
+    assert list(models) == ["m", "rare"]
+    assert models["rare"] == {
+        "num_requests": 1,
+        "slo_attainment": {"token": 1.0, "time": 1.0, "request": 1.0},
+    }
+    assert models["m"]["num_requests"] == 2
+    assert models["m"]["slo_attainment"]["token"] == 1 / 4
+    assert models["m"]["slo_attainment"]["request"] == 0.0
+
+
+def test_the_attainment_of_all_is_the_weighted_one_of_the_models() -> None:
+    service = steady(40)
+    for i, request in enumerate(service.requests):
+        request.model = f"m{i % 3}"
+    summary = service.summary(ttft_s=0.2, tbt_s=0.02)
+    for kind in ("token", "time", "request"):  # all requests ask for as many tokens
+        weighted = sum(
+            row["num_requests"] * row["slo_attainment"][kind] for row in summary["models"].values()
+        )
+        assert weighted / 40 == pytest.approx(summary["slo_attainment"][kind])
+
+
+def test_switches_and_busy_shares_come_from_device_events() -> None:
+    service = Service((0.0, 1))
+    service.complete(0, 10.0)
+    event = service.recorder.event
+    event("load", "gpu0", 0.0, 1.0, model="a")
+    event("switch", "gpu0", 0.0, 1.5, model="a", before=None)
+    event("run", "gpu0", 1.5, 3.5, model="a")
+    event("adopt", "gpu0", 3.5, 3.6, model="b")
+    event("switch", "gpu0", 3.5, 4.0, model="b", before="a")
+    event("run", "gpu1", 0.0, 5.0, model="c")
+    summary = service.summary()
+    assert summary["switches"]["count"] == 2
+    assert summary["switches"]["latency_s"]["mean"] == pytest.approx(1.0)
+    assert summary["switches"]["prefetched_share"] == 0.5
+    assert summary["busy_share"] == {
+        "mean": pytest.approx(0.35),
+        "instances": pytest.approx({"gpu0": 0.2, "gpu1": 0.5}),
+    }
+
+
+def test_a_run_without_device_events_says_nothing_of_switches() -> None:
+    summary = steady(12).summary()
+    assert "switches" not in summary
+    assert "busy_share" not in summary

@@ -1,0 +1,124 @@
+"""Iterations as serving makes them: a synthetic schedule through policy, client and engine.
+
+A grid of cells repeats one batch on an idle harness. Serving does not: it mixes prompts with
+decodes, ends decodes at arrivals, hardly ever sees the same number of tokens twice (a CPU's
+matrix library then prepares its kernels anew), and shares the machine with its own client.
+Lengths are log-uniform and arrivals Poisson: no trace is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from harness.calibrate import zoo
+from harness.calibrate.profiles import Floats
+from harness.client import Client
+from harness.clock import Event, Loop
+from harness.cluster import Cluster, Instance
+from harness.config import build
+from harness.record import Recorder
+from harness.request import Batch, Request
+from harness.system import System
+
+LOADS = (0.3, 0.6, 0.9)  # of the rate that a burst is completed at
+# (Shortest, longest) prompt and output: of work that is mostly prompts, and mostly decodes. The
+# first alone hardly ever has more than ten decodes in a batch.
+MIXES = (((8, 2048), (2, 128)), ((8, 256), (16, 256)))
+Mix = tuple[tuple[int, int], tuple[int, int]]
+IDLE_S = 2e-4  # a longer pause between two executes is for want of requests
+
+
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """One entry per `execute`, all columns of equal length."""
+
+    tokens: Floats  # computed in the first iteration, the decodes' included
+    pairs: Floats  # of a query of a chunk and a key it attends to
+    chunks: Floats
+    decodes: Floats
+    context_tokens: Floats  # read in the first iteration by decodes, and before chunks
+    steps: Floats
+    seconds: Floats  # from the end of the one before, where it followed at once
+
+
+class Timed:
+    """An instance whose executes are written down; of the rest, what a replica needs."""
+
+    def __init__(self, instance: Instance, loop: Loop) -> None:
+        self.name, self.model, self.kv = instance.name, instance.model, instance.kv
+        self.load, self.drop, self.evict = instance.load, instance.drop, instance.evict
+        self._instance, self._loop = instance, loop
+        self.ended_s = -inf
+        self.rows: list[tuple[float, ...]] = []
+
+    async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
+        work = _work(batch)
+        now = self._loop.now
+        start_s = self.ended_s if now - self.ended_s < IDLE_S else now
+        steps = await self._instance.execute(batch, until=until, stop=stop)
+        self.ended_s = self._loop.now
+        self.rows.append((*work, steps, self.ended_s - start_s))
+        return steps
+
+
+def _work(batch: Batch) -> tuple[float, ...]:
+    chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
+    pairs = sum(n * before + n * (n + 1) / 2 for before, n in chunks)
+    context = sum(r.computed_tokens + 1 for r in batch.decodes) + sum(b for b, _ in chunks)
+    return batch.num_tokens, pairs, len(chunks), len(batch.decodes), context
+
+
+def served(
+    cluster: Cluster, loop: Loop, recorder: Recorder, model: str, num_requests: int
+) -> Iterations:
+    """Of each mix, serves `num_requests` at once, then as many at each of LOADS of the rate at
+    which those were completed; returns every execute."""
+    system = zoo.node("system/vllm.yaml")
+    timed = Timed(cluster.instances[0], loop)
+    arranged = replace(cluster, instances=[timed])
+    rng, ids = np.random.default_rng(0), iter(range(10**6, 10**9))
+
+    def play(mix: Mix, rate_per_s: float) -> float:
+        """Seconds that the requests took."""
+        requests = schedule(rng, ids, model, mix, num_requests, rate_per_s)
+        recorder.records |= Recorder(requests).records
+        policy: System = build(system, "system", loop=loop, cluster=arranged)
+        client = Client(Client.Config(drain_s=600), loop=loop, recorder=recorder, system=policy)
+
+        async def main() -> float:
+            loop.spawn(policy.serve(), name="system")
+            await client.play(requests)
+            return loop.now
+
+        timed.ended_s = -inf  # the clock starts again
+        return float(loop.run(main()))
+
+    for mix in MIXES:
+        capacity_per_s = num_requests / play(mix, inf)
+        for load in LOADS:
+            play(mix, load * capacity_per_s)
+    return Iterations(*np.array(timed.rows, float).T)
+
+
+def schedule(
+    rng: np.random.Generator,
+    ids: Iterator[int],
+    model: str,
+    mix: Mix,
+    num_requests: int,
+    rate_per_s: float,
+) -> Sequence[Request]:
+    """`num_requests`, Poisson at `rate_per_s`; infinite: all at time 0."""
+    arrivals = np.cumsum(rng.exponential(1 / rate_per_s, num_requests))
+    prompts, outputs = (
+        np.exp(rng.uniform(np.log(low), np.log(high), num_requests)).astype(int)
+        for low, high in mix
+    )
+    return [
+        Request(next(ids), float(arrival_s), model, int(prompt), int(output))
+        for arrival_s, prompt, output in zip(arrivals, prompts, outputs, strict=True)
+    ]

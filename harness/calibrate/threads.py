@@ -1,0 +1,14 @@
+"""How many CPU threads the engine gets where the simulator is calibrated and checked against it."""
+
+from __future__ import annotations
+
+import os
+
+
+def engine_threads() -> int:
+    """The cores but one, which the harness and its client keep.
+
+    Where the engine has all of them, equal runs differ by tens of percent: with sleeping OpenMP
+    threads Linux may wake two on one core, and each core is the client's, too.
+    """
+    return max(1, len(os.sched_getaffinity(0)) - 1)

@@ -1,0 +1,88 @@
+"""`python -m harness.claims [PAPER …]`: judges each published number by our figures' data.
+
+Reads results/claims/PAPER.yaml and the CSV files in results/published/PAPER that
+`python -m harness.figures` leaves; runs nothing. Writes results/claims/PAPER.json and
+results/claims/README.md. Exit status: 0 done, whatever the verdicts; 2 a wrong command or ledger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from harness.claims.expressions import evaluate
+from harness.claims.ledger import Claim, load
+from harness.claims.render import ORDER, Judged, as_json, as_markdown
+from harness.claims.verdict import MIN_SEEDS, estimate, judge
+from harness.errors import UsageError
+from harness.files import write_text
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAIMS, PUBLISHED = ROOT / "results/claims", ROOT / "results/published"
+
+
+def judged(claim: Claim, published: Path) -> Judged:
+    """`published`: the folder of the paper's figures."""
+    if claim.value is None or claim.figure is None:
+        return Judged(claim, None, "not attempted", claim.reason, None)
+    csv, about = published / f"{claim.figure}.csv", published / f"{claim.figure}.json"
+    if not (csv.is_file() and about.is_file()):
+        return Judged(claim, None, "not attempted", _command(claim), None)
+    values = evaluate(claim.value, pd.read_csv(csv))
+    source = json.loads(about.read_text())
+    if not values:
+        return Judged(claim, None, "not attempted", _command(claim), source)
+    ours = estimate(list(values.values()))
+    verdict = judge(claim, ours)
+    why = claim.reason
+    if verdict == "not attempted":
+        why = f"{ours.num_seeds} of {MIN_SEEDS} seeds; {_command(claim)}"
+    return Judged(claim, ours, verdict, why, source)
+
+
+def _command(claim: Claim) -> str:
+    return f"run `python -m harness.figures {claim.figure}`"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    about = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m harness.claims", formatter_class=about)
+    parser.description = __doc__
+    parser.add_argument("papers", nargs="*", metavar="PAPER", help="default: all that have claims")
+    names = parser.parse_args(arguments).papers
+    try:
+        for name in names:
+            load(CLAIMS / f"{name}.yaml")  # a wrong name is told before anything is written
+        every = sorted(path.stem for path in CLAIMS.glob("*.yaml"))
+        found = {}
+        for name in every:
+            paper = load(CLAIMS / f"{name}.yaml")
+            rows = [judged(claim, PUBLISHED / name) for claim in paper.claims]
+            found[name] = (paper, rows)
+            if not names or name in names:
+                _tell(name, rows)
+                text = json.dumps(as_json(name, rows), indent=1, ensure_ascii=False)
+                write_text(CLAIMS / f"{name}.json", text + "\n")
+        write_text(CLAIMS / "README.md", as_markdown(found))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _tell(name: str, rows: Sequence[Judged]) -> None:
+    counts = Counter(row.verdict for row in rows)
+    print(f"{name}: {', '.join(f'{counts[word]} {word}' for word in ORDER if counts[word])}")
+    for row in rows:
+        ours = f"{row.ours.mean:.4g}" if row.ours else "-"
+        print(f"  {row.verdict:14} {row.claim.id}: {ours} ({row.claim.published:g})")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""results/claims/PAPER.yaml: what a paper claims, and how our value of it is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+
+from harness.config import typed
+from harness.errors import UsageError
+
+RELATIONS = ("about", "at_least", "at_most")
+
+
+@dataclass(kw_only=True, slots=True)
+class Claim:
+    """One published number. With no `value`, `reason` says why it is not attempted."""
+
+    id: str
+    section: str  # of the paper; "slides" where only they have it
+    quantity: str
+    published: float
+    unit: str
+    relation: str = "about"  # how ours should stand to it: about, at_least or at_most
+    tolerance: float = 0.0  # relative to `published`
+    trend: float | None = None  # ours above it shows the direction, where `relation` is missed
+    trend_below: float | None = None  # the same for a value that should be low
+    figure: str | None = None  # whose CSV holds what `value` is computed from
+    value: Any = None  # an expression, see harness.claims.expressions
+    exact: bool = False  # nothing of it is drawn at random: one value will do
+    reason: str = ""  # what a reader should know: of inputs, of causes as far as known
+
+    def __post_init__(self) -> None:
+        if self.relation not in RELATIONS:
+            raise ValueError(
+                f"claim {self.id}: relation={self.relation} is not one of {', '.join(RELATIONS)}"
+            )
+        if self.tolerance < 0:
+            raise ValueError(f"claim {self.id}: tolerance={self.tolerance} is below 0")
+        if self.value is not None and self.figure is None:
+            raise ValueError(f"claim {self.id} has a value and no figure to compute it from")
+        if self.value is None and not self.reason:
+            raise ValueError(f"claim {self.id} has no value, and no reason why")
+
+
+@dataclass(kw_only=True, slots=True)
+class Paper:
+    title: str
+    venue: str
+    claims: list[Claim] = field(default_factory=list)
+
+
+def load(path: Path) -> Paper:
+    """Raises UsageError for a file that is no ledger, with the claim and what is wrong with it."""
+    if not path.is_file():
+        known = ", ".join(sorted(found.stem for found in path.parent.glob("*.yaml")))
+        raise UsageError(f"there are no claims of {path.stem}; there are: {known or 'none'}")
+    content = yaml.safe_load(path.read_text())
+    rows = content.pop("claims")
+    claims = [
+        typed(OmegaConf.create(row), Claim, f"{path.name}, {row.get('id', 'a claim without id')}")
+        for row in rows
+    ]
+    names = [claim.id for claim in claims]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{path.name} has two claims {', '.join(twice)}")
+    return Paper(title=content["title"], venue=content["venue"], claims=claims)

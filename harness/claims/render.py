@@ -1,0 +1,118 @@
+"""Claims and verdicts as results/claims/README.md and as one JSON file for each paper."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.claims import verdict
+from harness.claims.ledger import Claim, Paper
+from harness.claims.verdict import Ours
+
+SIGN = {"about": "", "at_least": "≥ ", "at_most": "≤ "}
+COLUMNS = (
+    "section", "quantity", "published", "ours (95 % interval)", "seeds", "verdict", "from", "notes",
+)  # fmt: skip
+ORDER = ("reproduced", "trend only", "not reproduced", "not attempted")
+
+
+@dataclass(slots=True)
+class Judged:
+    claim: Claim
+    ours: Ours | None
+    verdict: str
+    why: str  # of a claim that was not attempted, how to; else the claim's own remark
+    source: Mapping[str, Any] | None  # the figure's provenance
+
+
+def as_json(paper: str, judged: Sequence[Judged]) -> dict[str, Any]:
+    return {"paper": paper, "claims": [_row(each) for each in judged]}
+
+
+def _row(each: Judged) -> dict[str, Any]:
+    claim, ours, source = each.claim, each.ours, each.source or {}
+    return {
+        "id": claim.id,
+        "section": claim.section,
+        "quantity": claim.quantity,
+        "published": claim.published,
+        "unit": claim.unit,
+        "relation": claim.relation,
+        "tolerance": claim.tolerance,
+        "ours": _finite(ours.mean) if ours else None,
+        "ci95": [_finite(ours.low), _finite(ours.high)] if ours else None,
+        "num_seeds": ours.num_seeds if ours else 0,
+        "verdict": each.verdict,
+        "why": each.why,
+        "figure": claim.figure,
+        "worlds": source.get("worlds"),
+        "hardware": source.get("hardware"),
+        "synthetic": source.get("synthetic"),
+        "git": source.get("runs_git"),
+    }
+
+
+def as_markdown(papers: Mapping[str, tuple[Paper, Sequence[Judged]]]) -> str:
+    lines = ["# Claims", "", "Written by `python -m harness.claims`. The rule:", "", "```"]
+    lines += (verdict.__doc__ or "").partition("\n\n")[2].strip("\n").splitlines()
+    lines += ["```"]
+    for paper, judged in papers.values():
+        counts = Counter(each.verdict for each in judged)
+        tally = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
+        lines += ["", f"## {paper.title} ({paper.venue})", "", f"{len(judged)} claims: {tally}."]
+        lines += ["", _cells(COLUMNS), _cells(["---"] * len(COLUMNS))]
+        lines += [_cells(_columns(each)) for each in judged]
+    return "\n".join(lines) + "\n"
+
+
+def _columns(each: Judged) -> list[str]:
+    claim, ours = each.claim, each.ours
+    return [
+        claim.section,
+        claim.quantity,
+        f"{SIGN[claim.relation]}{_number(claim.published)} {claim.unit}".strip(),
+        _interval(ours, claim.unit) if ours else "",
+        str(ours.num_seeds) if ours and not claim.exact else "",
+        each.verdict,
+        _origin(each),
+        each.why,
+    ]
+
+
+def _interval(ours: Ours, unit: str) -> str:
+    if math.isnan(ours.mean):
+        return "undefined"
+    if ours.num_seeds == 1 or ours.low == ours.high:
+        return f"{_number(ours.mean)} {unit}".strip()
+    return f"{_number(ours.mean)} {unit} ({_number(ours.low)} to {_number(ours.high)})"
+
+
+def _origin(each: Judged) -> str:
+    if each.source is None:
+        return ""
+    worlds = ["simulated" if world == "sim" else world for world in each.source["worlds"]]
+    parts = [*(worlds or ["arithmetic"]), *each.source["hardware"]]
+    revisions = {git["revision"][:7] for git in each.source["runs_git"] if git}
+    return f"[{each.claim.figure}](../published/{_path(each.claim)}): " + ", ".join(
+        [*parts, *sorted(revisions)]
+    )
+
+
+def _path(claim: Claim) -> str:
+    assert claim.figure is not None
+    return f"{claim.figure.partition('_')[0]}/{claim.figure}.png"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

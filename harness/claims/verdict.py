@@ -1,0 +1,62 @@
+"""Whether our value bears a claim out: one rule for all.
+
+reproduced      the mean of ours stands to the published value as the claim says, within its
+                tolerance: about it, at least it, or at most it
+trend only      it does not, but the 95 % confidence interval lies wholly on the side of the
+                claim's `trend` (a ratio above 1, say)
+not reproduced  neither
+not attempted   there is no way to compute it here, or its runs are missing, or fewer than three
+                seeds of what is drawn at random
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.claims.ledger import Claim
+
+MIN_SEEDS = 3
+RESAMPLES = 10_000
+
+
+@dataclass(slots=True)
+class Ours:
+    mean: float
+    low: float  # of the 95 % bootstrap interval of the mean over seeds
+    high: float
+    num_seeds: int
+
+
+def estimate(values: Sequence[float]) -> Ours:
+    """The mean of one value a seed, at least one, and its interval (percentile bootstrap; with a
+    few seeds it is hardly wider than their range)."""
+    sample = np.asarray(values, float)
+    if len(sample) == 1:
+        return Ours(float(sample[0]), float(sample[0]), float(sample[0]), 1)
+    drawn = np.random.default_rng(0).choice(sample, (RESAMPLES, len(sample))).mean(axis=1)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return Ours(float(sample.mean()), float(low), float(high), len(sample))
+
+
+def judge(claim: Claim, ours: Ours) -> str:
+    if ours.num_seeds < MIN_SEEDS and not claim.exact:
+        return "not attempted"
+    if _meets(claim, ours.mean):
+        return "reproduced"
+    if claim.trend is not None and ours.low > claim.trend:
+        return "trend only"
+    if claim.trend_below is not None and ours.high < claim.trend_below:
+        return "trend only"
+    return "not reproduced"
+
+
+def _meets(claim: Claim, value: float) -> bool:
+    slack = claim.tolerance * abs(claim.published) + 1e-12
+    if claim.relation == "at_least":
+        return value >= claim.published - slack
+    if claim.relation == "at_most":
+        return value <= claim.published + slack
+    return abs(value - claim.published) <= slack

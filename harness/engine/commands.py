@@ -1,0 +1,79 @@
+"""Commands to a worker process, any number of them in flight at once, told apart by number.
+
+A worker answers a command with messages that carry its `seq`, the last of which says `last`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.clock import Event, WallLoop
+from harness.engine.transport import Header
+from harness.engine.worker_process import WorkerProcess
+
+OnMessage = Callable[[Header], None]
+
+
+class Commands:
+    def __init__(self, worker: WorkerProcess, loop: WallLoop) -> None:
+        self.worker = worker
+        self._loop = loop
+        self._last_seq = 0
+        self._in_flight: dict[int, tuple[OnMessage, Event | None]] = {}  # seq -> …, its stop
+        self._watched: set[Event] = set()
+        self._idle = Event(loop)
+        worker.listen(loop, self._on_message)
+
+    def send(
+        self, header: Mapping[str, Any], payload: bytes, on_message: OnMessage,
+        stop: Event | None = None,
+    ) -> None:  # fmt: skip
+        """`on_message` gets every answer. The worker is told once `stop` is set."""
+        self._last_seq += 1
+        self._in_flight[self._last_seq] = (on_message, stop)
+        self._idle.clear()
+        self.worker.expect_answer()
+        self.worker.send({**header, "seq": self._last_seq}, payload)
+        if stop is not None and stop not in self._watched:
+            self._watched.add(stop)
+            self._loop.spawn(self._forward(stop), name=f"{self.worker.name}: forward a stop")
+
+    async def call(
+        self, header: Mapping[str, Any], payload: bytes = b"", stop: Event | None = None
+    ) -> Header:
+        """Sends a command that is answered once, and returns the answer."""
+        answered = Event(self._loop)
+        answer: Header = {}
+
+        def on_message(message: Header) -> None:
+            answer.update(message)
+            answered.set()
+
+        self.send(header, payload, on_message, stop)
+        await self._loop.wait(answered)
+        return answer
+
+    async def drain(self) -> None:
+        """Waits until no command is in flight."""
+        if self._in_flight:
+            await self._loop.wait(self._idle)
+
+    def _on_message(self, header: Header) -> None:
+        seq = header["seq"]
+        on_message, _ = self._in_flight[seq]
+        if header["last"]:
+            del self._in_flight[seq]
+            self.worker.answered()
+            if not self._in_flight:
+                self._idle.set()
+        on_message(header)
+
+    async def _forward(self, stop: Event) -> None:
+        """Tells the worker once `stop` is set; one such task per event, over many commands."""
+        await self._loop.wait(stop)
+        self._watched.discard(stop)
+        if stop.is_set:
+            for seq, (_, its_stop) in self._in_flight.items():
+                if its_stop is stop:
+                    self.worker.send({"op": "stop", "seq": seq})

@@ -1,0 +1,130 @@
+"""`harness.pool.device.Device` over a worker process that moves real bytes."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable
+from typing import NoReturn
+
+from harness.clock import Event, WallLoop
+from harness.engine.commands import Commands
+from harness.engine.host_memory import NODE, HostMemory
+from harness.engine.instance import TorchInstance
+from harness.engine.slab_tables import SlabTables
+from harness.engine.tokens import TokenBook
+from harness.engine.transport import Header
+from harness.engine.worker_process import WorkerProcess
+from harness.engine_api import Experiment
+from harness.errors import RunError
+from harness.location import Location
+from harness.pool.blocks import SlabPool
+from harness.pool.device import KvCopy
+
+
+class TorchDevice:
+    """`spawn(anew)` starts a worker process and tells it its setup; anew: after a restart."""
+
+    node = NODE
+
+    def __init__(
+        self, spawn: Callable[[bool], WorkerProcess], start_timeout_s: float,
+        experiment: Experiment, memory: HostMemory, book: TokenBook,
+        *, slab_bytes: int, block_tokens: int,
+    ) -> None:  # fmt: skip
+        assert isinstance(experiment.loop, WallLoop), "make_loop() made it"
+        self._spawn, self._start_timeout_s = spawn, start_timeout_s
+        self._models, self._memory, self._book = experiment.models, memory, book
+        self._slab_bytes, self._block_tokens = slab_bytes, block_tokens
+        self._loop, self._recorder = experiment.loop, experiment.recorder
+        self._worker = spawn(False)
+        self.name = self._worker.name
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._worker.pid
+
+    def handshake(self) -> Header:
+        """Waits for the worker; its answer. Comes before everything else."""
+        ready = self._worker.handshake(self._start_timeout_s)
+        self._listen()
+        return ready
+
+    def executor(self, model: str, kv: SlabPool) -> TorchInstance:
+        return TorchInstance(
+            self._models[model], kv, SlabTables(kv, self._slab_bytes), self._commands,
+            self._loop, self._recorder, self._book,
+        )  # fmt: skip
+
+    async def load(
+        self, model: str, at_bytes: int, source: Location, *, staged: bool, stop: Event | None
+    ) -> bool:
+        file, fill = self._memory.source(model, source)
+        command = {
+            "op": "load", "model": model, "at_bytes": at_bytes, "staged": staged,
+            "file": file, "fill": fill,
+        }  # fmt: skip
+        complete: bool = (await self._commands.call(command, stop=stop))["complete"]
+        if complete:
+            self._memory.cached.add(model)
+        return complete
+
+    async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
+        await self._commands.call(
+            {"op": "relocate", "model": model, "from_bytes": from_bytes, "to_bytes": to_bytes}
+        )
+
+    async def copy_out(self, copy: KvCopy) -> None:
+        await self._copy("copy_out", copy)
+
+    async def copy_in(self, copy: KvCopy) -> None:
+        await self._copy("copy_in", copy)
+
+    async def collect_garbage(self) -> None:
+        await self._commands.call({"op": "collect"})
+
+    async def restart(self) -> None:
+        """The process ends, once its last command is done, and another one takes its place."""
+        await self._commands.drain()
+        await self._beside(self._worker.close)
+        self._worker = self._spawn(True)  # not in a thread: workers die with the one they are from
+        await self._beside(lambda: self._worker.handshake(self._start_timeout_s))
+        self._listen()
+
+    def close(self) -> None:
+        """Ends the worker, also one that is just restarting."""
+        self._worker.kill()
+        for thread in self._threads:
+            thread.join()
+        self._worker.close()
+
+    def _listen(self) -> None:
+        self._commands = Commands(self._worker, self._loop)
+
+    async def _copy(self, op: str, copy: KvCopy) -> None:
+        block_bytes = self._models[copy.model].kv_bytes_per_token * self._block_tokens
+        offsets = array("q", [*copy.device_offsets, *copy.host_offsets])
+        await self._commands.call({"op": op, "block_bytes": block_bytes}, offsets.tobytes())
+
+    async def _beside(self, function: Callable[[], object]) -> None:
+        """Calls `function`, which may take seconds, while the loop goes on."""
+        over = Event(self._loop)
+
+        def call() -> None:
+            try:
+                function()
+            except RunError as error:
+                self._loop.post(_raise, error)
+            else:
+                self._loop.post(over.set)
+
+        thread = threading.Thread(target=call, name=f"{self.name}: restart", daemon=True)
+        self._threads = [thread]
+        thread.start()
+        await self._loop.wait(over)
+
+
+def _raise(error: RunError) -> NoReturn:
+    raise error

@@ -1,0 +1,77 @@
+"""This machine's memory as its pooled workers share it: weights in a model cache, and KV.
+
+Files without a name, which workers inherit: in memory (memfd) or, for weights that are read from
+the SSD, unlinked in the run's folder. However the run ends, nothing of them is left. Workers
+write and read them; which model is cached, and which block is whose, is `harness.pool.host`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from harness.cluster import ModelSpec
+from harness.errors import UsageError
+from harness.location import Location, Medium
+from harness.pool.host import ModelCache
+
+NODE = 0  # all workers are on this machine
+
+
+class HostMemory:
+    """Closed by `stack`. Where the model cache is too small for all models, each of them has a
+    file on the SSD as well. A model that `harness.pool.host.ModelCache` lets go of keeps its
+    pages until the end: it costs a load from the SSD again, but frees nothing."""
+
+    def __init__(
+        self, stack: ExitStack, models: Mapping[str, ModelSpec], kv_bytes: int,
+        model_cache_bytes: int, run_dir: Path,
+    ) -> None:  # fmt: skip
+        sizes = {name: spec.weight_bytes for name, spec in models.items()}
+        self.kv_bytes = kv_bytes
+        self.kv_file = _in_memory(stack, "kv", kv_bytes)
+        cache = ModelCache(NODE, model_cache_bytes)
+        cache.warm(sizes)
+        self.cached = {name for name in sizes if name in cache}  # whose bytes the cache has
+        self._cache = {name: _in_memory(stack, name, size) for name, size in sizes.items()}
+        self._ssd: dict[str, int] = {}
+        if len(self.cached) < len(models):
+            self._ssd = {name: _on_disk(stack, run_dir) for name in models}
+
+    @property
+    def files(self) -> list[int]:
+        """For workers to inherit."""
+        return [self.kv_file, *self._cache.values(), *self._ssd.values()]
+
+    def first_copies(self, model: str) -> list[int]:
+        """The files that are to have the weights from the start."""
+        files = [self._ssd[model]] if self._ssd else []
+        return [*files, self._cache[model]] if model in self.cached else files
+
+    def source(self, model: str, place: Location) -> tuple[int, int | None]:
+        """The file to read `model` from, and the one in the cache to fill with it meanwhile.
+
+        A model is read from the SSD until another load has filled its place in the cache.
+        """
+        if model not in self.cached:
+            return self._ssd[model], self._cache[model]
+        if place.medium is Medium.DRAM:
+            return self._cache[model], None
+        return self._ssd[model], None
+
+
+def _in_memory(stack: ExitStack, name: str, num_bytes: int) -> int:
+    if sys.platform != "linux":
+        raise UsageError("models can share instances of engine=torch on Linux only (memfd)")
+    file = os.memfd_create(name)
+    stack.callback(os.close, file)
+    os.ftruncate(file, num_bytes)
+    return file
+
+
+def _on_disk(stack: ExitStack, directory: Path) -> int:
+    return stack.enter_context(tempfile.TemporaryFile(dir=directory)).fileno()

@@ -1,0 +1,110 @@
+"""Weights on their way to the device's weights buffer, in the two ways that Aegaeon compares.
+
+§5.2, quick model loading: chunks go through a page-locked stage buffer, some being read from the
+model cache by several threads while another is on the bus. Against it, what tensor libraries do:
+one parameter after the other, each in fresh memory. Sources are files: those of the model cache
+lie in memory, others on the SSD.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import torch
+
+from harness.cluster import ModelSpec
+from harness.engine.layout import pieces
+from harness.engine.link import Link
+
+NUM_SLOTS = 4  # of the stage buffer, each filled by a thread of its own
+
+
+@dataclass(slots=True, frozen=True)
+class Source:
+    """A file with a model's bytes; `fill` is a file in the model cache that is to have them too."""
+
+    file: int
+    fill: int | None
+
+    def read(self, into: torch.Tensor, offset_bytes: int) -> None:
+        """Fills `into`, bytes in host memory, from `offset_bytes` of the file on."""
+        content = into.numpy().data
+        done = 0
+        while done < len(content):
+            got = os.preadv(self.file, [content[done:]], offset_bytes + done)
+            if got == 0:
+                raise EOFError(f"a model's file ends before byte {offset_bytes + len(content)}")
+            if self.fill is not None:
+                os.pwrite(self.fill, content[done : done + got], offset_bytes + done)
+            done += got
+
+
+class WeightsLoader:
+    """`buffer`: the device's weights, as bytes. One load at a time."""
+
+    def __init__(self, buffer: torch.Tensor, stage_bytes: int, link: Link) -> None:
+        self._buffer, self._link = buffer, link
+        self._slot_bytes = stage_bytes // NUM_SLOTS
+        stage = torch.empty(
+            NUM_SLOTS * self._slot_bytes, dtype=torch.uint8, pin_memory=buffer.is_cuda
+        )
+        self._slots = stage.split(self._slot_bytes)
+        self._readers = ThreadPoolExecutor(NUM_SLOTS, "stage")
+
+    def staged(self, source: Source, num_bytes: int, at_bytes: int, stop: threading.Event) -> bool:
+        """False: `stop` was set, and some chunks are missing."""
+        starts = iter(range(0, num_bytes, self._slot_bytes))
+
+        def read(start: int, slot: torch.Tensor) -> tuple[int, torch.Tensor, Future[None]]:
+            chunk = slot[: num_bytes - start]
+            return start, slot, self._readers.submit(source.read, chunk, start)
+
+        reads = deque(read(start, slot) for slot, start in zip(self._slots, starts, strict=False))
+        while reads:
+            start, slot, filled = reads.popleft()
+            filled.result()
+            if stop.is_set():
+                wait([filled for _, _, filled in reads])  # the slots must be free for the next load
+                return False
+            self._place(slot[: num_bytes - start], at_bytes + start)
+            for start in starts:
+                reads.append(read(start, slot))
+                break
+        return True
+
+    def by_parameter(self, source: Source, spec: ModelSpec, at_bytes: int) -> None:
+        """Each tensor read into pageable memory, moved to device memory and then put in place."""
+        for piece in pieces(spec):
+            host = torch.empty(piece.num_bytes, dtype=torch.uint8)
+            source.read(host, piece.offset_bytes)
+            parameter = torch.empty_like(host, device=self._buffer.device)
+            with self._link.carry(piece.num_bytes):
+                parameter.copy_(host)
+            start = at_bytes + piece.offset_bytes
+            self._buffer[start : start + piece.num_bytes].copy_(parameter)
+        finish_copies(self._buffer)
+
+    def move(self, num_bytes: int, from_bytes: int, to_bytes: int) -> None:
+        """Towards the buffer's start, within it. The two places may overlap, hence the pieces."""
+        piece = from_bytes - to_bytes
+        assert piece > 0, (from_bytes, to_bytes)
+        for done in range(0, num_bytes, piece):
+            length = min(piece, num_bytes - done)
+            target = self._buffer[to_bytes + done : to_bytes + done + length]
+            target.copy_(self._buffer[from_bytes + done : from_bytes + done + length])
+        finish_copies(self._buffer)
+
+    def _place(self, chunk: torch.Tensor, at_bytes: int) -> None:
+        with self._link.carry(len(chunk)):
+            self._buffer[at_bytes : at_bytes + len(chunk)].copy_(chunk, non_blocking=True)
+            finish_copies(self._buffer)
+
+
+def finish_copies(memory: torch.Tensor) -> None:
+    """Waits for what this thread's stream has been given; on a CPU copies are over at once."""
+    if memory.is_cuda:
+        torch.cuda.current_stream(memory.device).synchronize()

@@ -1,0 +1,131 @@
+"""A simulated device for pooled instances: `harness.pool.device.Device` in virtual time.
+
+Bytes cross the links of `harness.sim.network`, so loads and KV copies share what they share in a
+node. Each kind of copy has a stream of its own (Aegaeon §5.2–5.3) and none has priority: neither
+CUDA nor PCIe knows one between copies, they take turns in small pieces. What a copy takes from
+the kernels running beside it, a few per cent of the memory bandwidth, is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from harness.clock import Event, Loop
+from harness.cluster import ModelSpec
+from harness.hardware import Hardware
+from harness.location import Location, dram
+from harness.pool.blocks import SlabPool, device_shape
+from harness.pool.device import KvCopy
+from harness.pool.plan import PoolConfig, device_weight_bytes
+from harness.record import Recorder
+from harness.sim.cost import CostModel
+from harness.sim.instance import SimInstance
+from harness.sim.network import Network
+from harness.sim.topology import Link
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True, slots=True)
+class SimPoolConfig(PoolConfig):
+    """`engine.pool` of the simulator: how long what it does not model takes."""
+
+    restart_s: float  # ending an inference engine and starting another, its weights apart
+    collect_s: float  # a tensor library's garbage collection and giving back of memory
+    unstaged_bytes_per_s: float  # of a load that goes tensor by tensor, each device
+    chunk_bytes: int  # of each device's weights: a prefetch can be broken off after each
+
+
+class SimDevice:
+    """The GPUs `gpus` of a node as one: each has its shard of the weights and of the KV."""
+
+    def __init__(
+        self,
+        name: str,
+        gpus: list[Location],
+        models: Mapping[str, ModelSpec],
+        hardware: Hardware,
+        config: SimPoolConfig,
+        block_tokens: int,
+        *,
+        cost: Callable[[ModelSpec], CostModel],
+        network: Network,
+        loop: Loop,
+        recorder: Recorder,
+    ) -> None:
+        self.name, self.node = name, gpus[0].node
+        self._gpus, self._models, self._config = gpus, models, config
+        self._block_tokens = block_tokens
+        self._cost, self._network = cost, network
+        self._loop, self._recorder = loop, recorder
+        achieved = hardware.calibration.memory_efficiency
+        self._memory_bytes_per_s = hardware.memory_bandwidth_bytes_per_s * achieved
+        rate = config.unstaged_bytes_per_s
+        self._unstaged = {gpu: Link(f"pageable copy to {gpu}", rate) for gpu in gpus}
+
+    def executor(self, model: str, kv: SlabPool) -> SimInstance:
+        spec = self._models[model]
+        return SimInstance(self.name, spec, kv, self._cost(spec), self._loop, self._recorder)
+
+    async def load(
+        self, model: str, at_bytes: int, source: Location, *, staged: bool, stop: Event | None
+    ) -> bool:
+        num_bytes = device_weight_bytes(self._models[model])
+        if stop is not None:
+            return await self._load_until(stop, source, num_bytes)
+        await self._on_each_gpu(
+            lambda gpu: self._network.transfer(
+                source, gpu, num_bytes, stream="weights",
+                pace=None if staged else self._unstaged[gpu],
+            )
+        )  # fmt: skip
+        return True
+
+    async def _load_until(self, stop: Event, source: Location, num_bytes: int) -> bool:
+        chunk_bytes = self._config.chunk_bytes
+        complete = await self._on_each_gpu(
+            lambda gpu: self._network.transfer_until(
+                stop, source, gpu, num_bytes, stream="weights", chunk_bytes=chunk_bytes
+            )
+        )
+        return all(complete)
+
+    async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
+        """Every byte is read and written once."""
+        num_bytes = device_weight_bytes(self._models[model])
+        await self._loop.sleep(2 * num_bytes / self._memory_bytes_per_s)
+
+    async def copy_out(self, copy: KvCopy) -> None:
+        num_bytes, host = self._kv_bytes(copy), dram(copy.node)
+        await self._on_each_gpu(
+            lambda gpu: self._network.transfer(gpu, host, num_bytes, stream="kv")
+        )
+
+    async def copy_in(self, copy: KvCopy) -> None:
+        num_bytes, host = self._kv_bytes(copy), dram(copy.node)
+        await self._on_each_gpu(
+            lambda gpu: self._network.transfer(host, gpu, num_bytes, stream="kv")
+        )
+
+    async def restart(self) -> None:
+        await self._loop.sleep(self._config.restart_s)
+
+    async def collect_garbage(self) -> None:
+        await self._loop.sleep(self._config.collect_s)
+
+    def _kv_bytes(self, copy: KvCopy) -> int:
+        """On each GPU."""
+        shape = device_shape(self._models[copy.model], self._block_tokens)
+        return len(copy.device_offsets) * shape.block_bytes
+
+    async def _on_each_gpu(self, move: Callable[[Location], Coroutine[Any, Any, T]]) -> list[T]:
+        """The same move on all GPUs at once; what each returned."""
+        first, *others = self._gpus
+        tasks = [self._loop.spawn(move(gpu), name=f"{self.name}: {gpu}") for gpu in others]
+        results = [await move(first)]
+        for task in tasks:
+            await self._loop.wait(task.finished)
+            results.append(task.result)
+        return results

@@ -1,0 +1,86 @@
+"""Figs. 7, 8 and 10: one switch of the decode instance at each stage, T0 to T3, as a Gantt chart.
+
+Drawn is the switch of median latency of a live run: what computes, what moves and what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from harness.figures import Point
+from plots.aegaeon import events, overrides, publish, stamp
+from plots.aegaeon_fig07 import KINDS, PARTS, STAGES, decode_switches
+from plots.style import PALETTE, figure
+
+EXPERIMENTS = ("aegaeon_fig07",)
+LANES = {  # where each kind of event is drawn
+    "batches": ("run",),
+    "engine and weights": ("restart", "collect", "load", "adopt"),
+    "prefetch": ("prefetch",),
+    "KV out": ("swap_out",),
+    "KV in": ("swap_in",),
+}
+COLOURS = dict(zip(["run", *PARTS], ["0.6", *PALETTE], strict=False))
+
+
+def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+    of_seed = {overrides(p)["stage"]: p for p in points if overrides(p)["seed"] == 0}
+    made, axes = figure(len(STAGES), 1, width=9, height=7.6)
+    rows = []
+    for panel, (stage, title) in zip(axes, STAGES.items(), strict=True):
+        path = of_seed[stage].path
+        assert path is not None
+        found = around_median(events(path, *KINDS))
+        _gantt(panel, found, title)
+        rows.append(found.assign(stage=stage))
+    axes[-1].set_xlabel("seconds since the last batch of the old model")
+    stamp(
+        made, list(of_seed.values()), "The switch of median latency of each run (seed 0). The "
+        "dashed lines bound it: last batch of the old model to first batch of the new one.",
+    )  # fmt: skip
+    columns = ["stage", "kind", "model", "start_s", "end_s", "switch_s"]
+    return publish(made, pd.concat(rows)[columns], folder, Path(__file__).stem)
+
+
+def around_median(found: pd.DataFrame) -> pd.DataFrame:
+    """Events on the instance around its switch of median latency, times relative to it."""
+    switches = decode_switches(found)
+    latency_s = switches.end_s - switches.start_s
+    switch = switches.loc[latency_s.sort_values().index[len(switches) // 2]]
+    length_s = switch.end_s - switch.start_s
+    from_s, to_s = switch.start_s - 0.3 * length_s, switch.end_s + 0.3 * length_s
+    shown = found[
+        (found.instance == switch.instance)
+        & (found.end_s > from_s) & (found.start_s < to_s) & (found.kind != "switch")
+    ]  # fmt: skip
+    return shown.assign(
+        start_s=shown.start_s.clip(lower=from_s) - switch.start_s,
+        end_s=shown.end_s.clip(upper=to_s) - switch.start_s,
+        switch_s=length_s,
+    )
+
+
+def _gantt(panel: Axes, found: pd.DataFrame, title: str) -> None:
+    for place, kinds in enumerate(LANES.values()):
+        for kind in kinds:
+            of_kind = found[found.kind == kind]
+            spans = list(zip(of_kind.start_s, of_kind.end_s - of_kind.start_s, strict=True))
+            panel.broken_barh(
+                spans, (place - 0.38, 0.76), facecolor=COLOURS[kind], edgecolor="k", lw=0.4
+            )
+            if kind in PARTS and kind not in ("swap_out", "swap_in") and len(of_kind):
+                label = PARTS[kind] if kind != "prefetch" else "next model"
+                middle = (of_kind.start_s.iloc[0] + of_kind.end_s.iloc[0]) / 2
+                panel.annotate(label, (middle, place), ha="center", va="center", fontsize=7)
+    switch_s = float(found.switch_s.iloc[0])
+    for edge in (0.0, switch_s):
+        panel.axvline(edge, color="k", ls="--", lw=0.8)
+    panel.set_yticks(range(len(LANES)), list(LANES))
+    panel.set_ylim(len(LANES) - 0.5, -0.5)
+    panel.set_xlim(-0.3 * switch_s, 1.3 * switch_s)
+    panel.set_title(f"{title}: {1000 * switch_s:,.0f} ms")
+    panel.grid(False, axis="y")

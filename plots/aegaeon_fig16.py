@@ -1,0 +1,64 @@
+"""Fig. 16: fragmentation of the unified KV cache in host memory, overall and by shape.
+
+Unused bytes within slabs over the peak of the bytes allocated (§7.3), sampled each second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from harness.figures import Point
+from plots.aegaeon import events, publish, stamp
+from plots.style import PALETTE, figure
+
+EXPERIMENTS = ("aegaeon_fig14",)
+
+
+def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+    rows = pd.concat([_samples(point) for point in points if point.path is not None])
+    grouped = rows.groupby(["num_models", "shape", "seed"]).fragmentation
+    table = grouped.agg(["mean", "max"]).reset_index()
+    made, (axes,) = figure(1, 1, width=8, height=3.8)
+    shapes = ["overall", *sorted(set(table["shape"]) - {"overall"}, key=_kilobytes)]
+    setups = sorted(table.num_models.unique())
+    places = np.arange(len(setups))
+    width = 0.8 / len(shapes)
+    for i, shape in enumerate(shapes):
+        of_shape = table[table["shape"] == shape].groupby("num_models")
+        at = places + (i - (len(shapes) - 1) / 2) * width
+        mean, peak = of_shape["mean"].mean().reindex(setups), of_shape["max"].max().reindex(setups)
+        axes.bar(at, 100 * mean, width * 0.9, color=PALETTE[i], label=shape)
+        axes.plot(
+            at, 100 * peak, "_", color="0.25", ms=9, label=f"{'highest sample' if i == 0 else '_'}"
+        )
+    axes.axhline(20, color="0.4", ls="--", lw=0.8)
+    axes.set_xticks(places, [f"{m} models" for m in setups])
+    axes.set(ylabel="unused / peak allocated (%)", ylim=(0, None))
+    axes.set_title("Fragmentation of the host's KV cache: mean over time, by KV shape")
+    made.legend(loc="outside upper center", ncols=5)
+    stamp(made, points, "0.1 requests/s a model; three inputs; sampled each second on each node.")
+    return publish(made, table, folder, Path(__file__).stem)
+
+
+def _samples(point: Point) -> pd.DataFrame:
+    assert point.path is not None
+    found = events(point.path, "host_kv")
+    tokens = 16 * 1024  # blocks of 16 tokens, KiB
+    shapes = (found.block_bytes / tokens).map(lambda kb: "overall" if kb != kb else f"{kb:g} KB")
+    peak_bytes = found.groupby([found.instance, shapes]).allocated_bytes.transform("max")
+    return pd.DataFrame(
+        {
+            "num_models": int(point.overrides["workload.dataset.parameters.num_models"]),
+            "seed": point.manifest()["seeds"]["seed"],
+            "shape": shapes,
+            "fragmentation": found.unused_bytes / peak_bytes,
+        }
+    )
+
+
+def _kilobytes(shape: str) -> float:
+    return float(shape.removesuffix(" KB"))

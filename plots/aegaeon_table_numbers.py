@@ -1,0 +1,73 @@
+"""The paper's numbers that need no run: its own arithmetic and estimators, redone by our code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from hydra import compose
+
+from harness.config import typed
+from harness.figures import Point
+from harness.hardware import Hardware
+from harness.sim.profile import HardwareProfile
+from plots.aegaeon import publish, stamp
+from plots.aegaeon_fig04 import RATE_PER_S, SERVICE_S, M, expected
+from plots.aegaeon_table1 import PUBLISHED, spec
+from plots.style import figure
+from systems.aegaeon.estimate import Estimator
+from systems.aegaeon.quota import quotas
+
+EXPERIMENTS: tuple[str, ...] = ()
+PCIE4_BYTES_PER_S = 32e9  # §4.2
+MARKET = ("qwen2.5-7b", "yi1.5-9b", "llama2-13b")  # of the artifact
+
+
+def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+    active = expected(M, RATE_PER_S, SERVICE_S)
+    worked = quotas([0.025] * 3, switching_s=3.0, tbt_s=0.1, max_quota_s=3.0, min_alpha=0.5)
+    turn_s = worked.turns_s[0]
+    values = {
+        "active models of 100 (theorem 3.1)": active,
+        "models to an active model": M / active,
+        "requests/s of a GPU kept for cold models (slides)": (
+            167.6e6 * 0.0135 / (0.177 * 30_000) / 3600
+        ),
+        "GPUs saved in production (1 - 213/1192)": 1 - 213 / 1192,
+        "loading a 13B model over PCIe 4.0 (s)": (
+            spec("llama2-13b").weight_bytes / PCIE4_BYTES_PER_S
+        ),
+        "worked example: alpha": worked.alpha,
+        "worked example: quota (s)": turn_s,
+        "worked example: tokens in a turn": turn_s / 0.025,
+        "worked example: round (s)": sum(worked.turns_s) + 3.0,
+        **{f"KV of a token of {title} (KB)": spec(name).kv_bytes_per_token / 1024
+           for name, (title, _, _) in PUBLISHED.items()},
+        **estimators(),
+    }  # fmt: skip
+    rows = pd.DataFrame({"quantity": list(values), "value": list(values.values())})
+    made, (axes,) = figure(1, 1, width=6.5, height=3.6)
+    axes.axis("off")
+    cells = [[quantity, f"{value:.4g}"] for quantity, value in values.items()]
+    drawn = axes.table(cells, loc="center", cellLoc="left", edges="horizontal")
+    drawn.auto_set_column_width([0, 1])
+    stamp(
+        made, points, "Arithmetic; nothing was run. Estimators: fitted to our cost model of H800."
+    )
+    return publish(made, rows, folder, Path(__file__).stem)
+
+
+def estimators() -> dict[str, float]:
+    """R² of A.2's equations, the lowest of the market's models."""
+    hardware = typed(compose("config", overrides=["hardware=h800x16"]).hardware, Hardware, "hw")
+    models = {name: spec(name) for name in MARKET}
+    fitted = Estimator(HardwareProfile(hardware), models, switch_factor=0.625)
+    return {
+        "R2 of the prefill estimator, lowest of three models": min(
+            fit.r_squared for fit in fitted.prefill_fits.values()
+        ),
+        "R2 of the decode estimator, lowest of three models": min(
+            fit.r_squared for fit in fitted.decode_fits.values()
+        ),
+    }

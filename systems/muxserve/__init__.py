@@ -1,0 +1,1 @@
+"""MuxServe (ICML'24): several models on one device, side by side."""

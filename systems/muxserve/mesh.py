@@ -1,0 +1,115 @@
+"""The models on one mesh, run side by side: ADBS's loop (MuxServe §3.4).
+
+Prefills come first, models in turn, one at a time; decodes of other models run beside. What runs
+at once may exceed the multiprocessors by the configured excess and no more; where more wants to
+run, decode jobs end at their next step and go in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.clock import Event, Loop
+from harness.request import Batch
+from systems.muxserve.adbs import QuotaConfig, adapt, in_turn
+from systems.muxserve.resident import Resident
+
+ROUNDING = 1e-9  # shares such as 0.3 have no exact float
+
+
+class Mesh:
+    def __init__(
+        self,
+        residents: Sequence[Resident],
+        loop: Loop,
+        *,
+        prefill_share: float,
+        total_share: float,
+        quotas: QuotaConfig,
+    ) -> None:
+        """Shares of the multiprocessors; `total_share` has the excess in it."""
+        self._residents, self._loop = residents, loop
+        self._prefill_share, self._total_share = prefill_share, total_share
+        self._quotas = quotas
+        self._prefilling: Resident | None = None
+        self._last_prefill = self._last_decode = -1
+        self._spare_bytes = 0
+        self._wake = Event(loop)
+
+    def arrived(self, resident: Resident) -> None:
+        """A request is in the resident's queue: its decoding ends, so that it can be prefilled."""
+        resident.stop.set()
+        self._wake.set()
+
+    async def serve(self) -> None:
+        self._loop.spawn(self._adapt_quotas(), name="quotas")
+        while True:
+            self._wake.clear()
+            self._move_quotas()
+            crowded = self._start_prefill() | self._start_decodes()
+            if crowded:
+                for resident in self._residents:
+                    resident.stop.set()
+            await self._loop.wait(self._wake)
+
+    def _start_prefill(self) -> bool:
+        """Whether one lacks multiprocessors, or its model's decoding must end first."""
+        if self._prefilling is not None:
+            return False
+        residents = self._residents
+        turn = in_turn(len(residents), self._last_prefill, lambda i: residents[i].admissible)
+        if turn is None:
+            return False
+        resident = residents[turn]
+        if not resident.idle or not self._free(self._prefill_share):
+            return True
+        self._last_prefill, self._prefilling = turn, resident
+        self._start(resident, resident.prefill(), self._prefill_share)
+        return False
+
+    def _start_decodes(self) -> bool:
+        """Whether one lacks multiprocessors."""
+        residents = self._residents
+        while True:
+            turn = in_turn(
+                len(residents),
+                self._last_decode,
+                lambda i: residents[i].idle and bool(residents[i].running),
+            )
+            if turn is None:
+                return False
+            resident = residents[turn]
+            if not self._free(resident.decode_share):
+                return True
+            self._last_decode = turn
+            self._start(resident, resident.decode(), resident.decode_share)
+
+    def _free(self, share: float) -> bool:
+        used = sum(resident.job_share for resident in self._residents)
+        return used + share <= self._total_share + ROUNDING
+
+    def _start(self, resident: Resident, batch: Batch, share: float) -> None:
+        resident.job_share = share
+        resident.stop.clear()
+        self._loop.spawn(self._run(resident, batch), name=resident.instance.name)
+
+    async def _run(self, resident: Resident, batch: Batch) -> None:
+        await resident.instance.execute(batch, stop=resident.stop)
+        resident.job_over()
+        if batch.chunks:
+            self._prefilling = None
+        self._wake.set()
+
+    async def _adapt_quotas(self) -> None:
+        window_s = self._quotas.window_s
+        while True:
+            await self._loop.sleep(window_s)
+            changes = adapt([r.quota(window_s) for r in self._residents], self._quotas)
+            for resident, change in zip(self._residents, changes, strict=True):
+                resident.owed_blocks, resident.wanted_blocks = max(0, -change), max(0, change)
+            self._wake.set()
+
+    def _move_quotas(self) -> None:
+        self._spare_bytes += sum(resident.give() for resident in self._residents)
+        for resident in self._residents:
+            self._spare_bytes -= resident.take(self._spare_bytes)

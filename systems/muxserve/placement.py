@@ -1,0 +1,145 @@
+"""Which models share which devices: MuxServe's greedy placement (Algorithm 1).
+
+For each way to cut the nodes into meshes, models go one by one, the most computation first, where
+they add the most throughput; the cut that serves the most is taken. Tensor parallelism is not
+searched: a model goes on a mesh of its own `tp` devices. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
+
+from harness.cluster import ModelSpec
+from systems.muxserve.estimate import Candidate, Estimator, Llm
+from systems.muxserve.memory import Budget
+
+ROUNDING = 1e-9  # shares such as 0.3 have no exact float
+
+
+@dataclass(slots=True)
+class PlacedMesh:
+    devices: range
+    llms: list[Llm] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
+    served_per_s: float = 0.0
+
+    @property
+    def specs(self) -> list[ModelSpec]:
+        return [llm.spec for llm in self.llms]
+
+    @property
+    def computation(self) -> float:
+        return sum(llm.computation for llm in self.llms)
+
+
+class Placer:
+    def __init__(
+        self, estimator: Estimator, budget: Budget, max_num_seqs: int, total_share: float
+    ) -> None:
+        """`total_share`: of the multiprocessors, that the models on a mesh may have for decoding;
+        above 1, as far as they may be exceeded."""
+        self._estimator, self._budget = estimator, budget
+        self._max_num_seqs, self._total_share = max_num_seqs, total_share
+
+    def best(
+        self, llms: Sequence[Llm], num_devices: int, devices_per_node: int
+    ) -> list[PlacedMesh] | None:
+        """The placement that serves the most requests per second; None: there is none."""
+        sizes = {llm.spec.tp for llm in llms}
+        found = [
+            meshes
+            for cut in cuts(num_devices, devices_per_node, sizes)
+            if (meshes := self.greedy(llms, cut)) is not None
+        ]
+        return max(found, key=lambda m: sum(mesh.served_per_s for mesh in m), default=None)
+
+    def greedy(self, llms: Sequence[Llm], cut: Sequence[range]) -> list[PlacedMesh] | None:
+        """None: a model finds no mesh."""
+        meshes = [PlacedMesh(devices) for devices in cut]
+        for llm in sorted(llms, key=lambda llm: (-llm.computation, -llm.scale)):
+            options = [
+                (trial, mesh) for mesh in meshes if (trial := self._with(mesh, llm)) is not None
+            ]
+            if not options:
+                return None
+            trial, mesh = max(options, key=lambda option: self._merit(*option))
+            meshes[meshes.index(mesh)] = trial
+        return meshes
+
+    def _merit(self, trial: PlacedMesh, mesh: PlacedMesh) -> tuple[float, float, float]:
+        """Throughput gained; then the least computation and the most memory there already."""
+        gained = round(trial.served_per_s - mesh.served_per_s, 9)
+        free = self._budget.free_bytes(mesh.specs, len(mesh.devices))
+        return gained, -mesh.computation, free
+
+    def _with(self, mesh: PlacedMesh, llm: Llm) -> PlacedMesh | None:
+        """The mesh with one model more, or None: it does not fit."""
+        width, specs = len(mesh.devices), [*mesh.specs, llm.spec]
+        tokens = self._estimator.request_tokens
+        if llm.spec.tp != width or not self._budget.fits(specs, width, tokens):
+            return None
+        llms = [*mesh.llms, llm]
+        rooms = self._max_batches(llms, width)
+        candidates = [*mesh.candidates, self._estimator.candidate(llm, rooms[-1])]
+        if sum(candidate.share for candidate in candidates) > self._total_share + ROUNDING:
+            return None
+        served = self._estimator.served_per_s(list(zip(llms, candidates, rooms, strict=True)))
+        return PlacedMesh(mesh.devices, llms, candidates, served)
+
+    def _max_batches(self, llms: Sequence[Llm], width: int) -> list[int]:
+        """Each model's requests whose KV there is room for; the rates divide the room."""
+        kv_bytes = self._budget.kv_bytes([llm.spec for llm in llms], width)
+        weights = [kv_weight(llm) for llm in llms]
+        batches = []
+        for llm, weight in zip(llms, weights, strict=True):
+            part = kv_bytes * (weight / sum(weights) if sum(weights) else 1 / len(llms))
+            request_bytes = llm.spec.kv_bytes_per_token * self._estimator.request_tokens
+            batches.append(max(1, min(int(part // request_bytes), self._max_num_seqs)))
+        return batches
+
+
+def kv_weight(llm: Llm) -> float:
+    return llm.rate_per_s * llm.spec.kv_bytes_per_token
+
+
+def cuts(num_devices: int, devices_per_node: int, sizes: set[int]) -> Iterator[list[range]]:
+    """Every way to cut the nodes into meshes of the given sizes; devices may be left over. Nodes
+    are equal but for the last, so that only how many are cut in one way counts."""
+    full, rest = divmod(num_devices, devices_per_node)
+    wide_first = sorted(sizes, reverse=True)
+    whole = list(_splits(devices_per_node, wide_first))
+    for nodes in combinations_with_replacement(whole, full):
+        for last in _splits(rest, wide_first):
+            yield [
+                mesh
+                for node, split in enumerate([*nodes, last])
+                for mesh in _consecutive(node * devices_per_node, split)
+            ]
+
+
+def _consecutive(first: int, split: Sequence[int]) -> Iterator[range]:
+    for size in split:
+        yield range(first, first + size)
+        first += size
+
+
+def _splits(num_devices: int, sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Largest meshes first; the last size takes what it can of the rest."""
+    size, *smaller = sizes
+    most = num_devices // size
+    for count in range(most + 1) if smaller else [most]:
+        rest = _splits(num_devices - count * size, smaller) if smaller else [[]]
+        for split in rest:
+            yield [size] * count + split
+
+
+def llms_of(models: Mapping[str, ModelSpec], rates_per_s: Mapping[str, float]) -> list[Llm]:
+    """One for each model; names that stand for the same model count together."""
+    rates: dict[ModelSpec, float] = {}
+    names: dict[ModelSpec, str] = {}
+    for name, spec in models.items():
+        rates[spec] = rates.get(spec, 0.0) + rates_per_s.get(name, 0.0)
+        names.setdefault(spec, name)
+    return [Llm(names[spec], spec, rate) for spec, rate in rates.items()]

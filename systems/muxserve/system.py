@@ -1,0 +1,122 @@
+"""The system that `conf/system/muxserve.yaml` names: placement before the run, ADBS during it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.clock import Loop
+from harness.cluster import Cluster, ModelSpec
+from harness.errors import UsageError
+from harness.hardware import Hardware
+from harness.placement import Demand, Placement, profile_of
+from harness.request import Request
+from systems.baselines.vllm import Limits
+from systems.muxserve.adbs import QuotaConfig
+from systems.muxserve.estimate import EstimateConfig, Estimator, Llm
+from systems.muxserve.memory import Budget, MemoryConfig
+from systems.muxserve.mesh import Mesh
+from systems.muxserve.placement import Placer, kv_weight, llms_of
+from systems.muxserve.resident import Resident
+
+
+class MuxServe:
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        variant: str  # paper or artifact: how much of the memory weights may take
+        weights_share: dict[str, float]  # by variant
+        prefill_share: float  # of the multiprocessors, for a prefill
+        excess_share: float  # by which jobs that run at once may exceed the multiprocessors
+        max_num_batched_tokens: int  # of a prefill
+        estimate: EstimateConfig
+        memory: MemoryConfig
+        quotas: QuotaConfig
+
+        def __post_init__(self) -> None:
+            if self.variant not in self.weights_share:
+                raise ValueError(
+                    f"variant={self.variant} is unknown; choose {' or '.join(self.weights_share)}"
+                )
+
+    @staticmethod
+    def place(
+        config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+    ) -> list[Placement]:
+        budget = Budget(config.memory, hardware.memory_bytes, config.weights_share[config.variant])
+        estimator = Estimator(profile_of(hardware), config.estimate)
+        placer = Placer(estimator, budget, config.estimate.max_num_seqs, 1 + config.excess_share)
+        llms = llms_of(models, demand.rates_per_s)
+        meshes = placer.best(llms, hardware.num_devices, hardware.devices_per_node)
+        if meshes is None:
+            raise UsageError(refusal(llms, budget, hardware))
+        return [
+            Placement(
+                devices=mesh.devices,
+                model=llm.spec,
+                compute_share=candidate.share,
+                prefill_compute_share=config.prefill_share,
+                memory_share=memory_share,
+            )
+            for mesh in meshes
+            if mesh.llms
+            for llm, candidate, memory_share in zip(
+                mesh.llms,
+                mesh.candidates,
+                budget.memory_shares(
+                    mesh.specs, [kv_weight(llm) for llm in mesh.llms], len(mesh.devices)
+                ),
+                strict=True,
+            )
+        ]
+
+    def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
+        limits = Limits(
+            max_num_seqs=config.estimate.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_chunked_prefill=False,
+            scheduler_reserve_full_isl=True,
+        )
+        self._loop = loop
+        self._residents: dict[ModelSpec, Resident] = {}
+        self._mesh_of: dict[ModelSpec, Mesh] = {}
+        self._models = cluster.models
+        together: dict[range, list[Resident]] = {}
+        for instance, placement in zip(cluster.instances, cluster.placements, strict=True):
+            resident = Resident(instance, placement.compute_share, loop, limits)
+            self._residents[instance.model] = resident
+            together.setdefault(placement.devices, []).append(resident)
+        self._meshes = [
+            Mesh(
+                residents,
+                loop,
+                prefill_share=config.prefill_share,
+                total_share=1 + config.excess_share,
+                quotas=config.quotas,
+            )
+            for residents in together.values()
+        ]
+        for mesh, residents in zip(self._meshes, together.values(), strict=True):
+            self._mesh_of.update({r.instance.model: mesh for r in residents})
+
+    def submit(self, request: Request) -> None:
+        model = self._models[request.model]
+        resident = self._residents[model]
+        resident.waiting.append(request)
+        self._mesh_of[model].arrived(resident)
+
+    async def serve(self) -> None:
+        for mesh in self._meshes:
+            self._loop.spawn(mesh.serve(), name="mesh")
+
+
+def refusal(llms: Sequence[Llm], budget: Budget, hardware: Hardware) -> str:
+    beside = budget.beside_weights_bytes
+    largest = max(llms, key=lambda llm: llm.spec.weight_bytes)
+    needed = sum(llm.spec.weight_bytes + beside for llm in llms)
+    room = budget.free_bytes([], 1)
+    return (
+        f"MuxServe cannot find a placement for {len(llms)} models on hardware={hardware.name}: "
+        f"weights and {beside / 1e9:.1f} GB beside them come to {needed / 1e9:.1f} GB "
+        f"({largest.spec.name} alone to {(largest.spec.weight_bytes + beside) / 1e9:.1f} GB), and "
+        f"{hardware.num_devices} devices have {room / 1e9:.1f} GB each for that, undivided"
+    )

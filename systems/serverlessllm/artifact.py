@@ -1,0 +1,81 @@
+"""variant=artifact: the curve that Aegaeon's paper plots for ServerlessLLM was simulated by its
+authors; this is that simulation's policy. Requests are queued as they arrive (`queues`), workers
+run their queues (`worker`), and whoever has waited too long is dropped at the next arrival.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.clock import Loop
+from harness.cluster import Cluster
+from harness.request import Request
+from systems.serverlessllm.loading import Loader
+from systems.serverlessllm.oracle import Oracle
+from systems.serverlessllm.queues import assign, batches_of, join, shortest_first, tail_of
+from systems.serverlessllm.worker import Worker
+
+
+@dataclass(kw_only=True, slots=True)
+class ArtifactConfig:
+    queue_slots: int  # QS: requests of one model in a row on one worker
+    free_slots: int  # R: fewer than so many in all, and another worker is taken
+    drop_after_s: float  # without a token
+    load_bytes_per_s: float  # to each device
+    model_bytes: dict[str, float]  # of the weights, by the architecture's name
+
+    def __post_init__(self) -> None:
+        for name in ("queue_slots", "free_slots", "drop_after_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"artifact.{name}={getattr(self, name)} must be above 0")
+
+
+class ArtifactScheduler:
+    def __init__(
+        self, config: ArtifactConfig, order: str, loader: Loader, *, loop: Loop, cluster: Cluster
+    ) -> None:
+        self._config, self._loop, self._cluster = config, loop, cluster
+        self._oracle = Oracle(cluster.profile, cluster.models)
+        self._place = self._join if order == "fcfs" else self._assign_and_sort
+        self._workers = [
+            Worker(instance, loader, loop, cluster.profile, self._drop) for instance in cluster.pool
+        ]
+        # The simulator knows no host memory: every load is from there, the first one, too.
+        for instance in cluster.pool:
+            instance.host.models.warm(dict.fromkeys(cluster.models, 0))
+
+    def submit(self, request: Request) -> None:
+        self._doom()
+        self._place(request)
+
+    async def serve(self) -> None:
+        for worker in self._workers:
+            self._loop.spawn(worker.serve(), name=worker.name)
+
+    def _doom(self) -> None:
+        """Requests that have waited too long; one in its prefill ends it first."""
+        latest_s = self._loop.now - self._config.drop_after_s
+        for worker in self._workers:
+            late = [r for r in worker.queue if not r.generated_tokens and r.arrival_s < latest_s]
+            if late:
+                worker.doom(late)
+
+    def _drop(self, request: Request) -> None:
+        self._cluster.drop(request, f"no token after {self._config.drop_after_s:g} s")
+
+    def _join(self, request: Request) -> None:
+        """ServerlessLLM."""
+        tails = [tail_of(w.queue, w.model, w.last_batch_s()) for w in self._workers]
+        slots, free = self._config.queue_slots, self._config.free_slots
+        worker = self._workers[join(request.model, tails, slots, free)]
+        worker.put([*worker.queue, request])
+
+    def _assign_and_sort(self, request: Request) -> None:
+        """ServerlessLLM+."""
+        slots = self._config.queue_slots
+        batches = [batches_of(worker.queue, slots) for worker in self._workers]
+        assign(request, batches, slots)
+        for worker, each in zip(self._workers, batches, strict=True):
+            queue = shortest_first(each, self._oracle, worker.ahead_tokens())
+            if queue != worker.queue:
+                worker.put(queue)

@@ -1,0 +1,185 @@
+"""variant=paper: ServerlessLLM's request-level auto-scaling over pooled devices.
+
+A request waits for an instance of its model with room. Where the model has too few instances, one
+starts on the device with the least start-up latency, taken from an instance that is idle: scaling
+happens at the end of requests and never before. Within an instance: continuous batching.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from harness.clock import Event, Loop
+from harness.cluster import Cluster
+from harness.pool.instance import PooledInstance
+from harness.request import Batch, Request
+from systems.baselines.vllm import Limits, schedule_iteration
+from systems.serverlessllm.loading import Loader
+from systems.serverlessllm.oracle import Oracle
+from systems.serverlessllm.scaling import Slot, cheapest, desired_instances, free_at
+
+
+@dataclass(kw_only=True, slots=True)
+class PaperConfig:
+    concurrency: int  # requests of an instance at once; the target of the auto-scaler
+    max_instances: int  # of one model
+    interval_s: float  # between two instances of one model that start
+    keep_alive_s: float  # an idle instance's device is not given away before
+    max_num_batched_tokens: int  # of one iteration
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "max_instances", "max_num_batched_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"paper.{name}={getattr(self, name)} must be at least 1")
+        for name in ("interval_s", "keep_alive_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"paper.{name}={getattr(self, name)} must be at least 0")
+
+
+class Server:
+    """A device and the instance on it, if any."""
+
+    def __init__(
+        self, instance: PooledInstance, loader: Loader, loop: Loop, limits: Limits, changed: Event
+    ) -> None:
+        self.device = instance
+        self.model: str | None = None
+        self.loading = False
+        self.idle_since_s = -inf
+        self._loader, self._loop, self._limits, self._changed = loader, loop, limits, changed
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._wake = Event(loop)
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._waiting) + len(self._running)
+
+    @property
+    def busy(self) -> bool:
+        return self.loading or self.num_requests > 0
+
+    def start(self, model: str) -> None:
+        """An instance of `model`, in place of the one that was there."""
+        self.model, self.loading = model, True
+        self._wake.set()
+
+    def submit(self, request: Request) -> None:
+        self._waiting.append(request)
+        self._wake.set()
+
+    async def serve(self) -> None:
+        while True:
+            self._wake.clear()
+            if self.loading:
+                assert self.model is not None
+                await self._loader.load(self.device, self.model)
+                self._free()
+                self.loading = False
+            batch = self._next_batch()
+            if not batch.requests:
+                await self._loop.wait(self._wake)
+                continue
+            await self.device.execute(batch, stop=self._wake)
+            unfinished = [request for request in self._running if not request.finished]
+            if len(unfinished) < len(self._running):
+                self._running = unfinished
+                self._free()
+
+    def _free(self) -> None:
+        self.idle_since_s = self._loop.now
+        self._changed.set()
+
+    def _next_batch(self) -> Batch:
+        if self.model is None:
+            return Batch()
+        return schedule_iteration(
+            self._running, self._waiting, self.device.kv(self.model), self._limits, self._preempt
+        )
+
+    def _preempt(self, request: Request) -> None:
+        self.device.evict(request)
+        self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
+
+
+class PaperScheduler:
+    def __init__(
+        self, config: PaperConfig, order: str, loader: Loader, *, loop: Loop, cluster: Cluster
+    ) -> None:
+        self._config, self._loader, self._loop = config, loader, loop
+        oracle = Oracle(cluster.profile, cluster.models)
+        self._urgency: Callable[[Request], float] = (
+            oracle.service_s if order == "sjf" else lambda request: request.arrival_s
+        )
+        limits = Limits(
+            max_num_seqs=config.concurrency,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_chunked_prefill=True,
+            scheduler_reserve_full_isl=True,
+        )
+        self._changed = Event(loop)
+        self._servers = [
+            Server(instance, loader, loop, limits, self._changed) for instance in cluster.pool
+        ]
+        self._queued: dict[str, list[Request]] = {name: [] for name in cluster.models}
+        self._started_s = dict.fromkeys(cluster.models, -inf)
+
+    def submit(self, request: Request) -> None:
+        queue = self._queued[request.model]
+        queue.append(request)
+        queue.sort(key=self._urgency)
+        self._changed.set()
+
+    async def serve(self) -> None:
+        for server in self._servers:
+            self._loop.spawn(server.serve(), name=server.device.name)
+        while True:
+            self._changed.clear()
+            self._dispatch()
+            await self._loop.wait(self._changed, until=self._scale())
+
+    def _dispatch(self) -> None:
+        """Queued requests go to the instance of their model with the fewest, while one has room."""
+        for model, queue in self._queued.items():
+            ready = [s for s in self._servers if s.model == model and not s.loading]
+            while queue and ready:
+                server = min(ready, key=lambda s: s.num_requests)
+                if server.num_requests >= self._config.concurrency:
+                    break
+                server.submit(queue.pop(0))
+
+    def _scale(self) -> float:
+        """Starts what can start now; returns when to look again if nothing changes before."""
+        again_s = inf
+        waiting = [model for model, queue in self._queued.items() if queue]
+        for model in sorted(waiting, key=lambda name: self._urgency(self._queued[name][0])):
+            again_s = min(again_s, self._scale_model(model))
+        return again_s
+
+    def _scale_model(self, model: str) -> float:
+        """Starts one instance if there should be more and a device is free for it.
+
+        Returns when a reason not to will be gone; inf: only something else can change that.
+        """
+        now_s, own = self._loop.now, [s for s in self._servers if s.model == model]
+        num_requests = len(self._queued[model]) + sum(server.num_requests for server in own)
+        wanted = desired_instances(
+            num_requests, self._config.concurrency, self._config.max_instances
+        )
+        next_s = self._started_s[model] + self._config.interval_s
+        if len(own) >= wanted or next_s > now_s:
+            return next_s if len(own) < wanted else inf
+        slots = [self._slot(server, model) for server in self._servers]
+        chosen = cheapest(slots, now_s)
+        if chosen is None or slots[chosen].free_s > now_s:
+            return inf if chosen is None else slots[chosen].free_s
+        self._servers[chosen].start(model)
+        self._started_s[model] = now_s
+        return now_s + self._config.interval_s
+
+    def _slot(self, server: Server, model: str) -> Slot:
+        free_s = free_at(server.busy, server.idle_since_s, self._config.keep_alive_s)
+        return Slot(free_s, server.idle_since_s, self._loader.estimate_s(server.device, model))

@@ -1,0 +1,63 @@
+"""The system that `conf/system/serverlessllm.yaml` and `serverlessllm_plus.yaml` name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.clock import Loop
+from harness.cluster import Cluster, ModelSpec
+from harness.hardware import Hardware
+from harness.placement import Demand, Placement, pooled
+from harness.request import Request
+from systems.serverlessllm.artifact import ArtifactConfig, ArtifactScheduler
+from systems.serverlessllm.loading import Loader
+from systems.serverlessllm.paper import PaperConfig, PaperScheduler
+
+
+class ServerlessLlm:
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        variant: str  # paper or artifact
+        order: str  # fcfs, or sjf with output lengths from an oracle (ServerlessLLM+)
+        load_bytes_per_s: float | None  # to each device; null: the variant's
+        paper: PaperConfig
+        artifact: ArtifactConfig
+
+        def __post_init__(self) -> None:
+            for name, valid in (("variant", ("paper", "artifact")), ("order", ("fcfs", "sjf"))):
+                if getattr(self, name) not in valid:
+                    raise ValueError(
+                        f"{name}={getattr(self, name)} is unknown; choose {' or '.join(valid)}"
+                    )
+
+    @staticmethod
+    def place(
+        config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+    ) -> list[Placement]:
+        return pooled(models, hardware)
+
+    def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
+        if not cluster.pool:
+            raise ValueError(
+                "system serverlessllm needs instances that models take turns on: choose "
+                "engine=torch or engine=sim"
+            )
+        artifact, rate = config.artifact, config.load_bytes_per_s
+        self._scheduler: PaperScheduler | ArtifactScheduler
+        if config.variant == "paper":
+            loader = Loader(loop, cluster, rate, {})
+            self._scheduler = PaperScheduler(
+                config.paper, config.order, loader, loop=loop, cluster=cluster
+            )
+        else:
+            loader = Loader(loop, cluster, rate or artifact.load_bytes_per_s, artifact.model_bytes)
+            self._scheduler = ArtifactScheduler(
+                artifact, config.order, loader, loop=loop, cluster=cluster
+            )
+
+    def submit(self, request: Request) -> None:
+        self._scheduler.submit(request)
+
+    async def serve(self) -> None:
+        await self._scheduler.serve()

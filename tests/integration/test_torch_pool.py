@@ -1,0 +1,329 @@
+"""Models that take turns on real workers: whatever moves where, the tokens stay the same, and
+whatever breaks, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from omegaconf import OmegaConf
+
+from harness.clock import Event
+from harness.cluster import Cluster, ModelSpec
+from harness.config import typed
+from harness.engine.engine import TorchEngine
+from harness.engine_api import Experiment
+from harness.errors import RunError, UsageError
+from harness.placement import dedicated, pooled
+from harness.pool.instance import PooledInstance
+from harness.record import Recorder
+from harness.request import Batch, Request
+from tests.running import hardware_profile, model_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = {  # three KV shapes, two models of one of them
+    "narrow": model_spec("tiny-llama"),
+    "same": replace(model_spec("tiny-llama"), seed=1),
+    "wide": model_spec("tiny-llama-wide"),
+    "deep": model_spec("tiny-llama-deep"),
+}
+SLOW_LINK = {"pool": {"link_bytes_per_s": 4e6, "stage_buffer_bytes": 1 << 16}}  # seconds a model
+
+
+@contextmanager
+def started(
+    run_dir: Path, models: dict[str, ModelSpec], place: Any, requests: list[Request],
+    **changes: Any,
+) -> Iterator[tuple[Experiment, TorchEngine, Cluster]]:  # fmt: skip
+    """Two instances, or one per model, on which every model has its say."""
+    values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
+    del values["_target_"]
+    values = OmegaConf.merge(values, {"num_threads": 1}, changes)
+    engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))
+    num_devices = len(models) if place is dedicated else 2
+    hardware = replace(
+        hardware_profile("local"), num_devices=num_devices, devices_per_node=num_devices
+    )
+    run_dir.mkdir(exist_ok=True)
+    experiment = Experiment(
+        loop=engine.make_loop(),
+        recorder=Recorder(requests),
+        models=models,
+        hardware=hardware,
+        run_dir=run_dir,
+        seed=0,
+        placements=place(models, hardware),
+        scheduler={},
+        announce=lambda line: None,
+    )
+    with engine.start(experiment) as cluster:
+        yield experiment, engine, cluster
+
+
+def requests_for(models: dict[str, ModelSpec], per_model: int) -> list[Request]:
+    """The same ones each time."""
+    rng = np.random.default_rng(7)
+    return [
+        Request(i, 0.0, name, int(rng.integers(5, 200)), int(rng.integers(2, 40)))
+        for i, name in enumerate(list(models) * per_model)
+    ]
+
+
+def dedicated_tokens(run_dir: Path, models: dict[str, ModelSpec]) -> dict[int, list[int]]:
+    """Each model on an instance of its own, a request at a time."""
+    requests = requests_for(models, 3)
+    changes = {"num_kv_blocks": 64}
+    with started(run_dir, models, dedicated, requests, **changes) as (experiment, _, cluster):
+        instances = dict(zip(models, cluster.instances, strict=True))
+
+        async def story() -> None:
+            for request in requests:
+                one = instances[request.model]
+                assert one.kv.grow(request, request.prompt_tokens)
+                await one.execute(Batch(chunks=[(request, request.prompt_tokens)]))
+                while not request.finished:
+                    assert one.kv.grow(request, request.computed_tokens + 1)
+                    await one.execute(Batch(decodes=[request]))
+
+        experiment.loop.run(story())
+        return dict(cluster.instances[0].tokens)  # type: ignore[attr-defined]
+
+
+class Turns:
+    """A policy that does everything that a pool can do, in an order drawn from a seed."""
+
+    def __init__(self, experiment: Experiment, cluster: Cluster, requests: list[Request]) -> None:
+        self.loop = experiment.loop
+        self.pool, self.models = list(cluster.pool), list(experiment.models)
+        self.waiting = list(requests)  # on no instance; decoding ones in the host cache
+        self.rng = np.random.default_rng(3)
+        self.tokens: dict[int, list[int]] = {}
+
+    async def serve(self) -> None:
+        """On both instances at once, until all are finished."""
+        tasks = [
+            self.loop.spawn(self._serve(instance), name=instance.name) for instance in self.pool
+        ]
+        for task in tasks:
+            await self.loop.wait(task.finished)
+
+    async def _serve(self, one: PooledInstance) -> None:
+        turn = 0
+        while self.waiting:
+            turn += 1
+            model = self.waiting[0].model
+            mine = [r for r in self.waiting if r.model == model][:3]
+            self.waiting = [r for r in self.waiting if r not in mine]
+            if turn == 4:
+                await one.restart()
+            await self._bring(one, model)
+            if self.waiting and one.can_prefetch(self.waiting[0].model):
+                one.prefetch(self.waiting[0].model)
+            arrivals = [(r, one.swap_in(r)) for r in mine if r.decoding]
+            for request in (r for r in mine if not r.decoding):
+                assert one.kv(model).grow(request, request.prompt_tokens)
+                await one.execute(Batch(chunks=[(request, request.prompt_tokens)]))
+            for _, arrived in arrivals:
+                assert arrived is not None
+                await self.loop.wait(arrived)
+            await self._decode(one, [r for r in mine if not r.finished])
+            leaving = [r for r in mine if not r.finished]
+            outs = [one.swap_out(request) for request in leaving]
+            self.waiting += leaving
+            for out in outs if turn == 3 else []:  # a restart comes next
+                await self.loop.wait(out)
+
+    async def _bring(self, one: PooledInstance, model: str) -> None:
+        if one.model == model:
+            return
+        one.begin_switch()
+        if one.prefetching == model:
+            await one.adopt()
+            return
+        staged = bool(self.rng.integers(2))
+        if not staged:
+            await one.collect_garbage()
+        await one.load(model, staged=staged)
+
+    async def _decode(self, one: PooledInstance, batch: list[Request]) -> None:
+        """For some iterations; preempted where it stands."""
+        for _ in range(int(self.rng.integers(1, 9))):
+            batch = [r for r in batch if not r.finished]
+            if not batch:
+                return
+            for request in batch:
+                assert one.kv(request.model).grow(request, request.computed_tokens + 1)
+            await one.execute(Batch(decodes=batch), until=self.loop.now + 0.002)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelSpec]:
+    """One of them from a checkpoint, with weights that no seed of ours would draw there."""
+    from harness.engine.weights import save_checkpoint
+
+    directory = tmp_path_factory.mktemp("checkpoint")
+    save_checkpoint(replace(MODELS["wide"], seed=5), directory)
+    return MODELS | {"wide": replace(MODELS["wide"], path=str(directory))}
+
+
+@pytest.fixture(scope="module")
+def expected(
+    models: dict[str, ModelSpec], tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, list[int]]:
+    return dedicated_tokens(tmp_path_factory.mktemp("dedicated"), models)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        # Some models come from a file, and no prefetched one has room beside the largest.
+        {"pool": {"model_cache_bytes": 20_000_000, "min_kv_share": 0.9}},
+        {"pool": {"link_bytes_per_s": 4e8, "slab_bytes": 200_000, "host_slab_bytes": 500_000}},
+    ],
+    ids=["plenty", "tight", "slow"],
+)
+def test_every_request_has_the_tokens_of_a_dedicated_instance(
+    models: dict[str, ModelSpec], expected: dict[int, list[int]], tmp_path: Path,
+    changes: dict[str, Any],
+) -> None:  # fmt: skip
+    requests = requests_for(models, 3)
+    with started(tmp_path, models, pooled, requests, **changes) as (experiment, engine, cluster):
+        turns = Turns(experiment, cluster, requests)
+        experiment.loop.run(turns.serve())
+        kinds = [event["kind"] for event in experiment.recorder.events]
+        tokens = dict(tokens_of(cluster))
+        assert [one.kv(model).used_blocks for one in turns.pool for model in models] == [0] * 8
+        assert cluster.pool[0].host.slabs.allocated_bytes() == 0
+        has_room = engine.resolved()["pool"]["prefetching"]
+    assert tokens == expected
+    for kind in ("switch", "restart", "load", "collect", "swap_out", "swap_in"):
+        assert kinds.count(kind) >= 2, kind
+    assert kinds.count("adopt") >= 1 or not has_room
+    assert_nothing_left(tmp_path)
+
+
+def tokens_of(cluster: Cluster) -> dict[int, list[int]]:
+    """Generated ids by request_id."""
+    device = cluster.pool[0]._device
+    return device.executor("narrow", cluster.pool[0].kv("narrow")).tokens  # type: ignore[attr-defined]
+
+
+def workers_alive() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "harness.engine" in " ".join(child.cmdline())]
+
+
+def assert_nothing_left(run_dir: Path) -> None:
+    """No process, no memory file and no file of weights."""
+    assert workers_alive() == []
+    files = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.exists()]
+    assert not [file for file in files if "memfd" in file]
+    assert [path.name for path in run_dir.iterdir()] == ["logs"]
+
+
+def pid_of(instance: PooledInstance) -> int:
+    pid: int = instance._device.pid  # type: ignore[attr-defined]
+    return pid
+
+
+Story = Callable[[PooledInstance, Experiment], Coroutine[Any, Any, None]]
+
+
+async def while_loading(one: PooledInstance, experiment: Experiment) -> None:
+    await one.load("wide")
+
+
+async def while_prefetching(one: PooledInstance, experiment: Experiment) -> None:
+    one._weights.running = "narrow"
+    one.prefetch("wide")
+    await experiment.loop.wait(Event(experiment.loop))
+
+
+async def while_restarting(one: PooledInstance, experiment: Experiment) -> None:
+    await one.restart()
+    await one.restart()
+
+
+@pytest.mark.parametrize("story", [while_loading, while_prefetching, while_restarting])
+def test_a_worker_that_is_killed_ends_the_run_and_leaves_nothing(
+    tmp_path: Path, story: Story
+) -> None:
+    with started(tmp_path, MODELS, pooled, [], **SLOW_LINK) as (experiment, _, cluster):
+        loop, one = experiment.loop, cluster.pool[0]
+
+        async def strike() -> None:
+            first = pid_of(one)
+            await loop.sleep(0.2)
+            while story is while_restarting and pid_of(one) == first:
+                await loop.sleep(0.01)
+            os.kill(pid_of(one), signal.SIGKILL)
+
+        async def main() -> None:
+            loop.spawn(strike(), name="strike")
+            await story(one, experiment)
+
+        with pytest.raises(RunError, match="killed by SIGKILL") as caught:
+            loop.run(main())
+        assert "torch-0" in str(caught.value)
+        assert "setup" in str(caught.value), "the log's tail is part of the message"
+    assert_nothing_left(tmp_path)
+
+
+def test_a_run_that_ends_during_a_restart_leaves_nothing(tmp_path: Path) -> None:
+    with started(tmp_path, MODELS, pooled, []) as (experiment, _, cluster):
+        before = pid_of(cluster.pool[0])
+
+        async def main() -> None:
+            for one in cluster.pool:
+                experiment.loop.spawn(one.restart(), name="restart")
+            while pid_of(cluster.pool[0]) == before:
+                await experiment.loop.sleep(0.01)
+
+        experiment.loop.run(main())
+    assert_nothing_left(tmp_path)
+
+
+def test_a_slowed_link_is_in_the_devices_name_and_in_estimates(tmp_path: Path) -> None:
+    with started(tmp_path, MODELS, pooled, [], **SLOW_LINK) as (_, engine, cluster):
+        assert engine.resolved()["devices"] == ["cpu, links slowed to 0.004 GB/s"] * 2
+        assert cluster.profile.pcie_bytes_per_s == 4e6
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"pool": {"slab_bytes": 1 << 30}}, "slab_bytes=1073741824 is more than"),
+        ({"pool": {"slab_bytes": 4096}}, "slab_bytes=4096 is less than a KV block of 147456"),
+        ({"pool": {"host_slab_bytes": 4096}}, "host_slab_bytes=4096 is less than a KV block"),
+        ({"pool": {"host_slab_bytes": 1 << 40}}, "is more than host_kv_bytes"),
+        ({"pool": {"link_bytes_per_s": 0}}, "link_bytes_per_s=0.0 must be above 0"),
+        ({"pool": {"cpu_device_bytes": 1 << 20}}, "do not fit"),
+    ],
+)
+def test_settings_that_cannot_be_are_told_in_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    with (
+        pytest.raises(UsageError, match=says),
+        started(tmp_path, MODELS, pooled, [], **changes),
+    ):
+        pass
+    assert workers_alive() == []
+
+
+def test_models_of_two_dtypes_cannot_share_instances(tmp_path: Path) -> None:
+    models = MODELS | {"half": replace(MODELS["wide"], dtype="bfloat16")}
+    with (
+        pytest.raises(UsageError, match="dtypes bfloat16 and float32"),
+        started(tmp_path, models, pooled, []),
+    ):
+        pass

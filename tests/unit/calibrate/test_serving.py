@@ -1,0 +1,73 @@
+"""Calibration on served iterations: what is written down of them, and what a fit recovers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.calibrate import zoo
+from harness.calibrate.fit import fit_served, served_errors
+from harness.calibrate.scores import mape_pct
+from harness.calibrate.serving import Iterations, served
+from harness.clock import VirtualLoop
+from harness.cluster import ModelSpec
+from harness.config import build
+from harness.engine_api import Experiment
+from harness.hardware import Hardware
+from harness.placement import dedicated
+from harness.record import Recorder
+from harness.sim.cost import CostModel
+
+TURNAROUND_S = 8e-4
+MODEL = zoo.model("llama2-7b")
+
+
+def known(turnaround_s: float) -> Hardware:
+    hardware = zoo.device("a100_sxm")
+    return replace(
+        hardware,
+        num_devices=1,
+        calibration=replace(hardware.calibration, turnaround_s=turnaround_s),
+    )
+
+
+def iterations(tmp_path: Path, model: ModelSpec, hardware: Hardware) -> Iterations:
+    """Served by the simulator, whose terms are known."""
+    engine = build(zoo.node("engine/sim.yaml"), "engine")
+    loop, recorder = engine.make_loop(), Recorder([])
+    assert isinstance(loop, VirtualLoop)
+    experiment = Experiment(
+        loop=loop, recorder=recorder, models={"m": model}, hardware=hardware,
+        run_dir=tmp_path, seed=0, placements=dedicated({"m": model}, hardware),
+        scheduler={}, announce=lambda line: None,
+    )  # fmt: skip
+    with engine.start(experiment) as cluster:
+        return served(cluster, loop, recorder, "m", 60)
+
+
+def test_the_time_of_a_served_execute_is_what_the_model_says_of_its_columns(
+    tmp_path: Path,
+) -> None:
+    hardware = known(TURNAROUND_S)
+    seen = iterations(tmp_path, MODEL, hardware)
+    assert (seen.chunks > 0).any()
+    assert (seen.steps > 1).any()
+    assert ((seen.chunks > 0) & (seen.decodes > 0)).any()
+    error = served_errors(CostModel(MODEL, hardware).terms, TURNAROUND_S, seen)
+    assert np.abs(error).max() < 1e-6
+
+
+def test_a_fit_finds_the_turnaround_from_a_prior_that_is_off(tmp_path: Path) -> None:
+    hardware = known(TURNAROUND_S)
+    terms = CostModel(MODEL, hardware).terms
+    seen = iterations(tmp_path, MODEL, hardware)
+    noise = 1 + 0.02 * np.random.default_rng(0).standard_normal(len(seen.seconds))
+    noisy = replace(seen, seconds=seen.seconds * noise)
+    prior = replace(terms, launch_s=2 * terms.launch_s, token_s=terms.token_s / 2)
+    assert mape_pct(served_errors(prior, TURNAROUND_S, seen)) > 10
+    found, turnaround_s = fit_served(noisy, prior)
+    assert mape_pct(served_errors(found, turnaround_s, seen)) < 1
+    assert turnaround_s == pytest.approx(TURNAROUND_S, rel=0.3)

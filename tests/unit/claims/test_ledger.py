@@ -1,0 +1,83 @@
+"""Ledgers and what becomes of them, from figures' data in a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness.claims.__main__ import CLAIMS, judged, main
+from harness.claims.ledger import Claim, load
+from harness.claims.render import as_json, as_markdown
+from harness.errors import UsageError
+
+ABOUT = {"worlds": ["sim"], "hardware": ["h800x16"], "synthetic": True, "runs_git": []}
+HEAD = "title: A Paper\nvenue: X'99\nclaims:\n"
+ONE = "- {id: a, section: '1', quantity: q, published: 1, unit: x, reason: because}\n"
+
+
+def claim(**fields: object) -> Claim:
+    base = {"id": "c", "section": "1", "quantity": "q", "published": 2.0, "unit": "x"}
+    return Claim(**base | {"figure": "p_fig01", "value": {"mean": {"column": "y"}}} | fields)
+
+
+def figure(folder: Path, *values: float) -> None:
+    rows = pd.DataFrame({"seed": range(len(values)), "y": values})
+    rows.to_csv(folder / "p_fig01.csv", index=False)
+    (folder / "p_fig01.json").write_text(json.dumps(ABOUT))
+
+
+def test_a_claim_is_judged_by_its_figures_data(tmp_path: Path) -> None:
+    figure(tmp_path, 1.9, 2.0, 2.1)
+    found = judged(claim(tolerance=0.1), tmp_path)
+    assert found.verdict == "reproduced"
+    assert found.ours is not None
+    assert found.ours.num_seeds == 3
+
+
+def test_missing_runs_name_the_command(tmp_path: Path) -> None:
+    found = judged(claim(), tmp_path)
+    assert (found.verdict, found.ours) == ("not attempted", None)
+    assert "python -m harness.figures p_fig01" in found.why
+    figure(tmp_path, 2.0)
+    assert "1 of 3 seeds" in judged(claim(), tmp_path).why
+
+
+def test_the_table_says_where_a_value_came_from(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(HEAD + ONE)
+    figure(tmp_path, 1.0, 1.0, 4.0)
+    rows = [judged(claim(), tmp_path), judged(load(path).claims[0], tmp_path)]
+    text = as_markdown({"p": (load(path), rows)})
+    assert "2 claims: 1 reproduced, 1 not attempted." in text
+    assert "simulated, h800x16" in text
+    assert "2 x (1 to 4)" in text
+    assert as_json("p", rows)["claims"][1]["why"] == "because"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (ONE.replace("unit", "unti"), "unknown key 'unti'"),
+        (ONE.replace(", reason: because", ""), "has no value, and no reason why"),
+        (ONE.replace("reason: because", "relation: near"), "relation=near is not one of about"),
+        (ONE + ONE, "two claims a"),
+    ],
+)
+def test_a_wrong_ledger_is_told(tmp_path: Path, rows: str, words: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(HEAD + rows)
+    with pytest.raises(UsageError, match=words):
+        load(path)
+
+
+def test_a_paper_without_claims_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nowhere"]) == 2
+    assert "there are no claims of nowhere; there are: aegaeon" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted(CLAIMS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_committed_ledgers_load(path: Path) -> None:
+    assert load(path).claims

@@ -1,0 +1,88 @@
+"""Every figure's experiments compose point by point, and figures are drawn from small tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from harness.figures import CONF, Point, figures, load_points, main, module, sweep
+from plots.aegaeon import curve, frame, overrides, publish
+from plots.aegaeon_fig04 import M, active, expected
+from plots.aegaeon_fig07 import split
+from plots.aegaeon_fig10 import around_median
+from plots.style import figure
+
+
+@pytest.mark.parametrize("name", figures())
+def test_a_figure_names_experiments_that_there_are(name: str) -> None:
+    assert module(name).__doc__
+    for experiment in module(name).EXPERIMENTS:
+        assert (CONF / "experiment" / f"{experiment}.yaml").is_file()
+
+
+def test_a_sweep_is_the_product_of_its_values() -> None:
+    points = sweep("aegaeon_fig13")
+    assert len({tuple(point) for point in points}) == len(points) == 3 * 3 * 7
+    assert sweep("aegaeon_fig01") == [[]]
+
+
+def test_overrides_go_by_the_last_part_of_their_keys() -> None:
+    given = {"experiment/aegaeon/system@_global_": "muxserve", "a.b.num_models": "8", "c.r": "0.5"}
+    point = Point("e", given, None, "no room")
+    assert overrides(point) == {"system": "muxserve", "num_models": 8, "r": 0.5}
+
+
+def test_an_unknown_figure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["aegaeon_fig99"]) == 2
+    assert "no figure is called aegaeon_fig99; there are aegaeon_fig01" in capsys.readouterr().err
+    with pytest.raises(Exception, match="has not been run"):
+        load_points("no_such_experiment")
+
+
+def test_a_curve_becomes_png_pdf_and_csv(tmp_path: Path) -> None:
+    rows = pd.DataFrame(
+        {"num_models": [8, 16, 8, 16], "token": [1.0, 0.8, 0.9, 0.7], "seed": [0, 0, 1, 1]}
+    )
+    made, (axes,) = figure(1, 1, width=3, height=2)
+    frame(axes, "title", "models")
+    curve(axes, rows, "num_models", "token", "aegaeon")
+    line = next(line for line in axes.lines if line.get_label() == "Aegaeon")
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([95.0, 75.0])
+    for path in publish(made, rows, tmp_path, "aegaeon_fig00"):
+        assert path.stat().st_size > 0
+    assert pd.read_csv(tmp_path / "aegaeon_fig00.csv").equals(rows)
+
+
+def test_theorem_3_1_is_the_mean_of_its_simulation() -> None:
+    mean = np.mean([active(seed, np.arange(0, 2000.0)).mean() for seed in range(5)])
+    assert mean == pytest.approx(expected(M, 0.037, 16.79), rel=0.02)
+
+
+def device_events(*rows: tuple[str, float, float]) -> pd.DataFrame:
+    found = pd.DataFrame(rows, columns=["kind", "start_s", "end_s"])
+    return found.assign(instance="i", phase="decode", before="a", model="b")
+
+
+def test_a_switch_is_split_by_what_goes_on_first() -> None:
+    found = device_events(
+        ("run", 0, 1), ("swap_out", 1, 3), ("load", 2, 5), ("swap_in", 4, 7), ("switch", 1, 8)
+    )
+    switch = next(found[found.kind == "switch"].itertuples())
+    parts = split(found, switch)
+    assert {part: s for part, s in parts.items() if s} == {
+        "swap_out": 1.0, "load": 3.0, "swap_in": 2.0, "other": 1.0,
+    }  # fmt: skip
+
+
+def test_the_median_switch_is_drawn_with_what_is_around_it() -> None:
+    found = device_events(
+        ("run", 0, 1), ("switch", 1, 2), ("run", 2, 3), ("switch", 3, 13), ("run", 13, 14),
+        ("switch", 14, 44), ("run", 44, 90),
+    )  # fmt: skip
+    shown = around_median(found)
+    assert shown.switch_s.tolist() == [10.0, 10.0, 10.0]
+    assert shown.start_s.tolist() == [-3.0, -1.0, 10.0]
+    assert shown.end_s.tolist() == [-2.0, 0.0, 11.0]

@@ -1,0 +1,76 @@
+"""Whole runs in the simulator: everything finishes, models take turns, options do what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness.errors import UsageError
+from tests.running import run_here
+
+SMALL = (
+    "+workload=aegaeon", "workload.dataset.parameters.num_models=24", "engine=sim",
+    "hardware=h100x8", "slo=aegaeon", "figure=null",
+)  # fmt: skip
+
+
+def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    rows = pq.read_table(run_dir / "events.parquet").to_pylist()
+    return [row for row in rows if row["kind"] == kind]
+
+
+@pytest.mark.parametrize("system", ["serverlessllm", "serverlessllm_plus"])
+def test_all_requests_finish_on_fewer_devices_than_models(system: str, tmp_path: Path) -> None:
+    summary = run_here(tmp_path / "run", f"+system={system}", *SMALL)
+    assert summary["num_completed"] == summary["num_requests"] > 200
+    loads = events(tmp_path / "run", "load")
+    assert len(loads) >= 24
+    assert not events(tmp_path / "run", "preempt")  # scaling waits for requests to end
+
+
+def test_a_slower_load_costs_attainment_and_each_load_takes_its_time(tmp_path: Path) -> None:
+    fast = run_here(tmp_path / "fast", "+system=serverlessllm", *SMALL)
+    slow_rate = "system.load_bytes_per_s=4e9"
+    slow = run_here(tmp_path / "slow", "+system=serverlessllm", slow_rate, *SMALL)
+    assert slow["ttft_s"]["mean"] > fast["ttft_s"]["mean"] + 1
+    switches = events(tmp_path / "slow", "switch")
+    shortest_s = min(event["end_s"] - event["start_s"] for event in switches)
+    assert shortest_s >= 15.2e9 / 4e9  # qwen2.5-7b's weights, the smallest
+
+
+def test_a_load_faster_than_the_link_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at most the rate of the hardware's link"):
+        run_here(tmp_path / "run", "+system=serverlessllm", "system.load_bytes_per_s=1e12", *SMALL)
+
+
+def test_a_long_keep_alive_makes_other_models_wait(tmp_path: Path) -> None:
+    shut = run_here(tmp_path / "0", "+system=serverlessllm", *SMALL)
+    kept = run_here(tmp_path / "9", "+system=serverlessllm", "system.paper.keep_alive_s=9", *SMALL)
+    assert kept["ttft_s"]["mean"] > shut["ttft_s"]["mean"] + 1
+    assert kept["num_completed"] == kept["num_requests"]
+
+
+def test_unknown_variants_and_engines_without_turns_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="variant=code is unknown"):
+        run_here(tmp_path / "a", "+system=serverlessllm", "system.variant=code", *SMALL)
+    with pytest.raises(UsageError, match="models take turns on: choose engine=torch"):
+        run_here(tmp_path / "b", "+system=serverlessllm", *SMALL, "engine=none")
+
+
+def test_the_artifact_drops_who_waits_and_loses_kv_only_where_it_reorders(
+    tmp_path: Path, data_dir: Path
+) -> None:
+    path = f"workload.path={data_dir}/aegaeon_workloads/synth-48-0.1-1.0-1.0.csv"
+    command = (
+        "+workload=aegaeon", path, "engine=sim", "hardware=h100x16", "slo=aegaeon", "figure=null",
+        "system.variant=artifact",
+    )  # fmt: skip
+    summary = run_here(tmp_path / "fcfs", "+system=serverlessllm", *command)
+    assert summary["num_failed"] > 0
+    assert not events(tmp_path / "fcfs", "preempt")
+    assert 0 < summary["slo_attainment"]["time"] < summary["slo_attainment"]["token"] < 1
+    run_here(tmp_path / "sjf", "+system=serverlessllm_plus", *command)
+    assert events(tmp_path / "sjf", "preempt")
