@@ -50,6 +50,7 @@ class Point:
 
     experiment: str
     overrides: dict[str, str]
+    seed: int
     path: Path | None
     refused: str  # what the system says that cannot serve this; empty: it did
 
@@ -96,10 +97,10 @@ def run_point(experiment: str, overrides: Sequence[str], *, again: bool) -> Poin
             overrides=[f"+experiment={experiment}", *overrides],
         )  # fmt: skip
     except UsageError as error:
-        return Point(experiment, pairs, None, str(error))
+        return Point(experiment, pairs, parts.options.seed, None, str(error))
     except RunError as error:
         raise RunError(f"{error} ({experiment} {' '.join(overrides)})") from error
-    return Point(experiment, pairs, path, "")
+    return Point(experiment, pairs, parts.options.seed, path, "")
 
 
 def is_simulated(experiment: str) -> bool:

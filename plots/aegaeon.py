@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import yaml
@@ -41,7 +42,8 @@ def table(points: Sequence[Point]) -> pd.DataFrame:
     system's name does not). A run that the system refused has no numbers."""
     rows = []
     for point in points:
-        row: dict[str, Any] = {"experiment": point.experiment, "refused": point.path is None}
+        row: dict[str, Any] = {"experiment": point.experiment, "seed": point.seed}
+        row["refused"] = point.path is None
         if point.path is not None:
             row |= _numbers(point.path)
         rows.append(row | overrides(point))
@@ -59,7 +61,6 @@ def _numbers(path: Path) -> dict[str, Any]:
     manifest = json.loads((path / "manifest.json").read_text())
     return {
         "system": manifest["choices"]["system"],
-        "seed": manifest["seeds"]["seed"],
         "synthetic": manifest["dataset"]["synthetic"],
         "num_requests": summary["num_requests"],
         "num_models": len(summary["models"]),
@@ -112,7 +113,9 @@ def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, system: str, **line: A
         return
     drawn = {"color": colour, "marker": marker, "ls": style, "label": label, "ms": 4} | line
     colour = drawn["color"]
-    axes.axvline(crossing(rows, x, y), color=colour, lw=0.7, ls=style)
+    end = crossing(rows, x, y)
+    if np.isfinite(end):
+        axes.axvline(end, color=colour, lw=0.7, ls=style)
     axes.plot(shown[x], 100 * shown["mean"], **drawn)
     axes.fill_between(shown[x], 100 * shown["min"], 100 * shown["max"], color=colour, alpha=0.15)
 

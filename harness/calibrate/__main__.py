@@ -18,7 +18,7 @@ from harness.calibrate.fit import fit_law, fit_pair
 from harness.calibrate.predict import COLUMNS, predict
 from harness.calibrate.profiles import DATA_DIR, read_profiles
 from harness.calibrate.scores import batch_alone_pct, scores, table
-from harness.calibrate.threads import engine_threads
+from harness.engine.threads import engine_threads
 from harness.errors import RunError, UsageError
 
 RESULTS = zoo.CONF.parent / "results" / "published" / "calibration"

@@ -60,15 +60,17 @@ def chosen(table: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def crossing(rows: pd.DataFrame, x: str, y: str) -> float:
-    """The largest `x` up to which `y` is at GOOD or above, by a straight line between points; the
-    last `x` where it is all the way, nan where it is below from the start."""
-    shown = rows.dropna(subset=[y]).groupby(x)[y].mean().sort_index()
+    """The largest `x` up to which `y` is at GOOD or above, by a straight line between points, or
+    the last `x` before one that was refused (`y` is nan). Undefined, nan, where it is below from
+    the start; inf where it is above all the way: the end was not found."""
+    every = rows.groupby(x)[y].mean().sort_index()
+    shown = every.dropna()
     xs, ys = shown.index.to_numpy(float), shown.to_numpy(float)
     if not len(xs) or ys[0] < GOOD:
         return float("nan")
     below = np.flatnonzero(ys < GOOD)
     if not len(below):
-        return float(xs[-1])
+        return float(xs[-1]) if every.index.max() > xs[-1] else float("inf")
     k = int(below[0])
     return float(np.interp(GOOD, [ys[k], ys[k - 1]], [xs[k], xs[k - 1]]))
 

@@ -6,7 +6,6 @@ Instances that serve one model for good are brought up here, those that models t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from harness.engine.commands import Commands
 from harness.engine.hf_config import check_config
 from harness.engine.instance import TorchInstance
 from harness.engine.pool import NewProcess, TorchPool, TorchPoolConfig
+from harness.engine.threads import engine_threads
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess
@@ -45,7 +45,7 @@ class TorchEngine:
         num_kv_blocks: int | None  # per instance; null: as many as the memory below holds
         memory_fraction: float  # of a GPU's memory, for weights and KV of all its instances
         cpu_kv_bytes: int  # KV memory per instance on a CPU
-        num_threads: int | None  # CPU threads per instance; null: the cores divided
+        num_threads: int | None  # CPU threads per instance; null: all cores but one, divided
         start_timeout_s: float
         hang_timeout_s: float  # silence after which a worker counts as hung
         step_timeout_s: float  # the longest that one iteration, load or drop may take
@@ -138,8 +138,7 @@ class TorchEngine:
         }
 
     def _threads(self, num_workers: int) -> int:
-        cores = len(os.sched_getaffinity(0))
-        return self._config.num_threads or max(1, cores // num_workers)
+        return self._config.num_threads or max(1, engine_threads() // num_workers)
 
     def _settled(self, specs: list[ModelSpec], ready: list[Header]) -> dict[str, Any]:
         return {

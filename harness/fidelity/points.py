@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.calibrate.threads import engine_threads
+from harness.engine.threads import engine_threads
 from harness.errors import RunError
 from harness.run_folder import FinishedRun
 

@@ -74,6 +74,7 @@ def torch_engine(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]
     from systems.baselines.vllm import VllmSystem
 
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
+    values.num_threads = len(os.sched_getaffinity(0))  # all, as the others have
     del values["_target_"]
     values.num_kv_blocks, values.block_tokens = NUM_BLOCKS, BLOCK_TOKENS
     engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))

@@ -45,12 +45,12 @@ def test_decode_steps_grow_by_a_constant(model: str, device: str, batch: int, le
 
 @given(MODELS, DEVICES)
 def test_tensor_parallelism_divides_reads_and_attention(model: str, device: str) -> None:
-    hardware = zoo.device(device)
+    hardware, spec = zoo.device(device), zoo.model(model)
     one, two = (law(zoo.sharded(model, tp), hardware, hardware.calibration) for tp in (1, 2))
     assert two.attend_s == pytest.approx(one.attend_s / 2)
     assert two.context_s == pytest.approx(one.context_s / 2)
-    latency_s, per_token_s = all_reduce_s(2 * zoo.model(model).hidden_size, 2, hardware)
-    all_reduces = 2 * zoo.model(model).num_layers
+    latency_s, per_token_s = all_reduce_s(spec.dtype_bytes * spec.hidden_size, 2, hardware)
+    all_reduces = 2 * spec.num_layers
     assert two.weights_s == pytest.approx(one.weights_s / 2 + all_reduces * latency_s)
     assert two.token_s == pytest.approx(one.token_s / 2 + all_reduces * per_token_s)
     assert two.launch_s > one.launch_s

@@ -36,9 +36,9 @@ def test_a_crossing_that_begins_below_is_undefined() -> None:
     assert math.isnan(found[1])
 
 
-def test_a_curve_that_never_falls_ends_at_its_last_point() -> None:
+def test_the_end_of_a_curve_that_never_falls_is_beyond_what_was_tried() -> None:
     rows = pd.DataFrame({"x": [1, 2], "y": [1.0, 0.9]})
-    assert crossing(rows, "x", "y") == 2.0
+    assert crossing(rows, "x", "y") == math.inf
 
 
 def test_refused_runs_end_a_curve() -> None:

@@ -31,7 +31,7 @@ def test_a_sweep_is_the_product_of_its_values() -> None:
 
 def test_overrides_go_by_the_last_part_of_their_keys() -> None:
     given = {"experiment/aegaeon/system@_global_": "muxserve", "a.b.num_models": "8", "c.r": "0.5"}
-    point = Point("e", given, None, "no room")
+    point = Point("e", given, 0, None, "no room")
     assert overrides(point) == {"system": "muxserve", "num_models": 8, "r": 0.5}
 
 

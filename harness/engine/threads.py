@@ -1,4 +1,4 @@
-"""How many CPU threads the engine gets where the simulator is calibrated and checked against it."""
+"""How many CPU threads the engine gets unless `engine.num_threads` says so."""
 
 from __future__ import annotations
 
