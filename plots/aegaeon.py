@@ -32,6 +32,7 @@ SYSTEMS = {  # (label, colour, marker, line); _artifact: as Aegaeon's authors si
     "muxserve": ("MuxServe", PALETTE[3], "D", "-"),
     "serverlessllm_artifact": ("ServerlessLLM (artifact)", PALETTE[1], "s", ":"),
     "serverlessllm_plus_artifact": ("ServerlessLLM+ (artifact)", PALETTE[2], "^", ":"),
+    "muxserve_artifact": ("MuxServe (artifact)", PALETTE[3], "D", ":"),
 }
 END_TO_END = tuple(SYSTEMS)  # in the order of legends
 

@@ -34,8 +34,8 @@ def estimate(values: Sequence[float]) -> Ours:
     """The mean of one value a seed, at least one, and its interval (percentile bootstrap; with a
     few seeds it is hardly wider than their range)."""
     sample = np.asarray(values, float)
-    if len(sample) == 1:
-        return Ours(float(sample[0]), float(sample[0]), float(sample[0]), 1)
+    if len(sample) == 1 or not np.isfinite(sample).all():
+        return Ours(float(sample.mean()), float(sample.min()), float(sample.max()), len(sample))
     drawn = np.random.default_rng(0).choice(sample, (RESAMPLES, len(sample))).mean(axis=1)
     low, high = np.percentile(drawn, (2.5, 97.5))
     return Ours(float(sample.mean()), float(low), float(high), len(sample))

@@ -46,6 +46,11 @@ class TorchDevice:
         """The worker's process id."""
         return self._worker.pid
 
+    @property
+    def tokens(self) -> dict[int, list[int]]:
+        """Generated ids by request_id, of all instances of the run."""
+        return self._book.generated
+
     def handshake(self) -> Header:
         """Waits for the worker; its answer. Comes before everything else."""
         ready = self._worker.handshake(self._start_timeout_s)

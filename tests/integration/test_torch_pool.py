@@ -94,7 +94,7 @@ def dedicated_tokens(run_dir: Path, models: dict[str, ModelSpec]) -> dict[int, l
                     await one.execute(Batch(decodes=[request]))
 
         experiment.loop.run(story())
-        return dict(cluster.instances[0].tokens)  # type: ignore[attr-defined]
+        return dict(cluster.instances[0].tokens)
 
 
 class Turns:
@@ -200,7 +200,7 @@ def test_every_request_has_the_tokens_of_a_dedicated_instance(
         turns = Turns(experiment, cluster, requests)
         experiment.loop.run(turns.serve())
         kinds = [event["kind"] for event in experiment.recorder.events]
-        tokens = dict(tokens_of(cluster))
+        tokens = dict(cluster.pool[0]._device.tokens)
         assert [one.kv(model).used_blocks for one in turns.pool for model in models] == [0] * 8
         assert cluster.pool[0].host.slabs.allocated_bytes() == 0
         has_room = engine.resolved()["pool"]["prefetching"]
@@ -209,12 +209,6 @@ def test_every_request_has_the_tokens_of_a_dedicated_instance(
         assert kinds.count(kind) >= 2, kind
     assert kinds.count("adopt") >= 1 or not has_room
     assert_nothing_left(tmp_path)
-
-
-def tokens_of(cluster: Cluster) -> dict[int, list[int]]:
-    """Generated ids by request_id."""
-    device = cluster.pool[0]._device
-    return device.executor("narrow", cluster.pool[0].kv("narrow")).tokens  # type: ignore[attr-defined]
 
 
 def workers_alive() -> list[psutil.Process]:
@@ -231,7 +225,7 @@ def assert_nothing_left(run_dir: Path) -> None:
 
 
 def pid_of(instance: PooledInstance) -> int:
-    pid: int = instance._device.pid  # type: ignore[attr-defined]
+    pid: int = instance._device.pid
     return pid
 
 

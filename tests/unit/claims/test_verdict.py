@@ -62,6 +62,13 @@ def test_an_undefined_value_reproduces_nothing() -> None:
     assert judge(claim(), estimate([float("nan"), 2.0, 2.0])) == "not reproduced"
 
 
+def test_a_value_beyond_what_was_tried_shows_a_trend_but_no_number() -> None:
+    beyond = estimate([float("inf"), 3.0, float("inf")])
+    assert judge(claim(), beyond) == "trend only"
+    assert judge(claim(trend=4.0), beyond) == "not reproduced"
+    assert judge(claim(relation="at_least"), beyond) == "reproduced"
+
+
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8))
 def test_the_interval_lies_within_the_range_and_around_the_mean(values: list[float]) -> None:
     found = estimate(values)
