@@ -188,8 +188,8 @@ def conf() -> None:
 
 
 def _tell(name: str, points: Sequence[Point], seconds: float) -> None:
-    refused = sum(point.path is None for point in points)
-    more = f", {refused} refused" if refused else ""
+    refused = [point.refused for point in points if point.path is None]
+    more = f", {len(refused)} of them refused, the first: {refused[0]}" if refused else ""
     announce(f"{seconds:5.0f} s  {name}: {len(points)} runs{more}")
 
 

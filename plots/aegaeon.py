@@ -167,15 +167,13 @@ def gantt(axes: Axes, found: pd.DataFrame, colours: Mapping[str, Any]) -> None:
     for row, instance in enumerate(instances):
         of_instance = found[found.instance == instance]
         switches = of_instance[of_instance.kind == "switch"]
-        axes.broken_barh(_spans(switches), (row - 0.2, 0.4), color="0.55", label="switch", lw=0)
-        for (model, phase), runs in of_instance[of_instance.kind == "run"].groupby(
-            ["model", "phase"]
-        ):
+        axes.broken_barh(_spans(switches), (row - 0.2, 0.4), color="0.55", lw=0)
+        batches = of_instance[of_instance.kind == "run"]
+        for (model, phase), runs in batches.groupby(["model", "phase"]):
             prefill = phase == "prefill"
             axes.broken_barh(
                 _spans(runs), (row - 0.4, 0.8), facecolor=colours[model], lw=0.3,
                 edgecolor="k" if prefill else "white", hatch="/////" if prefill else None,
-                label=f"{model} {phase}",
             )  # fmt: skip
     axes.set_yticks(range(len(instances)), instances)
     axes.set_ylim(len(instances) - 0.5, -0.5)

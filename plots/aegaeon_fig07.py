@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.figures import Point
+from harness.report import seconds
 from plots.aegaeon import events, overrides, publish, stamp
 from plots.style import PALETTE, figure
 
@@ -79,17 +80,18 @@ def split(found: pd.DataFrame, switch: object) -> dict[str, float]:
         & (found.end_s > switch.start_s)
         & (found.start_s < switch.end_s)
         & found.kind.isin(PARTS)
+        & ((found.kind != "prefetch") | (found.model == switch.model))  # of the one waited for
     ]
     edges = np.unique(
         np.clip([*during.start_s, *during.end_s, switch.start_s, switch.end_s],
                 switch.start_s, switch.end_s)
     )  # fmt: skip
-    seconds = dict.fromkeys(PARTS, 0.0)
+    spent_s = dict.fromkeys(PARTS, 0.0)
     for start_s, end_s in pairwise(edges):
         on = set(during[(during.start_s < end_s) & (during.end_s > start_s)].kind)
         part = next((part for part in PARTS if part in on), "other")
-        seconds[part] += end_s - start_s
-    return seconds
+        spent_s[part] += end_s - start_s
+    return spent_s
 
 
 def _bars(panel: Axes, rows: pd.DataFrame, title: str) -> None:
@@ -101,7 +103,7 @@ def _bars(panel: Axes, rows: pd.DataFrame, title: str) -> None:
         panel.barh(places, width, left=left, color=colour, label=label, height=0.65)
         left = left + width
     for place, total_s in zip(places, left, strict=True):
-        panel.text(total_s + 0.01 * left.max(), place, f"{total_s:.2f} s", va="center", fontsize=8)
+        panel.text(total_s + 0.01 * left.max(), place, seconds(total_s), va="center", fontsize=8)
     panel.set_yticks(places, [STAGES[stage] for stage in means.index])
     panel.invert_yaxis()
     panel.set(title=title, xlabel="seconds", xlim=(0, 1.18 * left.max()))

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
 
 from harness.figures import Point
+from harness.report import seconds
 from plots.aegaeon import events, overrides, publish, stamp
 from plots.aegaeon_fig07 import KINDS, PARTS, STAGES, decode_switches
 from plots.style import PALETTE, figure
@@ -37,7 +40,10 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         found = around_median(events(path, *KINDS))
         _gantt(panel, found, title)
         rows.append(found.assign(stage=stage))
-    axes[-1].set_xlabel("seconds since the last batch of the old model")
+    axes[-1].set_xlabel("milliseconds since the last batch of the old model")
+    names = {"run": "batch", **PARTS, "prefetch": "prefetching"}
+    patches = [Patch(color=COLOURS[kind], label=names[kind]) for kind in COLOURS if kind != "other"]
+    made.legend(handles=patches, loc="outside upper center", ncols=4)
     stamp(
         made, list(of_seed.values()), "The switch of median latency of each run (seed 0). The "
         "dashed lines bound it: last batch of the old model to first batch of the new one.",
@@ -72,15 +78,12 @@ def _gantt(panel: Axes, found: pd.DataFrame, title: str) -> None:
             panel.broken_barh(
                 spans, (place - 0.38, 0.76), facecolor=COLOURS[kind], edgecolor="k", lw=0.4
             )
-            if kind in PARTS and kind not in ("swap_out", "swap_in") and len(of_kind):
-                label = PARTS[kind] if kind != "prefetch" else "next model"
-                middle = (of_kind.start_s.iloc[0] + of_kind.end_s.iloc[0]) / 2
-                panel.annotate(label, (middle, place), ha="center", va="center", fontsize=7)
     switch_s = float(found.switch_s.iloc[0])
     for edge in (0.0, switch_s):
         panel.axvline(edge, color="k", ls="--", lw=0.8)
     panel.set_yticks(range(len(LANES)), list(LANES))
     panel.set_ylim(len(LANES) - 0.5, -0.5)
     panel.set_xlim(-0.3 * switch_s, 1.3 * switch_s)
-    panel.set_title(f"{title}: {1000 * switch_s:,.0f} ms")
+    panel.set_title(f"{title}: {seconds(switch_s)}")
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, position: f"{1000 * value:g}"))
     panel.grid(False, axis="y")

@@ -54,10 +54,10 @@ class DecodeFit:
 
 
 class Estimator:
-    """`switch_factor`: β of eq. 4."""
+    """`pcie_efficiency`: β of eq. 4, a share of the bandwidth (README.md says why)."""
 
     def __init__(
-        self, profile: Profile, models: Mapping[str, ModelSpec], switch_factor: float
+        self, profile: Profile, models: Mapping[str, ModelSpec], pcie_efficiency: float
     ) -> None:
         kinds = {kind(spec): spec for spec in models.values()}
         prefill = {key: fit_prefill(profile, spec) for key, spec in kinds.items()}
@@ -66,7 +66,7 @@ class Estimator:
         self.decode_fits = {name: decode[kind(spec)] for name, spec in models.items()}
         self._models = models
         self._switch_s = {
-            name: spec.weight_bytes / spec.tp / profile.pcie_bytes_per_s * switch_factor
+            name: spec.weight_bytes / spec.tp / (profile.pcie_bytes_per_s * pcie_efficiency)
             for name, spec in models.items()
         }
 

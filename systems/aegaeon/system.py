@@ -34,7 +34,7 @@ class Variant:
 
     accumulated_group_size: bool  # line 6 of Algorithm 1; false: what is left of the group
     load_by_time: bool  # line 9 of Algorithm 1; false: by the number of pending requests
-    switch_factor: float  # β of eq. 4
+    pcie_efficiency: float  # β of eq. 4
     fixed_model_order: bool  # of a round; false: the rotating list's
     pin_models_to_nodes: bool  # model i is served by node i mod n alone
 
@@ -79,7 +79,7 @@ class Aegaeon:
         self._config, self._loop = config, loop
         self._variant = config.variants[config.variant]
         self._models = list(cluster.models)
-        self._estimator = Estimator(cluster.profile, cluster.models, self._variant.switch_factor)
+        self._estimator = Estimator(cluster.profile, cluster.models, self._variant.pcie_efficiency)
         self._prefillers: list[Prefiller] = []
         self._decoders: list[Decoder] = []
         self._proxy = Proxy(open_store(config.store), self._dispatch_prefill)

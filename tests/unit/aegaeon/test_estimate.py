@@ -38,17 +38,17 @@ def test_r_squared_is_over_0_9_for_every_model(name: str, h800: Hardware) -> Non
 
 def test_estimates_between_profiled_cells_stay_near(h800: Hardware) -> None:
     profile, spec = HardwareProfile(h800), model_spec("llama2-13b")
-    estimator = Estimator(profile, {"m": spec}, switch_factor=0.625)
+    estimator = Estimator(profile, {"m": spec}, pcie_efficiency=0.625)
     assert estimator.prefill_s("m", 700) == pytest.approx(profile.prefill_s(spec, 700), rel=0.2)
     for size in (1, 3, 24, 100, 500):
         step_s = profile.decode_step_s(spec, min(size, 128), size * 400)
         assert estimator.decode_s("m", size, size * 400) == pytest.approx(step_s, rel=0.2)
 
 
-def test_switching_is_weights_over_bandwidth_times_beta(h800: Hardware) -> None:
+def test_switching_is_weights_over_the_bandwidth_that_beta_leaves(h800: Hardware) -> None:
     spec = model_spec("llama2-13b")
-    estimator = Estimator(HardwareProfile(h800), {"m": spec}, switch_factor=0.625)
-    assert estimator.switch_s("m") == spec.weight_bytes / h800.pcie_bytes_per_s * 0.625
+    estimator = Estimator(HardwareProfile(h800), {"m": spec}, pcie_efficiency=0.625)
+    assert estimator.switch_s("m") == pytest.approx(spec.weight_bytes / (h800.pcie_bytes_per_s * 0.625))
 
 
 def test_one_pair_of_constants_for_all_batch_sizes_fails_on_the_authors_own_profiles(
