@@ -73,7 +73,7 @@ def tell(error: Exception) -> int:
 def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
     signal.signal(signal.SIGTERM, _interrupt)
-    sys.argv = [null_quoted(word) for word in sys.argv]
+    sys.argv = in_order([null_quoted(word) for word in sys.argv])
     made = not_yet_there(sys.argv)
     try:
         if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
@@ -100,6 +100,13 @@ def null_quoted(word: str) -> str:
     if key not in ("system", "+system"):
         return word
     return key + equals + ",".join("'null'" if v == "null" else v for v in values.split(","))
+
+
+def in_order(words: Sequence[str]) -> list[str]:
+    """The system before the workload: where both choose a market, Hydra lets the later one win,
+    and a trace that names the models it was made for knows better."""
+    systems = [word for word in words if word.startswith("+system=")]
+    return [*words[:1], *systems, *(word for word in words[1:] if word not in systems)]
 
 
 def not_yet_there(arguments: Sequence[str]) -> list[Path]:

@@ -149,7 +149,8 @@ class Profile(Protocol):
     """What was measured of the models on this hardware before the run, for a system's estimates
     (Aegaeon A.2: "profiled data"). Seconds."""
 
-    pcie_bytes_per_s: float  # from host memory to one device
+    pcie_peak_bytes_per_s: float  # from host memory to one device, nominal
+    pcie_bytes_per_s: float  # the same, achieved
     ssd_bytes_per_s: float  # from its node's SSDs to one device
 
     def prefill_s(self, model: ModelSpec, prompt_tokens: int) -> float:

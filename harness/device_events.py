@@ -18,14 +18,14 @@ Event = Mapping[str, Any]  # a row of Recorder.events
 def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, Any]:
     """`switches` and `busy_share`, as far as `events` tell of them: keys of summary.json."""
     events = list(events)
-    latencies_s, prefetched = switches(events)
+    latencies_s, hidden = switches(events)
     busy = busy_s(events)
     found: dict[str, Any] = {}
     if latencies_s:
         found["switches"] = {
             "count": len(latencies_s),
             "latency_s": distribution(np.array(latencies_s)),
-            "prefetched_share": sum(prefetched) / len(prefetched),
+            "hidden_share": sum(hidden) / len(hidden),
         }
     if busy and duration_s > 0:
         shares = {name: seconds / duration_s for name, seconds in sorted(busy.items())}
@@ -34,17 +34,11 @@ def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, An
 
 
 def switches(events: Iterable[Event]) -> tuple[list[float], list[bool]]:
-    """Each switch's latency, from the end of the last model's work to the start of the next one's
-    (Aegaeon Fig. 15), and whether the model had been prefetched rather than loaded."""
-    latencies_s, prefetched = [], []
-    adopted: dict[str, bool] = {}  # instance -> how its latest model came
-    for event in events:
-        if event["kind"] in ("adopt", "load"):
-            adopted[event["instance"]] = event["kind"] == "adopt"
-        elif event["kind"] == "switch":
-            latencies_s.append(event["end_s"] - event["start_s"])
-            prefetched.append(adopted.get(event["instance"], False))
-    return latencies_s, prefetched
+    """Each switch's latency, from the decision to the start of the next model's work (Aegaeon
+    Fig. 15), and whether prefetching hid the load: it was complete when the switch began."""
+    made = [event for event in events if event["kind"] == "switch"]
+    latencies_s = [event["end_s"] - event["start_s"] for event in made]
+    return latencies_s, [event["fields"]["hidden"] for event in made]
 
 
 def busy_s(events: Iterable[Event]) -> dict[str, float]:

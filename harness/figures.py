@@ -15,6 +15,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from fnmatch import filter as matching
+from functools import lru_cache
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,8 +33,9 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
+from harness.config import class_of, settings
 from harness.errors import RunError, UsageError
 from harness.files import write_text
 from harness.manifest import git_revision
@@ -74,7 +77,7 @@ def module(figure: str) -> Any:
 
 def sweep(experiment: str) -> list[list[str]]:
     """The overrides of each of its runs."""
-    params = _compose(experiment, []).hydra.sweeper.params or {}
+    params = _composed(experiment, ()).hydra.sweeper.params or {}
     words = [f"{key}={value}" for key, value in params.items()]
     batches = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(words), None)
     return [list(overrides) for overrides in batches[0]]
@@ -85,11 +88,9 @@ def run_point(experiment: str, overrides: Sequence[str], *, again: bool) -> Poin
     any other error is raised."""
     logging.disable(logging.WARNING)  # figures say themselves what was synthetic
     words = [*overrides, *QUIET, *(["again=true"] if again else [])]
-    config = _compose(experiment, words)
-    choices = dict(config.hydra.runtime.choices)
-    with open_dict(config):
-        del config["hydra"]
+    config, choices = configured(experiment, words)
     parts = prepare(config)
+    settings(parts.system, class_of(parts.system, "system"), "system")  # wrong values: no refusal
     pairs = dict(word.lstrip("+").split("=", 1) for word in overrides)
     try:
         path, _ = obtain(
@@ -104,7 +105,7 @@ def run_point(experiment: str, overrides: Sequence[str], *, again: bool) -> Poin
 
 
 def is_simulated(experiment: str) -> bool:
-    return str(_compose(experiment, []).hydra.runtime.choices["engine"]) == "sim"
+    return str(_composed(experiment, ()).hydra.runtime.choices["engine"]) == "sim"
 
 
 def run_all(names: Sequence[str], jobs: int, *, again: bool) -> Iterator[tuple[str, list[Point]]]:
@@ -173,10 +174,29 @@ def _points_file(name: str) -> Path:
     return ROOT / "results" / "runs" / f"{name}.points.json"
 
 
-def _compose(experiment: str, overrides: Sequence[str]) -> DictConfig:
+def configured(experiment: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, str]]:
+    """The configuration and the option of each group, as Hydra gives them for these words.
+
+    Hydra composes each choice of groups once, which takes as long as a small run; values, which
+    it would set after composing, are set on a copy.
+    """
+    groups = [word for word in overrides if (CONF / re.split("[@=]", word)[0]).is_dir()]
+    values = [word for word in overrides if word not in groups]
+    composed = _composed(experiment, tuple(groups))
+    config = composed.copy()
+    choices = dict(config.hydra.runtime.choices)
+    with open_dict(config):
+        del config["hydra"]
+    for override in OverridesParser.create().parse_overrides(values):
+        OmegaConf.update(config, override.key_or_group, override.value())
+    return config, choices
+
+
+@lru_cache(maxsize=64)
+def _composed(experiment: str, groups: tuple[str, ...]) -> DictConfig:
     """With Hydra's own node, which says what was chosen."""
     conf()
-    words = [f"+experiment={experiment}", *overrides]
+    words = [f"+experiment={experiment}", *groups]
     config: DictConfig = compose("config", overrides=words, return_hydra_config=True)
     return config
 
@@ -191,6 +211,8 @@ def _tell(name: str, points: Sequence[Point], seconds: float) -> None:
     refused = [point.refused for point in points if point.path is None]
     more = f", {len(refused)} of them refused, the first: {refused[0]}" if refused else ""
     announce(f"{seconds:5.0f} s  {name}: {len(points)} runs{more}")
+    if len(refused) == len(points):
+        raise RunError(f"{name} has no run that was not refused")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -65,7 +65,8 @@ class Hardware:
     dense_flop_per_s: float  # at the model's dtype, without sparsity
     nvlink_bytes_per_s: float  # per device; 0: devices of a node meet over PCIe alone
     nvlink_latency_s: float  # of one transfer between two devices of a node
-    pcie_bytes_per_s: float  # host memory to one device, achieved
+    pcie_peak_bytes_per_s: float  # host memory to one device, nominal; measured: as the next
+    pcie_bytes_per_s: float  # the same, achieved
     pcie_latency_s: float  # of one transfer between host memory and a device
     gpus_per_pcie_switch: int  # devices that share pcie_bytes_per_s
     nic_bytes_per_s: float  # each device's share of its node's network cards
@@ -80,7 +81,8 @@ class Hardware:
     def __post_init__(self) -> None:
         positive = (
             "num_devices", "devices_per_node", "memory_bytes", "memory_bandwidth_bytes_per_s",
-            "dense_flop_per_s", "pcie_bytes_per_s", "gpus_per_pcie_switch",
+            "dense_flop_per_s", "pcie_peak_bytes_per_s", "pcie_bytes_per_s",
+            "gpus_per_pcie_switch",
         )  # fmt: skip
         for name in positive:
             if not getattr(self, name) > 0:

@@ -46,9 +46,11 @@ def seeds(manifest: Mapping[str, Any]) -> str:
 
 
 def title(manifest: Mapping[str, Any]) -> str:
-    """E.g. "vllm x azure_code, tiny-llama"."""
+    """E.g. "vllm x azure_code, tiny-llama", or with a market's models "…, market aegaeon"."""
     choices = manifest["choices"]
-    return f"{choices['system']} x {choices['workload']}, {choices['model']}"
+    market = choices.get("market", "one")
+    models = choices["model"] if market == "one" else f"market {market}"
+    return f"{choices['system']} x {choices['workload']}, {models}"
 
 
 def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
@@ -176,7 +178,7 @@ def _devices(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         latency = ", ".join(
             f"{name} {_cell(switches['latency_s'], key)}" for key, name in COLUMNS.items()
         )
-        share = f"{switches['prefetched_share']:.0%} prefetched"
+        share = f"{switches['hidden_share']:.0%} of the loads hidden by prefetching"
         yield "switches", f"{switches['count']:,}; {latency}; {share}"
     if busy := summary.get("busy_share"):
         yield "busy", f"{busy['mean']:.1%} of the time, mean of {len(busy['instances'])} instances"

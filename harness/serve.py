@@ -160,13 +160,14 @@ def _check_capacity(parts: Prepared, cluster: Cluster) -> None:
         if instance.model == spec
     ]
     pools += [(i.name, i.kv(model), model) for i in cluster.pool for model in i.models]
+    more = "engine.pool.memory_share" if cluster.pool else "engine.num_kv_blocks"
     for name, kv, model in pools:
         room = kv.num_blocks * kv.block_tokens
         if longest[model] > room:
             raise UsageError(
                 f"the longest request needs KV for {longest[model]} tokens, but {name} has "
-                f"room for {room}; raise engine.num_kv_blocks, or lower model.max_position (longer "
-                "prompts are then cut) or workload.lengths.max_prompt_tokens"
+                f"room for {room}; raise {more}, or lower model.max_position (longer prompts are "
+                "then cut) or workload.lengths.max_prompt_tokens"
             )
 
 

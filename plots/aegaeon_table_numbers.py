@@ -62,7 +62,7 @@ def estimators() -> dict[str, float]:
     """R² of A.2's equations, the lowest of the market's models."""
     hardware = typed(compose("config", overrides=["hardware=h800x16"]).hardware, Hardware, "hw")
     models = {name: spec(name) for name in MARKET}
-    fitted = Estimator(HardwareProfile(hardware), models, switch_factor=0.625)
+    fitted = Estimator(HardwareProfile(hardware), models, pcie_efficiency=0.625)
     return {
         "R2 of the prefill estimator, lowest of three models": min(
             fit.r_squared for fit in fitted.prefill_fits.values()

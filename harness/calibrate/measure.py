@@ -90,7 +90,12 @@ def profile(
         measured={pair_key(spec.name, spec.tp): terms},
     )
     load_bytes_per_s = spec.layer_bytes / found.layer_load_s
-    measured = replace(hardware, pcie_bytes_per_s=load_bytes_per_s, calibration=calibration)
+    measured = replace(
+        hardware,
+        pcie_peak_bytes_per_s=load_bytes_per_s,  # a CPU has no link with a nominal rate
+        pcie_bytes_per_s=load_bytes_per_s,
+        calibration=calibration,
+    )
     write_text(out, local_yaml(measured, spec, found, score, num_threads))
     console.print(f"wrote {out}", soft_wrap=True)
 

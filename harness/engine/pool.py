@@ -90,9 +90,15 @@ class TorchPool:
         sizes = {name: spec.weight_bytes for name, spec in self._models.items()}
         pool[0].host.models.warm(sizes)
         hardware = self._experiment.hardware
-        rate = min(config.link_bytes_per_s or inf, hardware.pcie_bytes_per_s)
-        slowed = replace(self._experiment, hardware=replace(hardware, pcie_bytes_per_s=rate))
-        return slowed.cluster(pool=pool), self._resolved(ready)
+        paced = config.link_bytes_per_s or inf
+        hardware = replace(
+            hardware,
+            pcie_peak_bytes_per_s=min(paced, hardware.pcie_peak_bytes_per_s),
+            pcie_bytes_per_s=min(paced, hardware.pcie_bytes_per_s),
+        )
+        return replace(self._experiment, hardware=hardware).cluster(pool=pool), self._resolved(
+            ready
+        )
 
     def _device(self, index: int, num_devices: int, book: TokenBook) -> TorchDevice:
         def spawn(anew: bool) -> WorkerProcess:

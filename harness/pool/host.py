@@ -7,7 +7,7 @@ Pure bookkeeping: no byte lies here; worlds attach memory to the offsets.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -45,16 +45,20 @@ class ModelCache:
                 self._models[model] = num_bytes
                 free_bytes -= num_bytes
 
-    def fetch(self, model: str, num_bytes: int) -> Location:
-        """Where `model` is read from now; afterwards it is cached, if it fits at all."""
-        if model in self._models:
-            self._models.move_to_end(model)
-            return dram(self._node)
-        if num_bytes <= self.capacity_bytes:
-            while sum(self._models.values()) + num_bytes > self.capacity_bytes:
-                self._models.popitem(last=False)
-            self._models[model] = num_bytes
-        return ssd(self._node)
+    def source(self, model: str) -> Location:
+        """Where `model` is read from now."""
+        if model not in self._models:
+            return ssd(self._node)
+        self._models.move_to_end(model)
+        return dram(self._node)
+
+    def keep(self, model: str, num_bytes: int) -> None:
+        """`model` has been read to its end: it is cached from now on, if it fits at all."""
+        if model in self._models or num_bytes > self.capacity_bytes:
+            return
+        while sum(self._models.values()) + num_bytes > self.capacity_bytes:
+            self._models.popitem(last=False)
+        self._models[model] = num_bytes
 
 
 class Host:
@@ -67,10 +71,11 @@ class Host:
         self.next_sample_s = 0.0  # when its slabs' use is to be recorded again
         self.move_list: dict[Event, list[int]] = {}  # transfer under way -> the blocks it reads
         self._loop = loop
-        self._freed = Event(loop)
+        self._waiting: deque[Event] = deque()  # for room, the first one to be served first
 
     async def reserve(self, shape: KvShape, num_blocks: int) -> list[int]:
-        """Offsets of free blocks, none of which a transfer touches (rule ③); waits for room.
+        """Offsets of free blocks, none of which a transfer touches (rule ③); waits for room, first
+        come first served.
 
         Raises OutOfMemory where the cache could not hold them even if it were empty.
         """
@@ -80,10 +85,15 @@ class Host:
                 f"{self.slabs.capacity_blocks(shape)} blocks of {shape.block_bytes} bytes, and a "
                 f"request needs {num_blocks}: raise engine.pool.host_kv_bytes"
             )
-        while self.slabs.room(shape) < num_blocks:
-            self._freed.clear()
-            await self._loop.wait(self._freed)
-        return self.slabs.alloc(shape, num_blocks)
+        turn = Event(self._loop)
+        self._waiting.append(turn)
+        while self._waiting[0] is not turn or self.slabs.room(shape) < num_blocks:
+            turn.clear()
+            await self._loop.wait(turn)
+        self._waiting.popleft()
+        offsets = self.slabs.alloc(shape, num_blocks)
+        self._wake_first()
+        return offsets
 
     def release_after(self, transfer: Event, offsets: list[int]) -> None:
         """The blocks belong to nobody, but `transfer` still reads them."""
@@ -92,9 +102,13 @@ class Host:
     def reclaim(self, transfer: Event) -> None:
         """`transfer` is over: what it read can be given out."""
         self.slabs.free(self.move_list.pop(transfer))
-        self._freed.set()
+        self._wake_first()
 
     def discard(self, offsets: list[int]) -> None:
         """Gives back blocks that no transfer touches."""
         self.slabs.free(offsets)
-        self._freed.set()
+        self._wake_first()
+
+    def _wake_first(self) -> None:
+        if self._waiting:
+            self._waiting[0].set()

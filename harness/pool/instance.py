@@ -59,6 +59,7 @@ class PooledInstance:
         self._arriving: dict[int, Event] = {}  # request_id -> its swap-in under way
         self._last_ran: str | None = None
         self._idle_since_s = 0.0
+        self._hidden = False  # whether the latest model had been loaded before it was asked for
 
     @property
     def model(self) -> str | None:
@@ -94,11 +95,11 @@ class PooledInstance:
         assert model == self.model, f"{self.name} runs {self.model}, not {model}"
         for request in batch.requests:  # rule ①
             assert request.model == model, request
-            assert request.request_id not in self._arriving, request
+            assert self.holds(request), f"request {request.request_id} is not on {self.name}"
         if model != self._last_ran:
             self._recorder.event(
                 "switch", self.name, self._idle_since_s, self._loop.now,
-                model=model, before=self._last_ran,
+                model=model, before=self._last_ran, hidden=self._hidden,
             )  # fmt: skip
             self._last_ran = model
         if model not in self._executors:
@@ -133,6 +134,7 @@ class PooledInstance:
 
     async def load(self, model: str, *, staged: bool = True) -> None:
         """Replaces the weights in place by those of `model`."""
+        self._hidden = False
         await self._weights.load(model, staged=staged)
 
     def can_prefetch(self, model: str) -> bool:
@@ -144,6 +146,7 @@ class PooledInstance:
 
     async def adopt(self) -> None:
         """Puts the model that is `prefetching` in place, waiting for the rest of it."""
+        self._hidden = self.prefetched is not None
         await self._weights.adopt()
 
     def swap_out(self, request: Request) -> Event:

@@ -82,6 +82,7 @@ class WeightsBuffer:
 
     async def load(self, model: str, *, staged: bool) -> None:
         """Makes `model` the running one from the host's memory; what was prefetched is lost."""
+        self.running = None  # nothing may be prefetched behind what is about to go
         if not self._prefetch_over.is_set:
             self._stop_prefetch.set()
             await self._loop.wait(self._prefetch_over)
@@ -99,8 +100,11 @@ class WeightsBuffer:
         self._bump.reset()
 
     async def _fetch(self, model: str, at_bytes: int, *, staged: bool, stop: Event | None) -> bool:
-        source = self._host.models.fetch(model, self._models[model].weight_bytes)
-        return await self._device.load(model, at_bytes, source, staged=staged, stop=stop)
+        source = self._host.models.source(model)
+        complete = await self._device.load(model, at_bytes, source, staged=staged, stop=stop)
+        if complete:
+            self._host.models.keep(model, self._models[model].weight_bytes)
+        return complete
 
     def _settle(self, model: str) -> None:
         self.clear()

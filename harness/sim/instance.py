@@ -85,7 +85,8 @@ class SimInstance:
         for request in decodes:
             request.computed_tokens += steps
             request.generated_tokens += steps
-            self.kv.grow(request, request.computed_tokens)
+            grown = self.kv.grow(request, request.computed_tokens)
+            assert grown, f"{self.name}: a decode ran into a full pool"
         self._stamp(decodes, Segment(start_s, steps, step_s, growth_s))
         return steps
 

@@ -9,6 +9,7 @@ from harness.sim.cost import CostModel
 
 class HardwareProfile:
     def __init__(self, hardware: Hardware) -> None:
+        self.pcie_peak_bytes_per_s = hardware.pcie_peak_bytes_per_s
         self.pcie_bytes_per_s = hardware.pcie_bytes_per_s
         self.ssd_bytes_per_s = hardware.ssd_bytes_per_s
         self._hardware = hardware

@@ -48,7 +48,9 @@ def test_estimates_between_profiled_cells_stay_near(h800: Hardware) -> None:
 def test_switching_is_weights_over_the_bandwidth_that_beta_leaves(h800: Hardware) -> None:
     spec = model_spec("llama2-13b")
     estimator = Estimator(HardwareProfile(h800), {"m": spec}, pcie_efficiency=0.625)
-    assert estimator.switch_s("m") == pytest.approx(spec.weight_bytes / (h800.pcie_bytes_per_s * 0.625))
+    assert estimator.switch_s("m") == pytest.approx(
+        spec.weight_bytes / (h800.pcie_bytes_per_s * 0.625)
+    )
 
 
 def test_one_pair_of_constants_for_all_batch_sizes_fails_on_the_authors_own_profiles(

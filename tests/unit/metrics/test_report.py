@@ -46,13 +46,14 @@ def test_end_table_shows_models_and_switches_where_instances_are_shared(tmp_path
     for i, request in enumerate(service.requests):
         request.model = f"model-{i % 8}"
     for i in range(20):
-        service.recorder.event("adopt", "gpu0", i, i + 0.1, model="m")
-        service.recorder.event("switch", "gpu0", i, i + 0.5, model="m", before="n")
+        service.recorder.event(
+            "switch", "gpu0", i, i + 0.5, model="m", before="n", hidden=i % 4 > 0
+        )
     run = FinishedRun.load(write_run(tmp_path, service))
     text = printed(end_table(run.summary, run.manifest))
     assert text.count("model-") == 6
     assert "… 2 more" in text
-    assert "20; mean 500 ms, P50 500 ms, P90 n too small, P99 n too small; 100% prefetched" in text
+    assert "20; mean 500 ms, P50 500 ms, P90 n too small, P99 n too small; 75%" in text
 
 
 def test_sweep_table_has_a_row_for_each_run_within_a_terminal() -> None:

@@ -167,15 +167,15 @@ def test_switches_and_busy_shares_come_from_device_events() -> None:
     service.complete(0, 10.0)
     event = service.recorder.event
     event("load", "gpu0", 0.0, 1.0, model="a")
-    event("switch", "gpu0", 0.0, 1.5, model="a", before=None)
+    event("switch", "gpu0", 0.0, 1.5, model="a", before=None, hidden=False)
     event("run", "gpu0", 1.5, 3.5, model="a")
     event("adopt", "gpu0", 3.5, 3.6, model="b")
-    event("switch", "gpu0", 3.5, 4.0, model="b", before="a")
+    event("switch", "gpu0", 3.5, 4.0, model="b", before="a", hidden=True)
     event("run", "gpu1", 0.0, 5.0, model="c")
     summary = service.summary()
     assert summary["switches"]["count"] == 2
     assert summary["switches"]["latency_s"]["mean"] == pytest.approx(1.0)
-    assert summary["switches"]["prefetched_share"] == 0.5
+    assert summary["switches"]["hidden_share"] == 0.5
     assert summary["busy_share"] == {
         "mean": pytest.approx(0.35),
         "instances": pytest.approx({"gpu0": 0.2, "gpu1": 0.5}),

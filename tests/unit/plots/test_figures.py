@@ -7,8 +7,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hydra import compose
+from omegaconf import OmegaConf, open_dict
 
-from harness.figures import CONF, Point, figures, load_points, main, module, sweep
+from harness.figures import (
+    CONF,
+    QUIET,
+    Point,
+    configured,
+    figures,
+    load_points,
+    main,
+    module,
+    sweep,
+)
 from plots.aegaeon import curve, frame, overrides, publish
 from plots.aegaeon_fig04 import M, active, expected
 from plots.aegaeon_fig07 import split
@@ -27,6 +39,19 @@ def test_a_sweep_is_the_product_of_its_values() -> None:
     points = sweep("aegaeon_fig13")
     assert len({tuple(point) for point in points}) == len(points) == 3 * 3 * 7
     assert sweep("aegaeon_fig01") == [[]]
+
+
+@pytest.mark.parametrize("name", ["aegaeon_fig11_bandwidth", "aegaeon_fig13", "aegaeon_fig07"])
+def test_a_point_is_configured_as_hydra_would(name: str) -> None:
+    words = [*sweep(name)[-1], *QUIET]
+    config, choices = configured(name, words)
+    asked = compose("config", overrides=[f"+experiment={name}", *words], return_hydra_config=True)
+    assert choices == asked.hydra.runtime.choices
+    with open_dict(asked):
+        del asked["hydra"]
+    assert OmegaConf.to_container(config, resolve=True) == OmegaConf.to_container(
+        asked, resolve=True
+    )
 
 
 def test_overrides_go_by_the_last_part_of_their_keys() -> None:

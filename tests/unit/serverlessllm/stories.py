@@ -18,6 +18,7 @@ def requests(models: str, *, prompt: int = 10, output: int = 10) -> list[Request
 class RoundProfile:
     """A millisecond for each prompt token and each decode step."""
 
+    pcie_peak_bytes_per_s = 10e9
     pcie_bytes_per_s = 10e9
     ssd_bytes_per_s = 1e9
 
