@@ -46,7 +46,7 @@ def world(cache_models: int) -> tuple[VirtualLoop, SlowDevice, WeightsBuffer]:
         0, kv_bytes=2**20, slab_bytes=2**20, model_cache_bytes=cache_models * SPEC.weight_bytes,
         loop=loop,
     )  # fmt: skip
-    room = 2 * device_weight_bytes(SPEC)
+    room = 3 * device_weight_bytes(SPEC)
     buffer = WeightsBuffer(device, host, MODELS, room, loop, Recorder([]))  # type: ignore[arg-type]
     return loop, device, buffer
 
