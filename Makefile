@@ -38,12 +38,15 @@ demo: setup
 	$(PY) -m harness +experiment=demo
 
 WORLDS := results/runs/worlds
+# KV for 262,144 tokens in each world, in blocks of 16 or, as vLLM has them on a CPU, of 128.
+KV_16 := engine.block_tokens=16 engine.num_kv_blocks=16384
+KV_128 := engine.block_tokens=128 engine.num_kv_blocks=2048
 worlds: setup
 	mkdir -p $(WORLDS)
 	$(PY) -m workloads schedule azure_code $(WORLDS)/schedule.parquet 'workload.window.seconds=[0,60]'
-	for engine in torch vllm sim; do \
+	for engine in "torch $(KV_16)" "vllm $(KV_128)" "sim $(KV_16)"; do \
 	  $(PY) -m harness +system=vllm +workload=trace workload.path=$(WORLDS)/schedule.parquet \
-	    engine=$$engine again=true hydra.run.dir=$(WORLDS)/$$engine || exit; \
+	    engine=$$engine again=true hydra.run.dir=$(WORLDS)/$${engine%% *} || exit; \
 	done
 	$(PY) -m plots compare $(WORLDS)/torch $(WORLDS)/vllm $(WORLDS)/sim --out $(WORLDS)/compare.png
 
@@ -64,7 +67,6 @@ bench-sim: setup
 	$(PY) -m tests.benchmarks.bench_sim --json results/published/bench_sim.json
 
 fidelity: setup
-	$(PY) -m harness.calibrate measure
 	$(PY) -m harness.fidelity
 	$(PY) -m plots fidelity
 

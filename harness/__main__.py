@@ -12,8 +12,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -53,19 +55,20 @@ def run_one(config: DictConfig) -> None:
             overrides=list(chosen.overrides.task),
         )
     except Exception as error:
-        status = tell(error)
         if HydraConfig.get().mode != RunMode.MULTIRUN:
-            sys.exit(status)
-        failed_points.append(status)  # the other points are run, and then we exit with it
+            sys.exit(tell(error))
+        chosen = [o for o in HydraConfig.get().overrides.task if o not in sys.argv]
+        # The other points are run, and then we exit with its status.
+        failed_points.append(tell(error, f"error at {' '.join(chosen)}" if chosen else "error"))
 
 
-def tell(error: Exception) -> int:
+def tell(error: Exception, heading: str = "error") -> int:
     """Prints one sentence and returns the exit status; re-raises what is our own fault."""
     if isinstance(error, (UsageError, HydraException, OmegaConfBaseException)):
-        print(f"error: {config_sentence(error, CONF)}", file=sys.stderr)
+        print(f"{heading}: {config_sentence(error, CONF)}", file=sys.stderr)
         return 2
     if isinstance(error, RunError):
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{heading}: {error}", file=sys.stderr)
         return 1
     raise error
 
@@ -76,6 +79,7 @@ def main() -> None:
     sys.argv = in_order([null_quoted(word) for word in sys.argv])
     made = not_yet_there(sys.argv)
     try:
+        known_options(sys.argv[1:])
         if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
             raise UsageError(f"with -m each run has its own folder: give {SWEEP_DIR}DIR instead")
         run_one()
@@ -90,8 +94,19 @@ def main() -> None:
     except Exception as error:
         sys.exit(tell(error))
     finally:
-        remove_empty(made)
+        remove_leftovers(made)
     sys.exit(max(failed_points, default=0))
+
+
+def known_options(arguments: Sequence[str]) -> None:
+    """Raises UsageError for an option that Hydra does not have; its parser prints many lines."""
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"{message}; --help lists what can be given")
+
+    parser.error = refuse
+    parser.parse_args(arguments)
 
 
 def null_quoted(word: str) -> str:
@@ -104,24 +119,34 @@ def null_quoted(word: str) -> str:
 
 def in_order(words: Sequence[str]) -> list[str]:
     """The system before the workload: where both choose a market, Hydra lets the later one win,
-    and a trace that names the models it was made for knows better."""
-    systems = [word for word in words if word.startswith("+system=")]
-    return [*words[:1], *systems, *(word for word in words[1:] if word not in systems)]
+    and a trace that names the models it was made for knows better. And Hydra's options before
+    both: it takes no override behind an option that comes behind another override."""
+
+    def place(word: str) -> int:
+        if word.startswith("~") or ("=" in word and not word.startswith("-")):
+            return 1 if word.startswith("+system=") else 2
+        return 0
+
+    return [*words[:1], *sorted(words[1:], key=place)]
 
 
 def not_yet_there(arguments: Sequence[str]) -> list[Path]:
-    """The folders that Hydra will make before our code runs, innermost first."""
+    """What Hydra will make beside our code: folders, innermost first, and its record of a sweep,
+    which the runs' own configurations make superfluous."""
     named = [
         a.split("=", 1)[1] for a in arguments if a.startswith((RUN_DIR, SWEEP_DIR, "runs_dir="))
     ]
     paths = [Path(name).absolute() for name in [*named, "results/runs"]]
-    return [folder for p in paths for folder in [p, *p.parents] if not folder.exists()]
+    made = [path for p in paths for path in [p / "multirun.yaml", p, *p.parents]]
+    return [path for path in made if not path.exists()]
 
 
-def remove_empty(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+def remove_leftovers(made: Sequence[Path]) -> None:
+    for path in made:
+        if path.is_file():
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

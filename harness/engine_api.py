@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,10 +54,20 @@ class Experiment:
         self.recorder.completed(request)
 
 
+def kv_blocks_by_model(instances: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """What a manifest says of the KV blocks, from each instance's (model, blocks): the blocks of
+    one instance by the model's name; the fewest, where instances of a model differ."""
+    fewest: dict[str, int] = {}
+    for model, num_blocks in instances:
+        fewest[model] = min(num_blocks, fewest.get(model, num_blocks))
+    return fewest
+
+
 class Engine(Protocol):
     """Built as `Engine(config)`. `world` is what every figure says it came from."""
 
-    world: str  # sim, torch, vllm or openai
+    world: str  # sim, torch, vllm, openai or none
+    has_devices: bool  # False: it serves only a system that asks for no instance
 
     def make_loop(self) -> Loop: ...
 
@@ -67,5 +77,6 @@ class Engine(Protocol):
         ...
 
     def resolved(self) -> Mapping[str, Any]:
-        """After `start`: values the engine settled by itself, e.g. num_kv_blocks, devices."""
+        """After `start`: values the engine settled by itself, e.g. devices, num_kv_blocks
+        (`kv_blocks_by_model`)."""
         ...

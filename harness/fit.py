@@ -19,16 +19,21 @@ FIT_CONTEXT = ("truncate", "refuse")
 
 
 def models_of_schedule(
-    schedule: Schedule, specs: Mapping[str, ModelSpec], cycle: Sequence[str]
+    schedule: Schedule,
+    specs: Mapping[str, ModelSpec],
+    cycle: Sequence[str],
+    *,
+    shared_checkpoints: bool,
 ) -> dict[str, ModelSpec]:
     """The model behind each name in the schedule, in order of first appearance: `specs` by the
-    names in `cycle`, over and over. Two names with one architecture are two models, with weights
-    of their own; a cycle of one spec is one model under many names."""
+    names in `cycle`, over and over. Two names with one architecture are two models, each with
+    weights of its own unless they share a checkpoint; a cycle of one spec is one model under many
+    names."""
     names = list(dict.fromkeys(schedule.model))
     if len(cycle) == 1:
         return dict.fromkeys(names, specs[cycle[0]])
     return {
-        name: replace(spec, seed=spec.seed + index)
+        name: replace(spec, seed=spec.seed + (0 if shared_checkpoints else index))
         for index, name in enumerate(names)
         for spec in [specs[cycle[index % len(cycle)]]]
     }

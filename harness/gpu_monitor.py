@@ -13,6 +13,9 @@ from typing import Any
 
 import pynvml
 
+from harness.errors import UsageError
+from harness.hardware import Hardware
+
 INTERVAL_S = 0.5
 
 
@@ -34,6 +37,16 @@ def devices() -> list[dict[str, Any]]:
         ]
     finally:
         pynvml.nvmlShutdown()
+
+
+def require_gpu(hardware: Hardware, engine: str, *, on_cpu: bool = False) -> None:
+    """UsageError where a GPU's profile was chosen and the engine will run on a CPU: its figures
+    would carry the GPU's name."""
+    if hardware.device != "cpu" and (on_cpu or not devices()):
+        raise UsageError(
+            f"hardware={hardware.name} is {hardware.device}, but engine={engine} runs on this "
+            "machine's cpu: choose hardware=local (or engine=sim)"
+        )
 
 
 class GpuMonitor:

@@ -63,8 +63,10 @@ class Hardware:
     memory_bytes: int  # per device
     memory_bandwidth_bytes_per_s: float
     dense_flop_per_s: float  # at the model's dtype, without sparsity
-    nvlink_bytes_per_s: float  # per device; 0: devices of a node meet over PCIe alone
-    nvlink_latency_s: float  # of one transfer between two devices of a node
+    nvlink_bytes_per_s: float  # per device, for collectives; 0: a node's devices meet over PCIe
+    nvlink_latency_s: float  # of an all-reduce of two devices of a node
+    nvlink_copy_bytes_per_s: float  # achieved by a copy from one device to another; 0: no NVLink
+    nvlink_copy_latency_s: float  # of such a copy
     pcie_peak_bytes_per_s: float  # host memory to one device, nominal; measured: as the next
     pcie_bytes_per_s: float  # the same, achieved
     pcie_latency_s: float  # of one transfer between host memory and a device

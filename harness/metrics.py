@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from harness.attainment import by_group, good_requests, time_attainment, token_attainment
 from harness.device_events import Event, summarise_events
+from harness.littles_law import littles_law
 from harness.percentiles import distribution
 from harness.slo import Slo
 from harness.token_log import Floats, TokenLog
@@ -25,13 +26,20 @@ MAX_ERRORS = 10  # distinct error texts kept in the summary, most frequent first
 
 
 def summarise(
-    table: pa.Table, slo: Slo, *, events: Iterable[Event], num_devices: float, wall_s: float
+    table: pa.Table,
+    slo: Slo,
+    *,
+    events: Iterable[Event],
+    num_devices: float,
+    wall_s: float,
+    simulated: bool,
 ) -> dict[str, Any]:
     """The content of summary.json for a table of at least one request.
 
     events: rows of Recorder.events, of which `switches` and `busy_share` are made, if there are.
     num_devices: devices that the system held, on average over the run; gpu_seconds is that
-    times duration_s. wall_s: how long the run took on a wall clock.
+    times duration_s. wall_s: how long the run took on a wall clock. simulated: in virtual time,
+    where the verdict holds a run to Little's law.
 
     duration_s runs from the first scheduled arrival to the last token of any request, the drain
     included; every rate but the two below is over it, so goodput never exceeds throughput.
@@ -45,6 +53,7 @@ def summarise(
     duration_s = float(max(np.max(log.times_s, initial=0.0), log.arrival_s.max())) - float(
         log.arrival_s.min()
     )
+    law = littles_law(log, duration_s)
     latencies = {name: distribution(values) for name, values in _latencies(log).items()}
     return {
         "num_requests": len(log),
@@ -80,7 +89,8 @@ def summarise(
         "gpu_seconds": num_devices * duration_s,
         "wall_s": wall_s,
         "errors": dict(Counter(filter(None, errors)).most_common(MAX_ERRORS)),
-        "verdict": judge(log, errors),
+        "littles_law": law,
+        "verdict": judge(log, errors, law, simulated=simulated),
     }
 
 

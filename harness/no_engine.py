@@ -14,6 +14,7 @@ from harness.engine_api import Experiment
 
 class NoEngine:
     world = "none"
+    has_devices = False
 
     @dataclass(kw_only=True, slots=True)
     class Config:

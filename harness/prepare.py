@@ -89,7 +89,8 @@ def prepare(config: DictConfig) -> Prepared:
     data = build(config.data, "data")
     schedule = build(config.workload, "workload", data=data, seed=options.seed).schedule()
     specs, cycle = market(config)
-    models = models_of_schedule(schedule, specs, cycle)
+    shared = bool(config.market.shared_checkpoints)
+    models = models_of_schedule(schedule, specs, cycle, shared_checkpoints=shared)
     return Prepared(
         config=plain(config),
         system=config.system,

@@ -15,6 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from harness.fidelity.published import published_error
+
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
 MAX_MODELS = 6  # shown by name
 COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99"}
@@ -37,8 +39,17 @@ def origin(manifest: Mapping[str, Any]) -> str:
 
 
 def simulator_error(manifest: Mapping[str, Any]) -> str:
-    """How wrong the simulator was where it was checked; empty for a run on a real engine."""
-    return str(manifest["engine"].get("simulator_error", "")) if manifest["simulated"] else ""
+    """How wrong the simulator is where it was last checked; empty for a run on a real engine.
+
+    As published now: the run's manifest keeps what was known when it ran.
+    """
+    return published_error() if manifest["simulated"] else ""
+
+
+def captions(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to say below a table of many runs: their origins, and the simulator's error."""
+    said = [line(manifest) for line in (origin, simulator_error) for manifest in manifests]
+    return [line for line in dict.fromkeys(said) if line]
 
 
 def seeds(manifest: Mapping[str, Any]) -> str:
@@ -80,13 +91,13 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def sweep_table(
-    rows: Sequence[tuple[str, Mapping[str, Any]]], heading: str, origins: Sequence[str]
+    rows: Sequence[tuple[str, Mapping[str, Any]]], heading: str, captions: Sequence[str]
 ) -> Table:
     """One row per run of a sweep: (label, summary). SLO is the share of requests within it.
-    `origins` are the runs' `origin` lines."""
+    `captions`: what `captions` says of the runs."""
     table = Table(
         title=f"sweep of {len(rows)} runs: means, and TTFT at P99",
-        caption=escape("\n".join(dict.fromkeys(origins))),
+        caption=escape("\n".join(captions)),
         box=SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
@@ -133,6 +144,11 @@ def _cell(row: Mapping[str, float | None], column: str) -> str:
     value = row[column]
     if value is not None:
         return seconds(value)
+    return absent(row)
+
+
+def absent(row: Mapping[str, float | None]) -> str:
+    """Why a latency has no value: its samples do not support it, or there are none."""
     return "n too small" if row["num_samples"] else "none"
 
 

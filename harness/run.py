@@ -57,8 +57,9 @@ def obtain(
         if not (folder.path / "run.png").exists():
             parts.draw(folder.path)
     else:
+        description = describe(parts, digest, choices, overrides)
         folder.begin()
-        run_anew(parts, folder, describe(parts, digest, choices, overrides))
+        run_anew(parts, folder, description)
     return folder.path, held
 
 
@@ -94,8 +95,10 @@ def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any])
             parts.tracker.finish(None, None)
             raise
     except UsageError:
-        folder.remove()
+        folder.restore()
         raise
+    finally:
+        folder.forget_earlier()
     finished = FinishedRun.load(folder.path)
     parts.tracker.finish(finished.summary, finished.requests)
 

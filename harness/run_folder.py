@@ -37,6 +37,8 @@ FILES = (
     "summary.json",
     "run.png",
 )
+LOGS = "logs"  # of an engine's processes
+EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this run takes its place
 
 
 class RunFolder:
@@ -69,26 +71,36 @@ class RunFolder:
         return FinishedRun.load(self.path) if complete else None
 
     def begin(self) -> None:
-        """Makes the folder; an earlier run's files in it go, lest its summary outlive this run's
-        failure. Raises UsageError where the folder cannot be made."""
+        """Makes the folder; an earlier run's files in it are set aside. Raises UsageError where the
+        folder cannot be made."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in FILES:
-                (self.path / name).unlink(missing_ok=True)
+            self.forget_earlier()  # of a run that was killed
+            earlier = [self.path / name for name in (*FILES, LOGS) if (self.path / name).exists()]
+            if earlier:
+                (self.path / EARLIER).mkdir()
+            for path in earlier:
+                path.rename(self.path / EARLIER / path.name)
             self._found = {path.name for path in self.path.iterdir()}
         except OSError as error:
             raise UsageError(f"cannot make the run folder {self.path}: {error.strerror}") from error
 
-    def remove(self) -> None:
-        """Takes back what came since `begin`: for a command that turns out wrong after it.
+    def forget_earlier(self) -> None:
+        """An earlier run's files go, lest its summary outlive this run's failure."""
+        if (self.path / EARLIER).exists():
+            shutil.rmtree(self.path / EARLIER)
 
-        A folder that held anything else before keeps that.
-        """
+    def restore(self) -> None:
+        """The folder as `begin` found it: for a command that turns out wrong after it."""
         for path in self.path.iterdir():
             if path.name not in self._found:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         if not self._found:
             self.path.rmdir()
+        elif EARLIER in self._found:
+            for path in (self.path / EARLIER).iterdir():
+                path.rename(self.path / path.name)
+            (self.path / EARLIER).rmdir()
 
     def write_schedule(self, schedule: Schedule) -> None:
         with self._writing("schedule.parquet") as path:

@@ -48,7 +48,7 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
 
     try:
         with gpus:
-            _serve(parts, folder, recorder)
+            _serve(parts, folder, recorder, _placements(parts, manifest["choices"]["system"]))
         _write_records(folder, recorder, gpus)
     except UsageError:
         raise  # a wrong command after all: nothing of it is kept
@@ -63,18 +63,21 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
             events=recorder.events,
             num_devices=parts.hardware.num_devices,
             wall_s=time.monotonic() - started_s,
+            simulated=parts.engine.world == "sim",
         )
     )
 
 
-def _serve(parts: Prepared, folder: RunFolder, recorder: Recorder) -> None:
+def _serve(
+    parts: Prepared, folder: RunFolder, recorder: Recorder, placements: Sequence[Placement]
+) -> None:
     loop = parts.engine.make_loop()
     experiment = Experiment(
         loop=loop,
         recorder=recorder,
         models=parts.models,
         hardware=parts.hardware,
-        placements=_placements(parts),
+        placements=placements,
         run_dir=folder.path,
         seed=parts.options.seed,
         scheduler={k: v for k, v in parts.config["system"].items() if k != "_target_"},
@@ -90,11 +93,15 @@ def _serve(parts: Prepared, folder: RunFolder, recorder: Recorder) -> None:
             loop.run(_play(loop, recorder, system, client, requests, bar))
 
 
-def _placements(parts: Prepared) -> Sequence[Placement]:
-    """What the system asks for, before there is anything."""
+def _placements(parts: Prepared, system: str) -> Sequence[Placement]:
+    """What the system asks for, before there is anything. UsageError where that is no instance
+    and the engine has nothing but instances."""
     cls: Any = class_of(parts.system, "system")
     config = settings(parts.system, cls, "system")
-    return list(cls.place(config, parts.models, parts.hardware, _demand(parts.schedule)))
+    placements = list(cls.place(config, parts.models, parts.hardware, _demand(parts.schedule)))
+    if not placements and parts.engine.has_devices:
+        raise UsageError(f"system={system} uses no device: run it with engine=none")
+    return placements
 
 
 def _demand(schedule: Schedule) -> Demand:
@@ -157,7 +164,7 @@ def _check_capacity(parts: Prepared, cluster: Cluster) -> None:
         (instance.name, instance.kv, name)
         for instance in cluster.instances
         for name, spec in cluster.models.items()
-        if instance.model == spec
+        if instance.model is spec
     ]
     pools += [(i.name, i.kv(model), model) for i in cluster.pool for model in i.models]
     more = "engine.pool.memory_share" if cluster.pool else "engine.num_kv_blocks"

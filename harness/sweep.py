@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from harness.files import write_text
-from harness.report import origin, sweep_table
+from harness.report import captions, sweep_table
 from harness.run_folder import FinishedRun
 
 SWEEP_ID_VARIABLE = "HARNESS_SWEEP"
@@ -36,8 +36,8 @@ class SweepTable(Callback):  # type: ignore[misc]
         if runs:
             heading, names = labels([overrides for overrides, _ in runs])
             rows = [(name, run.summary) for name, (_, run) in zip(names, runs, strict=True)]
-            origins = [origin(run.manifest) for _, run in runs]
-            Console().print(sweep_table(rows, heading, origins))
+            said = captions([run.manifest for _, run in runs])
+            Console().print(sweep_table(rows, heading, said))
 
 
 def mark(run_dir: Path, overrides: Sequence[str]) -> None:

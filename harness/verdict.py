@@ -2,12 +2,13 @@
 
 The client judges itself: a late client, a lost request or a missed rate makes numbers that look
 like the server's but are not. Requests that failed with a stated error do not invalidate a run;
-they count against attainment and goodput. A simulated client is never late.
+they count against attainment and goodput. A simulated client is never late, and a simulated run
+must satisfy Little's law.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,20 @@ from harness.token_log import Floats, TokenLog
 MAX_LAG_S = 0.005  # P99 of the send lag, or MAX_LAG_SHARE of the median TTFT where that is larger
 MAX_LAG_SHARE = 0.01
 MAX_RATE_MISS = 0.02
+MAX_LITTLE_GAP = 1e-6  # relative; a simulated run has no clock but one, so only rounding is left
 
 
-def judge(log: TokenLog, errors: list[str]) -> dict[str, Any]:
+def judge(
+    log: TokenLog, errors: list[str], law: Mapping[str, Any], *, simulated: bool
+) -> dict[str, Any]:
     """{"status": "VALID" | "INVALID", "reasons": [one sentence each]}.
 
-    `errors` holds the error text of each request; empty: none was given.
+    `errors` holds the error text of each request; empty: none was given. `law` is `littles_law`
+    of the run; on a real engine its gap is the client's lag, which is judged by itself.
     """
     reasons = [*_late(log), *_silent(log, errors), *_off_rate(log)]
+    if simulated:
+        reasons += _against_little(law)
     if not log.completed.any():
         reasons.append(f"none of {len(log)} requests completed")
     return {"status": "INVALID" if reasons else "VALID", "reasons": reasons}
@@ -70,6 +77,15 @@ def _silent(log: TokenLog, errors: list[str]) -> Iterator[str]:
         yield (
             f"{int(differs.sum())} of {total} requests completed with another number of tokens "
             f"than asked, the first with {log.num_tokens[row]} of {log.asked_tokens[row]}"
+        )
+
+
+def _against_little(law: Mapping[str, Any]) -> Iterator[str]:
+    gap = law["relative_gap"]
+    if gap is not None and not abs(gap) <= MAX_LITTLE_GAP:
+        yield (
+            f"Little's law is broken: {law['l']:.6g} requests in the system on average, but "
+            f"λ·W is {law['lambda_w']:.6g} (limit {MAX_LITTLE_GAP:g} apart)"
         )
 
 

@@ -1,4 +1,5 @@
-"""`python -m plots run RUN …`, `compare RUN RUN … [--out FILE]` and `fidelity [FOLDER]`."""
+"""`python -m plots run RUN …`, `compare RUN RUN … [--out FILE]`, `fidelity [FOLDER]` and
+`bench_sim [FOLDER]`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.errors import RunError, UsageError
-from plots import compare, fidelity, run
+from plots import bench_sim, compare, fidelity, run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,6 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     parity = commands.add_parser("fidelity", help="draw parity.png beside a parity.json")
     published = Path("results/published/fidelity")
     parity.add_argument("folder", nargs="?", type=Path, default=published, help="%(default)s")
+    speed = commands.add_parser("bench_sim", help="draw bench_sim.png beside a bench_sim.json")
+    speed.add_argument("folder", nargs="?", type=Path, default=published.parent, help="%(default)s")
     chosen = parser.parse_args(arguments)
     console = Console()
     try:
@@ -33,6 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
         elif chosen.command == "fidelity":
             made = fidelity.draw(chosen.folder / "parity.json", chosen.folder / "parity.png")
             console.print(str(made))
+        elif chosen.command == "bench_sim":
+            source = chosen.folder / "bench_sim.json"
+            console.print(str(bench_sim.draw(source, source.with_suffix(".png"))))
         else:
             console.print(compare.table(chosen.runs))
             out = chosen.out or chosen.runs[0].resolve().parent / "compare.png"

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from harness.errors import UsageError
 from harness.metrics import over_time
-from harness.report import COLUMNS, LATENCIES, number, seconds, seeds
+from harness.report import COLUMNS, LATENCIES, absent, number, seconds, seeds
 from harness.run_folder import FinishedRun
 from harness.token_log import TokenLog
 from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp
@@ -102,7 +102,11 @@ def table(run_dirs: Sequence[Path]) -> Table:
     for key, name in LATENCIES.items():
         for column, statistic in COLUMNS.items():
             values = [run.summary[key][column] for run in runs]
-            made.add_row(f"{name} {statistic}", *_cells(values, seconds, same_work))
+            shown = _cells(values, seconds, same_work)
+            for place, run in enumerate(runs):
+                if values[place] is None:
+                    shown[place] = absent(run.summary[key])
+            made.add_row(f"{name} {statistic}", *shown)
     rates = [run.summary["output_throughput_tokens_per_s"] for run in runs]
     made.add_row("tokens/s", *_cells(rates, number, same_work))
     rates = [run.summary["goodput_per_s"] for run in runs]

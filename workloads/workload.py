@@ -131,11 +131,14 @@ class Workload:
         window = self._config.window
         if window.rows is not None:
             trace = rows_window(trace, window.rows)
+        num_rows = len(trace)
         trace = usable(trace)
-        if window.seconds is not None:
+        dropped = num_rows - len(trace)
+        if window.seconds is not None and len(trace) > 0:
             trace = seconds_window(trace, window.seconds)
         if len(trace) == 0:
-            raise UsageError(f"the window leaves no request of {trace.provenance.source}")
+            why = f": {dropped} rows with 0 prompt or output tokens are left out" if dropped else ""
+            raise UsageError(f"the window leaves no request of {trace.provenance.source}{why}")
         return trace
 
     def _arriving(self, trace: Trace) -> Trace:

@@ -26,6 +26,7 @@ REACH_TIMEOUT_S = 10.0
 
 class OpenAiEngine:
     world = "openai"
+    has_devices = True
 
     @dataclass(kw_only=True, slots=True)
     class Config:

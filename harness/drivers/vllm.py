@@ -24,9 +24,10 @@ from harness.drivers.body import completion_body, prebuilt
 from harness.drivers.fleet import OPENER, Member, Plan, running, watch
 from harness.drivers.http_endpoint import HttpEndpoint, IoThread, Target
 from harness.drivers.limits import require_positive
-from harness.engine_api import Experiment
+from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import RunError
 from harness.files import write_text
+from harness.gpu_monitor import require_gpu
 from harness.placement import resident_models
 from harness.prompts import FIRST_ID
 from harness.request import Request
@@ -44,6 +45,7 @@ ASK_TIMEOUT_S = 120.0  # of one question outside the run; a first answer may com
 
 class VllmEngine:
     world = "vllm"
+    has_devices = True
 
     @dataclass(kw_only=True, slots=True)
     class Config:
@@ -71,6 +73,7 @@ class VllmEngine:
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         loop = experiment.loop
         assert isinstance(loop, WallLoop)
+        require_gpu(experiment.hardware, "vllm")
         names = list(experiment.models)
         specs = resident_models(experiment.placements)
         served = [names[i % len(names)] for i in range(len(specs))]
@@ -78,7 +81,7 @@ class VllmEngine:
         with running(plans, self._config.start_timeout_s, experiment.announce) as members:
             for member, name in zip(members, served, strict=True):
                 _warm_up(member, name)
-            self._resolved = _resolved(members, served)
+            self._resolved = _resolved(members, specs, served)
             watch(members, loop)
             body = completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS)
             bodies = prebuilt(body, experiment.recorder.records.values())
@@ -162,7 +165,7 @@ def _warm_up(member: Member, served_name: str) -> None:
         )
 
 
-def _resolved(members: list[Member], served: list[str]) -> dict[str, Any]:
+def _resolved(members: list[Member], specs: list[ModelSpec], served: list[str]) -> dict[str, Any]:
     """What each server settled on, from its own account; the whole of it beside its log."""
     servers: dict[str, Any] = {}
     devices: set[str] = set()
@@ -190,7 +193,10 @@ def _resolved(members: list[Member], served: list[str]) -> dict[str, Any]:
         "vllm_version": _ask(members[0], "/version")["version"],
         "num_instances": len(members),
         "block_tokens": next(iter(servers.values()))["block_tokens"],
-        "num_kv_blocks": {server["model"]: server["num_kv_blocks"] for server in servers.values()},
+        "num_kv_blocks": kv_blocks_by_model(
+            (spec.name, server["num_kv_blocks"])
+            for spec, server in zip(specs, servers.values(), strict=True)
+        ),
         "devices": sorted(devices),
         "servers": servers,
     }

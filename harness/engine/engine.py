@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import gpu_monitor
 from harness.block_pool import BlockPool
 from harness.clock import WallLoop
 from harness.cluster import Cluster, ModelSpec
@@ -26,9 +25,9 @@ from harness.engine.threads import engine_threads
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess
-from harness.engine_api import Experiment
+from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
-from harness.hardware import Hardware
+from harness.gpu_monitor import require_gpu
 from harness.placement import resident_models
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -37,6 +36,7 @@ AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads", 
 
 class TorchEngine:
     world = "torch"
+    has_devices = True
 
     @dataclass(kw_only=True, slots=True)
     class Config:
@@ -71,7 +71,7 @@ class TorchEngine:
 
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
-        check_device(experiment.hardware, self._config.device)
+        require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
         check_models(experiment)
         num_workers = len(experiment.placements)
         experiment.announce(f"starting {num_workers} torch workers, device {self._config.device}")
@@ -153,20 +153,13 @@ class TorchEngine:
                 for spec, answer in zip(specs, ready, strict=True)
             ],
             "devices": [answer["device"] for answer in ready],
-            "num_kv_blocks": min(answer["num_kv_blocks"] for answer in ready),
+            "num_kv_blocks": kv_blocks_by_model(
+                (spec.name, answer["num_kv_blocks"])
+                for spec, answer in zip(specs, ready, strict=True)
+            ),
             "block_tokens": self._config.block_tokens,
             "torch": ready[0]["torch"],
         }
-
-
-def check_device(hardware: Hardware, device: str) -> None:
-    """UsageError where a GPU's profile was chosen and the workers will run on a CPU: their
-    figures would carry the GPU's name."""
-    if hardware.device != "cpu" and (device == "cpu" or not gpu_monitor.devices()):
-        raise UsageError(
-            f"hardware={hardware.name} is {hardware.device}, but engine=torch runs on this "
-            "machine's cpu: choose hardware=local (or engine=sim)"
-        )
 
 
 def check_models(experiment: Experiment) -> None:

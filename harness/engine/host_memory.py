@@ -35,8 +35,9 @@ class HostMemory:
         self.kv_bytes = kv_bytes
         self.kv_file = _in_memory(stack, "kv", kv_bytes)
         cache = ModelCache(NODE, model_cache_bytes)
-        cache.warm(sizes)
-        self.cached = {name for name in sizes if name in cache}  # whose bytes the cache has
+        cache.warm(models.values())
+        # those whose bytes the cache has
+        self.cached = {name for name, spec in models.items() if spec in cache}
         self._cache = {name: _in_memory(stack, name, size) for name, size in sizes.items()}
         self._ssd: dict[str, int] = {}
         if len(self.cached) < len(models):

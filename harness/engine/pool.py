@@ -87,8 +87,7 @@ class TorchPool:
         pool = make_pool(
             self._devices, self._division.plan, config, self._config.block_tokens, self._experiment
         )
-        sizes = {name: spec.weight_bytes for name, spec in self._models.items()}
-        pool[0].host.models.warm(sizes)
+        pool[0].host.models.warm(self._models.values())
         hardware = self._experiment.hardware
         paced = config.link_bytes_per_s or inf
         hardware = replace(

@@ -1,8 +1,10 @@
 """`python -m harness.fidelity`: serves held-out schedules for real and in simulation, and says by
 how much the simulator was off, by load.
 
-Loads are shares of the knee, which is measured first: the rate at which the engine completes
-requests that all arrive at once. Writes parity.json and parity.md; plots/fidelity.py draws them.
+engine=torch is profiled first (`harness.calibrate measure`, which writes conf/hardware/local.yaml):
+the simulator is judged by what it knows of this machine today. Loads are shares of the knee, the
+rate at which the engine completes requests that all arrive at once; it is measured before them.
+Writes parity.json and parity.md; plots/fidelity.py draws them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from harness.calibrate.__main__ import main as calibrate
 from harness.errors import RunError
 from harness.fidelity.parity import TARGET_LOAD, compare, headline, verdicts
 from harness.fidelity.points import HELD_OUT, Point, capacity_per_s, pair, serve
@@ -33,11 +36,21 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
     made.add_argument("--num-requests", type=int, default=700, help="per point; P99 needs 662")
     made.add_argument(
+        "--calibrate",
+        action=argparse.BooleanOptionalAction,
+        help="profile engine=torch here first; default: with --engine torch",
+    )
+    made.add_argument(
         "--keep", action="store_true", help="simulate anew, beside the real runs that --runs holds"
     )
     made.add_argument("--runs", type=Path, default=Path("results/runs/fidelity"))
     made.add_argument("--out", type=Path, default=Path("results/published/fidelity"))
     return made
+
+
+def calibrates(arguments: argparse.Namespace) -> bool:
+    asked: bool | None = arguments.calibrate
+    return arguments.engine == "torch" if asked is None else asked
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -84,6 +97,8 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def main() -> int:
     arguments, console = parser().parse_args(), Console()
+    if calibrates(arguments) and (failed := calibrate(["measure"])):
+        return failed
     try:
         found = measure(arguments, console)
     except RunError as error:

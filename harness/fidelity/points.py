@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.engine.threads import engine_threads
 from harness.errors import RunError
@@ -67,15 +68,19 @@ def serve(point: Point, run_dir: Path, real: str, keep: bool) -> FinishedRun:
     return FinishedRun.load(run_dir) if keep else run(point, run_dir, real, own(real))
 
 
+def same_memory(engine: Mapping[str, Any]) -> tuple[str, ...]:
+    """Overrides that give a simulation the KV memory which `engine`, of a run's manifest, had."""
+    by_model: dict[str, int] = engine["num_kv_blocks"]
+    if len(by_model) != 1:
+        raise RunError(f"a parity run serves one model, not {len(by_model)}: {', '.join(by_model)}")
+    (num_kv_blocks,) = by_model.values()
+    return f"engine.num_kv_blocks={num_kv_blocks}", f"engine.block_tokens={engine['block_tokens']}"
+
+
 def pair(point: Point, run_dir: Path, real: str, keep: bool) -> tuple[FinishedRun, FinishedRun]:
     """(real, simulated) on one schedule and with equally many KV blocks of one size."""
     served = serve(point, run_dir / real, real, keep)
-    engine = served.manifest["engine"]
-    same_memory = (
-        f"engine.num_kv_blocks={engine['num_kv_blocks']}",
-        f"engine.block_tokens={engine['block_tokens']}",
-    )
-    simulated = run(point, run_dir / "sim", "sim", same_memory)
+    simulated = run(point, run_dir / "sim", "sim", same_memory(served.manifest["engine"]))
     hashes = {run.manifest["schedule_sha256"] for run in (served, simulated)}
     if len(hashes) != 1:
         raise RunError(f"{run_dir}: the two runs replayed different schedules")

@@ -8,10 +8,11 @@ Pure bookkeeping: no byte lies here; worlds attach memory to the offsets.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.clock import Event, Loop
+from harness.cluster import ModelSpec
 from harness.location import Location, dram, ssd
 from harness.memory import KvShape, OutOfMemory
 from harness.slab import SlabAllocator
@@ -27,38 +28,43 @@ class SwappedKv:
 
 
 class ModelCache:
-    """Which models' weights are in the node's DRAM; the least recently used make room."""
+    """Which models' weights are in the node's DRAM; the least recently used make room.
+
+    Models are told apart by their specs: names with equal ones (seed or path included) share a
+    checkpoint, and one copy of it.
+    """
 
     def __init__(self, node: int, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self._node = node
-        self._models: OrderedDict[str, int] = OrderedDict()  # name -> bytes
+        self._held: OrderedDict[ModelSpec, None] = OrderedDict()  # the latest used last
+        self._free_bytes = capacity_bytes
 
-    def __contains__(self, model: str) -> bool:
-        return model in self._models
+    def __contains__(self, model: ModelSpec) -> bool:
+        return model in self._held
 
-    def warm(self, models: Mapping[str, int]) -> None:
-        """Begins with those of `models` (name -> bytes) that fit, the first ones first."""
-        free_bytes = self.capacity_bytes
-        for model, num_bytes in models.items():
-            if num_bytes <= free_bytes:
-                self._models[model] = num_bytes
-                free_bytes -= num_bytes
+    def warm(self, models: Iterable[ModelSpec]) -> None:
+        """Begins with those of `models` that fit, the first ones first."""
+        for model in models:
+            if model.weight_bytes <= self._free_bytes:
+                self.keep(model)
 
-    def source(self, model: str) -> Location:
+    def source(self, model: ModelSpec) -> Location:
         """Where `model` is read from now."""
-        if model not in self._models:
+        if model not in self._held:
             return ssd(self._node)
-        self._models.move_to_end(model)
+        self._held.move_to_end(model)
         return dram(self._node)
 
-    def keep(self, model: str, num_bytes: int) -> None:
+    def keep(self, model: ModelSpec) -> None:
         """`model` has been read to its end: it is cached from now on, if it fits at all."""
-        if model in self._models or num_bytes > self.capacity_bytes:
+        if model in self._held or model.weight_bytes > self.capacity_bytes:
             return
-        while sum(self._models.values()) + num_bytes > self.capacity_bytes:
-            self._models.popitem(last=False)
-        self._models[model] = num_bytes
+        while model.weight_bytes > self._free_bytes:
+            evicted, _ = self._held.popitem(last=False)
+            self._free_bytes += evicted.weight_bytes
+        self._held[model] = None
+        self._free_bytes -= model.weight_bytes
 
 
 class Host:

@@ -100,10 +100,10 @@ class WeightsBuffer:
         self._bump.reset()
 
     async def _fetch(self, model: str, at_bytes: int, *, staged: bool, stop: Event | None) -> bool:
-        source = self._host.models.source(model)
+        source = self._host.models.source(self._models[model])
         complete = await self._device.load(model, at_bytes, source, staged=staged, stop=stop)
         if complete:
-            self._host.models.keep(model, self._models[model].weight_bytes)
+            self._host.models.keep(self._models[model])
         return complete
 
     def _settle(self, model: str) -> None:

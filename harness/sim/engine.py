@@ -11,7 +11,7 @@ from typing import Any
 from harness.block_pool import BlockPool
 from harness.clock import Loop, VirtualLoop
 from harness.cluster import Cluster, ModelSpec
-from harness.engine_api import Experiment
+from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.fidelity.published import published_error
 from harness.hardware import Hardware
@@ -29,6 +29,7 @@ from harness.sim.topology import cluster_topology
 
 class SimEngine:
     world = "sim"
+    has_devices = True
 
     @dataclass(kw_only=True, slots=True)
     class Config:
@@ -66,7 +67,9 @@ class SimEngine:
         self._resolved = {
             "num_instances": len(named),
             "block_tokens": self._config.block_tokens,
-            "num_kv_blocks": {one.model.name: one.kv.num_blocks for one in instances},
+            "num_kv_blocks": kv_blocks_by_model(
+                (one.model.name, one.kv.num_blocks) for one in instances
+            ),
             "step_times": self._sources(experiment),
             "simulator_error": published_error(),
         }
@@ -108,7 +111,7 @@ class SimEngine:
         ]  # fmt: skip
         pool = make_pool(devices, plan, config, self._config.block_tokens, experiment)
         for host in {instance.node: instance.host for instance in pool}.values():
-            host.models.warm({name: spec.weight_bytes for name, spec in experiment.models.items()})
+            host.models.warm(experiment.models.values())
         self._resolved["pool"] = pool_facts(plan, config, specs)
         return pool
 

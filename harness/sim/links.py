@@ -1,7 +1,6 @@
-"""How long bytes take over one link that nobody else uses: latency + bytes / rate.
+"""How long collectives inside a node take, by NCCL's measured bus bandwidths, and what they move.
 
-Collectives inside a node follow NCCL's measured bus bandwidths. Contention between transfers is
-the network's business, not this file's.
+Copies between places, and what they wait for each other, are the network's business.
 """
 
 from __future__ import annotations
@@ -13,10 +12,6 @@ from harness.hardware import Hardware
 ALL_REDUCE_EFFICIENCY = 0.72
 # Its latency at 2, 4, 8 GPUs: 10, 14, 21 µs on A100; 6, 9, 15 µs on H100.
 ALL_REDUCE_LATENCY_GROWTH = 0.25  # of the two-GPU latency, per GPU beyond two
-
-
-def transfer_s(num_bytes: float, bytes_per_s: float, latency_s: float) -> float:
-    return latency_s + num_bytes / bytes_per_s
 
 
 def peer_bytes_per_s(hardware: Hardware) -> float:
@@ -41,8 +36,3 @@ def activation_bytes_per_token(model: ModelSpec) -> int:
 def layer_load_s(model: ModelSpec, hardware: Hardware) -> float:
     """One layer's weights from host memory, each device of the instance taking its shard."""
     return model.layer_bytes / (hardware.pcie_bytes_per_s * model.tp)
-
-
-def kv_copy_s(model: ModelSpec, num_tokens: int, bytes_per_s: float, latency_s: float) -> float:
-    """The KV of `num_tokens`, each device sending its shard over its own link."""
-    return transfer_s(num_tokens * model.kv_bytes_per_token / model.tp, bytes_per_s, latency_s)

@@ -180,13 +180,14 @@ class Topology:
 def cluster_topology(hardware: Hardware) -> Topology:
     """The links of `hardware`, whose profile has no racks: each node hangs on a leaf of its own,
     and NVLink joins all devices of a node."""
+    copy_bytes_per_s = hardware.nvlink_copy_bytes_per_s
     return Topology(
         Topology.Config(
             num_nodes=hardware.num_nodes,
             devices_per_node=hardware.devices_per_node,
-            nvlink_domain_devices=hardware.devices_per_node if hardware.nvlink_bytes_per_s else 1,
-            nvlink_bytes_per_s=hardware.nvlink_bytes_per_s,
-            nvlink_latency_s=hardware.nvlink_latency_s,
+            nvlink_domain_devices=hardware.devices_per_node if copy_bytes_per_s else 1,
+            nvlink_bytes_per_s=copy_bytes_per_s,
+            nvlink_latency_s=hardware.nvlink_copy_latency_s,
             gpus_per_pcie_switch=hardware.gpus_per_pcie_switch,
             pcie_bytes_per_s=hardware.pcie_bytes_per_s,
             pcie_latency_s=hardware.pcie_latency_s,

@@ -30,10 +30,17 @@ class DecodeBatch:
         return sum(request.known_tokens for request in self.requests)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Turn:
     batch: DecodeBatch
-    left_s: float  # of its quota, which decoding uses up once all of the batch decodes
+    left_s: float  # of its quota, which decoding uses up once `awaited` is empty
+    awaited: list[Request] | None = None  # of the batch as the turn began: not here yet
+
+    def starts(self, arrived: Sequence[Request]) -> bool:
+        """Whether the clock runs. Who joins later does not stop it."""
+        awaited = self.batch.requests if self.awaited is None else self.awaited
+        self.awaited = [r for r in awaited if r in self.batch.requests and r not in arrived]
+        return not self.awaited
 
 
 @dataclass(kw_only=True, slots=True)
@@ -133,16 +140,17 @@ class Decoder:
             self._split(batch, overflow)
         if in_place:
             scaler.prefetch(self._upcoming())
-        ready = self._grown(batch, scaler.ready(batch.requests)) if in_place else []
+        arrived = scaler.ready(batch.requests) if in_place else []
+        charged = turn.starts(arrived)
+        ready = self._grown(batch, arrived)
         if not ready:
             return False
-        whole = len(ready) == len(batch.requests)
         alone = len(self.work_list) == 1  # no round to share: until something arrives
         begun_s = self._loop.now
         await self.instance.execute(
             Batch(decodes=ready), until=inf if alone else begun_s + turn.left_s, stop=scaler.wake
         )
-        if whole:
+        if charged:
             turn.left_s -= self._loop.now - begun_s
         self._drop_finished(batch)
         return True
@@ -172,9 +180,9 @@ class Decoder:
         return self._round[0]
 
     def _upcoming(self) -> list[str]:
-        """The models of the turns to come, this round's and then the next one's."""
+        """The models of the turns to come, this round's and then (in the paper) the next one's."""
         rest = [turn.batch.model for turn in self._round]
-        return rest + [batch.model for batch in self.work_list]
+        return rest if self.scaler.prefetch_once else rest + [b.model for b in self.work_list]
 
     def _grown(self, batch: DecodeBatch, ready: list[Request]) -> list[Request]:
         """Those of `ready` that have room for one more token. Where some have none and none is

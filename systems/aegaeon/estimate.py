@@ -1,13 +1,12 @@
 """Latency estimates of appendix A.2: equations 4, 5 and 6.
 
-C1 to C5 come from least squares over profiled times, model by model (the equations leave the
+C1 to C6 come from least squares over profiled times, model by model (the equations leave the
 number of layers to them), so the estimates are as wrong as the paper's form is. What a step
 really takes is never asked for while serving.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,23 +37,18 @@ class PrefillFit:
 
 @dataclass(slots=True, frozen=True)
 class DecodeFit:
-    """Eq. 6, its C4 and C5 fitted at each profiled batch size and interpolated between them:
-    "constants derived from profiling and interpolation". One pair for all batch sizes would
-    explain little, since nothing else in eq. 6 depends on the batch size."""
+    """Eq. 6 with one more term, C6 times the batch size, as the artifact appends it: as printed
+    nothing in it depends on the batch size but the contexts' sum, and little is explained."""
 
-    constants: Floats  # one row of C4, C5 for each of BATCH_SIZES
+    constants: Floats  # C4, C5, C6
     r_squared: float
 
     def __call__(self, spec: ModelSpec, batch_size: int, context_tokens: int) -> float:
-        above = min(max(bisect_right(BATCH_SIZES, batch_size), 1), len(BATCH_SIZES) - 1)
-        low, high = BATCH_SIZES[above - 1], BATCH_SIZES[above]
-        share = min((batch_size - low) / (high - low), 1.0)
-        constants = (1 - share) * self.constants[above - 1] + share * self.constants[above]
-        return float(decode_terms(spec, context_tokens) @ constants)
+        return float(decode_terms(spec, batch_size, context_tokens) @ self.constants)
 
 
 class Estimator:
-    """`pcie_efficiency`: β of eq. 4, a share of the bandwidth (README.md says why)."""
+    """`pcie_efficiency`: β of eq. 4, a share of the nominal bandwidth (README.md says why)."""
 
     def __init__(
         self, profile: Profile, models: Mapping[str, ModelSpec], pcie_efficiency: float
@@ -66,12 +60,12 @@ class Estimator:
         self.decode_fits = {name: decode[kind(spec)] for name, spec in models.items()}
         self._models = models
         self._switch_s = {
-            name: spec.weight_bytes / spec.tp / (profile.pcie_bytes_per_s * pcie_efficiency)
+            name: spec.weight_bytes / spec.tp / (profile.pcie_peak_bytes_per_s * pcie_efficiency)
             for name, spec in models.items()
         }
 
     def switch_s(self, model: str) -> float:
-        """Eq. 4: weights over bandwidth times β. The devices of a group load side by side."""
+        """Eq. 4: weights over nominal bandwidth times β. A group's devices load side by side."""
         return self._switch_s[model]
 
     def prefill_s(self, model: str, prompt_tokens: int) -> float:
@@ -94,10 +88,10 @@ def prefill_terms(spec: ModelSpec, tokens: int) -> Floats:
     return np.array([products, 3.0 * h * tokens * tokens / FLASH_BLOCK, 1.0])
 
 
-def decode_terms(spec: ModelSpec, context_tokens: int) -> Floats:
-    """What C4 and C5 multiply in eq. 6."""
+def decode_terms(spec: ModelSpec, batch_size: int, context_tokens: int) -> Floats:
+    """What C4 and C5 multiply in eq. 6, and the batch size."""
     h, m = spec.hidden_size, spec.intermediate_size
-    return np.array([4.0 * h * h + 2.0 * h * m, 3.0 * h * context_tokens])
+    return np.array([4.0 * h * h + 2.0 * h * m, 3.0 * h * context_tokens, batch_size])
 
 
 def fit_prefill(profile: Profile, spec: ModelSpec) -> PrefillFit:
@@ -109,16 +103,11 @@ def fit_prefill(profile: Profile, spec: ModelSpec) -> PrefillFit:
 
 
 def fit_decode(profile: Profile, spec: ModelSpec) -> DecodeFit:
-    lengths = lengths_of(spec)
-    constants, measured, fitted = [], [], []
-    for size in BATCH_SIZES:
-        terms = np.array([decode_terms(spec, size * n) for n in lengths])
-        times_s = np.array([profile.decode_step_s(spec, size, size * n) for n in lengths])
-        constants.append(least_squares(terms, times_s))
-        measured.append(times_s)
-        fitted.append(terms @ constants[-1])
-    score = r_squared(np.concatenate(measured), np.concatenate(fitted))
-    return DecodeFit(np.array(constants), score)
+    cells = [(size, size * n) for size in BATCH_SIZES for n in lengths_of(spec)]
+    terms = np.array([decode_terms(spec, *cell) for cell in cells])
+    times_s = np.array([profile.decode_step_s(spec, *cell) for cell in cells])
+    constants = least_squares(terms, times_s)
+    return DecodeFit(constants, r_squared(times_s, terms @ constants))
 
 
 def lengths_of(spec: ModelSpec) -> Sequence[int]:

@@ -71,16 +71,30 @@ def pending_time_s(queue: JobQueue, running: str | None, estimator: Estimator) -
 class Prefiller:
     """The job queue of one instance, and its execution from the front, one request a batch.
 
-    hand_on: takes each request whose prefill is done, finished or not.
+    hand_on: takes each request whose prefill is done, finished or not. pop_before_run: the running
+    request is in its group no more, and a group of nobody else is gone.
     """
 
     def __init__(
-        self, scaler: Scaler, loop: Loop, hand_on: Callable[[Prefiller, Request], None]
+        self,
+        scaler: Scaler,
+        loop: Loop,
+        hand_on: Callable[[Prefiller, Request], None],
+        *,
+        pop_before_run: bool,
     ) -> None:
         self.scaler = scaler
         self.instance: PooledInstance = scaler.instance
         self.queue: JobQueue = deque()
-        self._loop, self._hand_on = loop, hand_on
+        self.running: Request | None = None
+        self._loop, self._hand_on, self._pop_before_run = loop, hand_on, pop_before_run
+
+    @property
+    def held(self) -> list[Request]:
+        """Queued or running here."""
+        queued = [request for group in self.queue for request in group.pending]
+        running = [self.running] if self.running and self.running not in queued else []
+        return running + queued
 
     def add(self, request: Request, group: Group | None) -> None:
         """To `group`, or (line 13) to a new one at the end of the queue."""
@@ -101,12 +115,20 @@ class Prefiller:
         if not self._make_room(request):
             return False
         tokens = request.known_tokens - request.computed_tokens
+        self.running = request
+        if self._pop_before_run:
+            self._pop(group)
         await self.instance.execute(Batch(chunks=[(request, tokens)]))
+        if not self._pop_before_run:
+            self._pop(group)
+        self.running = None
+        self._hand_on(self, request)
+        return True
+
+    def _pop(self, group: Group) -> None:
         group.pending.popleft()
         if not group.pending:
             self.queue.popleft()
-        self._hand_on(self, request)
-        return True
 
     def _make_room(self, request: Request) -> bool:
         if self.instance.kv(request.model).grow(request, request.known_tokens):

@@ -36,6 +36,13 @@ class Proxy:
     def finished(self, request: Request) -> None:
         self._store.delete(key(request))
 
+    def close(self) -> None:
+        """At the end of a run: its instances are gone. Requests that are left were not served."""
+        for name in self._store.items():
+            if name.startswith(INSTANCE):
+                self._store.delete(name)
+        self._store.close()
+
     def recover(self, held: Collection[int]) -> list[Request]:
         """After a restart: submits again, and returns, every unfinished request of the store that
         no instance holds (`held`, by request_id), in order of arrival."""

@@ -36,10 +36,15 @@ class Optimisations:
 
 class Scaler:
     """`wake` is set whenever something that a scheduler may be waiting for has happened: weights
-    are in place, a request's KV has arrived, room for KV has come free. Schedulers set it too."""
+    are in place, a request's KV has arrived, room for KV has come free. Schedulers set it too.
 
-    def __init__(self, instance: PooledInstance, loop: Loop, on: Optimisations) -> None:
+    prefetch_once: what to prefetch is chosen when a model has come, once; else at any time."""
+
+    def __init__(
+        self, instance: PooledInstance, loop: Loop, on: Optimisations, *, prefetch_once: bool
+    ) -> None:
         self.instance = instance
+        self.prefetch_once = prefetch_once
         self.wake = Event(loop)
         self._loop = loop
         self._on = on
@@ -47,6 +52,7 @@ class Scaler:
         self._arriving: dict[Request, Event] = {}
         self._num_leaving = 0
         self._switching = False
+        self._may_choose = not prefetch_once
         self._short_of_room = False  # somebody waits for what leaves
 
     def turn_to(self, model: str, keep: Collection[Request]) -> bool:
@@ -78,6 +84,7 @@ class Scaler:
                 await self._loop.wait(event)
         if self.instance.model != model:
             await self._load(model)
+            self._may_choose = True
         self._switching = False
         self.wake.set()
 
@@ -93,7 +100,8 @@ class Scaler:
 
     def prefetch(self, upcoming: Iterable[str]) -> None:
         """Begins to load the first of `upcoming` that is not the running model, where it fits."""
-        if self._on.prefetch:
+        if self._on.prefetch and self._may_choose:
+            self._may_choose = not self.prefetch_once
             following = next((m for m in upcoming if m != self.instance.model), None)
             if following is not None and self.instance.can_prefetch(following):
                 self.instance.prefetch(following)

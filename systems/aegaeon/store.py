@@ -24,10 +24,18 @@ class StoreConfig:
     path: str | None  # embedded: the file; null: in memory only
     url: str  # redis
     namespace: str  # redis: the hash that holds everything
+    restart_at_s: float | None  # a fault: the proxy is thrown away and opened anew; null: never
 
     def __post_init__(self) -> None:
         if self.kind not in ("embedded", "redis"):
             raise ValueError(f"store.kind={self.kind} is unknown; choose one of embedded, redis")
+        if self.restart_at_s is not None and self.kind == "embedded" and self.path is None:
+            raise ValueError(
+                f"store.restart_at_s={self.restart_at_s:g} needs store.path=FILE or "
+                "store.kind=redis: a store in memory dies with its proxy"
+            )
+        if self.restart_at_s is not None and not self.restart_at_s >= 0:
+            raise ValueError(f"store.restart_at_s={self.restart_at_s:g} must be at least 0")
 
 
 class Store(Protocol):
@@ -44,8 +52,27 @@ class Store(Protocol):
 
 def open_store(config: StoreConfig) -> Store:
     if config.kind == "redis":
-        return RedisStore(config.url, config.namespace)
+        return RedisStore(connected(config.url), config.namespace)
     return EmbeddedStore(None if config.path is None else Path(config.path))
+
+
+def open_empty_store(config: StoreConfig) -> Store:
+    """Raises ValueError where an earlier run left something: its requests are not this run's."""
+    store = open_store(config)
+    left = len(store.items())
+    if not left:
+        return store
+    store.close()
+    if config.kind == "redis":
+        raise ValueError(
+            f"the hash {config.namespace} at system.store.url={config.url} has {left} entries of "
+            f"an earlier run: delete it (DEL {config.namespace}), or choose another "
+            "system.store.namespace"
+        )
+    raise ValueError(
+        f"system.store.path={config.path} has {left} entries of an earlier run: delete the file, "
+        "or name another"
+    )
 
 
 class EmbeddedStore:
@@ -97,23 +124,31 @@ class EmbeddedStore:
             self._values[key] = value
 
 
-class RedisStore:
-    """A Redis hash. Each operation is one round trip, waited for."""
+def connected(url: str) -> Any:
+    """A client of the Redis at `url`, which has answered."""
+    try:
+        redis: Any = import_module("redis")
+    except ImportError as error:
+        raise UsageError(
+            "system.store.kind=redis needs the Python package redis: install it, or use "
+            "system.store.kind=embedded"
+        ) from error
+    client = redis.Redis.from_url(url, decode_responses=True)
+    try:
+        client.ping()
+    except redis.exceptions.RedisError as error:
+        raise UsageError(f"no Redis answers at system.store.url={url}: {error}") from error
+    return client
 
-    def __init__(self, url: str, namespace: str) -> None:
-        try:
-            redis: Any = import_module("redis")
-        except ImportError as error:
-            raise UsageError(
-                "system.store.kind=redis needs the Python package redis: install it, or use "
-                "system.store.kind=embedded"
-            ) from error
-        self._client = redis.Redis.from_url(url, decode_responses=True)
+
+class RedisStore:
+    """A Redis hash. Each operation is one round trip, waited for.
+
+    client: a redis.Redis that decodes responses; of its operations these four."""
+
+    def __init__(self, client: Any, namespace: str) -> None:
+        self._client = client
         self._namespace = namespace
-        try:
-            self._client.ping()
-        except redis.exceptions.RedisError as error:
-            raise UsageError(f"no Redis answers at system.store.url={url}: {error}") from error
 
     def put(self, key: str, value: Value) -> None:
         self._client.hset(self._namespace, key, json.dumps(dict(value)))

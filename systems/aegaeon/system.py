@@ -23,7 +23,7 @@ from systems.aegaeon.partition import check_nodes, partitions
 from systems.aegaeon.prefill import Prefiller, joinable, least, pending_time_s
 from systems.aegaeon.proxy import Proxy
 from systems.aegaeon.scaling import Optimisations, Scaler
-from systems.aegaeon.store import StoreConfig, open_store
+from systems.aegaeon.store import StoreConfig, open_empty_store, open_store
 
 SCHEDULES = ("disaggregated", "prefill_first", "decode_first")
 
@@ -34,7 +34,9 @@ class Variant:
 
     accumulated_group_size: bool  # line 6 of Algorithm 1; false: what is left of the group
     load_by_time: bool  # line 9 of Algorithm 1; false: by the number of pending requests
-    pcie_efficiency: float  # β of eq. 4
+    pop_before_run: bool  # the request that is being prefilled is in no group and no load
+    prefetch_once: bool  # when a model has come, of this round's turns; false: at every step
+    pcie_efficiency: float  # β of eq. 4, of the nominal bandwidth
     fixed_model_order: bool  # of a round; false: the rotating list's
     pin_models_to_nodes: bool  # model i is served by node i mod n alone
 
@@ -82,7 +84,6 @@ class Aegaeon:
         self._estimator = Estimator(cluster.profile, cluster.models, self._variant.pcie_efficiency)
         self._prefillers: list[Prefiller] = []
         self._decoders: list[Decoder] = []
-        self._proxy = Proxy(open_store(config.store), self._dispatch_prefill)
         self._unified = config.schedule != "disaggregated"
         if self._unified:
             self._make_unified(cluster.pool)
@@ -92,16 +93,17 @@ class Aegaeon:
         if self._variant.pin_models_to_nodes:
             prefill = [prefiller.instance for prefiller in self._prefillers]
             check_nodes(self._nodes, prefill, [decoder.instance for decoder in self._decoders])
+        self._store = open_empty_store(config.store)
+        self._proxy = Proxy(self._store, self._dispatch_prefill)
+        self._register()
 
     def _make_partitions(self, pool: Sequence[PooledInstance]) -> None:
         """§4.1: one partition prefills, the other decodes."""
         prefill, decode = partitions(pool, self._config.num_prefill)
         for instance in prefill:
-            self._add_prefiller(Scaler(instance, self._loop, self._config.scaling))
-            self._proxy.register(instance.name, "prefill", instance.node)
+            self._add_prefiller(self._scaler(instance))
         for instance in decode:
-            self._add_decoder(Scaler(instance, self._loop, self._config.scaling))
-            self._proxy.register(instance.name, "decode", instance.node)
+            self._add_decoder(self._scaler(instance))
 
     def _make_unified(self, pool: Sequence[PooledInstance]) -> None:
         """Fig. 6 (a) and (b): every instance does both."""
@@ -111,13 +113,30 @@ class Aegaeon:
                 f"with schedule={self._config.schedule} every instance prefills and decodes"
             )
         for instance in pool:
-            scaler = Scaler(instance, self._loop, self._config.scaling)
+            scaler = self._scaler(instance)
             self._add_prefiller(scaler)
             self._add_decoder(scaler)
-            self._proxy.register(instance.name, "both", instance.node)
+
+    def _scaler(self, instance: PooledInstance) -> Scaler:
+        on, once = self._config.scaling, self._variant.prefetch_once
+        return Scaler(instance, self._loop, on, prefetch_once=once)
+
+    def _register(self) -> None:
+        for prefiller in self._prefillers:
+            role, instance = "both" if self._unified else "prefill", prefiller.instance
+            self._proxy.register(instance.name, role, instance.node)
+        for decoder in self._decoders if not self._unified else []:
+            self._proxy.register(decoder.instance.name, "decode", decoder.instance.node)
 
     def _add_prefiller(self, scaler: Scaler) -> None:
-        self._prefillers.append(Prefiller(scaler, self._loop, self._after_prefill))
+        self._prefillers.append(
+            Prefiller(
+                scaler,
+                self._loop,
+                self._after_prefill,
+                pop_before_run=self._variant.pop_before_run,
+            )
+        )
 
     def _add_decoder(self, scaler: Scaler) -> None:
         config = self._config
@@ -136,18 +155,24 @@ class Aegaeon:
                 limits,
                 self._estimator,
                 reorder=partial(by_model_order, models=self._models) if fixed else grouped,
-                done=self._proxy.finished,
+                done=self._finished,
             )
         )
 
     def submit(self, request: Request) -> None:
         self._proxy.submit(request)
 
-    def recover(self) -> list[Request]:
-        """After a restart with the same store: submits again what no instance holds."""
-        waiting = [r for p in self._prefillers for group in p.queue for r in group.pending]
+    def _finished(self, request: Request) -> None:
+        self._proxy.finished(request)
+
+    def _restart_proxy(self) -> None:
+        """Throws the proxy away and opens another on the same store (`store.restart_at_s`)."""
+        store = open_store(self._config.store)
+        self._store.close()
+        self._store, self._proxy = store, Proxy(store, self._dispatch_prefill)
+        waiting = [request for prefiller in self._prefillers for request in prefiller.held]
         decoding = [r for d in self._decoders for batch in d.work_list for r in batch.requests]
-        return self._proxy.recover({request.request_id for request in [*waiting, *decoding]})
+        self._proxy.recover({request.request_id for request in [*waiting, *decoding]})
 
     def _dispatch_prefill(self, request: Request) -> str:
         """Algorithm 1, on arrival of a request."""
@@ -204,6 +229,17 @@ class Aegaeon:
         return instance.node == self._nodes[self._models.index(model) % len(self._nodes)]
 
     async def serve(self) -> None:
+        self._spawn_instances()
+        try:
+            restart_at_s = self._config.store.restart_at_s
+            if restart_at_s is not None:
+                await self._loop.sleep_until(restart_at_s)
+                self._restart_proxy()
+            await self._loop.wait(Event(self._loop))
+        finally:
+            self._proxy.close()
+
+    def _spawn_instances(self) -> None:
         if self._unified:
             for prefiller, decoder in zip(self._prefillers, self._decoders, strict=True):
                 both = serve_both(self._config.schedule, prefiller, decoder, self._loop)
@@ -212,7 +248,6 @@ class Aegaeon:
             parts: list[Prefiller | Decoder] = [*self._prefillers, *self._decoders]
             for part in parts:
                 self._loop.spawn(part.serve(), name=part.instance.name)
-        await self._loop.wait(Event(self._loop))
 
 
 async def serve_both(schedule: str, prefiller: Prefiller, decoder: Decoder, loop: Loop) -> None:

@@ -136,10 +136,12 @@ def _splits(num_devices: int, sizes: Sequence[int]) -> Iterator[list[int]]:
 
 
 def llms_of(models: Mapping[str, ModelSpec], rates_per_s: Mapping[str, float]) -> list[Llm]:
-    """One for each model; names that stand for the same model count together."""
-    rates: dict[ModelSpec, float] = {}
-    names: dict[ModelSpec, str] = {}
+    """One for each model; names that stand for the same one (the same object: equal ones are two
+    models with one checkpoint) count together."""
+    names: dict[int, list[str]] = {}
     for name, spec in models.items():
-        rates[spec] = rates.get(spec, 0.0) + rates_per_s.get(name, 0.0)
-        names.setdefault(spec, name)
-    return [Llm(names[spec], spec, rate) for spec, rate in rates.items()]
+        names.setdefault(id(spec), []).append(name)
+    return [
+        Llm(same[0], models[same[0]], sum(rates_per_s.get(name, 0.0) for name in same))
+        for same in names.values()
+    ]

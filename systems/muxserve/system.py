@@ -77,13 +77,14 @@ class MuxServe:
             scheduler_reserve_full_isl=True,
         )
         self._loop = loop
-        self._residents: dict[ModelSpec, Resident] = {}
-        self._mesh_of: dict[ModelSpec, Mesh] = {}
+        # By the identity of a model's spec: two models may be equal, with one checkpoint.
+        self._residents: dict[int, Resident] = {}
+        self._mesh_of: dict[int, Mesh] = {}
         self._models = cluster.models
         together: dict[range, list[Resident]] = {}
         for instance, placement in zip(cluster.instances, cluster.placements, strict=True):
             resident = Resident(instance, placement.compute_share, loop, limits)
-            self._residents[instance.model] = resident
+            self._residents[id(instance.model)] = resident
             together.setdefault(placement.devices, []).append(resident)
         self._meshes = [
             Mesh(
@@ -96,10 +97,10 @@ class MuxServe:
             for residents in together.values()
         ]
         for mesh, residents in zip(self._meshes, together.values(), strict=True):
-            self._mesh_of.update({r.instance.model: mesh for r in residents})
+            self._mesh_of.update({id(r.instance.model): mesh for r in residents})
 
     def submit(self, request: Request) -> None:
-        model = self._models[request.model]
+        model = id(self._models[request.model])
         resident = self._residents[model]
         resident.waiting.append(request)
         self._mesh_of[model].arrived(resident)

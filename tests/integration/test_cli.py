@@ -33,7 +33,7 @@ def test_help_lists_every_group_and_its_options() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (["+system=vlm"], "system=vlm does not exist; choose one of: null, vllm"),
+        (["+system=vlm"], "system=vlm does not exist; choose one of: "),
         (["+workload=azure"], "workload=azure does not exist; choose one of: aegaeon, "),
         (["engine=tpu"], "engine=tpu does not exist; choose one of: none, openai, sim, torch"),
         (["sed=1"], "unknown key sed; valid keys there: "),
@@ -58,6 +58,11 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["client.drain_s=-5"], "client: drain_s=-5"),
         (["system.max_num_seqs=0"], "system.max_num_seqs=0 must be at least 1"),
         (["engine=none"], "system vllm finds no instance for model 'default'"),
+        (["+system=null"], "system=null uses no device: run it with engine=none"),
+        (["+system=null", "engine=torch", "model=tiny-llama", "hardware=local"], "uses no device"),
+        (["+system=null", "engine=vllm", "model=tiny-llama", "hardware=local"], "uses no device"),
+        (["engine=vllm"], "hardware=a100x1 is A100-SXM4-80GB, but engine=vllm runs on this"),
+        (["--bogus"], "unrecognized arguments: --bogus; --help lists what can be given"),
         (["figure=foo.bar"], "figure=foo.bar names no function"),
         (
             ["engine=torch", "hardware=a100x1"],
@@ -95,11 +100,12 @@ def test_a_system_that_needs_two_instances_says_so(tmp_path: Path) -> None:
 
 
 def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
-    sweep = ("-m", *SIM, "workload.scale.rate=0.5,1,2,4", f"hydra.sweep.dir={tmp_path}")
+    sweep = (*SIM, "-m", "workload.scale.rate=0.5,1,2,4", f"hydra.sweep.dir={tmp_path}")
     done = run_command(*sweep)
     assert done.returncode == 0, done.stderr
-    runs = sorted(tmp_path.glob("vllm-azure_code-sim-*"))
+    runs = sorted(tmp_path.iterdir())
     assert len(runs) == 4
+    assert all(run.name.startswith("vllm-azure_code-sim-") for run in runs)
     marks = [json.loads((run / "sweep.json").read_text()) for run in runs]
     assert len({mark["sweep_id"] for mark in marks}) == 1
     table = done.stdout[done.stdout.index("sweep of 4 runs") :]
@@ -117,6 +123,36 @@ def test_a_sweep_goes_on_after_a_bad_point_and_says_so_at_the_end(tmp_path: Path
     assert "system.max_num_seqs=0 must be at least 1" in done.stderr
     assert len(list(tmp_path.glob("vllm-*"))) == 2
     assert "sweep of 2 runs" in done.stdout
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_sweep_of_bad_points_alone_names_each_and_leaves_nothing(
+    tmp_path: Path, made: bool
+) -> None:
+    sweep_dir = tmp_path / "sweep"
+    if made:
+        sweep_dir.mkdir()
+    done = run_command("-m", *SIM, "system.max_num_seqs=0,-1", f"hydra.sweep.dir={sweep_dir}")
+    assert done.returncode == 2
+    assert [line.partition(": ")[0] for line in done.stderr.strip().splitlines()] == [
+        "error at system.max_num_seqs=0",
+        "error at system.max_num_seqs=-1",
+    ]
+    assert [path.name for path in tmp_path.rglob("*")] == ["sweep"] * made
+
+
+@pytest.mark.parametrize("late", ["system.max_num_seqs=0", "engine.num_kv_blocks=1"])
+def test_a_wrong_command_in_a_complete_runs_folder_leaves_that_run(
+    tmp_path: Path, late: str
+) -> None:
+    where = f"hydra.run.dir={tmp_path / 'run'}"
+    assert run_command(*SIM, where).returncode == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    done = run_command(*SIM, late, "again=true", where)
+    assert done.returncode == 2, done.stderr
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert run_command(*SIM, "again=true", where).returncode == 0
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(before)
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:

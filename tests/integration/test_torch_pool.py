@@ -41,14 +41,14 @@ SLOW_LINK = {"pool": {"link_bytes_per_s": 4e6, "stage_buffer_bytes": 1 << 16}}  
 @contextmanager
 def started(
     run_dir: Path, models: dict[str, ModelSpec], place: Any, requests: list[Request],
-    **changes: Any,
+    num_pooled: int = 2, **changes: Any,
 ) -> Iterator[tuple[Experiment, TorchEngine, Cluster]]:  # fmt: skip
-    """Two instances, or one per model, on which every model has its say."""
+    """`num_pooled` instances, or one per model, on which every model has its say."""
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
     del values["_target_"]
     values = OmegaConf.merge(values, {"num_threads": 1}, changes)
     engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))
-    num_devices = len(models) if place is dedicated else 2
+    num_devices = len(models) if place is dedicated else num_pooled
     hardware = replace(
         hardware_profile("local"), num_devices=num_devices, devices_per_node=num_devices
     )
@@ -289,7 +289,8 @@ def test_a_run_that_ends_during_a_restart_leaves_nothing(tmp_path: Path) -> None
 def test_a_slowed_link_is_in_the_devices_name_and_in_estimates(tmp_path: Path) -> None:
     with started(tmp_path, MODELS, pooled, [], **SLOW_LINK) as (_, engine, cluster):
         assert engine.resolved()["devices"] == ["cpu, links slowed to 0.004 GB/s"] * 2
-        assert cluster.profile.pcie_bytes_per_s == 4e6
+        profile = cluster.profile
+        assert profile.pcie_bytes_per_s == profile.pcie_peak_bytes_per_s == 4e6
 
 
 @pytest.mark.parametrize(

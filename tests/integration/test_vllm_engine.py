@@ -123,7 +123,7 @@ def test_every_request_gets_exactly_its_tokens(served: Served) -> None:
 def test_resolved_values_are_the_servers_own(served: Served) -> None:
     resolved = served.engine.resolved()
     assert resolved["num_instances"] == NUM_SERVERS
-    assert resolved["num_kv_blocks"] == {"default": NUM_BLOCKS}
+    assert resolved["num_kv_blocks"] == {TINY.name: NUM_BLOCKS}
     assert resolved["vllm_version"]
     assert resolved["devices"]
     for server in resolved["servers"].values():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from harness.cluster import ModelSpec
 from harness.hardware import Hardware
 from harness.sim.profile import HardwareProfile
 from systems.aegaeon.estimate import (
@@ -41,39 +41,33 @@ def test_estimates_between_profiled_cells_stay_near(h800: Hardware) -> None:
     estimator = Estimator(profile, {"m": spec}, pcie_efficiency=0.625)
     assert estimator.prefill_s("m", 700) == pytest.approx(profile.prefill_s(spec, 700), rel=0.2)
     for size in (1, 3, 24, 100, 500):
-        step_s = profile.decode_step_s(spec, min(size, 128), size * 400)
+        step_s = profile.decode_step_s(spec, size, size * 400)
         assert estimator.decode_s("m", size, size * 400) == pytest.approx(step_s, rel=0.2)
 
 
-def test_switching_is_weights_over_the_bandwidth_that_beta_leaves(h800: Hardware) -> None:
+def test_switching_is_weights_over_the_share_beta_of_the_nominal_bandwidth(h800: Hardware) -> None:
     spec = model_spec("llama2-13b")
-    estimator = Estimator(HardwareProfile(h800), {"m": spec}, pcie_efficiency=0.625)
-    assert estimator.switch_s("m") == pytest.approx(
-        spec.weight_bytes / (h800.pcie_bytes_per_s * 0.625)
-    )
+    for achieved in (5e10, 1e10):  # what a link achieves is not asked for: beta is what it loses
+        profile = HardwareProfile(replace(h800, pcie_bytes_per_s=achieved))
+        estimator = Estimator(profile, {"m": spec}, pcie_efficiency=0.625)
+        assert estimator.switch_s("m") == pytest.approx(spec.weight_bytes / (64e9 * 0.625))
 
 
-def test_one_pair_of_constants_for_all_batch_sizes_fails_on_the_authors_own_profiles(
+def test_decodes_that_the_authors_measured_need_the_term_for_the_batch_size(
     data_dir: Path,
 ) -> None:
-    """Why eq. 6 is fitted at each batch size and interpolated: their measured decode steps."""
+    """Eq. 6 as printed explains less than a third of them, with C6 times the batch size 0.9."""
     cells = pd.read_csv(data_dir / "profiles" / "engine_latency.csv")
     cells = cells[cells.clean & (cells.source == "profiles")]
     spec = model_spec("qwen2.5-7b")  # h and m are factors of the constants alone
     for _, grid in cells.groupby(["model", "device", "tp"]):
         grid = grid.groupby("batch").filter(lambda rows: len(rows) > 1)
-        assert decode_r_squared(grid, spec) < 0.5
-        parts = [part for _, part in grid.groupby("batch")]
-        fitted = np.concatenate([decode_fit(part, spec) for part in parts])
-        measured = np.concatenate([part.avg_decode_s.to_numpy() for part in parts])
-        assert r_squared(measured, fitted) > 0.9
+        sizes = zip(grid.batch.tolist(), grid.input_len.tolist(), strict=True)
+        terms = np.array([decode_terms(spec, size, size * length) for size, length in sizes])
+        times_s = grid.avg_decode_s.to_numpy()
+        assert explained(terms[:, :2], times_s) < 1 / 3
+        assert explained(terms, times_s) > 0.9
 
 
-def decode_fit(cells: pd.DataFrame, spec: ModelSpec) -> np.ndarray:
-    context = cells.input_len * cells.batch
-    terms = np.array([decode_terms(spec, tokens) for tokens in context])
-    return terms @ least_squares(terms, cells.avg_decode_s.to_numpy())
-
-
-def decode_r_squared(cells: pd.DataFrame, spec: ModelSpec) -> float:
-    return r_squared(cells.avg_decode_s.to_numpy(), decode_fit(cells, spec))
+def explained(terms: np.ndarray, times_s: np.ndarray) -> float:
+    return r_squared(times_s, terms @ least_squares(terms, times_s))

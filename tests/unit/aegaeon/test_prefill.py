@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.request import Request
+from harness.pool.instance import PooledInstance
+from harness.request import Batch, Request
 from systems.aegaeon.prefill import Group, JobQueue, joinable, least, pending_time_s
+from tests.unit.aegaeon.world import World, requests_of
 
 MAX_GPSIZE = 3
 SWITCH_S, PREFILL_S = {"a": 2.0, "b": 3.0, "c": 5.0}, 1.0
@@ -104,3 +107,24 @@ def test_pending_time_counts_a_switch_only_where_the_model_changes() -> None:
         queue[-1].add(Request(len(queue), 0.0, model, 10, 10))
     assert pending_time_s(queue, None, Estimates()) == 2 + 3 + 3 * PREFILL_S  # type: ignore[arg-type]
     assert pending_time_s(queue, "a", Estimates()) == 3 + 3 * PREFILL_S  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("variant", "expected"), [("paper", [1]), ("artifact", [])])
+def test_only_the_paper_counts_the_request_that_runs(
+    variant: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue as an arrival would find it while the only request is being prefilled."""
+    world = World(f"system.variant={variant}", num_instances=2)
+    seen: list[list[int]] = []
+    execute = PooledInstance.execute
+
+    async def look(self: PooledInstance, batch: Batch, **limits: Any) -> None:
+        prefiller = world.system._prefillers[0]
+        if batch.chunks:
+            seen.append([len(group.pending) for group in prefiller.queue])
+            assert [r.request_id for r in prefiller.held] == [0]
+        await execute(self, batch, **limits)
+
+    monkeypatch.setattr(PooledInstance, "execute", look)
+    world.serve(requests_of((0.0, "narrow-0", 50, 5)))
+    assert seen == [expected]

@@ -96,3 +96,16 @@ def test_each_stage_is_faster_than_the_one_before() -> None:
 def test_an_optimisation_without_what_it_needs_is_refused(overrides: list[str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         World(*[f"{OFF}.{one}" for one in overrides])
+
+
+def test_the_artifact_prefetches_once_when_a_model_has_come_and_the_paper_at_any_time() -> None:
+    """A request for a second model arrives while the prefill instance is busy with the first."""
+    wanted = [(0.0, "narrow-0", 300, 1)] * 6 + [(0.03, "wide-1", 300, 1)]
+    prefetched = {}
+    for once in ("false", "true"):
+        world = World(f"system.variants.paper.prefetch_once={once}", num_instances=2)
+        world.serve(requests_of(*wanted))
+        first = world.pool[0].name
+        steps = [e for e in world.recorder.events if e["instance"] == first]
+        prefetched[once] = [e["fields"]["model"] for e in steps if e["kind"] == "adopt"]
+    assert prefetched == {"false": ["wide-1"], "true": []}

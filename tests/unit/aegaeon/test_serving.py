@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.request import Request
+from systems.aegaeon.decode import Turn
 from tests.unit.aegaeon.world import World, requests_of
 
 MODELS = ["narrow-0", "wide-1", "deep-2", "narrow-3"]
@@ -89,6 +92,37 @@ def test_no_request_of_a_batch_starves_while_others_are_loaded_first() -> None:
     first_end_s = min(record.token_times_s()[-1] for record in deep)
     done = [sum(record.token_times_s() <= first_end_s) for record in deep]
     assert min(done) > 0.2 * max(done), done
+
+
+def test_a_turn_ends_after_its_quota_however_many_requests_join_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody's KV is nearly always on its way, so that the batch is hardly ever whole again."""
+    quota_s = 0.5
+    world = World(f"system.max_quota_s={quota_s}", num_models=3, num_instances=2,
+                  kv_slabs=4000, pcie_bytes_per_s=3e7)  # fmt: skip
+    begun_s: dict[Turn, float] = {}  # when the batch was there
+    ended_s: dict[Turn, float] = {}  # when its last decode began, at the latest
+    most: dict[Turn, int] = {}  # requests on their way while it decoded
+    starts = Turn.starts
+
+    def observed(turn: Turn, arrived: Sequence[Request]) -> bool:
+        now_s = world.system._loop.now
+        if started := starts(turn, arrived):
+            begun_s.setdefault(turn, now_s)
+            ended_s[turn] = now_s
+            coming = len(turn.batch.requests) - len(arrived)
+            most[turn] = max(most.get(turn, 0), coming)
+        return started
+
+    monkeypatch.setattr(Turn, "starts", observed)
+    joiners = [(0.003 * i, "narrow-0", 10, 100) for i in range(400)]
+    world.serve(requests_of((0.0, "wide-1", 20, 1000), *joiners))
+    lengths_s = {turn: ended_s[turn] - begun_s[turn] for turn in begun_s}
+    joined = [turn for turn in lengths_s if most[turn] > 20]  # a step of them takes < 50 ms
+    assert joined
+    assert all(lengths_s[turn] <= quota_s + 0.05 for turn in joined)
+    assert all(turn.left_s > -0.05 for turn in joined)
 
 
 def test_a_batch_alone_decodes_without_a_pause() -> None:

@@ -45,6 +45,7 @@ class World:
         num_instances: int = 3,
         per_node: int | None = None,
         kv_slabs: int = 400,
+        pcie_bytes_per_s: float | None = None,
         engine: str = "sim",
         run_dir: Path = Path(),
     ) -> None:
@@ -58,6 +59,12 @@ class World:
             memory_bytes=weights + kv_slabs * SLAB_BYTES,
             host_memory_bytes=2**36,
         )
+        if pcie_bytes_per_s is not None:
+            self.hardware = replace(
+                self.hardware,
+                pcie_bytes_per_s=pcie_bytes_per_s,
+                pcie_peak_bytes_per_s=pcie_bytes_per_s,
+            )
         self._node = system_node(overrides)
         config = settings(self._node, Aegaeon, "system")
         self.placements = Aegaeon.place(config, self.models, self.hardware, Demand({}))
@@ -89,19 +96,6 @@ class World:
                 await loop.sleep_until(until)
 
         self._run(requests, story)
-
-    def recover(self) -> list[Request]:
-        """Serves what the system finds in its store, and nothing else, to the end."""
-        found: list[Request] = []
-
-        async def story(loop: Loop) -> None:
-            found.extend(self.system.recover())
-            self.recorder.records |= Recorder(found).records
-            while self.recorder.num_done < len(found):
-                await loop.sleep(0.1)
-
-        self._run([], story)
-        return found
 
     def _run(
         self, requests: Sequence[Request], story: Callable[[Loop], Coroutine[Any, Any, None]]

@@ -73,6 +73,7 @@ def test_measure_profiles_the_engine_and_writes_a_hardware_profile(tmp_path: Pat
     assert main(["measure", *grid, "--out", str(out)]) == 0
     hardware = typed(OmegaConf.load(out), Hardware, "hardware")
     assert hardware.source == "measured"
+    assert hardware.pcie_peak_bytes_per_s == hardware.pcie_bytes_per_s  # nothing says more
     cost = CostModel(zoo.model("tiny-llama"), hardware)
     assert cost.source == "measured"
     assert 0 < cost.turnaround_s < 1

@@ -78,14 +78,14 @@ def in_flat_buffer(spec: ModelSpec) -> torch.Tensor:
 class Server:
     """A pool, block tables and a token book around a runner."""
 
-    def __init__(self, runner: Runner, pool: BlockPool, tables: Tables) -> None:
-        self.runner, self.pool, self.tables = runner, pool, tables
+    def __init__(self, runner: Runner, pool: BlockPool, tables: Tables, vocab_size: int) -> None:
+        self.runner, self.pool, self.tables, self.vocab_size = runner, pool, tables, vocab_size
         self.book = TokenBook(seed=0)
 
     def execute(self, batch: Batch, max_steps: int = 1) -> None:
         """What `TorchInstance.execute` does, in this process; the pool has been grown."""
         self.tables.reconcile(batch.requests)
-        work = unpack(*pack(*described(batch, self.tables, self.book, SPEC.vocab_size)))
+        work = unpack(*pack(*described(batch, self.tables, self.book, self.vocab_size)))
         sampled = [r for r, n in batch.chunks if r.computed_tokens + n == r.known_tokens]
         for tokens in self.runner.steps(*work, max_steps):
             for request, num_tokens in batch.chunks:
@@ -137,7 +137,8 @@ class Server:
 def paged(layers: LoadedLayers, spec: ModelSpec, num_blocks: int, block_tokens: int) -> Server:
     """As a worker with one model for good has it."""
     pool = BlockPool(num_blocks, block_tokens)
-    return Server(runner_of(layers, spec, num_blocks, block_tokens), pool, BlockTables(pool))
+    runner = runner_of(layers, spec, num_blocks, block_tokens)
+    return Server(runner, pool, BlockTables(pool), spec.vocab_size)
 
 
 def slabbed(buffer: torch.Tensor, spec: ModelSpec, num_blocks: int, block_tokens: int) -> Server:
@@ -162,4 +163,4 @@ def slabbed(buffer: torch.Tensor, spec: ModelSpec, num_blocks: int, block_tokens
     ends, layers = model_in(buffer, spec, 0)
     cache = memory.cache(spec, block_tokens)
     runner = Runner(spec, Decoder(spec, ends, CPU), layers, cache, CPU)
-    return Server(runner, pool, SlabTables(pool, slab_bytes))
+    return Server(runner, pool, SlabTables(pool, slab_bytes), spec.vocab_size)

@@ -58,9 +58,13 @@ class Service:
     def table(self) -> pa.Table:
         return requests_table(self.recorder)
 
-    def summary(self, ttft_s: float = 1.0, tbt_s: float = 0.1) -> dict[str, Any]:
+    def summary(
+        self, ttft_s: float = 1.0, tbt_s: float = 0.1, *, simulated: bool = False
+    ) -> dict[str, Any]:
         slo, events = absolute(ttft_s, tbt_s), self.recorder.events
-        return summarise(self.table(), slo, events=events, num_devices=2, wall_s=3.0)
+        return summarise(
+            self.table(), slo, events=events, num_devices=2, wall_s=3.0, simulated=simulated
+        )
 
 
 def absolute(ttft_s: float, tbt_s: float) -> Slo:

@@ -65,6 +65,18 @@ def test_compare_draws_runs_and_prints_their_ratios(
     assert "differ" not in text
 
 
+def test_compare_says_why_a_percentile_is_missing_as_the_run_does(tmp_path: Path) -> None:
+    few = Service((0.0, 1))  # one request of one token has no TPOT at all
+    few.send(0)
+    few.tokens(0, 1.0)
+    few.complete(0)
+    paths = [write_run(tmp_path / "a", steady(80)), write_run(tmp_path / "b", few)]
+    metric, *runs = (list(column.cells) for column in compare.table(paths).columns)
+    rows = dict(zip(metric, zip(*runs, strict=True), strict=True))
+    assert rows["TTFT P99"] == ("n too small", "n too small")
+    assert rows["TPOT P99"] == ("n too small", "none")
+
+
 def test_compare_draws_beside_the_first_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

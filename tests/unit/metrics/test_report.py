@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from harness.fidelity.published import published_error
 from harness.metrics import over_time
 from harness.progress import ProgressBar, counts
-from harness.report import end_table, seconds, sweep_table
+from harness.report import captions, end_table, seconds, sweep_table
 from harness.run_folder import FinishedRun
 from tests.unit.metrics.service import Service, steady, write_run
 
@@ -64,6 +65,22 @@ def test_sweep_table_has_a_row_for_each_run_within_a_terminal() -> None:
         "workload.rate=2",
         "workload.rate=4",
     ]
+
+
+def test_a_sweep_says_once_how_wrong_the_simulator_is_now(tmp_path: Path) -> None:
+    worlds = {"a": "sim", "b": "sim", "c": "torch"}
+    manifests = [
+        FinishedRun.load(write_run(tmp_path / name, steady(20), world=world)).manifest
+        for name, world in worlds.items()
+    ]
+    manifests[0]["engine"]["simulator_error"] = "simulator error: what was known when it ran"
+    said = captions(manifests)
+    assert [line.split(" · ")[0] for line in said] == [
+        "SIMULATED", "world torch", published_error(),
+    ]  # fmt: skip
+    assert captions(manifests[2:]) == said[1:2]
+    text = printed(sweep_table([("one", steady(20).summary())], "run", said), width=200)
+    assert "simulator error" in text
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,36 @@ def test_a_failed_write_keeps_the_file_that_was_there(tmp_path: Path) -> None:
 def test_a_new_run_in_an_old_folder_does_not_inherit_its_summary(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", steady(5))
     (path / "notes.txt").write_text("mine")
-    RunFolder(path).begin()
+    folder = RunFolder(path)
+    folder.begin()
+    assert not (path / "summary.json").exists()
+    folder.forget_earlier()
     assert [file.name for file in path.iterdir()] == ["notes.txt"]
+
+
+def test_a_command_that_turns_out_wrong_gives_the_earlier_run_back(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", steady(5))
+    (path / "notes.txt").write_text("mine")
+    (path / "logs").mkdir()
+    (path / "logs" / "worker-0.log").write_text("earlier")
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    folder = RunFolder(path)
+    folder.begin()
+    folder.write_manifest({"status": "running"})
+    (path / "logs").mkdir()
+    (path / "logs" / "worker-0.log").write_text("later")
+    folder.restore()
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    assert not list(path.glob(".*"))
+
+
+def test_what_a_killed_run_had_set_aside_does_not_outlive_the_next(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", steady(5))
+    RunFolder(path).begin()
+    folder = RunFolder(path)
+    folder.begin()
+    folder.restore()
+    assert not path.exists()
 
 
 def test_an_aborted_run_is_not_a_finished_one(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import pytest
 
 from harness.errors import UsageError
 from harness.location import Location, dram, hbm, ssd
-from harness.sim.topology import Topology
+from harness.sim.topology import Topology, cluster_topology
+from tests.running import hardware_profile
 from tests.unit.sim_network.world import PAIRS, cluster
 
 # Two nodes of four GPUs; NVLink joins pairs, PCIe switches too; a leaf switch per node.
@@ -90,16 +91,27 @@ def test_ssd_adds_its_latency_to_that_of_the_way_on() -> None:
     assert topology.path(dram(0), dram(1)).time_s(100) == 4.0 + 100 / 50
 
 
-def test_a100_nvlink_figures_of_aqua_follow_from_one_latency_and_one_bandwidth() -> None:
+def test_a100_nvlink_copies_take_what_aqua_measured() -> None:
     """AQUA §7: a 4 MB buffer is copied at 50 GB/s, a 64 MB buffer at 200 GB/s.
 
     s / (α + s/β) = r  means  α + s/β = s/r: 80 µs for 4 MB, 320 µs for 64 MB. Subtracting,
     60 MB/β = 240 µs, so β = 250 GB/s; then α = 80 µs - 16 µs = 64 µs.
     """
-    topology = cluster(nvlink_latency_s=64e-6, nvlink_bytes_per_s=250e9)
-    path = topology.path(hbm(0, 0), hbm(0, 1))
+    path = cluster_topology(hardware_profile("a100x2")).path(hbm(0, 0), hbm(0, 1))
     assert 4e6 / path.time_s(4e6) == pytest.approx(50e9, rel=1e-12)
     assert 64e6 / path.time_s(64e6) == pytest.approx(200e9, rel=1e-12)
+
+
+def test_h100_nvlink_copies_take_what_nccl_measured() -> None:
+    """Vidur's profiles of send/recv: 237 GB/s for 5 MB, 346 GB/s for 64 MB."""
+    path = cluster_topology(hardware_profile("h100x8")).path(hbm(0, 0), hbm(0, 1))
+    assert 5e6 / path.time_s(5e6) == pytest.approx(237e9, rel=0.05)
+    assert 64e6 / path.time_s(64e6) == pytest.approx(346e9, rel=0.05)
+
+
+def test_a_profile_without_nvlink_copies_between_devices_over_pcie() -> None:
+    path = cluster_topology(hardware_profile("a10x4")).path(hbm(0, 0), hbm(0, 1))
+    assert all(link.name.startswith("pcie") for link in path.links)
 
 
 @pytest.mark.parametrize("place", [hbm(0, 4), hbm(2, 0), hbm(0, -1), dram(2), ssd(-1)], ids=str)

@@ -59,6 +59,16 @@ def test_a_window_of_seconds_is_half_open_and_keeps_its_offset(make: Make, tmp_p
         make("trace", f"workload.path={path}", "workload.window.seconds=[1,9]")
 
 
+@pytest.mark.parametrize("window", ["rows=[0,2]", "seconds=[0,2]"])
+def test_a_window_of_failed_rows_alone_says_why_it_is_empty(
+    make: Make, tmp_path: Path, window: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,model,prompt_tokens,output_tokens\n0,a,1,0\n1,a,2,0\n5,a,3,1\n")
+    with pytest.raises(UsageError, match="2 rows with 0 prompt or output tokens are left out"):
+        make("trace", f"workload.path={path}", f"workload.window.{window}")
+
+
 def test_failed_rows_are_dropped_counted_and_kept_in_the_row_numbers(make: Make) -> None:
     schedule = make("burstgpt", "workload.dataset.file=first400", *AS_IT_IS)
     assert len(schedule) == 383

@@ -1,0 +1,52 @@
+"""How fast the simulator is: requests simulated per second, by how many there are, from
+bench_sim.json: a line per number of instances, and the per-token reference beside it.
+
+python -m plots bench_sim
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from plots.style import PALETTE, figure, log_scale, save
+
+MARKS = {"macro": "o-", "per token": "s"}  # line and mark of each way of stepping
+
+
+def draw(bench: Path, out: Path) -> Path:
+    found = json.loads(bench.read_text())
+    made, (speed, memory) = figure(1, 2, width=9, height=3.6)
+    speed.set(title="Speed", xlabel="requests", ylabel="requests/s of one process")
+    memory.set(title="Memory", xlabel="requests", ylabel="peak memory (GiB)")
+    instances = sorted({row["instances"] for row in found["rows"]})
+    for colour, count in zip(PALETTE, instances, strict=False):
+        for stepping, style in MARKS.items():
+            rows = [
+                row for row in found["rows"]
+                if (row["instances"], row["stepping"]) == (count, stepping)
+            ]  # fmt: skip
+            if rows:
+                label = f"{count} instance{'s' * (count > 1)}, {stepping}"
+                _line(speed, rows, "requests_per_s", style, color=colour, label=label)
+                _line(memory, rows, "peak_memory_gib", style, color=colour)
+    for panel in (speed, memory):
+        log_scale(panel, "x")
+        panel.set_ylim(bottom=0)
+    made.legend(ncols=3, loc="outside upper center", fontsize=7)
+    git, machine = found["git"], found["machine"]
+    made.supxlabel(
+        f"{machine['cpu']}, {machine['num_cores']} cores, one process · git {git['revision'][:10]}"
+        + (" with changes" if git["dirty"] else ""),
+        fontsize=7,
+        color="0.35",
+    )
+    return save(made, out)
+
+
+def _line(axes: Axes, rows: list[dict[str, Any]], value: str, style: str, **looks: Any) -> None:
+    rows = sorted(rows, key=lambda row: row["requests"])
+    axes.plot([row["requests"] for row in rows], [row[value] for row in rows], style, ms=4, **looks)
