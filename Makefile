@@ -65,6 +65,7 @@ bench: setup
 
 bench-sim: setup
 	$(PY) -m tests.benchmarks.bench_sim --json results/published/bench_sim.json
+	$(PY) -m plots bench_sim
 
 fidelity: setup
 	$(PY) -m harness.fidelity
