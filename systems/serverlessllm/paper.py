@@ -153,6 +153,8 @@ class PaperScheduler:
 
     def _scale(self) -> float:
         """Starts what can start now; returns when to look again if nothing changes before."""
+        if all(server.busy for server in self._servers):
+            return inf
         again_s = inf
         waiting = [model for model, queue in self._queued.items() if queue]
         for model in sorted(waiting, key=lambda name: self._urgency(self._queued[name][0])):
@@ -172,11 +174,12 @@ class PaperScheduler:
         next_s = self._started_s[model] + self._config.interval_s
         if len(own) >= wanted or next_s > now_s:
             return next_s if len(own) < wanted else inf
-        slots = [self._slot(server, model) for server in self._servers]
+        idle = [server for server in self._servers if not server.busy]  # the others: nobody knows
+        slots = [self._slot(server, model) for server in idle]
         chosen = cheapest(slots, now_s)
         if chosen is None or slots[chosen].free_s > now_s:
             return inf if chosen is None else slots[chosen].free_s
-        self._servers[chosen].start(model)
+        idle[chosen].start(model)
         self._started_s[model] = now_s
         return now_s + self._config.interval_s
 
