@@ -25,9 +25,8 @@ from harness.figures import Point
 from harness.report import simulator_error
 from plots.style import FOOTER_CHARACTERS, PALETTE, save
 
-SYSTEMS: dict[
-    str, tuple[str, Any, str, Any]
-] = {  # (label, colour, marker, line); _artifact: as Aegaeon's authors simulated it
+# (label, colour, marker, line). _artifact: as Aegaeon's authors simulated it.
+SYSTEMS: dict[str, tuple[str, Any, str, Any]] = {
     "aegaeon": ("Aegaeon", PALETTE[0], "o", "-"),
     "serverlessllm": ("ServerlessLLM", PALETTE[1], "s", "-"),
     "serverlessllm_plus": ("ServerlessLLM+", PALETTE[2], "^", "-"),
