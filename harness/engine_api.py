@@ -68,6 +68,7 @@ class Engine(Protocol):
 
     world: str  # sim, torch, vllm, openai or none
     has_devices: bool  # False: it serves only a system that asks for no instance
+    devices_known: bool  # False: they are a remote endpoint's, not the hardware profile's
 
     def make_loop(self) -> Loop: ...
 

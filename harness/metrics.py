@@ -30,16 +30,16 @@ def summarise(
     slo: Slo,
     *,
     events: Iterable[Event],
-    num_devices: float,
+    num_devices: float | None,
     wall_s: float,
     simulated: bool,
 ) -> dict[str, Any]:
     """The content of summary.json for a table of at least one request.
 
     events: rows of Recorder.events, of which `switches` and `busy_share` are made, if there are.
-    num_devices: devices that the system held, on average over the run; gpu_seconds is that
-    times duration_s. wall_s: how long the run took on a wall clock. simulated: in virtual time,
-    where the verdict holds a run to Little's law.
+    num_devices: devices that the system held, on average over the run; gpu_seconds is that times
+    duration_s, None where it is None: unknown. wall_s: how long the run took on a wall clock.
+    simulated: in virtual time, where the verdict holds a run to Little's law.
 
     duration_s runs from the first scheduled arrival to the last token of any request, the drain
     included; every rate but the two below is over it, so goodput never exceeds throughput.
@@ -86,7 +86,7 @@ def summarise(
         "goodput_per_s": _per_s(good.sum(), duration_s),
         "models": _by_model(table, log, slo),
         **summarise_events(events, duration_s),
-        "gpu_seconds": num_devices * duration_s,
+        "gpu_seconds": None if num_devices is None else num_devices * duration_s,
         "wall_s": wall_s,
         "errors": dict(Counter(filter(None, errors)).most_common(MAX_ERRORS)),
         "littles_law": law,

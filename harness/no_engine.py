@@ -15,6 +15,7 @@ from harness.engine_api import Experiment
 class NoEngine:
     world = "none"
     has_devices = False
+    devices_known = True
 
     @dataclass(kw_only=True, slots=True)
     class Config:

@@ -61,7 +61,7 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
             requests_table(recorder),
             parts.slo,
             events=recorder.events,
-            num_devices=parts.hardware.num_devices,
+            num_devices=parts.hardware.num_devices if parts.engine.devices_known else None,
             wall_s=time.monotonic() - started_s,
             simulated=parts.engine.world == "sim",
         )

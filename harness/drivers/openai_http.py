@@ -27,6 +27,7 @@ REACH_TIMEOUT_S = 10.0
 class OpenAiEngine:
     world = "openai"
     has_devices = True
+    devices_known = False
 
     @dataclass(kw_only=True, slots=True)
     class Config:

@@ -46,6 +46,7 @@ ASK_TIMEOUT_S = 120.0  # of one question outside the run; a first answer may com
 class VllmEngine:
     world = "vllm"
     has_devices = True
+    devices_known = True
 
     @dataclass(kw_only=True, slots=True)
     class Config:

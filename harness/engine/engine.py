@@ -37,6 +37,7 @@ AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads", 
 class TorchEngine:
     world = "torch"
     has_devices = True
+    devices_known = True
 
     @dataclass(kw_only=True, slots=True)
     class Config:

@@ -30,6 +30,7 @@ from harness.sim.topology import cluster_topology
 class SimEngine:
     world = "sim"
     has_devices = True
+    devices_known = True
 
     @dataclass(kw_only=True, slots=True)
     class Config:

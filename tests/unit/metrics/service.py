@@ -59,11 +59,21 @@ class Service:
         return requests_table(self.recorder)
 
     def summary(
-        self, ttft_s: float = 1.0, tbt_s: float = 0.1, *, simulated: bool = False
+        self,
+        ttft_s: float = 1.0,
+        tbt_s: float = 0.1,
+        *,
+        simulated: bool = False,
+        num_devices: int | None = 2,
     ) -> dict[str, Any]:
         slo, events = absolute(ttft_s, tbt_s), self.recorder.events
         return summarise(
-            self.table(), slo, events=events, num_devices=2, wall_s=3.0, simulated=simulated
+            self.table(),
+            slo,
+            events=events,
+            num_devices=num_devices,
+            wall_s=3.0,
+            simulated=simulated,
         )
 
 

@@ -33,6 +33,7 @@ def test_latencies_of_one_request_are_those_of_its_token_times() -> None:
     assert summary["request_throughput_per_s"] == pytest.approx(1 / 1.1)
     assert summary["output_throughput_tokens_per_s"] == pytest.approx(4 / 1.1)
     assert summary["gpu_seconds"] == pytest.approx(2.2)
+    assert service.summary(num_devices=None)["gpu_seconds"] is None, "an endpoint's are unknown"
 
 
 def test_tokens_of_a_chunk_share_their_time() -> None:
