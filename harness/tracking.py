@@ -96,6 +96,8 @@ class WandbTracker:
     def _init(self, config: Mapping[str, Any], name: str) -> None:
         import wandb  # 0.3 s that tracking=none need not pay
 
+        # It would advertise Weave on the terminal wherever a library of OpenAI's is imported.
+        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
         mode = wandb_mode(self._config.mode)
         self._run = wandb.init(
             project=self._config.project,

@@ -57,7 +57,7 @@ def test_a_pool_has_the_memory_that_is_planned_and_its_node_as_host() -> None:
         assert facts["weights_bytes"] + facts["kv_bytes"] == int(0.9 * H800.memory_bytes)
         assert facts["weights_bytes"] >= 2 * LLAMA_13B.weight_bytes
         assert facts["prefetching"]
-        assert all(name in cluster.pool[0].host.models for name in models)
+        assert all(spec in cluster.pool[0].host.models for spec in models.values())
 
 
 def test_a_small_device_has_no_room_to_prefetch() -> None:
@@ -78,7 +78,7 @@ def test_the_caches_of_a_node_fit_into_its_memory() -> None:
 
 
 def test_a_model_that_the_cache_has_no_room_for_comes_from_ssd() -> None:
-    models = {"a": LLAMA_13B, "b": LLAMA_13B}
+    models = {"a": LLAMA_13B, "b": replace(LLAMA_13B, seed=1)}
     ends = []
     with started(
         pooled(models, H800), models, model_cache_bytes=LLAMA_13B.weight_bytes
@@ -94,6 +94,14 @@ def test_a_model_that_the_cache_has_no_room_for_comes_from_ssd() -> None:
     cached = LLAMA_13B.weight_bytes / H800.pcie_bytes_per_s
     fetched = LLAMA_13B.weight_bytes / (8 * H800.ssd_bytes_per_s)
     assert ends == pytest.approx([cached, fetched, cached, fetched], rel=1e-2)
+
+
+def test_names_of_one_checkpoint_share_its_place_in_the_cache() -> None:
+    models = {name: replace(LLAMA_13B) for name in ("a", "b")}  # equal, and not the same
+    with started(
+        pooled(models, H800), models, model_cache_bytes=LLAMA_13B.weight_bytes
+    ) as (cluster, _, _):  # fmt: skip
+        assert all(spec in cluster.pool[0].host.models for spec in models.values())
 
 
 def test_shares_of_a_device_slow_an_instance_down_and_shrink_its_kv() -> None:
