@@ -7,12 +7,12 @@
 # make figures-PAPER every figure of a paper, then its claims, e.g. make figures-aegaeon
 # make fidelity   profile this machine, then the simulator's error against the real engine on it
 #
-# CUDA machines get requirements/cuda.txt, others requirements/cpu.txt. Where pip does not find
-# torch's CPU build by itself, point TORCH_INDEX at PyTorch's wheel index for CPU builds:
-#   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# CUDA machines get requirements/cuda.txt, others requirements/cpu.txt. Where pip's own index has
+# torch for CUDA alone, its CPU build comes from TORCH_INDEX, by default PyTorch's wheel index:
+#   make test TORCH_INDEX=https://...
 
 PYTHON ?= python3
-TORCH_INDEX ?=
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 KIND ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -31,7 +31,11 @@ $(STAMP): $(LIST)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, found " + sys.version.split()[0])'
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "installing $(LIST) into $(VENV) (a minute or two)"
-	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r $(LIST)
+	$(PIP) -r $(LIST)
+ifeq ($(KIND),cpu)
+	@$(PY) -c 'import sys, torch; sys.exit(torch.version.cuda is not None)' 2>/dev/null || \
+	  $(PIP) --force-reinstall --index-url $(TORCH_INDEX) $(shell grep '^torch==' $(LIST))
+endif
 	@touch $@
 
 demo: setup
