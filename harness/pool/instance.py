@@ -11,7 +11,7 @@ the rules of §5.3. The same bookkeeping in every world, over a `Device` that mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import inf
 
 from harness.clock import Event, Loop
@@ -224,11 +224,6 @@ class PooledInstance:
                 allocated_bytes=host.slabs.allocated_bytes(shape),
                 fragmentation=host.slabs.fragmentation(shape),
             )  # fmt: skip
-
-    def fragmentation(self) -> dict[KvShape | None, float]:
-        """Of this node's host cache, by shape and (None) overall (§7.3)."""
-        shapes: Sequence[KvShape | None] = [None, *self.host.slabs.shapes()]
-        return {shape: self.host.slabs.fragmentation(shape) for shape in shapes}
 
     def _log_swap(
         self, kind: str, request: Request, since: tuple[float, float], num_bytes: int
