@@ -65,7 +65,7 @@ tests: setup
 	$(PY) -m pytest
 
 bench: setup
-	$(PY) -m tests.benchmarks.bench_engine
+	$(PY) -m tests.benchmarks.bench_engine --json results/published/bench_engine.json
 
 bench-sim: setup
 	$(PY) -m tests.benchmarks.bench_sim --json results/published/bench_sim.json
