@@ -22,13 +22,15 @@ from harness.engine.weights import torch_dtype
 
 @dataclass(slots=True)
 class Step:
-    """One iteration: chunk tokens first, then one token per decode; all at fixed positions."""
+    """One iteration: chunk tokens first, then one token per decode; all at fixed positions.
+    Rows of padding, which nobody reads, may stand behind them."""
 
-    positions: torch.Tensor  # [tokens]
+    positions: torch.Tensor  # [tokens + num_padding_rows]
     rows: torch.Tensor  # where the cache keeps them, from KvCache.rows
     chunks: Sequence[ChunkAttention]
     decode: DecodeAttention | None
     num_chunk_tokens: int
+    num_padding_rows: int
 
 
 class Decoder:
@@ -68,10 +70,13 @@ class Decoder:
         qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
         rotated = rotate(qkv[:, : heads + kv_heads], *rotary)
         q, k, v = rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :]
-        cache.write(layer, step.rows, k, v)
+        end = len(qkv) - step.num_padding_rows
+        cache.write(layer, step.rows, k[:end], v[:end])
         parts = [chunk.run(cache, layer, q, k, v) for chunk in step.chunks]
         if step.decode is not None:
-            parts.append(step.decode.run(layer, q[step.num_chunk_tokens :]))
+            parts.append(step.decode.run(layer, q[step.num_chunk_tokens : end]))
+        if step.num_padding_rows:
+            parts.append(q[end:])
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
         return out.reshape(len(qkv), heads * spec.head_dim)
 

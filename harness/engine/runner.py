@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from harness.cluster import ModelSpec
 from harness.engine.attention import ChunkAttention, DecodeAttention
@@ -38,17 +39,18 @@ class Runner:
             ids = np.array(
                 [i for chunk in chunks for i in chunk.ids] + [d.token_id for d in decodes], np.int64
             )
-            tokens = torch.from_numpy(ids).to(self.device)
             step, sampled = self.build(chunks, decodes)
+            tokens = torch.from_numpy(ids).to(self.device)
             for index in range(max_steps):
                 if index:
                     self._advance(step)
-                hidden = self.forward(self.embed(tokens), step, 0, self._spec.num_layers)
+                hidden = self.forward(self.embed(tokens, step), step, 0, self._spec.num_layers)
                 tokens = self.pick(hidden if sampled is None else hidden[sampled])
                 yield tokens.tolist()
 
-    def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        return self._decoder.embed(ids)
+    def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
+        """`ids`: of the step's tokens. Gives their rows and those of padding."""
+        return self._decoder.embed(pad(ids, (0, step.num_padding_rows)))
 
     def forward(self, hidden: torch.Tensor, step: Step, lo: int, hi: int) -> torch.Tensor:
         """Layers [lo, hi) of one iteration; KeyError where one of them is not loaded."""
@@ -85,9 +87,11 @@ class Runner:
             rows.append(decode.begin_step())
             positions.append(torch.from_numpy(at_numpy).to(self.device))
             sampled += range(start, start + len(decodes))
-        step = Step(torch.cat(positions), torch.cat(rows), attentions, decode, start)
+        step = Step(torch.cat(positions), torch.cat(rows), attentions, decode, start, 0)
         if not chunks:
             return step, None
+        step.num_padding_rows = padding_rows(len(step.positions))
+        step.positions = pad(step.positions, (0, step.num_padding_rows))
         return step, torch.tensor(sampled, dtype=torch.int64, device=self.device)
 
     def _advance(self, step: Step) -> None:
@@ -103,3 +107,13 @@ class Runner:
             start, num_tokens, chunk.context,
             torch.tensor(blocks, dtype=torch.int64, device=self.device),
         )  # fmt: skip
+
+
+def padding_rows(num_rows: int) -> int:
+    """Rows to add so that few numbers of rows occur: 16 to an octave, so 6 % more at most.
+
+    oneDNN generates code for every number of rows that it meets: 1.5 to 2.5 ms for a model of four
+    layers and one core here, against 10 ms for an iteration of 200 tokens.
+    """
+    granule = max(1, (1 << num_rows.bit_length() - 1) // 16)
+    return -num_rows % granule

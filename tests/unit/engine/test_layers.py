@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harness.engine.hf_config import check_config
+from harness.engine.runner import padding_rows
 from harness.engine.weights import HostWeights, save_checkpoint
 from harness.engine.work import ChunkWork, DecodeWork
 from harness.errors import UsageError
@@ -21,10 +22,26 @@ def test_layer_ranges_in_turn_equal_the_whole(split: int) -> None:
     runner = runner_of(loaded(SPEC), SPEC)
     with torch.inference_mode():
         step, _ = runner.build(CHUNKS, [])
-        hidden = runner.embed(torch.tensor(PROMPT + PROMPT[:9]))
+        hidden = runner.embed(torch.tensor(PROMPT + PROMPT[:9]), step)
         whole = runner.forward(hidden, step, 0, SPEC.num_layers)
         first = runner.forward(hidden, step, 0, split)
         assert torch.equal(runner.forward(first, step, split, SPEC.num_layers), whole)
+
+
+@pytest.mark.parametrize("num_rows", [1, 16, 17, 31, 33, 100, 255, 257, 2047, 2048, 5000])
+def test_padding_is_small_and_leaves_few_numbers_of_rows(num_rows: int) -> None:
+    assert 0 <= padding_rows(num_rows) <= num_rows / 16
+    assert len({n + padding_rows(n) for n in range(1, num_rows + 1)}) <= 16 * num_rows.bit_length()
+
+
+def test_padding_changes_no_token() -> None:
+    """39 rows are padded; the same chunks one by one are not."""
+    runner = runner_of(loaded(SPEC), SPEC)
+    step, _ = runner.build(CHUNKS, [])
+    assert step.num_padding_rows > 0
+    (together,) = runner.steps([CHUNKS[0], replace(CHUNKS[1], samples=True)], [], 1)
+    apart = [next(runner.steps([replace(chunk, samples=True)], [], 1)) for chunk in CHUNKS]
+    assert [together] == [[token for tokens in apart for token in tokens]]
 
 
 def test_a_dropped_layer_cannot_run_and_a_loaded_one_runs_as_before() -> None:
