@@ -30,6 +30,7 @@ def test_help_lists_every_group_and_its_options() -> None:
             assert path.stem in line
 
 
+@pytest.mark.usefixtures("data_dir")  # else a warning that a twin stands in comes first
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -125,6 +126,7 @@ def test_a_sweep_goes_on_after_a_bad_point_and_says_so_at_the_end(tmp_path: Path
     assert "sweep of 2 runs" in done.stdout
 
 
+@pytest.mark.usefixtures("data_dir")
 @pytest.mark.parametrize("made", [True, False])
 def test_a_sweep_of_bad_points_alone_names_each_and_leaves_nothing(
     tmp_path: Path, made: bool

@@ -70,7 +70,7 @@ def assert_aborted(run_dir: Path, reason: str) -> None:
     assert not (run_dir / "summary.json").exists()
     table = pq.read_table(run_dir / "requests.parquet")
     assert len(table) > 0
-    assert {"sent", "completed"} & set(table["status"].to_pylist())
+    assert {"sent", "completed", "failed"} & set(table["status"].to_pylist())
     assert not list(run_dir.rglob("*.partial*"))
 
 
