@@ -4,6 +4,8 @@ how much the simulator was off, by load.
 engine=torch is profiled first (`harness.calibrate measure`, which writes conf/hardware/local.yaml):
 the simulator is judged by what it knows of this machine today. Loads are shares of the knee, the
 rate at which the engine completes requests that all arrive at once; it is measured before them.
+All of it is done in several passes, since a machine's speed drifts: errors are medians over them,
+and how far the real runs of a point are apart stands beside.
 Writes parity.json and parity.md; plots/fidelity.py draws them.
 """
 
@@ -20,8 +22,8 @@ from rich.console import Console
 
 from harness.calibrate.__main__ import main as calibrate
 from harness.errors import RunError
-from harness.fidelity.parity import TARGET_LOAD, compare, headline, verdicts
-from harness.fidelity.points import HELD_OUT, Point, capacity_per_s, pair, serve
+from harness.fidelity.parity import compare, headline, over_passes, verdicts
+from harness.fidelity.points import HELD_OUT, Point, capacity_per_s, pair
 from harness.fidelity.report import markdown
 from harness.files import write_text
 from harness.manifest import git_revision, machine
@@ -35,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--workloads", nargs="+", choices=tuple(HELD_OUT), default=list(HELD_OUT))
     made.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
     made.add_argument("--num-requests", type=int, default=700, help="per point; P99 needs 662")
+    made.add_argument("--passes", type=int, default=3)
     made.add_argument(
         "--calibrate",
         action=argparse.BooleanOptionalAction,
@@ -57,24 +60,26 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Every point's rows, each with its workload and load, and what the runs ran on."""
     rows: list[dict[str, Any]] = []
     knees: dict[str, float] = {}
-    repeat: list[dict[str, Any]] = []
     invalid: list[str] = []
-    for workload in arguments.workloads:
-        engine, keep = arguments.engine, arguments.keep
-        folder = arguments.runs / engine / workload
-        knees[workload] = capacity_per_s(workload, folder / "knee", engine, 200, keep)
-        for load in arguments.loads:
-            point = Point(workload, load * knees[workload], arguments.num_requests)
-            real, simulated = pair(point, folder / f"load-{load:g}", engine, keep)
-            name = f"{workload} at {load:g} of {knees[workload]:.1f} requests/s"
-            invalid += [f"{name}: {why}" for why in real.summary["verdict"]["reasons"]]
-            about = {"workload": workload, "load": load}
-            rows += [about | row for row in compare(real.summary, simulated.summary)]
-            if load == TARGET_LOAD:  # the real engine against itself: no simulator can do better
-                again = serve(point, folder / f"load-{load:g}" / "again", engine, keep)
-                repeat += [about | row for row in compare(real.summary, again.summary)]
-            console.print(f"{name}: {real.summary['verdict']['status']}")
-    targets = verdicts(rows, repeat)
+    engine, keep = arguments.engine, arguments.keep
+    for number in range(1, arguments.passes + 1):
+        if calibrates(arguments) and calibrate(["measure"]):
+            raise RunError("calibration failed")
+        for workload in arguments.workloads:
+            folder = arguments.runs / engine / workload
+            if workload not in knees:
+                knees[workload] = capacity_per_s(workload, folder / "knee", engine, 200, keep)
+            for load in arguments.loads:
+                point = Point(workload, load * knees[workload], arguments.num_requests)
+                run_dir = folder / f"load-{load:g}" / f"pass-{number}"
+                real, simulated = pair(point, run_dir, engine, keep)
+                name = f"{workload} at {load:g} of {knees[workload]:.1f} requests/s, pass {number}"
+                invalid += [f"{name}: {why}" for why in real.summary["verdict"]["reasons"]]
+                about = {"workload": workload, "load": load}
+                rows += [about | row for row in compare(real.summary, simulated.summary)]
+                console.print(f"{name}: {real.summary['verdict']['status']}")
+    merged = over_passes(rows)
+    targets = verdicts(merged)
     hardware = real.manifest["hardware"]
     return {
         "engine": arguments.engine,
@@ -85,20 +90,23 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "date_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "knees_per_s": knees,
         "num_requests": arguments.num_requests,
+        "num_passes": arguments.passes,
         "real_runs_kept": arguments.keep,
         "invalid": invalid,
         "targets": targets,
         "headline": headline(
             targets, arguments.engine, f"{hardware['device']} ({hardware['name']})"
         ),
-        "rows": rows,
+        "rows": merged,
+        "passes": rows,
     }
 
 
 def main() -> int:
     arguments, console = parser().parse_args(), Console()
-    if calibrates(arguments) and (failed := calibrate(["measure"])):
-        return failed
+    if arguments.passes < 1:
+        print(f"error: --passes {arguments.passes} must be at least 1", file=sys.stderr)
+        return 2
     try:
         found = measure(arguments, console)
     except RunError as error:

@@ -7,6 +7,7 @@ rates, and differences in share for SLO attainment; None where either side has t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from statistics import median
 from typing import Any
 
@@ -37,6 +38,30 @@ def compare(real: Mapping[str, Any], simulated: Mapping[str, Any]) -> list[Row]:
     return [*rows, _row("slo_attainment", "token", *token, token[1] - token[0])]
 
 
+def over_passes(rows: Sequence[Row]) -> list[Row]:
+    """One row per point, quantity and statistic from those of several passes: medians, with
+    `spread`, by how much the highest real value exceeds the lowest (percent of the median; of
+    attainment the difference; None of fewer than two). No simulator can be nearer than that."""
+    out = []
+    for about, group in groupby(sorted(rows, key=_identity), key=_identity):
+        workload, load, quantity, statistic = about
+        passes = [row for row in group if row["error"] is not None]
+        real, simulated, error = (
+            median(row[name] for row in passes) if passes else None
+            for name in ("real", "simulated", "error")
+        )
+        spread = None
+        if len(passes) > 1:
+            values = [row["real"] for row in passes]
+            spread = max(values) - min(values)
+            if quantity != "slo_attainment":
+                spread *= 100 / median(values)
+        merged = _row(quantity, statistic, real, simulated, error)
+        out.append({"workload": workload, "load": load, **merged, "spread": spread})
+    order = {key: number for number, key in enumerate(dict.fromkeys(map(_identity, rows)))}
+    return sorted(out, key=lambda row: order[_identity(row)])
+
+
 def worst(rows: Iterable[Row], quantity: str, statistic: str) -> float | None:
     """The error of largest size among `rows`; None where none could be computed."""
     errors = [
@@ -47,21 +72,16 @@ def worst(rows: Iterable[Row], quantity: str, statistic: str) -> float | None:
     return max(errors, key=abs) if errors else None
 
 
-def verdicts(rows: Sequence[Row], repeat: Sequence[Row] = ()) -> list[Row]:
-    """Each target with the worst and the median error found for it up to TARGET_LOAD.
-
-    `repeat`: rows of a second real run against the first, at TARGET_LOAD.
-    """
+def verdicts(rows: Sequence[Row]) -> list[Row]:
+    """Each target with the worst and the median error found for it up to TARGET_LOAD, and the
+    largest spread of the real runs there. `rows`: from `over_passes`."""
     low = [row for row in rows if row["load"] <= TARGET_LOAD]
     out = []
     for quantity, statistic, limit in TARGETS:
         found = worst(low, quantity, statistic)
-        sizes = [
-            abs(row["error"])
-            for row in low
-            if (row["quantity"], row["statistic"]) == (quantity, statistic)
-            and row["error"] is not None
-        ]
+        of_target = [r for r in low if (r["quantity"], r["statistic"]) == (quantity, statistic)]
+        sizes = [abs(row["error"]) for row in of_target if row["error"] is not None]
+        spreads = [row["spread"] for row in of_target if row["spread"] is not None]
         out.append(
             {
                 "quantity": quantity,
@@ -69,7 +89,7 @@ def verdicts(rows: Sequence[Row], repeat: Sequence[Row] = ()) -> list[Row]:
                 "limit": limit,
                 "worst": found,
                 "median": median(sizes) if sizes else None,
-                "repeat": worst(repeat, quantity, statistic),
+                "spread": max(spreads, default=None),
                 "met": found is not None and abs(found) <= limit,
             }
         )
@@ -88,6 +108,10 @@ def headline(targets: Sequence[Row], real: str, hardware: str) -> str:
         f"simulator error against engine={real} on {hardware} up to {TARGET_LOAD} of the knee, "
         f"median (worst): {', '.join(parts)}"
     )
+
+
+def _identity(row: Row) -> tuple[str, float, str, str]:
+    return row["workload"], row["load"], row["quantity"], row["statistic"]
 
 
 def _row(quantity: str, statistic: str, real: Any, simulated: Any, error: float | None) -> Row:

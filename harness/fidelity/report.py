@@ -17,14 +17,15 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"engine=sim against engine={found['engine']}, model {found['model']}, "
         f"{machine['cpu']} with {machine['num_cores']} cores, {found['date_utc']}. "
         f"{found['num_requests']} requests a point, identical schedules, held out from "
-        "calibration; lengths are a quarter of the traces'. Errors are (simulated − real) / real.",
+        "calibration; lengths are a quarter of the traces'. Errors are (simulated − real) / real, "
+        f"medians over {found['num_passes']} passes, each with a calibration of its own.",
         "",
         f"Knees (requests/s): {_knees(found['knees_per_s'])}."
         + (" The real runs are an earlier report's." if found["real_runs_kept"] else ""),
         "",
-        "`repeat`: the real engine against itself, at 0.9 of the knee, worst of the workloads.",
+        "`spread`: of the real runs of one point among themselves, the most of any point.",
         "",
-        "| target up to 0.9 of the knee | limit | worst | median size | met | repeat |",
+        "| target up to 0.9 of the knee | limit | worst | median size | met | spread |",
         "|---|---|---|---|---|---|",
         *(_target(row) for row in found["targets"]),
         "",
@@ -48,8 +49,8 @@ def _target(row: Mapping[str, Any]) -> str:
         _error(value, share, signed=signed)
         for value, signed in ((row["limit"], False), (row["worst"], True), (row["median"], False))
     ]
-    repeat = _error(row["repeat"], share, signed=True)
-    return f"| {name} | {' | '.join(cells)} | {'yes' if row['met'] else 'no'} | {repeat} |"
+    spread = _error(row["spread"], share, signed=False)
+    return f"| {name} | {' | '.join(cells)} | {'yes' if row['met'] else 'no'} | {spread} |"
 
 
 def _workload(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:

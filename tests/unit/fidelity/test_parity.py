@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.fidelity.parity import LATENCIES, RATES, compare, headline, verdicts
+from harness.fidelity.parity import LATENCIES, RATES, compare, headline, over_passes, verdicts
 from harness.fidelity.report import markdown
 
 
@@ -31,30 +31,37 @@ def test_errors_are_signed_and_relative_to_the_real_run() -> None:
 
 
 def test_targets_are_judged_by_the_worst_point_up_to_nine_tenths_of_the_knee() -> None:
-    found = {
-        (r["quantity"], r["statistic"]): r
-        for r in verdicts([*rows(0.3, 1.05), *rows(0.9, 0.88), *rows(1.3, 3.0)])
-    }
+    points = over_passes([*rows(0.3, 1.05), *rows(0.9, 0.88), *rows(1.3, 3.0)])
+    found = {(r["quantity"], r["statistic"]): r for r in verdicts(points)}
     tpot = found["tpot_s", "p50"]
     assert tpot["worst"] == pytest.approx(-12.0)
     assert tpot["median"] == pytest.approx(8.5)
     assert not tpot["met"]
     assert found["ttft_s", "p50"]["met"]
-    assert tpot["repeat"] is None
+    assert tpot["spread"] is None
 
 
-def test_the_page_says_how_far_two_real_runs_differ() -> None:
-    (ttft,) = (
-        r
-        for r in verdicts(rows(0.9, 1.05), rows(0.9, 0.93))
-        if (r["quantity"], r["statistic"]) == ("ttft_s", "p50")
-    )
-    assert ttft["worst"] == pytest.approx(5.0)
-    assert ttft["repeat"] == pytest.approx(-7.0)
+def test_passes_of_a_point_give_their_median_and_how_far_real_runs_are_apart() -> None:
+    about = {"workload": "dice", "load": 0.9}
+    passes = [
+        about | row
+        for real, simulated in ((1.0, 1.05), (1.4, 0.7), (0.9, 0.99))
+        for row in compare(summary(real), summary(simulated))
+    ]
+    points = over_passes(passes)
+    assert len(points) == len(passes) / 3
+    (ttft,) = (r for r in points if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
+    assert ttft["real"] == pytest.approx(0.1)
+    assert ttft["error"] == pytest.approx(5.0)
+    assert ttft["spread"] == pytest.approx(50.0)
+    (found,) = (r for r in verdicts(points) if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
+    assert found["spread"] == pytest.approx(50.0)
+    (nothing,) = (r for r in points if (r["quantity"], r["statistic"]) == ("ttft_s", "p99"))
+    assert nothing["error"] is None
 
 
 def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> None:
-    everything = [*rows(0.3, 1.05), *rows(1.3, 3.0)]
+    everything = over_passes([*rows(0.3, 1.05), *rows(1.3, 3.0)])
     targets = verdicts(everything)
     line = headline(targets, "torch", "cpu (local)")
     assert "engine=torch on cpu (local)" in line
@@ -66,6 +73,7 @@ def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> Non
             "machine": {"cpu": "C", "num_cores": 2},
             "date_utc": "today",
             "num_requests": 9,
+            "num_passes": 1,
             "real_runs_kept": False,
             "knees_per_s": {"dice": 3.0},
             "targets": targets,
