@@ -7,7 +7,7 @@ the list a turn of q_i seconds (eq. 2 and 3). Knows nothing of prefills.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -58,6 +58,32 @@ def fits(batch: DecodeBatch, request: Request, kv: BlockPool, lookahead_tokens: 
     return blocks <= kv.num_blocks
 
 
+def first_with_room(
+    batches: Iterable[DecodeBatch], request: Request, kv: BlockPool, lookahead_tokens: int
+) -> DecodeBatch | None:
+    """The first batch of the request's model that it fits in."""
+    for batch in batches:
+        if batch.model == request.model and fits(batch, request, kv, lookahead_tokens):
+            return batch
+    return None
+
+
+def repacked(
+    batches: Sequence[DecodeBatch], kv: Callable[[str], BlockPool], lookahead_tokens: int
+) -> list[DecodeBatch]:
+    """The artifact's, before line 6: all requests of the work list in batches anew, first come
+    first served, each in the first that has room for it. kv: the blocks of a model's shape."""
+    requests = [request for batch in batches for request in batch.requests]
+    packed: list[DecodeBatch] = []
+    for request in sorted(requests, key=lambda request: request.arrival_s):
+        batch = first_with_room(packed, request, kv(request.model), lookahead_tokens)
+        if batch is None:
+            packed.append(DecodeBatch(request.model, [request]))
+        else:
+            batch.requests.append(request)
+    return packed
+
+
 def grouped(batches: Sequence[DecodeBatch]) -> list[DecodeBatch]:
     """Line 6: batches of one model side by side, models by their first batch in the list."""
     models = list(dict.fromkeys(batch.model for batch in batches))
@@ -88,7 +114,7 @@ def round_quotas(
 class Decoder:
     """The work list of one instance and its execution.
 
-    reorder: line 6. done: takes each request that has finished.
+    reorder: line 6, of a round that begins. done: takes each request that has finished.
     """
 
     def __init__(
@@ -110,15 +136,9 @@ class Decoder:
 
     def joinable(self, request: Request, but: DecodeBatch | None = None) -> DecodeBatch | None:
         """The first batch of the request's model that has room for it, `but` aside."""
+        others = [batch for batch in self.work_list if batch is not but]
         kv = self.instance.kv(request.model)
-        for batch in self.work_list:
-            if (
-                batch is not but
-                and batch.model == request.model
-                and fits(batch, request, kv, self._limits.lookahead_tokens)
-            ):
-                return batch
-        return None
+        return first_with_room(others, request, kv, self._limits.lookahead_tokens)
 
     def add(self, request: Request, batch: DecodeBatch | None) -> None:
         """To `batch`, at once if it is its turn, or to a new one at the end of the work list."""

@@ -17,7 +17,14 @@ from harness.hardware import Hardware
 from harness.placement import Demand, Placement, pooled
 from harness.pool.instance import PooledInstance
 from harness.request import Request
-from systems.aegaeon.decode import Decoder, RoundLimits, by_model_order, grouped
+from systems.aegaeon.decode import (
+    DecodeBatch,
+    Decoder,
+    RoundLimits,
+    by_model_order,
+    grouped,
+    repacked,
+)
 from systems.aegaeon.estimate import Estimator
 from systems.aegaeon.partition import check_nodes, partitions
 from systems.aegaeon.prefill import Prefiller, joinable, least, pending_time_s
@@ -37,6 +44,7 @@ class Variant:
     pop_before_run: bool  # the request that is being prefilled is in no group and no load
     prefetch_once: bool  # when a model has come, of this round's turns; false: at every step
     pcie_efficiency: float  # β of eq. 4, of the nominal bandwidth
+    repack_rounds: bool  # a round's batches are made anew of all its requests; false: they live on
     fixed_model_order: bool  # of a round; false: the rotating list's
     pin_models_to_nodes: bool  # model i is served by node i mod n alone
 
@@ -147,17 +155,26 @@ class Aegaeon:
             min_alpha=config.min_alpha,
             lookahead_tokens=config.lookahead_tokens,
         )
-        fixed = self._variant.fixed_model_order
         self._decoders.append(
             Decoder(
                 scaler,
                 self._loop,
                 limits,
                 self._estimator,
-                reorder=partial(by_model_order, models=self._models) if fixed else grouped,
+                reorder=partial(self._next_round, scaler.instance),
                 done=self._finished,
             )
         )
+
+    def _next_round(
+        self, instance: PooledInstance, batches: Sequence[DecodeBatch]
+    ) -> list[DecodeBatch]:
+        """Line 6 of Algorithm 2, on a work list."""
+        if self._variant.repack_rounds:
+            batches = repacked(batches, instance.kv, self._config.lookahead_tokens)
+        if self._variant.fixed_model_order:
+            return by_model_order(batches, self._models)
+        return grouped(batches)
 
     def submit(self, request: Request) -> None:
         self._proxy.submit(request)

@@ -82,6 +82,21 @@ def test_batches_that_outgrow_the_device_are_split_and_all_of_them_go_on() -> No
     assert len(world.events("swap_out")) > 2  # beyond one each after the prefills
 
 
+@pytest.mark.parametrize(("variant", "merged"), [("paper", False), ("artifact", True)])
+def test_only_the_artifact_merges_what_was_split(variant: str, merged: bool) -> None:
+    """Three requests outgrow the device and are split; the first one then leaves room for both."""
+    requests = requests_of(
+        (0.0, "deep-2", 320, 400), (0.01, "deep-2", 320, 800), (0.02, "deep-2", 320, 800)
+    )
+    world = World(f"system.variant={variant}", kv_slabs=70, num_models=3, num_instances=2)
+    world.serve(requests)
+    assert_all_served(world, requests)
+    first_s = world.recorder.records[0].token_times_s()[-1]
+    later = [e["fields"]["requests"] for e in world.events("run") if e["start_s"] >= first_s]
+    assert ([1, 2] in later) == merged
+    assert [2] in later  # as all along, or until both outgrow it in their turn
+
+
 def test_no_request_of_a_batch_starves_while_others_are_loaded_first() -> None:
     """Quotas of a step each, shorter than a swap: each request of the two batches takes part."""
     long, short = [(0.0, "deep-2", 300, 150)] * 4, [(0.0, "narrow-0", 20, 150)] * 2
