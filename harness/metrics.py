@@ -36,7 +36,7 @@ def summarise(
 ) -> dict[str, Any]:
     """The content of summary.json for a table of at least one request.
 
-    events: rows of Recorder.events, of which `switches` and `busy_share` are made, if there are.
+    events: rows of Recorder.events, of which `summarise_events` makes keys, if there are.
     num_devices: devices that the system held, on average over the run; gpu_seconds is that times
     duration_s, None where it is None: unknown. wall_s: how long the run took on a wall clock.
     simulated: in virtual time, where the verdict holds a run to Little's law.
@@ -54,6 +54,7 @@ def summarise(
         log.arrival_s.min()
     )
     law = littles_law(log, duration_s)
+    devices = summarise_events(events, duration_s)
     latencies = {name: distribution(values) for name, values in _latencies(log).items()}
     return {
         "num_requests": len(log),
@@ -85,12 +86,12 @@ def summarise(
         },
         "goodput_per_s": _per_s(good.sum(), duration_s),
         "models": _by_model(table, log, slo),
-        **summarise_events(events, duration_s),
+        **devices,
         "gpu_seconds": None if num_devices is None else num_devices * duration_s,
         "wall_s": wall_s,
         "errors": dict(Counter(filter(None, errors)).most_common(MAX_ERRORS)),
         "littles_law": law,
-        "verdict": judge(log, errors, law, simulated=simulated),
+        "verdict": judge(log, errors, law, devices, simulated=simulated),
     }
 
 

@@ -202,9 +202,10 @@ def _devices(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _warnings(summary: Mapping[str, Any]) -> list[Text]:
     invalid = [Text(f"INVALID: {reason}", "red") for reason in summary["verdict"]["reasons"]]
+    notes = [Text(note, "yellow") for note in summary["verdict"].get("notes", [])]
     errors = [Text(f"{n} x {text}", "yellow") for text, n in summary["errors"].items()]
     missing = summary["num_requests"] - summary["ttft_s"]["num_samples"]
     if missing:
         survivors = f"{missing} requests had no first token: the latencies above leave them out"
         errors.append(Text(survivors, "yellow"))
-    return invalid + errors
+    return invalid + notes + errors

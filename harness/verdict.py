@@ -3,7 +3,7 @@
 The client judges itself: a late client, a lost request or a missed rate makes numbers that look
 like the server's but are not. Requests that failed with a stated error do not invalidate a run;
 they count against attainment and goodput. A simulated client is never late, and a simulated run
-must satisfy Little's law.
+must satisfy Little's law. What a reader of a valid run must know besides is noted.
 """
 
 from __future__ import annotations
@@ -22,19 +22,28 @@ MAX_LITTLE_GAP = 1e-6  # relative; a simulated run has no clock but one, so only
 
 
 def judge(
-    log: TokenLog, errors: list[str], law: Mapping[str, Any], *, simulated: bool
+    log: TokenLog,
+    errors: list[str],
+    law: Mapping[str, Any],
+    devices: Mapping[str, Any],
+    *,
+    simulated: bool,
 ) -> dict[str, Any]:
-    """{"status": "VALID" | "INVALID", "reasons": [one sentence each]}.
+    """{"status": "VALID" | "INVALID", "reasons": [one sentence each]}, and "notes", sentences that
+    do not make it invalid, where there are any.
 
     `errors` holds the error text of each request; empty: none was given. `law` is `littles_law`
-    of the run; on a real engine its gap is the client's lag, which is judged by itself.
+    of the run; on a real engine its gap is the client's lag, which is judged by itself. `devices`:
+    what `summarise_events` found.
     """
     reasons = [*_late(log), *_silent(log, errors), *_off_rate(log)]
     if simulated:
         reasons += _against_little(law)
     if not log.completed.any():
         reasons.append(f"none of {len(log)} requests completed")
-    return {"status": "INVALID" if reasons else "VALID", "reasons": reasons}
+    notes = list(_without_room(devices.get("host_full", {})))
+    verdict = {"status": "INVALID" if reasons else "VALID", "reasons": reasons}
+    return verdict | ({"notes": notes} if notes else {})
 
 
 def rate_per_s(times_s: Floats) -> float | None:
@@ -86,6 +95,14 @@ def _against_little(law: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"Little's law is broken: {law['l']:.6g} requests in the system on average, but "
             f"λ·W is {law['lambda_w']:.6g} (limit {MAX_LITTLE_GAP:g} apart)"
+        )
+
+
+def _without_room(host_full: Mapping[str, Any]) -> Iterator[str]:
+    for node, full in host_full.items():
+        yield (
+            f"host KV cache full for {full['seconds']:.3g} s on {node} ({full['num_waits']} waits "
+            f"for room): engine.pool.host_kv_bytes={full['host_kv_bytes']}"
         )
 
 

@@ -72,12 +72,17 @@ class Host:
         self, node: int, *, kv_bytes: int, slab_bytes: int, model_cache_bytes: int, loop: Loop
     ) -> None:
         self.node = node
+        self.kv_bytes = kv_bytes
         self.models = ModelCache(node, model_cache_bytes)
         self.slabs = SlabAllocator(kv_bytes, slab_bytes)
         self.next_sample_s = 0.0  # when its slabs' use is to be recorded again
         self.move_list: dict[Event, list[int]] = {}  # transfer under way -> the blocks it reads
         self._loop = loop
         self._waiting: deque[Event] = deque()  # for room, the first one to be served first
+
+    def has_room(self, shape: KvShape, num_blocks: int) -> bool:
+        """Whether `reserve` would not have to wait."""
+        return not self._waiting and self.slabs.room(shape) >= num_blocks
 
     async def reserve(self, shape: KvShape, num_blocks: int) -> list[int]:
         """Offsets of free blocks, none of which a transfer touches (rule ③); waits for room, first

@@ -164,13 +164,27 @@ class PooledInstance:
     async def _copy_out(self, request: Request, offsets: list[int], swapped: SwappedKv) -> None:
         start_s = self._loop.now
         shape = host_shape(self.models[request.model], self._block_tokens)
-        swapped.offsets = await self.host.reserve(shape, len(offsets))
+        swapped.offsets = await self._host_room(request, shape, len(offsets))
         self._log_slabs(self.host)
         begun_s = self._loop.now
         await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
         self._slabs.free(offsets)
         swapped.ready.set()
         self._log_swap("swap_out", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
+
+    async def _host_room(self, request: Request, shape: KvShape, num_blocks: int) -> list[int]:
+        """Offsets in the host's cache. A wait for them is recorded, even if the run ends in it."""
+        if self.host.has_room(shape, num_blocks):
+            return await self.host.reserve(shape, num_blocks)
+        asked_s = self._loop.now
+        try:
+            return await self.host.reserve(shape, num_blocks)
+        finally:
+            self._recorder.event(
+                "host_full", f"node-{self.node}", asked_s, self._loop.now,
+                request_id=request.request_id, model=request.model,
+                host_kv_bytes=self.host.kv_bytes,
+            )  # fmt: skip
 
     def swap_in(self, request: Request) -> Event | None:
         """Begins to bring the request's KV to this device; set once it is there. None, and

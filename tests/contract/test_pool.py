@@ -225,6 +225,10 @@ def test_rule_3_a_host_block_in_the_move_list_is_not_given_out(bench: PoolBench)
     left, came = bench.events("swap_in", large)[0], bench.events("swap_out", other)[0]
     assert came["start_s"] >= left["end_s"]
     assert came["fields"]["waited_s"] > 0
+    (full,) = bench.events("host_full", other)
+    assert full["instance"] == "node-0"
+    assert full["end_s"] - full["start_s"] == pytest.approx(came["fields"]["waited_s"], abs=1e-3)
+    assert not bench.events("host_full", large)
 
 
 def test_requests_arrive_one_by_one_in_the_order_asked_for(bench: PoolBench) -> None:

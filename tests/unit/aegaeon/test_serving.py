@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.device_events import host_full
 from harness.request import Request
 from systems.aegaeon.decode import Turn
-from tests.unit.aegaeon.world import World, requests_of
+from tests.unit.aegaeon.world import SLAB_BYTES, World, requests_of
 
 MODELS = ["narrow-0", "wide-1", "deep-2", "narrow-3"]
 OFF = "system.scaling"
@@ -71,6 +72,20 @@ def test_every_request_finishes_where_the_device_holds_little_more_than_the_long
     world = World(*overrides, kv_slabs=-(-longest // 16) + 1)
     world.serve(requests)
     assert_all_served(world, requests)
+
+
+def test_a_host_cache_that_is_full_to_the_end_is_told_of() -> None:
+    """The device holds one of the two and so does the host, so that they cannot change places."""
+    world = World(num_models=6, num_instances=2, kv_slabs=70, host_kv_bytes=70 * SLAB_BYTES)
+    world.serve(requests_of((0.0, "deep-2", 600, 400), (0.01, "deep-5", 600, 400)))
+    assert world.statuses() == {"timeout"}
+    assert host_full(world.recorder.events) == {
+        "node-0": {
+            "num_waits": 1,
+            "seconds": pytest.approx(600.0, abs=1.0),
+            "host_kv_bytes": 70 * SLAB_BYTES,
+        }
+    }
 
 
 def test_batches_that_outgrow_the_device_are_split_and_all_of_them_go_on() -> None:

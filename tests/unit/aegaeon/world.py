@@ -46,6 +46,7 @@ class World:
         per_node: int | None = None,
         kv_slabs: int = 400,
         pcie_bytes_per_s: float | None = None,
+        host_kv_bytes: int = 2**30,
         engine: str = "sim",
         run_dir: Path = Path(),
     ) -> None:
@@ -68,18 +69,18 @@ class World:
         self._node = system_node(overrides)
         config = settings(self._node, Aegaeon, "system")
         self.placements = Aegaeon.place(config, self.models, self.hardware, Demand({}))
-        self._engine = self._make_engine(engine)
+        self._engine = self._make_engine(engine, host_kv_bytes)
         self._run_dir = run_dir
         self.recorder = Recorder([])
         self.system: Any = None
         self.pool: Sequence[PooledInstance] = ()
 
-    def _make_engine(self, engine: str) -> Any:
+    def _make_engine(self, engine: str, host_kv_bytes: int) -> Any:
         node = OmegaConf.load(f"conf/engine/{engine}.yaml")
         node.pool.memory_share = 1.0
         node.pool.min_kv_share = 0.001
         node.pool.slab_bytes = node.pool.host_slab_bytes = SLAB_BYTES
-        node.pool.host_kv_bytes = 2**30
+        node.pool.host_kv_bytes = host_kv_bytes
         return build(node, "engine")
 
     def serve(self, requests: Sequence[Request], *, until: float | None = None) -> None:

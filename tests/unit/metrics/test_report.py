@@ -50,8 +50,10 @@ def test_end_table_shows_models_and_switches_where_instances_are_shared(tmp_path
         service.recorder.event(
             "switch", "gpu0", i, i + 0.5, model="m", before="n", hidden=i % 4 > 0
         )
+    service.recorder.event("host_full", "node-1", 0.0, 7.5, host_kv_bytes=9)
     run = FinishedRun.load(write_run(tmp_path, service))
     text = printed(end_table(run.summary, run.manifest))
+    assert "host KV cache full for 7.5 s on node-1" in text
     assert text.count("model-") == 6
     assert "… 2 more" in text
     assert "20; mean 500 ms, P50 500 ms, P90 n too small, P99 n too small; 75%" in text

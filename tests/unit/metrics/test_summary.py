@@ -183,7 +183,25 @@ def test_switches_and_busy_shares_come_from_device_events() -> None:
     }
 
 
+def test_waits_for_room_in_a_host_are_counted_and_noted_and_the_run_is_valid() -> None:
+    service = steady(12)
+    for node, start_s, end_s in ((0, 1.0, 3.0), (0, 2.0, 2.5), (0, 2.5, 4.0), (0, 8.0, 9.0),
+                                 (1, 0.5, 0.75)):  # fmt: skip
+        service.recorder.event("host_full", f"node-{node}", start_s, end_s, host_kv_bytes=64)
+    summary = service.summary()
+    assert summary["host_full"] == {
+        "node-0": {"num_waits": 4, "seconds": pytest.approx(4.0), "host_kv_bytes": 64},
+        "node-1": {"num_waits": 1, "seconds": 0.25, "host_kv_bytes": 64},
+    }
+    assert summary["verdict"]["status"] == "VALID"
+    first, second = summary["verdict"]["notes"]
+    assert first.startswith("host KV cache full for 4 s on node-0 (4 waits")
+    assert "full for 0.25 s on node-1" in second
+    assert "engine.pool.host_kv_bytes=64" in second
+
+
 def test_a_run_without_device_events_says_nothing_of_switches() -> None:
     summary = steady(12).summary()
+    assert "host_full" not in summary
     assert "switches" not in summary
     assert "busy_share" not in summary
