@@ -119,6 +119,21 @@ def seconds_window(trace: Trace, bounds: list[float]) -> Trace:
     return cut.labelled(f"seconds [{start:g}, {end:g})")
 
 
+def before(trace: Trace, end_s: float) -> Trace:
+    """Without the rows that arrive at `end_s` or later, if there are any."""
+    if trace.arrival_s is None:
+        return trace
+    keep = trace.arrival_s < end_s
+    num_dropped = int((~keep).sum())
+    if num_dropped == len(trace):
+        raise UsageError(
+            f"no row of {trace.provenance.source} arrives before workload.read_until_s={end_s:g}"
+        )
+    if num_dropped == 0:
+        return trace
+    return trace.take(keep).labelled(f"{num_dropped} rows from {end_s:g} s on left out")
+
+
 def usable(trace: Trace) -> Trace:
     """Without the rows that nothing can be sent or awaited for: no prompt, or no output."""
     keep = (trace.prompt_tokens > 0) & (trace.output_tokens > 0)

@@ -19,7 +19,15 @@ from harness.schedule import Provenance, Schedule
 from workloads import arrivals, formats, lengths, mix, scale, twin
 from workloads.data import DataHome, FileConfig, sha256_of
 from workloads.streams import stream
-from workloads.trace import Trace, WindowConfig, head, rows_window, seconds_window, usable
+from workloads.trace import (
+    Trace,
+    WindowConfig,
+    before,
+    head,
+    rows_window,
+    seconds_window,
+    usable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +49,7 @@ class Workload:
     class Config:
         name: str
         path: str | None  # read this file in place of the dataset's own
+        read_until_s: float | None  # rows of a file that arrive then or later are left out
         num_requests: int | None  # null: all
         window: WindowConfig
         scale: scale.ScaleConfig
@@ -123,6 +132,8 @@ class Workload:
             source_sha256=sha256,
         )
         trace = formats.read(path, provenance)
+        if self._config.read_until_s is not None:
+            trace = before(trace, self._config.read_until_s)
         if published is not None and published.sha256 is not None and not known:
             trace = trace.labelled("not the published file (sha256 differs)")
         return trace

@@ -21,6 +21,7 @@ class ArtifactConfig:
     queue_slots: int  # QS: requests of one model in a row on one worker
     free_slots: int  # R: fewer than so many in all, and another worker is taken
     drop_after_s: float  # without a token
+    read_until_s: float  # of a workload's file (conf/workload/aegaeon.yaml), not a policy's
     load_bytes_per_s: float  # to each device
     model_bytes: dict[str, float]  # of the weights, by the architecture's name
 

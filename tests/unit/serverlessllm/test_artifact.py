@@ -47,3 +47,29 @@ def test_every_token_comes_when_the_rules_say(
         or (not job.dead and not np.allclose(row["token_times_s"], job.token_times_s, atol=1e-6))
     ]
     assert not wrong, f"{len(wrong)} of {len(jobs)}: {wrong[:10]}"
+
+
+def test_a_file_is_read_up_to_120_seconds(tmp_path: Path) -> None:
+    arrivals = ["00:00:00.500", "00:01:59.999", "00:02:00.000", "00:03:10.000"]
+    rows = [f"{arrival},synth_model_{i},100,20" for i, arrival in enumerate(arrivals)]
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(["Request Time,Model Name,Input Length,Output Length", *rows, ""]))
+
+    def arrivals_s(*overrides: str) -> list[float]:
+        parts = prepare(composed(*overrides, f"workload.path={path}"))
+        return list(parts.schedule.arrival_s)
+
+    whole = [0.5, 119.999, 120.0, 190.0]
+    for system in ("serverlessllm", "serverlessllm_plus"):
+        command = (f"+system={system}", *COMMAND)
+        assert arrivals_s(*command) == whole[:2]
+        assert arrivals_s(*command, "workload.read_until_s=null") == whole
+        assert arrivals_s(*command, "system.variant=paper") == whole
+    for system in ("aegaeon", "muxserve"):  # variants of theirs say nothing of files
+        assert arrivals_s(f"+system={system}", *COMMAND) == whole
+    assert arrivals_s("+system=vllm", "+workload=aegaeon", "engine=sim") == whole
+    run_here(tmp_path / "run", "+system=serverlessllm", *COMMAND, f"workload.path={path}")
+    run = FinishedRun.load(tmp_path / "run")
+    assert run.summary["num_completed"] == run.summary["num_requests"] == 2
+    assert run.manifest["dataset"]["steps"] == ["2 rows from 120 s on left out"]
+    assert not run.manifest["dataset"]["synthetic"]

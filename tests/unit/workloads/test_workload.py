@@ -281,6 +281,7 @@ def test_a_file_that_is_not_the_published_one_says_so(make: Make, tmp_path: Path
             ["workload.window.seconds=[0,9]", "workload.window.rows=[0,9]"],
             "rows or seconds, not both",
         ),
+        ("aegaeon", ["workload.read_until_s=0"], "no row of aegaeon arrives before"),
         ("azure_code", ["workload.num_requests=0"], "num_requests=0 must be at least 1"),
         ("azure_code", ["workload.models.kind=trace"], "azure_code names no models"),
         ("azure_code", ["workload.models.kind=many"], "kind=many is unknown; valid kinds"),
