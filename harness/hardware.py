@@ -70,7 +70,7 @@ class Hardware:
     pcie_peak_bytes_per_s: float  # host memory to one device, nominal; measured: as the next
     pcie_bytes_per_s: float  # the same, achieved
     pcie_latency_s: float  # of one transfer between host memory and a device
-    gpus_per_pcie_switch: int  # devices that share pcie_bytes_per_s
+    gpus_per_pcie_switch: int  # devices that share pcie_bytes_per_s; hosts differ
     nic_bytes_per_s: float  # each device's share of its node's network cards
     nic_latency_s: float  # of one transfer between two nodes
     leaf_oversubscription: float  # a leaf switch's downlinks over its uplinks; 1: none
