@@ -1,6 +1,7 @@
 """Fig. 11: SLO attainment by number of models (a, b) and by rate (c), and its sensitivity.
 
 Beside (a): ServerlessLLM by the rate at which it loads checkpoints, which decides much of the gap.
+Beside (c), in the table alone: MuxServe whose models compete for a device's memory bandwidth.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from harness.figures import Point
 from plots.aegaeon import END_TO_END, curve, frame, publish, stamp, table
 from plots.style import PALETTE, figure
 
-EXPERIMENTS = ("aegaeon_fig11a", "aegaeon_fig11b", "aegaeon_fig11c", "aegaeon_fig11_bandwidth")
+EXPERIMENTS = (
+    "aegaeon_fig11a", "aegaeon_fig11b", "aegaeon_fig11c", "aegaeon_fig11_bandwidth",
+    "aegaeon_fig11_contention",
+)  # fmt: skip
 PANELS = {
     "aegaeon_fig11a": ("(a) 0.1 requests/s a model", "num_models", "models"),
     "aegaeon_fig11b": ("(b) 0.5 requests/s a model", "num_models", "models"),
@@ -39,7 +43,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         made, points, "Token attainment (section 2.1): mean and range of three inputs, in (a) "
         "and (c) the artifact's file and two redrawn from it. Vertical: 90 % is met up to here. "
         "MuxServe ends where its optimiser finds no placement. (artifact): as Aegaeon's authors "
-        "simulated it.",
+        "simulated it. Models that MuxServe puts on one device do not compete for its memory "
+        "bandwidth; the table has (c) with them competing.",
     )  # fmt: skip
     return publish(made, rows, folder, Path(__file__).stem)
 

@@ -72,7 +72,7 @@ class CostModel:
 
     launch: the share of the kernel launches that a decode step pays: 1 in eager mode, as the
     calibration measured it, 0 with replayed CUDA graphs. num_layers: of a pipeline stage.
-    compute_share: of each device's multiprocessors (CUDA MPS).
+    compute_share: of each device's multiprocessors (CUDA MPS). rivals: for its memory bandwidth.
     """
 
     def __init__(
@@ -83,10 +83,11 @@ class CostModel:
         launch: float = 1.0,
         num_layers: int | None = None,
         compute_share: float = 1.0,
+        rivals: float = 0.0,
     ) -> None:
         terms, self.source = coefficients(model, hardware)
         share = 1.0 if num_layers is None else num_layers / model.num_layers
-        self.terms = on_a_share(stage(terms, share), compute_share)
+        self.terms = on_a_share(stage(terms, share), compute_share, rivals)
         self.turnaround_s = hardware.calibration.turnaround_s
         self.layer_load_s = layer_load_s(model, hardware)
         self._launch = launch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -39,6 +39,7 @@ class SimEngine:
         memory_utilization: float  # share of a device's memory for weights, activations and KV
         activation_reserve_bytes: int  # per device
         launch_overhead: float  # share of the kernel launches that a decode step pays
+        memory_contention: float  # of instances that share a device: 0 none, 1 the worst case
         pool: SimPoolConfig  # of systems whose models share instances
 
     def __init__(self, config: Config) -> None:
@@ -53,6 +54,10 @@ class SimEngine:
         if not 0 <= config.launch_overhead <= 1:
             raise UsageError(
                 f"engine.launch_overhead must be in [0, 1], got {config.launch_overhead}"
+            )
+        if not 0 <= config.memory_contention <= 1:
+            raise UsageError(
+                f"engine.memory_contention must be in [0, 1], got {config.memory_contention}"
             )
         self._config = config
         self._resolved: dict[str, Any] = {}
@@ -81,15 +86,17 @@ class SimEngine:
         """One that serves its model for good."""
         model = placement.model
         assert model is not None
-        blocks = self._kv_blocks(model, experiment.hardware, placement.memory_share)
+        hardware = experiment.hardware
+        blocks = self._kv_blocks(model, hardware, placement.memory_share)
+        rivals = self._config.memory_contention * neighbours(placement, experiment.placements)
         return SimInstance(
             name=name,
             model=model,
             kv=BlockPool(blocks, self._config.block_tokens),
-            cost=self._cost(model, experiment.hardware, placement.compute_share),
+            cost=self._cost(model, hardware, placement.compute_share, rivals),
             loop=experiment.loop,
             recorder=experiment.recorder,
-            prefill_cost=self._cost(model, experiment.hardware, placement.prefill_compute_share),
+            prefill_cost=self._cost(model, hardware, placement.prefill_compute_share, rivals),
         )
 
     def _pool(
@@ -100,7 +107,7 @@ class SimEngine:
         specs = list(experiment.models.values())
         plan = plan_memory(specs, hardware.memory_bytes, config)
         network = Network(loop, cluster_topology(hardware))
-        cost = cache(lambda spec: self._cost(spec, hardware, 1.0))
+        cost = cache(lambda spec: self._cost(spec, hardware))
         devices = [
             SimDevice(
                 name,
@@ -116,15 +123,17 @@ class SimEngine:
         self._resolved["pool"] = pool_facts(plan, config, specs)
         return pool
 
-    def _cost(self, model: ModelSpec, hardware: Hardware, compute_share: float) -> CostModel:
+    def _cost(
+        self, model: ModelSpec, hardware: Hardware, compute_share: float = 1.0, rivals: float = 0.0
+    ) -> CostModel:
         launch = self._config.launch_overhead
-        return CostModel(model, hardware, launch=launch, compute_share=compute_share)
+        return CostModel(model, hardware, launch=launch, compute_share=compute_share, rivals=rivals)
 
     def _sources(self, experiment: Experiment) -> dict[str, str]:
         """Where each model's step times come from: measured, device law or datasheet."""
         specs = {spec.name: spec for spec in experiment.models.values()}
         return {
-            name: self._cost(spec, experiment.hardware, 1.0).source
+            name: self._cost(spec, experiment.hardware).source
             for name, spec in sorted(specs.items())
         }
 
@@ -147,6 +156,12 @@ class SimEngine:
 
     def resolved(self) -> Mapping[str, Any]:
         return self._resolved
+
+
+def neighbours(placement: Placement, placements: Sequence[Placement]) -> int:
+    """How many others have a device of `placement`."""
+    devices = set(placement.devices)
+    return sum(not devices.isdisjoint(other.devices) for other in placements) - 1
 
 
 def within_host(config: SimPoolConfig, hardware: Hardware) -> SimPoolConfig:

@@ -73,17 +73,18 @@ def stage(whole: StepCoefficients, share: float) -> StepCoefficients:
     )
 
 
-def on_a_share(whole: StepCoefficients, share: float) -> StepCoefficients:
-    """The terms where kernels may use a `share` in (0, 1] of the multiprocessors.
+def on_a_share(whole: StepCoefficients, share: float, rivals: float = 0.0) -> StepCoefficients:
+    """The terms where kernels may use a `share` in (0, 1] of the multiprocessors, beside `rivals`
+    who read memory all the time and get as much of its bandwidth as they do.
 
     An assumption in the form of Amdahl's law: of compute-bound work COMPUTE_BOUND, of memory-bound
     work MEMORY_BOUND grows as 1/share; what the CPU does stays. The two parts are fitted, by least
     squares, to what MuxServe's authors measured of LLaMA-7B on an A100 (32 requests of 128 tokens
-    at 30 to 100 %); within 4 % in prefill and 6 % in decode. Work of others on the rest of the
-    device slows nothing down.
+    at 30 to 100 %); within 4 % in prefill and 6 % in decode. Of rivals there is no measurement:
+    memory-bound work takes 1 + rivals times as long, unless its share slows it down more.
     """
     compute = 1 - COMPUTE_BOUND + COMPUTE_BOUND / share
-    memory = 1 - MEMORY_BOUND + MEMORY_BOUND / share
+    memory = max(1 - MEMORY_BOUND + MEMORY_BOUND / share, 1 + rivals)
     return replace(
         whole,
         token_s=whole.token_s * compute,

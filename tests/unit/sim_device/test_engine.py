@@ -20,6 +20,7 @@ from harness.placement import Placement, pooled
 from harness.record import Recorder
 from harness.request import Batch, Request
 from harness.sim.cost import CostModel
+from harness.sim.engine import neighbours
 from tests.running import hardware_profile, model_spec
 
 LLAMA_7B, LLAMA_13B = model_spec("llama2-7b"), model_spec("llama2-13b")
@@ -32,10 +33,12 @@ def started(
     models: Mapping[str, ModelSpec],
     hardware: Hardware = H800,
     requests: Sequence[Request] = (),
+    contention: float = 0.0,
     **pool: Any,
 ) -> Iterator[tuple[Cluster, Any, Any]]:
     node = OmegaConf.load("conf/engine/sim.yaml")
     node.pool = OmegaConf.merge(node.pool, pool)
+    node.memory_contention = contention
     engine = build(node, "engine")
     loop = engine.make_loop()
     experiment = Experiment(
@@ -126,6 +129,47 @@ def test_shares_of_a_device_slow_an_instance_down_and_shrink_its_kv() -> None:
     assert lost == pytest.approx(0.9 * H800.memory_bytes / 2, rel=1e-3)
     for full_s, half_s in zip(*times, strict=True):
         assert full_s < half_s < 2 * full_s
+
+
+def test_neighbours_on_a_device_compete_for_its_memory_bandwidth_as_far_as_asked() -> None:
+    half = Placement(devices=range(1), model=LLAMA_7B, memory_share=0.5)
+    alone = replace(half, devices=range(1, 2))
+    requests = [Request(i, 0.0, "a", 51, 10, 50, 1) for i in range(6)]
+    step_s: dict[float, list[float]] = {}
+    for i, contention in enumerate((0.0, 1.0)):
+        with started(
+            [half, half, alone], {"a": LLAMA_7B}, requests=requests, contention=contention
+        ) as (cluster, _, loop):  # fmt: skip
+            times = step_s[contention] = []
+            for one, request in zip(cluster.instances, requests[3 * i :], strict=False):
+                assert one.kv.grow(request, 51)
+                begun_s = loop.now
+                loop.run(one.execute(Batch(decodes=[request]), until=begun_s))
+                times.append(loop.now - begun_s)
+    assert step_s[0.0] == pytest.approx([step_s[0.0][0]] * 3)
+    assert step_s[1.0][0] == pytest.approx(step_s[1.0][1])
+    assert step_s[1.0][0] > 1.2 * step_s[0.0][0]
+    assert step_s[1.0][2] == pytest.approx(step_s[0.0][2])
+
+
+def test_neighbours_are_those_with_a_device_in_common() -> None:
+    devices = (range(2), range(1), range(1, 2), range(2, 3))
+    placements = [Placement(devices=each, model=LLAMA_7B) for each in devices]
+    assert [neighbours(one, placements) for one in placements] == [2, 1, 1, 0]
+
+
+def test_rivals_slow_down_what_is_bound_by_memory_unless_the_share_does_so_more() -> None:
+    def decode_s(**how: float) -> float:
+        return CostModel(LLAMA_7B, H800, launch=0.0, **how).decode_step(1, 51)[0]
+
+    def prefill_s(**how: float) -> float:
+        return CostModel(LLAMA_7B, H800, **how).mixed_step([(0, 4096)], 0, 0)
+
+    weights_s = LLAMA_7B.weight_bytes / H800.memory_bandwidth_bytes_per_s
+    assert decode_s(rivals=2) - decode_s(rivals=1) >= 0.9 * weights_s
+    assert decode_s(compute_share=0.3, rivals=0.2) == decode_s(compute_share=0.3)
+    assert decode_s(compute_share=0.3, rivals=3) == pytest.approx(decode_s(rivals=3), rel=0.01)
+    assert prefill_s(rivals=1) < 1.05 * prefill_s()
 
 
 def test_a_share_too_small_for_the_weights_is_refused() -> None:
