@@ -7,20 +7,46 @@ within slabs: fragmentation, kept here as an observable (Aegaeon Fig. 16).
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from harness.memory import KvShape, OutOfMemory
 
 
+class _Slab:
+    """The free blocks of a slab: those given back, the latest to be used first, and the rest of
+    those never used."""
+
+    __slots__ = ("fresh", "returned")
+
+    def __init__(self, blocks: range) -> None:
+        self.fresh = blocks
+        self.returned: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.returned) + len(self.fresh)
+
+    def take(self, num_blocks: int) -> list[int]:
+        """`num_blocks`, or as many as there are."""
+        rest = max(0, len(self.returned) - num_blocks)
+        taken = self.returned[rest:][::-1]
+        del self.returned[rest:]
+        more = num_blocks - len(taken)
+        taken += self.fresh[:more]
+        self.fresh = self.fresh[more:]
+        return taken
+
+
 class _Pool:
-    """The slabs of one shape. `free_slots` has those that are not full, the next to use first."""
+    """The slabs of one shape. `free` has those that are not full, the next to use first."""
 
     __slots__ = (
-        "block_bytes", "blocks_per_slab", "free_slots", "num_free", "num_slabs", "peak_slabs",
+        "block_bytes", "blocks_per_slab", "free", "num_free", "num_slabs", "peak_slabs",
     )  # fmt: skip
 
     def __init__(self, block_bytes: int, blocks_per_slab: int) -> None:
         self.block_bytes = block_bytes
         self.blocks_per_slab = blocks_per_slab
-        self.free_slots: dict[int, list[int]] = {}  # slab -> slots, the next to use last
+        self.free: dict[int, _Slab] = {}
         self.num_free = 0
         self.num_slabs = 0
         self.peak_slabs = 0
@@ -34,7 +60,8 @@ class SlabAllocator:
         self.num_slabs = capacity_bytes // slab_bytes
         self._free_slabs = list(range(self.num_slabs - 1, -1, -1))  # the next to use last
         self._pools: dict[KvShape, _Pool] = {}
-        self._used: dict[int, _Pool] = {}  # offset of a block in use -> whose it is
+        self._used: set[int] = set()  # offsets of the blocks in use
+        self._owner: dict[int, _Pool] = {}  # slab -> whose it is
         self._peak_slabs = 0
 
     def capacity_blocks(self, shape: KvShape) -> int:
@@ -68,35 +95,35 @@ class SlabAllocator:
             self._pools[shape] = pool
         offsets: list[int] = []
         while len(offsets) < num_blocks:
-            if not pool.free_slots:
+            if not pool.free:
                 self._add_slab(pool)
-            slab, slots = next(iter(pool.free_slots.items()))
-            start, block_bytes = slab * self.slab_bytes, pool.block_bytes
-            rest = max(0, len(slots) - (num_blocks - len(offsets)))
-            offsets += [start + slot * block_bytes for slot in reversed(slots[rest:])]
-            del slots[rest:]
-            if not slots:
-                del pool.free_slots[slab]
+            index, slab = next(iter(pool.free.items()))
+            offsets += slab.take(num_blocks - len(offsets))
+            if not slab:
+                del pool.free[index]
         pool.num_free -= num_blocks
-        self._used.update(dict.fromkeys(offsets, pool))
+        self._used.update(offsets)
         return offsets
 
     def free(self, offsets: list[int]) -> None:
         """Gives blocks back, and with the last block of a slab the slab. KeyError: not in use."""
-        used, slab_bytes = self._used, self.slab_bytes
-        for offset in offsets:
-            pool = used.pop(offset)
-            slab = offset // slab_bytes
-            slots = pool.free_slots.get(slab)
-            if slots is None:
-                slots = pool.free_slots[slab] = []
-            slots.append((offset - slab * slab_bytes) // pool.block_bytes)
-            pool.num_free += 1
-            if len(slots) == pool.blocks_per_slab:
-                del pool.free_slots[slab]
-                pool.num_free -= len(slots)
+        num_used = len(self._used)
+        self._used.difference_update(offsets)
+        if num_used - len(self._used) != len(offsets):
+            raise KeyError("blocks are given back that nobody uses")
+        for index, freed in groupby(offsets, key=self.slab_bytes.__rfloordiv__):  # offset // slab
+            pool = self._owner[index]
+            slab = pool.free.get(index)
+            if slab is None:
+                slab = pool.free[index] = _Slab(range(0))
+            pool.num_free -= len(slab)
+            slab.returned += freed
+            pool.num_free += len(slab)
+            if len(slab) == pool.blocks_per_slab:
+                del pool.free[index], self._owner[index]
+                pool.num_free -= len(slab)
                 pool.num_slabs -= 1
-                self._free_slabs.append(slab)
+                self._free_slabs.append(index)
 
     def allocated_bytes(self, shape: KvShape | None = None) -> int:
         """Bytes of the slabs that `shape` has, or all shapes."""
@@ -118,9 +145,12 @@ class SlabAllocator:
         return self.unused_bytes(shape) / (peak * self.slab_bytes) if peak else 0.0
 
     def _add_slab(self, pool: _Pool) -> None:
-        slots = pool.blocks_per_slab
-        pool.free_slots[self._free_slabs.pop()] = list(range(slots - 1, -1, -1))
-        pool.num_free += slots
+        index = self._free_slabs.pop()
+        start = index * self.slab_bytes
+        end = start + pool.blocks_per_slab * pool.block_bytes
+        pool.free[index] = _Slab(range(start, end, pool.block_bytes))
+        self._owner[index] = pool
+        pool.num_free += pool.blocks_per_slab
         pool.num_slabs += 1
         pool.peak_slabs = max(pool.peak_slabs, pool.num_slabs)
         self._peak_slabs = max(self._peak_slabs, self.num_slabs - len(self._free_slabs))

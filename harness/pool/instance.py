@@ -55,6 +55,10 @@ class PooledInstance:
         self._weights = WeightsBuffer(device, host, models, plan.weights_bytes, loop, recorder)
         self._slabs = SlabAllocator(plan.kv_bytes, slab_bytes)
         self._pools: dict[KvShape, SlabPool] = {}
+        self._pool_of: dict[str, SlabPool] = {}  # model -> of its shape
+        self._host_shapes: dict[str, KvShape] = {
+            name: host_shape(spec, block_tokens) for name, spec in models.items()
+        }
         self._executors: dict[str, Instance] = {}
         self._arriving: dict[int, Event] = {}  # request_id -> its swap-in under way
         self._last_ran: str | None = None
@@ -78,10 +82,13 @@ class PooledInstance:
 
     def kv(self, model: str) -> SlabPool:
         """The KV blocks of `model`'s shape on this device; other shapes compete for the room."""
-        shape = device_shape(self.models[model], self._block_tokens)
-        if shape not in self._pools:
-            self._pools[shape] = SlabPool(self._slabs, shape)
-        return self._pools[shape]
+        pool = self._pool_of.get(model)
+        if pool is None:
+            shape = device_shape(self.models[model], self._block_tokens)
+            if shape not in self._pools:
+                self._pools[shape] = SlabPool(self._slabs, shape)
+            pool = self._pool_of[model] = self._pools[shape]
+        return pool
 
     def holds(self, request: Request) -> bool:
         """Whether all of the request's KV is on this device, ready to be read."""
@@ -163,7 +170,7 @@ class PooledInstance:
 
     async def _copy_out(self, request: Request, offsets: list[int], swapped: SwappedKv) -> None:
         start_s = self._loop.now
-        shape = host_shape(self.models[request.model], self._block_tokens)
+        shape = self._host_shapes[request.model]
         swapped.offsets = await self._host_room(request, shape, len(offsets))
         self._log_slabs(self.host)
         begun_s = self._loop.now
@@ -210,7 +217,7 @@ class PooledInstance:
         arrived.set()
         swapped.host.reclaim(arrived)  # rule ③
         self._log_slabs(swapped.host)
-        shape = host_shape(self.models[request.model], self._block_tokens)
+        shape = self._host_shapes[request.model]
         self._log_swap("swap_in", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
 
     def evict(self, request: Request) -> None:

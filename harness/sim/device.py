@@ -57,12 +57,14 @@ class SimDevice:
     ) -> None:
         self.name, self.node = name, gpus[0].node
         self._gpus, self._models, self._config = gpus, models, config
-        self._block_tokens = block_tokens
         self._cost, self._network = cost, network
         self._loop, self._recorder = loop, recorder
         achieved = hardware.calibration.memory_efficiency
         self._memory_bytes_per_s = hardware.memory_bandwidth_bytes_per_s * achieved
         rate = config.unstaged_bytes_per_s
+        self._block_bytes = {
+            name: device_shape(spec, block_tokens).block_bytes for name, spec in models.items()
+        }
         self._unstaged = {gpu: Link(f"pageable copy to {gpu}", rate) for gpu in gpus}
 
     def executor(self, model: str, kv: SlabPool) -> SimInstance:
@@ -117,8 +119,7 @@ class SimDevice:
 
     def _kv_bytes(self, copy: KvCopy) -> int:
         """On each GPU."""
-        shape = device_shape(self._models[copy.model], self._block_tokens)
-        return len(copy.device_offsets) * shape.block_bytes
+        return len(copy.device_offsets) * self._block_bytes[copy.model]
 
     async def _on_each_gpu(self, move: Callable[[Location], Coroutine[Any, Any, T]]) -> list[T]:
         """The same move on all GPUs at once; what each returned."""

@@ -21,6 +21,8 @@ def fair_rates(flows: Sequence[tuple[int, Sequence[Link]]]) -> list[float]:
 
     A higher priority takes all it can before a lower one gets any.
     """
+    if len(flows) == 1:
+        return [min(link.bytes_per_s for link in flows[0][1])]
     left = {link: link.bytes_per_s for _, links in flows for link in links}
     rates = [0.0] * len(flows)
     for priority in sorted({priority for priority, _ in flows}, reverse=True):
