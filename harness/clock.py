@@ -63,13 +63,16 @@ class Task:
 
 
 class _Wait:
-    """The only thing a task yields to the kernel: an event, a deadline, or both."""
+    """The only thing a task yields to the kernel: events, a deadline, or both."""
 
-    __slots__ = ("deadline", "event")
+    __slots__ = ("deadline", "event", "others")
 
-    def __init__(self, event: Event | None, deadline: float) -> None:
+    def __init__(
+        self, event: Event | None, deadline: float, others: tuple[Event, ...] = ()
+    ) -> None:
         self.event = event
         self.deadline = deadline
+        self.others = others
 
     def __await__(self) -> Generator[_Wait, bool, bool]:
         return (yield self)
@@ -108,9 +111,10 @@ class Loop:
     def sleep_until(self, deadline: float) -> Awaitable[bool]:
         return _Wait(None, deadline)
 
-    def wait(self, event: Event, *, until: float = inf) -> Awaitable[bool]:
-        """Waits for `event`, at most to the time `until`. False: the time came first."""
-        return _Wait(event, until)
+    def wait(self, event: Event, *others: Event, until: float = inf) -> Awaitable[bool]:
+        """Waits for `event` or the first of `others`, at most to the time `until`. False: the time
+        came first."""
+        return _Wait(event, until, others)
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
         """Runs until `main` returns, closes every other task, and returns `main`'s result.
@@ -154,6 +158,11 @@ class Loop:
             if event._is_set:
                 self._make_ready(task, True)
                 return
+            for other in wait.others:
+                if other._is_set:
+                    self._make_ready(task, True)
+                    return
+                other._waiters.append((task, task._wait_id))
             event._waiters.append((task, task._wait_id))
         if wait.deadline < inf:
             self._sequence += 1

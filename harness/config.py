@@ -7,6 +7,7 @@ type, an unknown key and a missing value all become a `UsageError` that names th
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from hydra.utils import get_class
@@ -50,10 +51,17 @@ def settings(node: DictConfig, cls: Any, where: str) -> Any:
 def typed(node: DictConfig, schema: type, where: str) -> Any:
     """The dataclass `schema` filled from `node`; UsageError names the bad key and valid ones."""
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), node)
+        merged = OmegaConf.merge(_empty(schema), node)
         return OmegaConf.to_object(merged)
     except (OmegaConfBaseException, ValueError) as error:
         raise UsageError(f"{where}: {explain(error, schema)}") from error
+
+
+@cache
+def _empty(schema: type) -> DictConfig:
+    """`schema` without values, to be merged into; `merge` copies it."""
+    made: DictConfig = OmegaConf.structured(schema)
+    return made
 
 
 def explain(error: Exception, schema: type) -> str:

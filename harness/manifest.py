@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -98,8 +99,10 @@ def hash_of(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+@cache
 def git_revision() -> dict[str, Any] | None:
-    """revision and whether tracked or new files differ from it; None outside a git checkout."""
+    """revision and whether tracked or new files differ from it; None outside a git checkout. As
+    this process first saw it, whose code it is."""
     if shutil.which("git") is None or not (PROJECT / ".git").exists():
         return None
 
@@ -111,6 +114,7 @@ def git_revision() -> dict[str, Any] | None:
     return {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
 
 
+@cache
 def versions() -> dict[str, str]:
     """Python and the packages that shape a result, as far as they are installed."""
     installed = {}

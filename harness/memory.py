@@ -7,8 +7,7 @@ its offsets. A region is a GPU's HBM, a node's DRAM or SSD, or a part of one.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from harness.errors import RunError
 
@@ -52,8 +51,7 @@ class Region:
                 del self.held[holder]
 
 
-@dataclass(frozen=True, slots=True)
-class KvShape:
+class KvShape(NamedTuple):
     """The KV block of one model on one device: blocks of different shapes share no pool."""
 
     num_layers: int

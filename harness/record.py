@@ -128,8 +128,12 @@ class Recorder:
 
     def event(self, kind: str, instance: str, start_s: float, end_s: float, **fields: Any) -> None:
         """A device event: preempt, switch, load, drop, transfer, scale, …"""
-        row = {"kind": kind, "instance": instance, "start_s": start_s, "end_s": end_s}
-        self.events.append(row | {"fields": fields})
+        self.events.append(
+            {
+                "kind": kind, "instance": instance, "start_s": start_s, "end_s": end_s,
+                "fields": fields,
+            }
+        )  # fmt: skip
 
     def _end(self, request: Request, status: Status, error: str) -> None:
         record = self.records[request.request_id]

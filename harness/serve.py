@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 from rich.console import Console
 
 from harness.client import Client
@@ -49,7 +50,7 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
     try:
         with gpus:
             _serve(parts, folder, recorder, _placements(parts, manifest["choices"]["system"]))
-        _write_records(folder, recorder, gpus)
+        table = _write_records(folder, recorder, gpus)
     except UsageError:
         raise  # a wrong command after all: nothing of it is kept
     except BaseException as error:
@@ -58,7 +59,7 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
     folder.write_manifest(settled("complete"))
     folder.write_summary(
         summarise(
-            requests_table(recorder),
+            table,
             parts.slo,
             events=recorder.events,
             num_devices=parts.hardware.num_devices if parts.engine.devices_known else None,
@@ -140,10 +141,13 @@ async def _play(
     await client.play(requests)
 
 
-def _write_records(folder: RunFolder, recorder: Recorder, gpus: GpuMonitor) -> None:
-    folder.write_requests(requests_table(recorder))
+def _write_records(folder: RunFolder, recorder: Recorder, gpus: GpuMonitor) -> pa.Table:
+    """The requests table, as written."""
+    table = requests_table(recorder)
+    folder.write_requests(table)
     folder.write_events(events_table(recorder))
     folder.write_gpu(gpus.rows)
+    return table
 
 
 def _write_abort(

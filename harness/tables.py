@@ -57,10 +57,16 @@ def requests_table(recorder: Recorder) -> pa.Table:
 
 def events_table(recorder: Recorder) -> pa.Table:
     """One row per device event, in the order in which they were stamped."""
-    rows = [
-        event | {"fields": json.dumps(event["fields"], default=_plain)} for event in recorder.events
+    encode = json.JSONEncoder(default=_plain).encode
+    events = recorder.events
+    columns = [
+        [event["kind"] for event in events],
+        [event["instance"] for event in events],
+        [event["start_s"] for event in events],
+        [event["end_s"] for event in events],
+        [encode(event["fields"]) for event in events],
     ]
-    return pa.Table.from_pylist(rows, schema=EVENTS)
+    return pa.table(columns, schema=EVENTS)
 
 
 def _batch(records: Sequence[TokenRecord]) -> pa.RecordBatch:

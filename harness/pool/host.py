@@ -51,9 +51,10 @@ class ModelCache:
 
     def source(self, model: ModelSpec) -> Location:
         """Where `model` is read from now."""
-        if model not in self._held:
+        try:
+            self._held.move_to_end(model)
+        except KeyError:
             return ssd(self._node)
-        self._held.move_to_end(model)
         return dram(self._node)
 
     def keep(self, model: ModelSpec) -> None:

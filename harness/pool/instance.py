@@ -98,9 +98,10 @@ class PooledInstance:
     async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
         """As `Instance.execute`, for requests of the model in place, whose blocks come from
         `kv(model)`."""
-        model = batch.requests[0].model
-        assert model == self.model, f"{self.name} runs {self.model}, not {model}"
-        for request in batch.requests:  # rule ①
+        requests = batch.requests
+        model, running = requests[0].model, self.model
+        assert model == running, f"{self.name} runs {running}, not {model}"
+        for request in requests:  # rule ①
             assert request.model == model, request
             assert self.holds(request), f"request {request.request_id} is not on {self.name}"
         if model != self._last_ran:
@@ -116,7 +117,7 @@ class PooledInstance:
         self._recorder.event(
             "run", self.name, start_s, self._loop.now, model=model,
             phase="prefill" if batch.chunks else "decode",
-            requests=[request.request_id for request in batch.requests],
+            requests=[request.request_id for request in requests],
         )  # fmt: skip
         return steps
 

@@ -33,6 +33,7 @@ class WeightsBuffer:
         self.running: str | None = None
         self.next: str | None = None
         self._device, self._host, self._models = device, host, models
+        self._sizes = {name: device_weight_bytes(spec) for name, spec in models.items()}
         self._bump = BumpAllocator(capacity_bytes, ALIGN_BYTES)
         self._loop, self._recorder = loop, recorder
         self._next_at = 0
@@ -49,14 +50,14 @@ class WeightsBuffer:
         """Whether `model` has room beside the running one, and nothing is behind that yet."""
         if self.running is None or self.next is not None or model == self.running:
             return False
-        return self._size(model) <= self._bump.capacity_bytes - self._bump.top_bytes
+        return self._sizes[model] <= self._bump.capacity_bytes - self._bump.top_bytes
 
     def prefetch(self, model: str) -> None:
         """Begins to load `model` behind the running one, beside its execution."""
         assert self.can_prefetch(model), f"no room to prefetch {model}"
         self.next = model
-        self._next_at = self._bump.alloc(self._size(model))
-        self._stop_prefetch.clear()
+        self._next_at = self._bump.alloc(self._sizes[model])
+        self._stop_prefetch = Event(self._loop)
         self._prefetch_over.clear()
         self._loop.spawn(self._prefetch(model), name=f"{self._device.name}: prefetch")
 
@@ -108,8 +109,5 @@ class WeightsBuffer:
 
     def _settle(self, model: str) -> None:
         self.clear()
-        self._bump.alloc(self._size(model))
+        self._bump.alloc(self._sizes[model])
         self.running = model
-
-    def _size(self, model: str) -> int:
-        return device_weight_bytes(self._models[model])

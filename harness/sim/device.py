@@ -62,6 +62,7 @@ class SimDevice:
         achieved = hardware.calibration.memory_efficiency
         self._memory_bytes_per_s = hardware.memory_bandwidth_bytes_per_s * achieved
         rate = config.unstaged_bytes_per_s
+        self._weight_bytes = {name: device_weight_bytes(spec) for name, spec in models.items()}
         self._block_bytes = {
             name: device_shape(spec, block_tokens).block_bytes for name, spec in models.items()
         }
@@ -74,7 +75,7 @@ class SimDevice:
     async def load(
         self, model: str, at_bytes: int, source: Location, *, staged: bool, stop: Event | None
     ) -> bool:
-        num_bytes = device_weight_bytes(self._models[model])
+        num_bytes = self._weight_bytes[model]
         if stop is not None:
             return await self._load_until(stop, source, num_bytes)
         await self._on_each_gpu(
@@ -96,7 +97,7 @@ class SimDevice:
 
     async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
         """Every byte is read and written once."""
-        num_bytes = device_weight_bytes(self._models[model])
+        num_bytes = self._weight_bytes[model]
         await self._loop.sleep(2 * num_bytes / self._memory_bytes_per_s)
 
     async def copy_out(self, copy: KvCopy) -> None:

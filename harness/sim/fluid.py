@@ -130,9 +130,11 @@ class Fluid:
 
     def _share(self) -> None:
         """New rates for the flows that the touched links can affect."""
-        now = self._loop.now
         flows = self._affected()
         self._touched.clear()
+        if not flows:
+            return
+        now = self._loop.now
         rates = fair_rates([(flow.priority, flow.links) for flow in flows])
         for flow, rate in zip(flows, rates, strict=True):
             if rate != flow.rate:
@@ -142,7 +144,7 @@ class Fluid:
 
     def _affected(self) -> list[Flow]:
         """The flows connected to the touched links through shared links."""
-        links = list(self._touched)
+        links = [link for link in self._touched if self._on[link]]
         seen = set(links)
         flows: dict[Flow, None] = {}
         while links:

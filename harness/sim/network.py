@@ -27,8 +27,6 @@ from harness.location import Location
 from harness.sim.fluid import Flow, Fluid
 from harness.sim.topology import Link, Path, Topology
 
-LOOK_AGAIN_S = 1.0  # while a flow that can be stopped has no bandwidth, and so no known end
-
 
 class _Channel:
     """Turns of the transfers from one place to another. A rank is (-priority, order of coming)."""
@@ -128,22 +126,15 @@ class Network:
         if channel.path.latency_s > 0:
             await self._loop.sleep(channel.path.latency_s)
         channel.flow = flow = self._fluid.start(channel.path.links, num_bytes, 0)
-        self._loop.spawn(self._cut_at(stop, flow, chunk_bytes), name=f"network: stops {stream}")
-        await self._loop.wait(flow.done)
+        await self._loop.wait(flow.done, stop)
+        if not flow.done.is_set:
+            chunks = max(1, ceil(flow.sent_bytes(self._loop.now) / chunk_bytes))
+            self._fluid.cut(flow, min(num_bytes, chunks * chunk_bytes))
+            await self._loop.wait(flow.done)
         channel.flow = None
         channel.leave()
         channel.admit()
         return flow.num_bytes == num_bytes
-
-    async def _cut_at(self, stop: Event, flow: Flow, chunk_bytes: int) -> None:
-        """Lives for as long as `flow` was last known to take: an event that may never be set is
-        not waited for longer."""
-        while not flow.done.is_set:
-            until = min(flow.finish_s, self._loop.now + LOOK_AGAIN_S)
-            if await self._loop.wait(stop, until=until) and not flow.done.is_set:
-                chunks = max(1, ceil(flow.sent_bytes(self._loop.now) / chunk_bytes))
-                self._fluid.cut(flow, min(flow.num_bytes, chunks * chunk_bytes))
-                return
 
     def path(self, src: Location, dst: Location) -> Path:
         return self._channel(src, dst, "").path

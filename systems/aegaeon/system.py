@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster, ModelSpec
@@ -32,6 +33,7 @@ from systems.aegaeon.proxy import Proxy
 from systems.aegaeon.scaling import Optimisations, Scaler
 from systems.aegaeon.store import StoreConfig, open_empty_store, open_store
 
+Part = TypeVar("Part", Prefiller, Decoder)
 SCHEDULES = ("disaggregated", "prefill_first", "decode_first")
 
 
@@ -101,6 +103,10 @@ class Aegaeon:
         if self._variant.pin_models_to_nodes:
             prefill = [prefiller.instance for prefiller in self._prefillers]
             check_nodes(self._nodes, prefill, [decoder.instance for decoder in self._decoders])
+        self._prefillers_of = {
+            model: self._serving(self._prefillers, model) for model in self._models
+        }
+        self._decoders_of = {model: self._serving(self._decoders, model) for model in self._models}
         self._store = open_empty_store(config.store)
         self._proxy = Proxy(self._store, self._dispatch_prefill)
         self._register()
@@ -193,7 +199,7 @@ class Aegaeon:
 
     def _dispatch_prefill(self, request: Request) -> str:
         """Algorithm 1, on arrival of a request."""
-        chosen = [p for p in self._prefillers if self._serves(p.instance, request.model)]
+        chosen = self._prefillers_of[request.model]
         queues = [p.queue for p in chosen]
         found = joinable(
             queues,
@@ -230,7 +236,7 @@ class Aegaeon:
 
     def _dispatch_decode(self, request: Request) -> str:
         """Algorithm 2, line 2: as in Algorithm 1, with work list sizes for load."""
-        chosen = [d for d in self._decoders if self._serves(d.instance, request.model)]
+        chosen = self._decoders_of[request.model]
         for decoder in chosen:
             batch = decoder.joinable(request)
             if batch is not None:
@@ -240,10 +246,11 @@ class Aegaeon:
         decoder.add(request, None)
         return decoder.instance.name
 
-    def _serves(self, instance: PooledInstance, model: str) -> bool:
+    def _serving(self, parts: Sequence[Part], model: str) -> Sequence[Part]:
         if not self._variant.pin_models_to_nodes:
-            return True
-        return instance.node == self._nodes[self._models.index(model) % len(self._nodes)]
+            return parts
+        node = self._nodes[self._models.index(model) % len(self._nodes)]
+        return [part for part in parts if part.instance.node == node]
 
     async def serve(self) -> None:
         self._spawn_instances()
