@@ -5,8 +5,8 @@ Only names. How far apart two places are is the network's to know.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Medium(Enum):
@@ -15,8 +15,7 @@ class Medium(Enum):
     SSD = "ssd"
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """`device` counts within the node, and is 0 for DRAM and SSD, which a node has one of."""
 
     medium: Medium

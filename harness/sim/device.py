@@ -8,9 +8,8 @@ the kernels running beside it, a few per cent of the memory bandwidth, is not mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from harness.clock import Event, Loop
 from harness.cluster import ModelSpec
@@ -24,8 +23,6 @@ from harness.sim.cost import CostModel
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
 from harness.sim.topology import Link
-
-T = TypeVar("T")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,17 +53,16 @@ class SimDevice:
         recorder: Recorder,
     ) -> None:
         self.name, self.node = name, gpus[0].node
-        self._gpus, self._models, self._config = gpus, models, config
+        self._gpus, self._models, self._config = tuple(gpus), models, config
         self._cost, self._network = cost, network
         self._loop, self._recorder = loop, recorder
         achieved = hardware.calibration.memory_efficiency
         self._memory_bytes_per_s = hardware.memory_bandwidth_bytes_per_s * achieved
-        rate = config.unstaged_bytes_per_s
         self._weight_bytes = {name: device_weight_bytes(spec) for name, spec in models.items()}
         self._block_bytes = {
             name: device_shape(spec, block_tokens).block_bytes for name, spec in models.items()
         }
-        self._unstaged = {gpu: Link(f"pageable copy to {gpu}", rate) for gpu in gpus}
+        self._unstaged = Link(f"pageable copies to {name}", config.unstaged_bytes_per_s)
 
     def executor(self, model: str, kv: SlabPool) -> SimInstance:
         spec = self._models[model]
@@ -77,23 +73,13 @@ class SimDevice:
     ) -> bool:
         num_bytes = self._weight_bytes[model]
         if stop is not None:
-            return await self._load_until(stop, source, num_bytes)
-        await self._on_each_gpu(
-            lambda gpu: self._network.transfer(
-                source, gpu, num_bytes, stream="weights",
-                pace=None if staged else self._unstaged[gpu],
-            )
-        )  # fmt: skip
+            return await self._network.transfer_until(
+                stop, source, self._gpus, num_bytes,
+                stream="weights", chunk_bytes=self._config.chunk_bytes,
+            )  # fmt: skip
+        pace = None if staged else self._unstaged
+        await self._network.transfer(source, self._gpus, num_bytes, stream="weights", pace=pace)
         return True
-
-    async def _load_until(self, stop: Event, source: Location, num_bytes: int) -> bool:
-        chunk_bytes = self._config.chunk_bytes
-        complete = await self._on_each_gpu(
-            lambda gpu: self._network.transfer_until(
-                stop, source, gpu, num_bytes, stream="weights", chunk_bytes=chunk_bytes
-            )
-        )
-        return all(complete)
 
     async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
         """Every byte is read and written once."""
@@ -102,15 +88,11 @@ class SimDevice:
 
     async def copy_out(self, copy: KvCopy) -> None:
         num_bytes, host = self._kv_bytes(copy), dram(copy.node)
-        await self._on_each_gpu(
-            lambda gpu: self._network.transfer(gpu, host, num_bytes, stream="kv")
-        )
+        await self._network.transfer(self._gpus, host, num_bytes, stream="kv")
 
     async def copy_in(self, copy: KvCopy) -> None:
         num_bytes, host = self._kv_bytes(copy), dram(copy.node)
-        await self._on_each_gpu(
-            lambda gpu: self._network.transfer(host, gpu, num_bytes, stream="kv")
-        )
+        await self._network.transfer(host, self._gpus, num_bytes, stream="kv")
 
     async def restart(self) -> None:
         await self._loop.sleep(self._config.restart_s)
@@ -121,13 +103,3 @@ class SimDevice:
     def _kv_bytes(self, copy: KvCopy) -> int:
         """On each GPU."""
         return len(copy.device_offsets) * self._block_bytes[copy.model]
-
-    async def _on_each_gpu(self, move: Callable[[Location], Coroutine[Any, Any, T]]) -> list[T]:
-        """The same move on all GPUs at once; what each returned."""
-        first, *others = self._gpus
-        tasks = [self._loop.spawn(move(gpu), name=f"{self.name}: {gpu}") for gpu in others]
-        results = [await move(first)]
-        for task in tasks:
-            await self._loop.wait(task.finished)
-            results.append(task.result)
-        return results

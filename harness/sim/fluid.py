@@ -19,7 +19,8 @@ from harness.sim.topology import Link
 
 
 class Flow:
-    """`left_bytes` were still to be sent at `since_s`, and go at `rate` bytes/s from then on."""
+    """`left_bytes` were still to be sent at `since_s`, and go at `rate` bytes/s from then on. Of a
+    striped flow, which may cross a link several times, all counts are of one stripe."""
 
     __slots__ = (
         "done",
@@ -96,7 +97,8 @@ class Fluid:
     def carried_bytes(self, link: Link) -> float:
         """What has crossed `link` so far: a counter, as a NIC has one."""
         now = self._loop.now
-        return self._ended_bytes[link] + sum(flow.sent_bytes(now) for flow in self._on[link])
+        under_way = (flow.links.count(link) * flow.sent_bytes(now) for flow in self._on[link])
+        return self._ended_bytes[link] + sum(under_way)
 
     def _touch(self, flow: Flow) -> None:
         self._touched.update(dict.fromkeys(flow.links))
@@ -122,7 +124,7 @@ class Fluid:
             _, _, flow = heappop(self._finishes)
             flow.finish_s = -inf  # no heap entry of it is valid any more
             for link in flow.links:
-                del self._on[link][flow]
+                self._on[link].pop(flow, None)
                 self._ended_bytes[link] += flow.num_bytes
             self._num_flows -= 1
             self._touched.update(dict.fromkeys(flow.links))

@@ -13,19 +13,24 @@ tensors first).
 Between channels bandwidth is fluid, as hardware arbitrates per packet: strict between priorities,
 at once, and max–min fair within one (`fair_share.py`). A message that a more urgent one waits for
 takes on its priority: otherwise third parties in between could hold both up.
+
+A place may be several that act as one, the GPUs of a tensor-parallel group. What they send or
+receive is striped: as many bytes for each, side by side, at the rate of the slowest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from itertools import count
+from itertools import chain, count
 from math import ceil
 
 from harness.clock import Event, Loop
 from harness.location import Location
 from harness.sim.fluid import Flow, Fluid
 from harness.sim.topology import Link, Path, Topology
+
+Place = Location | tuple[Location, ...]
 
 
 class _Channel:
@@ -65,13 +70,13 @@ class Network:
         self._loop = loop
         self._topology = topology
         self._fluid = Fluid(loop)
-        self._channels: dict[tuple[Location, Location, str], _Channel] = {}
+        self._channels: dict[tuple[Place, Place, str], _Channel] = {}
         self._order = count()
 
     async def transfer(
         self,
-        src: Location,
-        dst: Location,
+        src: Place,
+        dst: Place,
         num_bytes: int,
         *,
         stream: str = "",
@@ -80,7 +85,7 @@ class Network:
         on_chunk: Callable[[int], None] | None = None,
         pace: Link | None = None,
     ) -> None:
-        """Moves `num_bytes` (≥ 1), and returns when the last byte has arrived.
+        """Moves `num_bytes` (≥ 1; of each stripe), and returns when the last byte has arrived.
 
         Transfers of different streams do not wait for each other; they share the links. A higher
         `priority` goes first. With `chunk_bytes` the transfer is that many bytes a message, and
@@ -109,8 +114,8 @@ class Network:
     async def transfer_until(
         self,
         stop: Event,
-        src: Location,
-        dst: Location,
+        src: Place,
+        dst: Place,
         num_bytes: int,
         *,
         stream: str,
@@ -136,7 +141,7 @@ class Network:
         channel.admit()
         return flow.num_bytes == num_bytes
 
-    def path(self, src: Location, dst: Location) -> Path:
+    def path(self, src: Place, dst: Place) -> Path:
         return self._channel(src, dst, "").path
 
     def carried_bytes(self, link: Link) -> float:
@@ -160,9 +165,16 @@ class Network:
         if channel.flow is not None and channel.flow.priority < priority:
             self._fluid.set_priority(channel.flow, priority)
 
-    def _channel(self, src: Location, dst: Location, stream: str) -> _Channel:
+    def _channel(self, src: Place, dst: Place, stream: str) -> _Channel:
         channel = self._channels.get((src, dst, stream))
         if channel is None:
-            channel = _Channel(self._topology.path(src, dst), self._loop)
+            stripes = [self._topology.path(a, b) for a in members(src) for b in members(dst)]
+            links = tuple(chain.from_iterable(path.links for path in stripes))
+            latency_s = max(path.latency_s for path in stripes)
+            channel = _Channel(Path(links, latency_s), self._loop)
             self._channels[src, dst, stream] = channel
         return channel
+
+
+def members(place: Place) -> tuple[Location, ...]:
+    return (place,) if isinstance(place, Location) else place
