@@ -6,8 +6,8 @@ type, an unknown key and a missing value all become a `UsageError` that names th
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 from hydra.utils import get_class
@@ -15,6 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.errors import UsageError
+
+# What `typed` has made: the runs of a sweep share most of their configuration, and a hardware
+# profile takes OmegaConf as long as a small simulation.
+_typed: dict[tuple[type, str], Any] = {}
 
 
 def build(node: DictConfig, where: str, **runtime: Any) -> Any:
@@ -51,17 +55,12 @@ def settings(node: DictConfig, cls: Any, where: str) -> Any:
 def typed(node: DictConfig, schema: type, where: str) -> Any:
     """The dataclass `schema` filled from `node`; UsageError names the bad key and valid ones."""
     try:
-        merged = OmegaConf.merge(_empty(schema), node)
-        return OmegaConf.to_object(merged)
+        key = schema, repr(OmegaConf.to_container(node, resolve=True))
+        if key not in _typed:
+            _typed[key] = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
     except (OmegaConfBaseException, ValueError) as error:
         raise UsageError(f"{where}: {explain(error, schema)}") from error
-
-
-@cache
-def _empty(schema: type) -> DictConfig:
-    """`schema` without values, to be merged into; `merge` copies it."""
-    made: DictConfig = OmegaConf.structured(schema)
-    return made
+    return deepcopy(_typed[key])
 
 
 def explain(error: Exception, schema: type) -> str:
