@@ -22,17 +22,14 @@ class _Slab:
         self.fresh = blocks
         self.returned: list[int] = []
 
-    def __len__(self) -> int:
-        return len(self.returned) + len(self.fresh)
-
     def take(self, num_blocks: int) -> list[int]:
-        """`num_blocks`, or as many as there are."""
-        rest = max(0, len(self.returned) - num_blocks)
-        taken = self.returned[rest:][::-1]
-        del self.returned[rest:]
+        """`num_blocks` (≥ 1), or as many as there are."""
+        taken = self.returned[: -num_blocks - 1 : -1]
+        del self.returned[-num_blocks:]
         more = num_blocks - len(taken)
-        taken += self.fresh[:more]
-        self.fresh = self.fresh[more:]
+        if more:
+            taken += self.fresh[:more]
+            self.fresh = self.fresh[more:]
         return taken
 
 
@@ -40,14 +37,14 @@ class _Pool:
     """The slabs of one shape. `free` has those that are not full, the next to use first."""
 
     __slots__ = (
-        "block_bytes", "blocks_per_slab", "free", "num_free", "num_slabs", "peak_slabs",
+        "block_bytes", "blocks_per_slab", "free", "num_slabs", "num_used", "peak_slabs",
     )  # fmt: skip
 
     def __init__(self, block_bytes: int, blocks_per_slab: int) -> None:
         self.block_bytes = block_bytes
         self.blocks_per_slab = blocks_per_slab
         self.free: dict[int, _Slab] = {}
-        self.num_free = 0
+        self.num_used = 0  # blocks
         self.num_slabs = 0
         self.peak_slabs = 0
 
@@ -77,7 +74,8 @@ class SlabAllocator:
         pool = self._pools.get(shape)
         if pool is None:
             return len(self._free_slabs) * self._blocks_per_slab(shape)
-        return pool.num_free + len(self._free_slabs) * pool.blocks_per_slab
+        slabs = pool.num_slabs + len(self._free_slabs)
+        return slabs * pool.blocks_per_slab - pool.num_used
 
     def alloc(self, shape: KvShape, num_blocks: int) -> list[int]:
         """Byte offsets of `num_blocks` blocks; OutOfMemory, and no change, where `room` is less.
@@ -99,9 +97,9 @@ class SlabAllocator:
                 self._add_slab(pool)
             index, slab = next(iter(pool.free.items()))
             offsets += slab.take(num_blocks - len(offsets))
-            if not slab:
+            if not (slab.returned or slab.fresh):
                 del pool.free[index]
-        pool.num_free -= num_blocks
+        pool.num_used += num_blocks
         self._used.update(offsets)
         return offsets
 
@@ -116,12 +114,12 @@ class SlabAllocator:
             slab = pool.free.get(index)
             if slab is None:
                 slab = pool.free[index] = _Slab(range(0))
-            pool.num_free -= len(slab)
-            slab.returned += freed
-            pool.num_free += len(slab)
-            if len(slab) == pool.blocks_per_slab:
+            returned = slab.returned
+            pool.num_used += len(returned)
+            returned += freed
+            pool.num_used -= len(returned)
+            if len(returned) + len(slab.fresh) == pool.blocks_per_slab:
                 del pool.free[index], self._owner[index]
-                pool.num_free -= len(slab)
                 pool.num_slabs -= 1
                 self._free_slabs.append(index)
 
@@ -150,16 +148,13 @@ class SlabAllocator:
         end = start + pool.blocks_per_slab * pool.block_bytes
         pool.free[index] = _Slab(range(start, end, pool.block_bytes))
         self._owner[index] = pool
-        pool.num_free += pool.blocks_per_slab
         pool.num_slabs += 1
         pool.peak_slabs = max(pool.peak_slabs, pool.num_slabs)
         self._peak_slabs = max(self._peak_slabs, self.num_slabs - len(self._free_slabs))
 
     def _used_bytes(self, shape: KvShape) -> int:
         pool = self._pools.get(shape)
-        if pool is None:
-            return 0
-        return (pool.num_slabs * pool.blocks_per_slab - pool.num_free) * pool.block_bytes
+        return 0 if pool is None else pool.num_used * pool.block_bytes
 
     def _blocks_per_slab(self, shape: KvShape) -> int:
         blocks = self.slab_bytes // shape.block_bytes

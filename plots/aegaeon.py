@@ -107,6 +107,13 @@ def events(path: Path, *kinds: str) -> pd.DataFrame:
     return pd.concat([rows, fields], axis=1)
 
 
+def spans(path: Path, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """When the run's device events of `kind` begin and end, of which there may be many."""
+    columns = ["start_s", "end_s"]
+    found = pq.read_table(path / "events.parquet", columns=columns, filters=[("kind", "=", kind)])
+    return found["start_s"].to_numpy(), found["end_s"].to_numpy()
+
+
 def requests(path: Path) -> pd.DataFrame:
     columns = ["request_id", "model", "arrival_s", "status", "output_tokens", "token_times_s"]
     return pq.read_table(path / "requests.parquet", columns=columns).to_pandas()

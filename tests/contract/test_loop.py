@@ -65,6 +65,26 @@ def test_an_event_wakes_all_its_waiters_and_stays_set(loop: Loop) -> None:
     assert woken == [0, 1, 2]
 
 
+def test_the_first_of_several_events_wakes_once(loop: Loop) -> None:
+    first, second, woken = Event(loop), Event(loop), []
+
+    async def waiter() -> None:
+        while await loop.wait(first, second, until=loop.now + 0.05):
+            woken.append((first.is_set, second.is_set))
+            first.clear()
+            second.clear()
+
+    async def main() -> None:
+        task = loop.spawn(waiter(), name="waiter")
+        for event in (second, first):
+            await loop.sleep(0.001)
+            event.set()
+        await loop.wait(task.finished)
+
+    loop.run(main())
+    assert woken == [(False, True), (True, False)]
+
+
 def test_an_event_before_the_deadline_leaves_no_phantom_wake_up(loop: Loop) -> None:
     event, wakes = Event(loop), []
 

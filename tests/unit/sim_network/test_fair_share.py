@@ -31,6 +31,12 @@ def test_the_flow_with_the_narrow_link_leaves_the_rest_to_the_other() -> None:
     assert fair_rates([(0, [wide, narrow]), (0, [wide])]) == [2.0, 8.0]
 
 
+def test_a_flow_that_crosses_a_link_twice_takes_two_shares_of_it() -> None:
+    link = Link("link", 12.0)
+    assert fair_rates([(0, [link, link])]) == [6.0]
+    assert fair_rates([(0, [link, link]), (0, [link])]) == [4.0, 4.0]
+
+
 def test_a_lower_class_gets_what_the_higher_leaves() -> None:
     wide, narrow = Link("wide", 10.0), Link("narrow", 2.0)
     flows = [(1, [wide, narrow]), (0, [wide]), (0, [wide]), (0, [narrow])]

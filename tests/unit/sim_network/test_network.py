@@ -63,6 +63,40 @@ def test_transfers_between_the_same_places_go_one_after_the_other() -> None:
     assert run(topology, sends) == [4.0, 6.0]
 
 
+@pytest.mark.parametrize("gpus", [(0, 1), (0, 2), (0, 1, 2, 3)])
+def test_a_group_is_served_as_its_gpus_side_by_side(gpus: tuple[int, ...]) -> None:
+    """Beside a transfer that shares some of their links, and to the same byte counters."""
+    group, others = tuple(hbm(0, gpu) for gpu in gpus), [hbm(0, gpu) for gpu in range(4)]
+
+    def arrivals(striped: bool) -> tuple[float, list[float]]:
+        loop, topology = VirtualLoop(), cluster()
+        network = Network(loop, topology)
+
+        async def main() -> float:
+            beside = [
+                loop.spawn(network.transfer(dram(0), gpu, 60, stream="other"), name=str(gpu))
+                for gpu in others
+            ]
+            if striped:
+                await network.transfer(dram(0), group, 100)
+            else:
+                for task in [
+                    loop.spawn(network.transfer(dram(0), gpu, 100), name="alone") for gpu in group
+                ]:
+                    await loop.wait(task.finished)
+            ended_s = loop.now
+            for task in beside:
+                await loop.wait(task.finished)
+            return ended_s
+
+        ended_s = loop.run(main())
+        links = [link for gpu in others for link in topology.path(dram(0), gpu).links]
+        return ended_s, [network.carried_bytes(link) for link in links]
+
+    together, (ended_s, carried) = arrivals(True), arrivals(False)
+    assert together == (pytest.approx(ended_s), pytest.approx(carried))
+
+
 def test_chunks_are_told_as_they_arrive() -> None:
     loop = VirtualLoop()
     network = Network(loop, cluster())
