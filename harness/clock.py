@@ -19,8 +19,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from math import inf
 from typing import Any, Generic, TypeVar
 
-COLLECT_AFTER_OBJECTS = 100_000  # that came and did not go; Python's own choice is 700
-
 
 class Event:
     """A level-triggered flag: waiting on a set event returns at once; `clear` re-arms it."""
@@ -197,14 +195,15 @@ class VirtualLoop(Loop):
         self._now = 0.0
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
-        """As `Loop.run`. Cyclic garbage, of which tasks leave none, is looked for rarely: a log of
-        millions of objects would be searched again and again."""
-        thresholds = gc.get_threshold()
-        gc.set_threshold(COLLECT_AFTER_OBJECTS, *thresholds[1:])
+        """As `Loop.run`. Cyclic garbage, of which tasks leave none, is not looked for meanwhile: a
+        log of millions of objects would be searched again and again."""
+        was_enabled = gc.isenabled()
+        gc.disable()
         try:
             return super().run(main, name=name)
         finally:
-            gc.set_threshold(*thresholds)
+            if was_enabled:
+                gc.enable()
 
     @property
     def now(self) -> float:
