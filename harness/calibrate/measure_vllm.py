@@ -73,14 +73,12 @@ def profile(
     phases = list(schedules(num_requests))
     records, server = serve(spec, hardware, phases, console)
     seen = rebuild(records, Budget(server["max_num_seqs"], server["max_num_batched_tokens"]))
-    terms, path_s = fit(seen, coefficients(spec, hardware)[0])
+    found = calibration(seen, spec, hardware, cells)
+    (terms,) = found.measured.values()
     score = served_scores(served_errors(terms, 0.0, seen.iterations), seen.iterations)
     show(console, score, "iterations of the server")
-    console.print(f"API, there and back: {1000 * path_s:.1f} ms")
-    law = fit_law([as_cells(spec, terms, cells)], {"local": hardware}).devices["local"]
-    measured = {pair_key(spec.name, spec.tp): terms}
-    calibration = replace(law, turnaround_s=0.0, path_s=path_s, measured=measured)
-    write_text(out, local_vllm_yaml(calibration, spec, server, seen, score))
+    console.print(f"API, there and back: {1000 * found.path_s:.1f} ms")
+    write_text(out, local_vllm_yaml(found, spec, server, seen, score))
     console.print(f"wrote {out}", soft_wrap=True)
 
 
@@ -150,7 +148,7 @@ def rebuild(phases: Iterable[Sequence[TokenRecord]], budget: Budget) -> Seen:
     if num_misplaced > MISPLACED * num_tokens:
         raise RunError(
             f"{num_misplaced} of {num_tokens} tokens came in another iteration than their stream "
-            "says: the server preempted, or does not give each running request a token a step"
+            "says: the server preempts, or this machine is too busy to be measured"
         )
     names = [field.name for field in fields(Iterations)]
     joined = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
@@ -160,6 +158,16 @@ def rebuild(phases: Iterable[Sequence[TokenRecord]], budget: Budget) -> Seen:
 def stream(record: TokenRecord) -> Stream:
     assert record.sent_s is not None
     return Stream(record.request.prompt_tokens, record.sent_s, record.token_times_s())
+
+
+def calibration(
+    seen: Seen, spec: ModelSpec, hardware: Hardware, cells: list[tuple[int, int]]
+) -> Calibration:
+    """What `seen` says of `spec`, and a law that says the same of other models."""
+    terms, path_s = fit(seen, coefficients(spec, hardware)[0])
+    law = fit_law([as_cells(spec, terms, cells)], {"local": hardware}).devices["local"]
+    measured = {pair_key(spec.name, spec.tp): terms}
+    return replace(law, turnaround_s=0.0, path_s=path_s, measured=measured)
 
 
 def fit(seen: Seen, prior: StepCoefficients) -> tuple[StepCoefficients, float]:
@@ -187,7 +195,7 @@ def as_cells(spec: ModelSpec, terms: StepCoefficients, grid: list[tuple[int, int
 
 
 def local_vllm_yaml(
-    calibration: Calibration,
+    found: Calibration,
     spec: ModelSpec,
     server: Mapping[str, Any],
     seen: Seen,
@@ -207,4 +215,4 @@ def local_vllm_yaml(
         "name: local_vllm",
         "calibration:",
     ]
-    return "\n".join([*header, *yaml_lines(asdict(calibration), "  ")]) + "\n"
+    return "\n".join([*header, *yaml_lines(asdict(found), "  ")]) + "\n"

@@ -6,13 +6,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from harness.calibrate import zoo
 from harness.calibrate.fit import served_errors
 from harness.calibrate.lockstep import Budget, Stream, timeline, works
-from harness.calibrate.measure_vllm import fit, play_all, rebuild, schedules
+from harness.calibrate.measure import served_scores
+from harness.calibrate.measure_vllm import (
+    calibration,
+    fit,
+    local_vllm_yaml,
+    play_all,
+    rebuild,
+    schedules,
+)
 from harness.calibrate.scores import mape_pct
-from harness.config import build
+from harness.config import build, typed
 from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.hardware import Hardware
@@ -85,6 +94,24 @@ def test_the_fit_finds_the_law_and_the_path_of_the_api_through_late_stamps(
     assert path_s == pytest.approx(PATH_S + LATE_S / 2, abs=2e-3)
 
 
+def test_the_profile_that_is_written_is_the_local_one_with_the_servers_times(
+    phases: list[list[TokenRecord]], server: Hardware
+) -> None:
+    seen = rebuild(phases, BUDGET)
+    found = calibration(seen, MODEL, replace(server, name="local"), [(16, 1), (64, 4), (256, 8)])
+    (terms,) = found.measured.values()
+    score = served_scores(served_errors(terms, 0.0, seen.iterations), seen.iterations)
+    text = local_vllm_yaml(found, MODEL, {"vllm_version": "0.32.0"}, seen, score)
+    node, local = OmegaConf.create(text), zoo.node("hardware/local.yaml")
+    assert node.pop("defaults") == ["local", "_self_"]
+    profile: Hardware = typed(OmegaConf.merge(local, node), Hardware, "hardware")
+    assert profile.name == "local_vllm"
+    assert profile.memory_bytes == local.memory_bytes
+    assert profile.calibration.path_s == pytest.approx(PATH_S, rel=0.1)
+    cost, true = CostModel(MODEL, profile), CostModel(MODEL, server)
+    assert cost.decode_step(8, 2000)[0] == pytest.approx(true.decode_step(8, 2000)[0], rel=0.05)
+
+
 def delayed(record: TokenRecord, rng: np.random.Generator) -> TokenRecord:
     """Each token up to LATE_S late, in order."""
     copy = TokenRecord(record.request)
@@ -123,7 +150,7 @@ def test_a_late_first_token_is_placed_by_those_that_follow_it() -> None:
 def test_streams_that_do_not_tick_together_are_refused() -> None:
     """One gets its tokens at half the other's pace."""
     records = [seen_of(range(1, 41)), seen_of(range(1, 41, 2))]
-    with pytest.raises(RunError, match="the server preempted"):
+    with pytest.raises(RunError, match="the server preempts"):
         rebuild([records], BUDGET)
 
 
