@@ -209,6 +209,11 @@ class VirtualLoop(Loop):
     def now(self) -> float:
         return self._now
 
+    def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
+        """As `Loop.run`; time 0 is now, whatever ran before."""
+        self._now = 0.0
+        return super().run(main, name=name)
+
     def _advance(self) -> None:
         self._drop_stale_timers()
         if not self._timers:

@@ -50,6 +50,7 @@ class Calibration:
     wide_share: float  # StepCoefficients.wide_s as a share of weights_s
     turnaround_s: float  # one `execute` besides its iterations: policy, messages, batch; 0: unknown
     measured: dict[str, StepCoefficients]
+    path_s: float = 0.0  # a server's API, from client to engine and back; it delays tokens alone
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,6 +1,7 @@
 """Calibrates the simulator's cost model: `python -m harness.calibrate COMMAND`.
 
-fit, crossval and predict work on measured latencies; measure profiles this machine's engine.
+fit, crossval and predict work on measured latencies; measure profiles an engine on this machine,
+ours or a real vLLM server.
 """
 
 from __future__ import annotations
@@ -61,10 +62,17 @@ def predict_cells(chosen: argparse.Namespace, console: Console) -> None:
 
 
 def measure(chosen: argparse.Namespace, console: Console) -> None:
-    from harness.calibrate.measure import profile  # starts engines: the others need none
+    # Both start engines: the other commands need none.
+    from harness.calibrate import measure as torch_engine
+    from harness.calibrate import measure_vllm
 
-    grid = chosen.lengths, chosen.batches, chosen.repeats, chosen.num_requests
-    profile(chosen.model, *grid, chosen.num_threads, chosen.out, console)
+    model, lengths, batches, num = chosen.model, chosen.lengths, chosen.batches, chosen.num_requests
+    if chosen.engine == "vllm":
+        out = chosen.out or zoo.CONF / "hardware" / "local_vllm.yaml"
+        measure_vllm.profile(model, lengths, batches, num, out, console)
+    else:
+        out, threads = chosen.out or zoo.CONF / "hardware" / "local.yaml", chosen.num_threads
+        torch_engine.profile(model, lengths, batches, chosen.repeats, num, threads, out, console)
 
 
 def numbers(words: str) -> list[int]:
@@ -103,17 +111,21 @@ def parser() -> argparse.ArgumentParser:
     one = command("predict", predict_cells, f"predict cells: a CSV with {', '.join(COLUMNS)}")
     one.add_argument("--cells", type=Path, required=True, help="CSV file to read")
     one.add_argument("--out", type=Path, required=True, help="CSV file to write")
-    one = command("measure", measure, "profile engine=torch here and write hardware/local")
+    one = command("measure", measure, "profile an engine here and write its hardware/local")
+    one.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="%(default)s")
     one.add_argument("--model", default="tiny-llama", help="default: %(default)s")
     lengths, batches = "16,64,256,1024", "1,2,4,8,16,32"
     one.add_argument("--lengths", type=numbers, default=lengths, help="default: %(default)s")
     one.add_argument("--batches", type=numbers, default=batches, help="default: %(default)s")
-    one.add_argument("--repeats", type=int, default=5, help="per cell; default: %(default)s")
+    one.add_argument(
+        "--repeats", type=int, default=5, help="per cell, of torch; default: %(default)s"
+    )
     one.add_argument("--num-requests", type=int, default=200, help="per load; default: %(default)s")
     threads = engine_threads()
-    one.add_argument("--num-threads", type=int, default=threads, help="default: cores but one")
-    local = zoo.CONF / "hardware" / "local.yaml"
-    one.add_argument("--out", type=Path, default=local, help="default: %(default)s")
+    one.add_argument(
+        "--num-threads", type=int, default=threads, help="of torch; default: cores but one"
+    )
+    one.add_argument("--out", type=Path, help="default: conf/hardware/local.yaml, local_vllm.yaml")
     return made
 
 

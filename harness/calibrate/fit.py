@@ -7,7 +7,7 @@ the mean of all devices; what a pair's cells do not settle stays near the law.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -110,16 +110,7 @@ def robust(error: Floats) -> Floats:
 
 def fit_pair(cells: Cells, prior: StepCoefficients) -> StepCoefficients:
     """The terms of this pair alone, near `prior` where its cells say nothing."""
-    first = np.log([getattr(prior, name) for name in TERMS])
-
-    def unpack(x: Floats) -> StepCoefficients:
-        return StepCoefficients(**dict(zip(TERMS, map(float, np.exp(x)), strict=True)))
-
-    def residuals(x: Floats) -> Floats:
-        both = np.concatenate(errors(unpack(x), cells))
-        return np.concatenate([robust(both) / NOISE, (x - first) / PAIR_SPREAD])
-
-    return unpack(least_squares(residuals, first, x_scale=0.3).x)
+    return _terms(_nearby(_values(prior), lambda x: np.concatenate(errors(_terms(x), cells))))
 
 
 def served_errors(terms: StepCoefficients, turnaround_s: float, seen: Iterations) -> Floats:
@@ -134,15 +125,33 @@ def served_errors(terms: StepCoefficients, turnaround_s: float, seen: Iterations
 
 def fit_served(seen: Iterations, prior: StepCoefficients) -> tuple[StepCoefficients, float]:
     """The terms and the turnaround that serving showed, near `prior` where it says nothing."""
-    start = [*(getattr(prior, name) for name in TERMS), START_TURNAROUND_S]
-    first = np.log(start)
 
     def unpack(x: Floats) -> tuple[StepCoefficients, float]:
-        *terms, turnaround_s = map(float, np.exp(x))
-        return StepCoefficients(**dict(zip(TERMS, terms, strict=True))), turnaround_s
+        return _terms(x[:-1]), float(np.exp(x[-1]))
+
+    start = [*_values(prior), START_TURNAROUND_S]
+    return unpack(_nearby(start, lambda x: served_errors(*unpack(x), seen)))
+
+
+def fit_iterations(seen: Iterations, prior: StepCoefficients) -> StepCoefficients:
+    """The same of a server that schedules by itself, where nothing comes between iterations."""
+    return _terms(_nearby(_values(prior), lambda x: served_errors(_terms(x), 0.0, seen)))
+
+
+def _nearby(start: Sequence[float], error: Callable[[Floats], Floats]) -> Floats:
+    """Logarithms of constants with a small `error` of them, near those of `start`."""
+    first = np.log(start)
 
     def residuals(x: Floats) -> Floats:
-        error = served_errors(*unpack(x), seen)
-        return np.concatenate([robust(error) / NOISE, (x - first) / PAIR_SPREAD])
+        return np.concatenate([robust(error(x)) / NOISE, (x - first) / PAIR_SPREAD])
 
-    return unpack(least_squares(residuals, first, x_scale=0.3).x)
+    found: Floats = least_squares(residuals, first, x_scale=0.3).x
+    return found
+
+
+def _values(terms: StepCoefficients) -> list[float]:
+    return [getattr(terms, name) for name in TERMS]
+
+
+def _terms(logarithms: Floats) -> StepCoefficients:
+    return StepCoefficients(**dict(zip(TERMS, map(float, np.exp(logarithms)), strict=True)))

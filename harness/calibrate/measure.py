@@ -223,18 +223,26 @@ def served_scores(error: Floats, seen: Iterations) -> pd.DataFrame:
 def local_yaml(
     hardware: Hardware, spec: ModelSpec, found: Profile, score: pd.DataFrame, num_threads: int
 ) -> str:
-    cpu = platform.processor() or platform.machine()
-    on = f"{len(os.sched_getaffinity(0))} cores of {cpu}, {datetime.now(UTC):%Y-%m-%d}"
     header = [
         "# This machine, as one device (or more: hardware.num_devices=2 runs two CPU instances).",
         "# Written by `python -m harness.calibrate measure`; the constants serve engine=sim only.",
         f"# engine=torch (torch {found.engine['torch']}) with {spec.name}, "
-        f"engine.num_threads={num_threads}, {on}.",
-        *(
-            f"# {row.number} executes of serving {row.executes}: R² {row.r2:.3f}, MAPE "
-            f"{row.mape_pct:.1f} %, total time {row.total_pct:+.1f} %."
-            for row in score.itertuples(index=False)
-        ),
+        f"engine.num_threads={num_threads}, {measured_on()}.",
+        *score_lines(score, "executes"),
     ]
     values = asdict(replace(hardware, source="measured"))
     return "\n".join([*header, *yaml_lines(values)]) + "\n"
+
+
+def measured_on() -> str:
+    cpu = platform.processor() or platform.machine()
+    return f"{len(os.sched_getaffinity(0))} cores of {cpu}, {datetime.now(UTC):%Y-%m-%d}"
+
+
+def score_lines(score: pd.DataFrame, what: str) -> list[str]:
+    """How well `what` were fitted, as comments."""
+    return [
+        f"# {row.number} {what} of serving {row.executes}: R² {row.r2:.3f}, MAPE "
+        f"{row.mape_pct:.1f} %, total time {row.total_pct:+.1f} %."
+        for row in score.itertuples(index=False)
+    ]

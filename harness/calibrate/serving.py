@@ -77,31 +77,34 @@ def served(
 ) -> Iterations:
     """Of each mix, serves `num_requests` at once, then as many at each of LOADS of the rate at
     which those were completed; returns every execute."""
-    system = zoo.node("system/vllm.yaml")
     timed = Timed(cluster.instances[0], loop)
     arranged = replace(cluster, instances=[timed])
     rng, ids = np.random.default_rng(0), iter(range(10**6, 10**9))
 
-    def play(mix: Mix, rate_per_s: float) -> float:
-        """Seconds that the requests took."""
+    def once(mix: Mix, rate_per_s: float) -> float:
         requests = schedule(rng, ids, model, mix, num_requests, rate_per_s)
         recorder.records |= Recorder(requests).records
-        policy: System = build(system, "system", loop=loop, cluster=arranged)
-        client = Client(Client.Config(drain_s=600), loop=loop, recorder=recorder, system=policy)
-
-        async def main() -> float:
-            loop.spawn(policy.serve(), name="system")
-            await client.play(requests)
-            return loop.now
-
         timed.ended_s = -inf  # the clock starts again
-        return float(loop.run(main()))
+        return play(requests, arranged, loop, recorder)
 
     for mix in MIXES:
-        capacity_per_s = num_requests / play(mix, inf)
+        capacity_per_s = num_requests / once(mix, inf)
         for load in LOADS:
-            play(mix, load * capacity_per_s)
+            once(mix, load * capacity_per_s)
     return Iterations(*np.array(timed.rows, float).T)
+
+
+def play(requests: Sequence[Request], cluster: Cluster, loop: Loop, recorder: Recorder) -> float:
+    """Serves `requests`, whose records are there, and returns the seconds that they took."""
+    policy: System = build(zoo.node("system/vllm.yaml"), "system", loop=loop, cluster=cluster)
+    client = Client(Client.Config(drain_s=600), loop=loop, recorder=recorder, system=policy)
+
+    async def main() -> float:
+        loop.spawn(policy.serve(), name="system")
+        await client.play(requests)
+        return loop.now
+
+    return float(loop.run(main()))
 
 
 def schedule(

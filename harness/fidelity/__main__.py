@@ -1,9 +1,10 @@
 """`python -m harness.fidelity`: serves held-out schedules for real and in simulation, and says by
 how much the simulator was off, by load.
 
-engine=torch is profiled first (`harness.calibrate measure`, which writes conf/hardware/local.yaml):
-the simulator is judged by what it knows of this machine today. Loads are shares of the knee, the
-rate at which the engine completes requests that all arrive at once; it is measured before them.
+The engine is profiled first (`harness.calibrate measure`, which writes conf/hardware/local.yaml, or
+local_vllm.yaml for --engine vllm): the simulator is judged by what it knows of this machine today.
+Loads are shares of the knee, the rate at which the engine completes requests that all arrive at
+once; it is measured before them.
 All of it is done in several passes, since a machine's speed drifts: errors are medians over them,
 and how far the real runs of a point are apart stands beside.
 Writes parity.json and parity.md; plots/fidelity.py draws them.
@@ -28,6 +29,7 @@ from harness.fidelity.report import markdown
 from harness.files import write_text
 from harness.manifest import git_revision, machine
 
+PUBLISHED = Path("results/published/fidelity")
 LOADS = (0.3, 0.6, 0.9, 1.0, 1.3)
 
 
@@ -41,19 +43,21 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--calibrate",
         action=argparse.BooleanOptionalAction,
-        help="profile engine=torch here first; default: with --engine torch",
+        default=True,
+        help="profile the engine here before each pass",
     )
     made.add_argument(
         "--keep", action="store_true", help="simulate anew, beside the real runs that --runs holds"
     )
     made.add_argument("--runs", type=Path, default=Path("results/runs/fidelity"))
-    made.add_argument("--out", type=Path, default=Path("results/published/fidelity"))
+    made.add_argument("--out", type=Path, help=f"default: {PUBLISHED}, and vllm/ in it for vllm")
     return made
 
 
-def calibrates(arguments: argparse.Namespace) -> bool:
-    asked: bool | None = arguments.calibrate
-    return arguments.engine == "torch" if asked is None else asked
+def report_folder(arguments: argparse.Namespace) -> Path:
+    """engine=torch's report is the one that simulated figures quote; others lie beside it."""
+    asked: Path | None = arguments.out
+    return asked or (PUBLISHED if arguments.engine == "torch" else PUBLISHED / arguments.engine)
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     invalid: list[str] = []
     engine, keep = arguments.engine, arguments.keep
     for number in range(1, arguments.passes + 1):
-        if calibrates(arguments) and calibrate(["measure"]):
+        if arguments.calibrate and calibrate(["measure", "--engine", engine]):
             raise RunError("calibration failed")
         for workload in arguments.workloads:
             folder = arguments.runs / engine / workload
@@ -112,10 +116,11 @@ def main() -> int:
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    write_text(arguments.out / "parity.json", json.dumps(found, indent=1) + "\n")
-    write_text(arguments.out / "parity.md", markdown(found))
-    console.print(f"{found['headline']}\n{arguments.out / 'parity.md'}", soft_wrap=True)
+    out = report_folder(arguments)
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "parity.json", json.dumps(found, indent=1) + "\n")
+    write_text(out / "parity.md", markdown(found))
+    console.print(f"{found['headline']}\n{out / 'parity.md'}", soft_wrap=True)
     return 0
 
 

@@ -25,7 +25,7 @@ HELD_OUT = {
     "burstgpt": (),
 }
 COMMON = (
-    "+system=vllm", "hardware=local", "tracking=none", "progress=false", "again=true",
+    "+system=vllm", "tracking=none", "progress=false", "again=true",
     "workload.lengths.scale_prompt=0.25", "workload.lengths.scale_output=0.25",
     "slo.ttft_s=0.25", "slo.tbt_s=0.01",  # tight enough that a loaded CPU misses some
 )  # fmt: skip
@@ -49,7 +49,13 @@ class Point:
 
 def own(engine: str) -> tuple[str, ...]:
     """What a real engine needs to be the one that was calibrated."""
-    return (f"engine.num_threads={engine_threads()}",) if engine == "torch" else ()
+    threads = (f"engine.num_threads={engine_threads()}",) if engine == "torch" else ()
+    return "hardware=local", *threads
+
+
+def calibrated(engine: str) -> str:
+    """The profile of this machine that `harness.calibrate measure --engine` writes."""
+    return "hardware=local_vllm" if engine == "vllm" else "hardware=local"
 
 
 def run(point: Point, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> FinishedRun:
@@ -77,10 +83,20 @@ def same_memory(engine: Mapping[str, Any]) -> tuple[str, ...]:
     return f"engine.num_kv_blocks={num_kv_blocks}", f"engine.block_tokens={engine['block_tokens']}"
 
 
+def same_limits(engine: Mapping[str, Any]) -> tuple[str, ...]:
+    """Overrides that give a simulated scheduler the limits which a server said it has."""
+    names = ("max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill")
+    servers = engine.get("servers", {}).values()  # of vLLM: other engines are scheduled by ours
+    return tuple(f"system.{name}={server[name]}" for server in servers for name in names)
+
+
 def pair(point: Point, run_dir: Path, real: str, keep: bool) -> tuple[FinishedRun, FinishedRun]:
-    """(real, simulated) on one schedule and with equally many KV blocks of one size."""
+    """(real, simulated) on one schedule, with equally many KV blocks of one size and the same
+    limits, by the profile of that engine."""
     served = serve(point, run_dir / real, real, keep)
-    simulated = run(point, run_dir / "sim", "sim", same_memory(served.manifest["engine"]))
+    engine = served.manifest["engine"]
+    extra = (calibrated(real), *same_memory(engine), *same_limits(engine))
+    simulated = run(point, run_dir / "sim", "sim", extra)
     hashes = {run.manifest["schedule_sha256"] for run in (served, simulated)}
     if len(hashes) != 1:
         raise RunError(f"{run_dir}: the two runs replayed different schedules")

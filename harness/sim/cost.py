@@ -89,6 +89,7 @@ class CostModel:
         share = 1.0 if num_layers is None else num_layers / model.num_layers
         self.terms = on_a_share(stage(terms, share), compute_share, rivals)
         self.turnaround_s = hardware.calibration.turnaround_s
+        self.path_s = hardware.calibration.path_s
         self.layer_load_s = layer_load_s(model, hardware)
         self._launch = launch
 

@@ -91,6 +91,7 @@ class SimInstance:
         return steps
 
     def _stamp(self, requests: list[Request], segment: Segment) -> None:
+        segment.start_s += self._cost.path_s
         self._recorder.segment(requests, segment, self.name)
         for request in requests:
             if request.generated_tokens >= request.output_tokens:

@@ -1,13 +1,19 @@
-"""What a parity run takes over from the real one, and when it calibrates first."""
+"""What a parity run takes over from the real one, by which profile, and where its report goes."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from harness.calibrate import zoo
+from harness.config import typed
 from harness.engine_api import kv_blocks_by_model
 from harness.errors import RunError
-from harness.fidelity.__main__ import calibrates, parser
-from harness.fidelity.points import same_memory
+from harness.fidelity.__main__ import parser, report_folder
+from harness.fidelity.points import calibrated, same_limits, same_memory
+from harness.hardware import Hardware
+from harness.sim.cost import CostModel
 from tests.running import composed
 
 
@@ -29,16 +35,37 @@ def test_two_models_have_no_common_memory() -> None:
         same_memory({"block_tokens": 32, "num_kv_blocks": {"a": 9, "b": 9}})
 
 
+def test_the_simulation_gets_the_limits_that_a_server_settled_on() -> None:
+    limits = {"max_num_seqs": 7, "max_num_batched_tokens": 99, "enable_chunked_prefill": False}
+    manifest = {"servers": {"vllm-0": limits | {"dtype": "float32"}}}
+    system = composed("+system=vllm", "engine=sim", *same_limits(manifest)).system
+    assert {name: system[name] for name in limits} == limits
+    assert same_limits({"num_kv_blocks": {"m": 3}}) == ()
+
+
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "folder"),
     [
-        ([], True),
-        (["--engine", "torch", "--no-calibrate"], False),
-        (["--engine", "vllm"], False),
-        (["--engine", "vllm", "--calibrate"], True),
+        ([], "results/published/fidelity"),
+        (["--engine", "vllm"], "results/published/fidelity/vllm"),
+        (["--engine", "vllm", "--out", "here"], "here"),
     ],
 )
-def test_the_local_engine_is_calibrated_first_unless_told_otherwise(
-    words: list[str], expected: bool
+def test_the_report_that_figures_quote_is_kept_from_other_engines(
+    words: list[str], folder: str
 ) -> None:
-    assert calibrates(parser().parse_args(words)) is expected
+    arguments = parser().parse_args(words)
+    assert report_folder(arguments) == Path(folder)
+    assert arguments.calibrate
+
+
+def test_each_engine_is_simulated_by_its_own_profile() -> None:
+    ours, vllm = (
+        composed("+system=vllm", calibrated(engine)).hardware for engine in ("torch", "vllm")
+    )
+    assert ours.name == "local"
+    assert vllm.name == "local_vllm"
+    assert vllm.calibration.turnaround_s == 0
+    profile: Hardware = typed(vllm, Hardware, "hardware")
+    assert profile.calibration.path_s > 0
+    assert CostModel(zoo.model("tiny-llama"), profile).source == "measured"
