@@ -195,8 +195,10 @@ class VirtualLoop(Loop):
         self._now = 0.0
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
-        """As `Loop.run`. Cyclic garbage, of which tasks leave none, is not looked for meanwhile: a
-        log of millions of objects would be searched again and again."""
+        """As `Loop.run`; time 0 is now, whatever ran before. Cyclic garbage, of which tasks leave
+        none, is not looked for meanwhile: a log of millions of objects would be searched again and
+        again."""
+        self._now = 0.0
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -208,11 +210,6 @@ class VirtualLoop(Loop):
     @property
     def now(self) -> float:
         return self._now
-
-    def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
-        """As `Loop.run`; time 0 is now, whatever ran before."""
-        self._now = 0.0
-        return super().run(main, name=name)
 
     def _advance(self) -> None:
         self._drop_stale_timers()

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from harness.errors import UsageError
 from harness.metrics import over_time
-from harness.report import COLUMNS, LATENCIES, absent, number, seconds, seeds
+from harness.report import COLUMNS, LATENCIES, absent, captions, number, seconds, seeds
 from harness.run_folder import FinishedRun
 from harness.token_log import TokenLog
 from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp
@@ -98,7 +98,8 @@ def table(run_dirs: Sequence[Path]) -> Table:
     same_work = [(_schedule(run), _model(run)) == (_schedule(first), _model(first)) for run in runs]
     same_slo = [_slo(run) == _slo(first) for run in runs]
     same = [work and slo for work, slo in zip(same_work, same_slo, strict=True)]
-    made = Table("metric", *labels(runs), caption="\n".join(differences(runs)), box=SIMPLE_HEAD)
+    said = [*differences(runs), *captions([run.manifest for run in runs])]
+    made = Table("metric", *labels(runs), caption="\n".join(said), box=SIMPLE_HEAD)
     for key, name in LATENCIES.items():
         for column, statistic in COLUMNS.items():
             values = [run.summary[key][column] for run in runs]

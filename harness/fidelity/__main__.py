@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from harness.calibrate.__main__ import main as calibrate
-from harness.errors import RunError
+from harness.errors import RunError, UsageError
 from harness.fidelity.parity import compare, headline, over_passes, verdicts
 from harness.fidelity.points import HELD_OUT, Point, capacity_per_s, pair
 from harness.fidelity.report import markdown
@@ -31,6 +31,7 @@ from harness.manifest import git_revision, machine
 
 PUBLISHED = Path("results/published/fidelity")
 LOADS = (0.3, 0.6, 0.9, 1.0, 1.3)
+MAX_LOAD = 100.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,14 +51,37 @@ def parser() -> argparse.ArgumentParser:
         "--keep", action="store_true", help="simulate anew, beside the real runs that --runs holds"
     )
     made.add_argument("--runs", type=Path, default=Path("results/runs/fidelity"))
-    made.add_argument("--out", type=Path, help=f"default: {PUBLISHED}, and vllm/ in it for vllm")
+    made.add_argument(
+        "--out", type=Path, help=f"default: {PUBLISHED}, vllm/ in it for vllm, --runs for less"
+        " than every workload, load and request"
+    )  # fmt: skip
     return made
 
 
 def report_folder(arguments: argparse.Namespace) -> Path:
-    """engine=torch's report is the one that simulated figures quote; others lie beside it."""
+    """engine=torch's whole report is the one that simulated figures quote; vLLM's lies beside it,
+    and one of fewer points where the runs are."""
     asked: Path | None = arguments.out
-    return asked or (PUBLISHED if arguments.engine == "torch" else PUBLISHED / arguments.engine)
+    if asked is not None:
+        return asked
+    whole = parser().parse_args([])
+    names = ("workloads", "loads", "num_requests", "calibrate", "keep")
+    if any(getattr(arguments, name) != getattr(whole, name) for name in names):
+        folder: Path = arguments.runs
+    else:
+        folder = PUBLISHED
+    if arguments.engine == "torch" and folder == PUBLISHED:
+        return folder
+    return folder / str(arguments.engine)
+
+
+def check(arguments: argparse.Namespace) -> None:
+    for name in ("passes", "num_requests"):
+        if getattr(arguments, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {getattr(arguments, name)} is below 1")
+    for load in arguments.loads:
+        if not 0 < load <= MAX_LOAD:
+            raise UsageError(f"--loads {load:g} is not a load above 0 and up to {MAX_LOAD:g}")
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -95,6 +119,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "knees_per_s": knees,
         "num_requests": arguments.num_requests,
         "num_passes": arguments.passes,
+        "calibrated": arguments.calibrate,
         "real_runs_kept": arguments.keep,
         "invalid": invalid,
         "targets": targets,
@@ -108,14 +133,12 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def main() -> int:
     arguments, console = parser().parse_args(), Console()
-    if arguments.passes < 1:
-        print(f"error: --passes {arguments.passes} must be at least 1", file=sys.stderr)
-        return 2
     try:
+        check(arguments)
         found = measure(arguments, console)
-    except RunError as error:
+    except (UsageError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     out = report_folder(arguments)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "parity.json", json.dumps(found, indent=1) + "\n")

@@ -7,7 +7,6 @@ rates, and differences in share for SLO attainment; None where either side has t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from statistics import median
 from typing import Any
 
@@ -33,33 +32,29 @@ def compare(real: Mapping[str, Any], simulated: Mapping[str, Any]) -> list[Row]:
     keys = [(quantity, statistic) for quantity in LATENCIES for statistic in STATISTICS]
     pairs = {key: (real[key[0]][key[1]], simulated[key[0]][key[1]]) for key in keys}
     pairs |= {(rate, ""): (real[rate], simulated[rate]) for rate in RATES}
-    rows = [_row(*key, *values, _percent(*values)) for key, values in pairs.items()]
     token = (real["slo_attainment"]["token"], simulated["slo_attainment"]["token"])
-    return [*rows, _row("slo_attainment", "token", *token, token[1] - token[0])]
+    pairs |= {("slo_attainment", "token"): token}
+    return [_row(*key, *values) for key, values in pairs.items()]
 
 
 def over_passes(rows: Sequence[Row]) -> list[Row]:
-    """One row per point, quantity and statistic from those of several passes: medians, with
-    `spread`, by how much the highest real value exceeds the lowest (percent of the median; of
-    attainment the difference; None of fewer than two). No simulator can be nearer than that."""
+    """One row per point, quantity and statistic from those of several passes: the medians of the
+    real and the simulated values, their error, and `spread`, by how much the highest real value
+    exceeds the lowest (percent of the median; of attainment the difference; None of fewer than
+    two)."""
+    points: dict[tuple[str, float, str, str], list[Row]] = {}
+    for row in rows:
+        key = row["workload"], row["load"], row["quantity"], row["statistic"]
+        points.setdefault(key, []).append(row)
     out = []
-    for about, group in groupby(sorted(rows, key=_identity), key=_identity):
-        workload, load, quantity, statistic = about
-        passes = [row for row in group if row["error"] is not None]
-        real, simulated, error = (
-            median(row[name] for row in passes) if passes else None
-            for name in ("real", "simulated", "error")
-        )
-        spread = None
-        if len(passes) > 1:
-            values = [row["real"] for row in passes]
-            spread = max(values) - min(values)
-            if quantity != "slo_attainment":
-                spread *= 100 / median(values)
-        merged = _row(quantity, statistic, real, simulated, error)
+    for (workload, load, quantity, statistic), passes in points.items():
+        known = [(row["real"], row["simulated"]) for row in passes if row["error"] is not None]
+        reals = [real for real, _ in known]
+        simulated = [value for _, value in known]
+        merged = _row(quantity, statistic, *(median(x) if x else None for x in (reals, simulated)))
+        spread = _spread(merged, reals)
         out.append({"workload": workload, "load": load, **merged, "spread": spread})
-    order = {key: number for number, key in enumerate(dict.fromkeys(map(_identity, rows)))}
-    return sorted(out, key=lambda row: order[_identity(row)])
+    return out
 
 
 def worst(rows: Iterable[Row], quantity: str, statistic: str) -> float | None:
@@ -98,23 +93,26 @@ def verdicts(rows: Sequence[Row]) -> list[Row]:
 
 def headline(targets: Sequence[Row], real: str, hardware: str) -> str:
     """One line for everything that is simulated: where it was checked and how wrong it was."""
-    parts = [
-        f"{row['quantity'].removesuffix('_s').upper()} {row['statistic'].upper()} "
-        f"{row['median']:.0f} % ({row['worst']:+.0f} %)"
-        for row in targets
-        if row["quantity"] != "slo_attainment" and row["median"] is not None
-    ]
+    parts = [_brief(row) for row in targets if row["median"] is not None]
     return (
         f"simulator error against engine={real} on {hardware} up to {TARGET_LOAD} of the knee, "
-        f"median (worst): {', '.join(parts)}"
+        f"median (worst): {', '.join(parts) or 'not measured'}"
     )
 
 
-def _identity(row: Row) -> tuple[str, float, str, str]:
-    return row["workload"], row["load"], row["quantity"], row["statistic"]
+def _brief(row: Row) -> str:
+    if row["quantity"] == "slo_attainment":
+        return f"SLO {row['statistic']} {row['median']:.2f} ({row['worst']:+.2f})"
+    name = row["quantity"].removesuffix("_s").upper()
+    return f"{name} {row['statistic'].upper()} {row['median']:.0f} % ({row['worst']:+.0f} %)"
 
 
-def _row(quantity: str, statistic: str, real: Any, simulated: Any, error: float | None) -> Row:
+def _row(quantity: str, statistic: str, real: float | None, simulated: float | None) -> Row:
+    error = None
+    if real is not None and simulated is not None:
+        error = simulated - real
+        if quantity != "slo_attainment":
+            error = error / real * 100 if real else None
     return {
         "quantity": quantity,
         "statistic": statistic,
@@ -124,7 +122,8 @@ def _row(quantity: str, statistic: str, real: Any, simulated: Any, error: float 
     }
 
 
-def _percent(real: float | None, simulated: float | None) -> float | None:
-    if real is None or simulated is None or real == 0:
+def _spread(row: Row, reals: Sequence[float]) -> float | None:
+    if len(reals) < 2:
         return None
-    return (simulated - real) / real * 100
+    apart = max(reals) - min(reals)
+    return apart if row["quantity"] == "slo_attainment" else apart / float(row["real"]) * 100

@@ -18,7 +18,8 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"{machine['cpu']} with {machine['num_cores']} cores, {found['date_utc']}. "
         f"{found['num_requests']} requests a point, identical schedules, held out from "
         "calibration; lengths are a quarter of the traces'. Errors are (simulated − real) / real, "
-        f"medians over {found['num_passes']} passes, each with a calibration of its own.",
+        f"of the medians over {found['num_passes']} passes"
+        + (", each with a calibration of its own." if found["calibrated"] else "."),
         "",
         f"Knees (requests/s): {_knees(found['knees_per_s'])}."
         + (" The real runs are an earlier report's." if found["real_runs_kept"] else ""),

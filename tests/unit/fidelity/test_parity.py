@@ -28,6 +28,8 @@ def test_errors_are_signed_and_relative_to_the_real_run() -> None:
     assert by_key["ttft_s", "p99"] is None
     assert by_key["goodput_per_s", ""] == pytest.approx(20.0)
     assert by_key["slo_attainment", "token"] == 0.0
+    missed = compare(summary(1.0), summary(1.0, slo_attainment={"token": 0.7}))
+    assert missed[-1]["error"] == pytest.approx(-0.2)
 
 
 def test_targets_are_judged_by_the_worst_point_up_to_nine_tenths_of_the_knee() -> None:
@@ -52,7 +54,8 @@ def test_passes_of_a_point_give_their_median_and_how_far_real_runs_are_apart() -
     assert len(points) == len(passes) / 3
     (ttft,) = (r for r in points if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
     assert ttft["real"] == pytest.approx(0.1)
-    assert ttft["error"] == pytest.approx(5.0)
+    assert ttft["simulated"] == pytest.approx(0.099)
+    assert ttft["error"] == pytest.approx(-1.0)
     assert ttft["spread"] == pytest.approx(50.0)
     (found,) = (r for r in verdicts(points) if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
     assert found["spread"] == pytest.approx(50.0)
@@ -61,11 +64,13 @@ def test_passes_of_a_point_give_their_median_and_how_far_real_runs_are_apart() -
 
 
 def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> None:
-    everything = over_passes([*rows(0.3, 1.05), *rows(1.3, 3.0)])
+    everything = over_passes([*rows(0.3, 1.05), *rows(0.6, 0.7), *rows(1.3, 3.0)])
     targets = verdicts(everything)
     line = headline(targets, "torch", "cpu (local)")
     assert "engine=torch on cpu (local)" in line
-    assert "TTFT P50 5 % (+5 %)" in line
+    assert "TTFT P50 18 % (-30 %)" in line
+    assert "SLO token 0.00 (+0.00)" in line
+    assert headline(verdicts(over_passes(rows(1.3, 3.0))), "torch", "cpu").endswith("not measured")
     page = markdown(
         {
             "engine": "torch",
@@ -74,6 +79,7 @@ def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> Non
             "date_utc": "today",
             "num_requests": 9,
             "num_passes": 1,
+            "calibrated": True,
             "real_runs_kept": False,
             "knees_per_s": {"dice": 3.0},
             "targets": targets,
@@ -81,6 +87,7 @@ def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> Non
             "rows": everything,
         }
     )
-    assert "| ttft p50 | 100 ms → 105 ms (+5.0 %) | 100 ms → 300 ms (+200.0 %) |" in page
+    for cell in ("100 ms → 105 ms (+5.0 %)", "100 ms → 70.0 ms (-30.0 %)"):
+        assert cell in page
     assert "- dice: late" in page
-    assert "| goodput_per_s | 10 → 10.5 (+5.0 %) | 10 → 30 (+200.0 %) |" in page
+    assert "| goodput_per_s | 10 → 10.5 (+5.0 %) | 10 → 7 (-30.0 %) | 10 → 30 (+200.0 %) |" in page

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness.calibrate import zoo
 from harness.config import typed
 from harness.engine_api import kv_blocks_by_model
-from harness.errors import RunError
-from harness.fidelity.__main__ import parser, report_folder
+from harness.errors import RunError, UsageError
+from harness.fidelity import points
+from harness.fidelity.__main__ import check, parser, report_folder
 from harness.fidelity.points import calibrated, same_limits, same_memory
 from harness.hardware import Hardware
 from harness.sim.cost import CostModel
@@ -49,6 +51,9 @@ def test_the_simulation_gets_the_limits_that_a_server_settled_on() -> None:
         ([], "results/published/fidelity"),
         (["--engine", "vllm"], "results/published/fidelity/vllm"),
         (["--engine", "vllm", "--out", "here"], "here"),
+        (["--passes", "1"], "results/published/fidelity"),
+        (["--loads", "0.9"], "results/runs/fidelity/torch"),
+        (["--workloads", "burstgpt", "--engine", "vllm"], "results/runs/fidelity/vllm"),
     ],
 )
 def test_the_report_that_figures_quote_is_kept_from_other_engines(
@@ -56,7 +61,28 @@ def test_the_report_that_figures_quote_is_kept_from_other_engines(
 ) -> None:
     arguments = parser().parse_args(words)
     assert report_folder(arguments) == Path(folder)
-    assert arguments.calibrate
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--passes", "0"], ["--num-requests", "0"], ["--loads", "0"], ["--loads", "nan"]]
+)
+def test_what_cannot_be_a_point_is_refused(wrong: list[str]) -> None:
+    with pytest.raises(UsageError, match=wrong[0]):
+        check(parser().parse_args(wrong))
+
+
+def test_runs_of_different_schedules_are_no_pair(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = {"block_tokens": 16, "num_kv_blocks": {"m": 3}}
+    manifests = iter([{"schedule_sha256": digest, "engine": engine} for digest in "ab"])
+
+    def run(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(manifest=next(manifests))
+
+    monkeypatch.setattr(points, "run", run)
+    with pytest.raises(RunError, match="different schedules"):
+        points.pair(points.Point("azure_code", 1.0, 9), tmp_path, "torch", keep=False)
 
 
 def test_each_engine_is_simulated_by_its_own_profile() -> None:
