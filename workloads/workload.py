@@ -40,6 +40,11 @@ class DatasetConfig:
     parameters: dict[str, Any]  # what the names of its files are made of, if anything
     file: str | None  # which of `files`; null: `workload.path` must name one
     files: dict[str, FileConfig]
+    beginnings: dict[str, list[str]]  # of a file: others that hold its first rows, best first
+
+    def names(self) -> list[str]:
+        """`file`, then its beginnings."""
+        return [] if self.file is None else [self.file, *self.beginnings.get(self.file, [])]
 
 
 class Workload:
@@ -69,11 +74,12 @@ class Workload:
         if seed < 0:
             raise UsageError(f"seed={seed} must be at least 0")
         dataset = config.dataset
-        if dataset.file is not None and dataset.file not in dataset.files:
-            raise UsageError(
-                f"workload.dataset.file={dataset.file} is unknown; {config.name} has "
-                f"{', '.join(dataset.files)}"
-            )
+        for name in dataset.names():
+            if name not in dataset.files:
+                raise UsageError(
+                    f"workload.dataset.file={name} is unknown; {config.name} has "
+                    f"{', '.join(dataset.files)}"
+                )
         self.name = config.name
         self._config = config
         self._data = data
@@ -101,7 +107,8 @@ class Workload:
         )
 
     def _read(self) -> Trace:
-        """The file asked for, or the dataset's own, or its twin."""
+        """The file asked for, or the dataset's own, or its beginning if that is enough, or its
+        twin."""
         config, dataset = self._config, self._config.dataset
         file = dataset.files[dataset.file] if dataset.file is not None else None
         if config.path is not None:
@@ -111,6 +118,9 @@ class Workload:
         path = self._data.find(file)
         if path is not None:
             return self._read_file(path, file)
+        beginning = self._beginning(file)
+        if beginning is not None:
+            return beginning
         if config.twin is None:
             raise UsageError(f"{file.path} cannot be had, and nothing can stand in for it")
         log.warning("SYNTHETIC: a statistical twin stands in for %s", dataset.title)
@@ -137,6 +147,34 @@ class Workload:
         if published is not None and published.sha256 is not None and not known:
             trace = trace.labelled("not the published file (sha256 differs)")
         return trace
+
+    def _beginning(self, whole: FileConfig) -> Trace | None:
+        """The first rows of `whole`, from a file that can be had and has all that are asked for."""
+        dataset = self._config.dataset
+        for name in dataset.names()[1:]:
+            path = self._data.find(dataset.files[name])
+            if path is None:
+                continue
+            trace = self._read_file(path, dataset.files[name])
+            if self._covers(trace):
+                step = f"real rows, the beginning of {Path(whole.path).name} that can be had"
+                log.warning("%s: %s", path.name, step)
+                return trace.labelled(f"{path.name}: {step}")
+        return None
+
+    def _covers(self, beginning: Trace) -> bool:
+        """Whether all that is asked for lies within it: `num_requests`, windows, or both."""
+        config, window, scaling = self._config, self._config.window, self._config.scale
+        ends = [rows[1] for rows in (window.rows, config.lengths.rows) if rows is not None]
+        if max(ends, default=0) > len(beginning):
+            return False
+        if window.seconds is not None and window.seconds[1] > beginning.arrivals()[-1]:
+            return False
+        if config.num_requests is None:
+            return window.rows is not None or window.seconds is not None
+        thinned = scaling.how == "preserve" and scaling.to_rate_per_s is None
+        kept = min(scaling.rate, 1.0) if thinned else 1.0  # of the rows, in the mean
+        return len(self._windowed(beginning)) * kept >= config.num_requests
 
     def _windowed(self, trace: Trace) -> Trace:
         window = self._config.window

@@ -25,8 +25,12 @@ class Proxy:
         self._store.put(INSTANCE + instance, {"role": role, "node": node})
 
     def submit(self, request: Request) -> None:
-        self._store.put(key(request), described(request, None))
+        self.accept(request)
         self.moved(request, self._dispatch(request))
+
+    def accept(self, request: Request) -> None:
+        """From here on the request is not lost, though no instance has it yet."""
+        self._store.put(key(request), described(request, None))
 
     def moved(self, request: Request, instance: str) -> None:
         """The request is queued at `instance` now."""

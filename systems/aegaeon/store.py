@@ -24,7 +24,7 @@ class StoreConfig:
     path: str | None  # embedded: the file; null: in memory only
     url: str  # redis
     namespace: str  # redis: the hash that holds everything
-    restart_at_s: float | None  # a fault: the proxy is thrown away and opened anew; null: never
+    restart_at_s: float | None  # a fault: the proxy dies with the first request from then on
 
     def __post_init__(self) -> None:
         if self.kind not in ("embedded", "redis"):

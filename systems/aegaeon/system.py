@@ -109,6 +109,7 @@ class Aegaeon:
         self._decoders_of = {model: self._serving(self._decoders, model) for model in self._models}
         self._store = open_empty_store(config.store)
         self._proxy = Proxy(self._store, self._dispatch_prefill)
+        self._proxy_dies_at_s = config.store.restart_at_s
         self._register()
 
     def _make_partitions(self, pool: Sequence[PooledInstance]) -> None:
@@ -183,13 +184,19 @@ class Aegaeon:
         return grouped(batches)
 
     def submit(self, request: Request) -> None:
-        self._proxy.submit(request)
+        dies_at_s = self._proxy_dies_at_s
+        if dies_at_s is None or self._loop.now < dies_at_s:
+            self._proxy.submit(request)
+        else:  # between the store and the dispatch: no instance will ever hear of this one
+            self._proxy_dies_at_s = None
+            self._proxy.accept(request)
+            self._restart_proxy()
 
     def _finished(self, request: Request) -> None:
         self._proxy.finished(request)
 
     def _restart_proxy(self) -> None:
-        """Throws the proxy away and opens another on the same store (`store.restart_at_s`)."""
+        """Throws the proxy away and opens another on the same store."""
         store = open_store(self._config.store)
         self._store.close()
         self._store, self._proxy = store, Proxy(store, self._dispatch_prefill)
@@ -255,10 +262,6 @@ class Aegaeon:
     async def serve(self) -> None:
         self._spawn_instances()
         try:
-            restart_at_s = self._config.store.restart_at_s
-            if restart_at_s is not None:
-                await self._loop.sleep_until(restart_at_s)
-                self._restart_proxy()
             await self._loop.wait(Event(self._loop))
         finally:
             self._proxy.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,3 +63,23 @@ def test_no_smaller_alpha_keeps_every_quota_within_the_maximum(
     assert allowed(found.alpha)
     smaller = found.alpha * (1 - 1e-4)
     assert smaller < limit["min_alpha"] or not allowed(smaller)
+
+
+@given(step_s=st.lists(st.floats(0.001, 0.5), min_size=1, max_size=3), limit=limits)
+def test_no_quotas_within_the_maximum_give_the_worst_batch_more(
+    step_s: list[float], limit: dict[str, float]
+) -> None:
+    """By brute force over a grid of all quotas from 0 to Q_MAX: its SLO attainment is the share of
+    the round's time that its turn's tokens last at the target TBT, and it cannot be raised."""
+    n = limit["tbt_s"] / np.array(step_s)
+    levels = np.linspace(0, limit["max_quota_s"], 13)
+
+    def worst(turns_s: np.ndarray) -> np.ndarray:
+        round_s = limit["switching_s"] + turns_s.sum(axis=-1)
+        return np.asarray(np.minimum((n * turns_s).min(axis=-1) / round_s, 1 / limit["min_alpha"]))
+
+    found = quotas(step_s, **limit)
+    assert max(found.turns_s) <= limit["max_quota_s"] * (1 + 1e-6)
+    best = worst(np.array(list(product(levels, repeat=len(n))))).max()
+    assert worst(np.array(found.turns_s)) >= best * (1 - 1e-6)
+    assert worst(np.array(found.turns_s)) == pytest.approx(1 / found.alpha, rel=1e-6)

@@ -36,7 +36,9 @@ SLAB_BYTES = 262144  # 4 KV blocks of narrow, 8 of wide, 1 of deep
 
 class World:
     """`num_instances` pooled instances on nodes of `per_node`, each with room for two models and
-    `kv_slabs` slabs of KV; models are named narrow-0, wide-1, deep-2, narrow-3, …"""
+    `kv_slabs` slabs of KV; models are named narrow-0, wide-1, deep-2, narrow-3, …
+
+    watch: is given the system before anything arrives."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class World:
         host_kv_bytes: int = 2**30,
         engine: str = "sim",
         run_dir: Path = Path(),
+        watch: Callable[[Any], None] = lambda system: None,
     ) -> None:
         names = [f"{list(SPECS)[i % 3]}-{i}" for i in range(num_models)]
         self.models = {name: model_spec(SPECS[name.split("-")[0]]) for name in names}
@@ -71,6 +74,7 @@ class World:
         self.placements = Aegaeon.place(config, self.models, self.hardware, Demand({}))
         self._engine = self._make_engine(engine, host_kv_bytes)
         self._run_dir = run_dir
+        self._watch = watch
         self.recorder = Recorder([])
         self.system: Any = None
         self.pool: Sequence[PooledInstance] = ()
@@ -117,6 +121,7 @@ class World:
         with self._engine.start(experiment) as cluster:
             self.pool = cluster.pool
             self.system = build(self._node, "system", loop=loop, cluster=cluster)
+            self._watch(self.system)
 
             async def main() -> None:
                 loop.spawn(self.system.serve(), name="system")
