@@ -43,11 +43,14 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     base = rows[rows.stage == "t0"].groupby(["world", "seed"]).total_s.first().rename("t0_s")
     rows = rows.merge(base, on=["world", "seed"])
     rows["removed"] = 1 - rows.total_s / rows.t0_s
-    made, axes = figure(1, 2, width=9, height=3.8)
+    made, axes = figure(2, 2, width=9, height=5.6)
     titles = {"torch": "measured on this machine", "sim": "simulated, 13B on two H800 (TP 2)"}
-    for panel, (world, title) in zip(axes, titles.items(), strict=True):
-        _bars(panel, rows[rows.world == world], title)
-    axes[1].set_yticklabels([])
+    for i, (world, title) in enumerate(titles.items()):
+        of_world = rows[rows.world == world]
+        _bars(axes[i], of_world, list(STAGES), title)
+        _bars(axes[i + 2], of_world, list(STAGES)[2:], "the last three, enlarged")
+    for panel in axes[1::2]:
+        panel.set_yticklabels([])
     handles, labels = axes[0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside upper center", ncols=4)
     stamp(
@@ -109,9 +112,9 @@ def split(found: pd.DataFrame, switch: object) -> dict[str, float]:
     return spent_s
 
 
-def _bars(panel: Axes, rows: pd.DataFrame, title: str) -> None:
+def _bars(panel: Axes, rows: pd.DataFrame, stages: Sequence[str], title: str) -> None:
     parts = [*(f"{part}_s" for part in PARTS), "total_s"]
-    means = rows.groupby("stage")[parts].mean().reindex(list(STAGES))
+    means = rows.groupby("stage")[parts].mean().loc[list(stages)]
     places = range(len(means))
     left = np.zeros(len(means))
     for colour, (part, label) in zip([*PALETTE[:7], "0.75"], PARTS.items(), strict=True):
