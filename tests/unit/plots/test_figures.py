@@ -26,6 +26,7 @@ from plots.aegaeon import curve, frame, overrides, publish
 from plots.aegaeon_fig04 import M, active, expected
 from plots.aegaeon_fig07 import split
 from plots.aegaeon_fig10 import around_median
+from plots.aegaeon_fig16 import over_time
 from plots.style import figure
 
 
@@ -119,3 +120,12 @@ def test_a_run_that_preempts_nothing_shows_no_switch_of_fig_7() -> None:
     found = device_events(("run", 0, 1), ("switch", 1, 2), ("run", 2, 3), ("swap_out", 3, 4))
     with pytest.raises(RunError, match="no switch of this run saves KV"):
         around_median(found)
+
+
+def test_fragmentation_is_a_mean_over_time() -> None:
+    # (node, seconds, share): 0.5 for 1 s, then 0.1 for 9 s; beside it 0.9 for 2 s
+    rows = [("n0", 0, 0.5), ("n0", 1, 0.1), ("n0", 10, 0.7), ("n1", 4, 0.9), ("n1", 6, 0.0)]
+    samples = pd.DataFrame(rows, columns=["node", "start_s", "fragmentation"])
+    found = over_time(samples.assign(num_models=16, seed=0, shape="overall"))
+    assert found["mean"].item() == pytest.approx((0.5 * 1 + 0.1 * 9 + 0.9 * 2) / 12)
+    assert found["max"].item() == 0.9
