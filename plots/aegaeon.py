@@ -45,9 +45,9 @@ SYSTEMS |= FASTER
 
 
 def table(points: Sequence[Point]) -> pd.DataFrame:
-    """A row per run: experiment, system, seed, the summary's main numbers, and the sweep's
-    overrides by the last part of their keys (which say `serverlessllm_artifact` where the
-    system's name does not). A run that the system refused has no numbers."""
+    """A row per run: experiment, system, seed, world, hardware, the summary's main numbers, and
+    the sweep's overrides by the last part of their keys (which say `serverlessllm_artifact` where
+    the system's name does not). A run that the system refused has no numbers."""
     rows = []
     for point in points:
         row: dict[str, Any] = {"experiment": point.experiment, "seed": point.seed}
@@ -81,6 +81,8 @@ def _numbers(path: Path) -> dict[str, Any]:
     manifest = json.loads((path / "manifest.json").read_text())
     return {
         "system": manifest["choices"]["system"],
+        "world": manifest["world"],
+        "hardware": manifest["hardware"]["name"],
         "synthetic": manifest["dataset"]["synthetic"],
         "num_requests": summary["num_requests"],
         "num_models": len(summary["models"]),

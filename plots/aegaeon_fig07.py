@@ -1,5 +1,5 @@
 """Fig. 7: what a switch of the decode instance consists of, T0 to T3, on real workers (left) and
-simulated for 13B (right)."""
+simulated for 13B (right). Stages add one optimisation each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from harness.errors import RunError
 from harness.figures import Point
 from harness.report import seconds
 from plots.aegaeon import events, overrides, publish, stamp
@@ -27,10 +28,13 @@ PARTS = {  # where several go on at once, the time is the first one's
     "swap_in": "KV in",
     "other": "other",
 }
-STAGES = {
-    "t0": "T0: default", "t1": "T1: + component reuse",
-    "t2": "T2: + explicit memory", "t3": "T3: + fine-grained sync",
-}  # fmt: skip
+STAGES = {  # neighbours differ by one optimisation
+    "t0": "T0: default",
+    "t1": "T1: + component reuse",
+    "t2_no_prefetch": "+ explicit memory",
+    "t2": "T2: + prefetching",
+    "t3": "T3: + fine-grained sync",
+}
 KINDS = ("run", "switch", *(part for part in PARTS if part != "other"))
 
 
@@ -39,38 +43,52 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     base = rows[rows.stage == "t0"].groupby(["world", "seed"]).total_s.first().rename("t0_s")
     rows = rows.merge(base, on=["world", "seed"])
     rows["removed"] = 1 - rows.total_s / rows.t0_s
-    made, axes = figure(1, 2, width=9, height=3.8)
-    titles = {"torch": "measured on this machine", "sim": "simulated, 13B on H800"}
-    for panel, (world, title) in zip(axes, titles.items(), strict=True):
-        _bars(panel, rows[rows.world == world], title)
-    axes[1].set_yticklabels([])
+    made, axes = figure(2, 2, width=9, height=5.6)
+    titles = {"torch": "measured on this machine", "sim": "simulated, 13B on two H800 (TP 2)"}
+    for i, (world, title) in enumerate(titles.items()):
+        of_world = rows[rows.world == world]
+        _bars(axes[i], of_world, list(STAGES), title)
+        _bars(axes[i + 2], of_world, list(STAGES)[2:], "the last three, enlarged")
+    for panel in axes[1::2]:
+        panel.set_yticklabels([])
     handles, labels = axes[0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside upper center", ncols=4)
     stamp(
-        made, points, "Mean switch of the decode instance, three seeds. Left: small models with "
-        "random weights. Right: restart (22.3 s) and unstaged loading (2.83 GB/s) are the "
-        "paper's own, inputs of the simulator; collection is an assumption.",
+        made, points, "Mean of the decode instance's switches that cut requests off, three seeds. "
+        "Left: small models with random weights. Right: restart (22.3 s) and unstaged loading "
+        "(2.83 GB/s) are the paper's own, inputs of the simulator; collection is an assumption.",
     )  # fmt: skip
     return publish(made, rows, folder, Path(__file__).stem)
 
 
 def row(point: Point) -> dict[str, object]:
-    """The mean switch of a run's decode instances: seconds by part, and `total_s`."""
+    """The mean preempting switch of a run's decode instances: seconds by part, and `total_s`."""
     assert point.path is not None
     manifest, found = point.manifest(), events(point.path, *KINDS)
-    switches = decode_switches(found)
+    switches = preempting(found)
     parts = pd.DataFrame([split(found, switch) for switch in switches.itertuples()])
-    about = {"world": manifest["world"], "stage": overrides(point)["stage"]}
-    about |= {"seed": manifest["seeds"]["seed"], "switches": len(switches)}
+    about = {"world": manifest["world"], "hardware": manifest["hardware"]["name"]}
+    about |= {"stage": overrides(point)["stage"], "seed": manifest["seeds"]["seed"]}
+    about |= {"switches": len(switches)}
     means = parts.mean()
     return about | {f"{part}_s": means[part] for part in PARTS} | {"total_s": means.sum()}
 
 
-def decode_switches(found: pd.DataFrame) -> pd.DataFrame:
-    """From one model to another, of instances that decode."""
+def preempting(found: pd.DataFrame) -> pd.DataFrame:
+    """The switches of decode instances that cut requests off, as Fig. 7's does: KV begins to leave.
+
+    Raises RunError where there is none."""
     decoding = found[(found.kind == "run") & (found.phase == "decode")].instance.unique()
     switches = found[(found.kind == "switch") & found.instance.isin(decoding)]
-    return switches[switches.before.notna()]
+    switches = switches[switches.before.notna()]
+    saves = found[found.kind == "swap_out"]
+    cut_off = [
+        bool((saves.instance.eq(at.instance) & saves.start_s.between(at.start_s, at.end_s)).any())
+        for at in switches.itertuples()
+    ]
+    if not any(cut_off):
+        raise RunError("no switch of this run saves KV: its turns are longer than its requests")
+    return switches[cut_off]
 
 
 def split(found: pd.DataFrame, switch: object) -> dict[str, float]:
@@ -94,8 +112,9 @@ def split(found: pd.DataFrame, switch: object) -> dict[str, float]:
     return spent_s
 
 
-def _bars(panel: Axes, rows: pd.DataFrame, title: str) -> None:
-    means = rows.groupby("stage")[[*(f"{part}_s" for part in PARTS), "total_s"]].mean()
+def _bars(panel: Axes, rows: pd.DataFrame, stages: Sequence[str], title: str) -> None:
+    parts = [*(f"{part}_s" for part in PARTS), "total_s"]
+    means = rows.groupby("stage")[parts].mean().loc[list(stages)]
     places = range(len(means))
     left = np.zeros(len(means))
     for colour, (part, label) in zip([*PALETTE[:7], "0.75"], PARTS.items(), strict=True):

@@ -1,6 +1,7 @@
 """Figs. 7, 8 and 10: one switch of the decode instance at each stage, T0 to T3, as a Gantt chart.
 
-Drawn is the switch of median latency of a live run: what computes, what moves and what waits.
+Drawn is, of a live run's switches that cut requests off, the one of median latency: what
+computes, what moves and what waits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from matplotlib.ticker import FuncFormatter
 from harness.figures import Point
 from harness.report import seconds
 from plots.aegaeon import events, overrides, publish, stamp
-from plots.aegaeon_fig07 import KINDS, PARTS, STAGES, decode_switches
+from plots.aegaeon_fig07 import KINDS, PARTS, STAGES, preempting
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig07",)
@@ -32,7 +33,7 @@ COLOURS = dict(zip(["run", *PARTS], ["0.6", *PALETTE], strict=False))
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     of_seed = {overrides(p)["stage"]: p for p in points if overrides(p)["seed"] == 0}
-    made, axes = figure(len(STAGES), 1, width=9, height=7.6)
+    made, axes = figure(len(STAGES), 1, width=9, height=9.2)
     rows = []
     for panel, (stage, title) in zip(axes, STAGES.items(), strict=True):
         path = of_seed[stage].path
@@ -45,16 +46,17 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     patches = [Patch(color=COLOURS[kind], label=names[kind]) for kind in COLOURS if kind != "other"]
     made.legend(handles=patches, loc="outside upper center", ncols=4)
     stamp(
-        made, list(of_seed.values()), "The switch of median latency of each run (seed 0). The "
-        "dashed lines bound it: last batch of the old model to first batch of the new one.",
+        made, list(of_seed.values()), "The switch of median latency of each run (seed 0), of those "
+        "that cut requests off. The dashed lines bound it: last batch of the old model to first "
+        "batch of the new one.",
     )  # fmt: skip
     columns = ["stage", "kind", "model", "start_s", "end_s", "switch_s"]
     return publish(made, pd.concat(rows)[columns], folder, Path(__file__).stem)
 
 
 def around_median(found: pd.DataFrame) -> pd.DataFrame:
-    """Events on the instance around its switch of median latency, times relative to it."""
-    switches = decode_switches(found)
+    """Events on the instance around its preempting switch of median latency, times relative."""
+    switches = preempting(found)
     latency_s = switches.end_s - switches.start_s
     switch = switches.loc[latency_s.sort_values().index[len(switches) // 2]]
     length_s = switch.end_s - switch.start_s

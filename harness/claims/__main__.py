@@ -11,12 +11,13 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from harness.claims.expressions import evaluate
+from harness.claims.expressions import evaluate, used
 from harness.claims.ledger import Claim, load
 from harness.claims.render import ORDER, Judged, as_json, as_markdown
 from harness.claims.verdict import MIN_SEEDS, estimate, judge
@@ -34,8 +35,9 @@ def judged(claim: Claim, published: Path) -> Judged:
     csv, about = published / f"{claim.figure}.csv", published / f"{claim.figure}.json"
     if not (csv.is_file() and about.is_file()):
         return Judged(claim, None, "not attempted", _command(claim), None)
-    values = evaluate(claim.value, pd.read_csv(csv))
-    source = json.loads(about.read_text())
+    table = pd.read_csv(csv)
+    values = evaluate(claim.value, table)
+    source = narrowed(json.loads(about.read_text()), used(claim.value, table))
     if not values:
         return Judged(claim, None, "not attempted", _command(claim), source)
     ours = estimate(list(values.values()))
@@ -44,6 +46,16 @@ def judged(claim: Claim, published: Path) -> Judged:
     if verdict == "not attempted":
         why = f"{ours.num_seeds} of {MIN_SEEDS} seeds; {_command(claim)}"
     return Judged(claim, ours, verdict, why, source)
+
+
+def narrowed(source: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
+    """A figure's provenance, with the worlds and the hardware of `rows` alone where they say: a
+    figure may hold measured and simulated runs side by side."""
+    said = {"worlds": "world", "hardware": "hardware"}
+    columns = {key: column for key, column in said.items() if column in rows}
+    return dict(source) | {
+        key: sorted(rows[column].dropna().unique()) for key, column in columns.items()
+    }
 
 
 def _command(claim: Claim) -> str:

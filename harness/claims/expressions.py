@@ -6,6 +6,8 @@ An expression is a mapping of one function to what it takes:
     cell: {column: COLUMN, where: {…}}             the value of the one row there is
     mean, highest, lowest: {column, where}         of the rows that there are
     constant: NUMBER
+    ratio_of_means: {x, column, where: [{…}, {…}]} of the first rows over the second's, both over
+                                                   the values of x that both have
     ratio: [EXPRESSION, EXPRESSION]                the first over the second
     most, least: [EXPRESSION, …]                   of several setups
 
@@ -14,7 +16,7 @@ Each gives one value for each seed. Undefined values are nan, and stay so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,15 +39,27 @@ def evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Value:
     if name in PAIRS:
         values = [evaluate(each, table) for each in argument]
         return _together(values, PAIRS[name])
+    if name == "ratio_of_means":
+        return ratio_of_means(table, **argument)
     if name not in OF_ROWS:
-        known = ", ".join(sorted(["constant", *PAIRS, *OF_ROWS]))
+        known = ", ".join(sorted(["constant", "ratio_of_means", *PAIRS, *OF_ROWS]))
         raise UsageError(f"there is no function {name} for a claim's value; there are {known}")
     arguments = dict(argument)
     rows = chosen(table, arguments.pop("where", {}))
-    if "seed" not in rows:
-        return {0: OF_ROWS[name](rows, **arguments)}
-    seeds = sorted({int(seed) for seed in rows["seed"].dropna()})
-    return {seed: OF_ROWS[name](rows[rows["seed"] == seed], **arguments) for seed in seeds}
+    return {seed: OF_ROWS[name](of_seed, **arguments) for seed, of_seed in _by_seed(rows).items()}
+
+
+def used(expression: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `table` that the expression's value is computed from, each once."""
+    ((name, argument),) = expression.items()
+    if name == "constant":
+        return table.iloc[:0]
+    if name in PAIRS:
+        parts = [used(each, table) for each in argument]
+    else:
+        where = argument.get("where", {})
+        parts = [chosen(table, each) for each in (where if isinstance(where, list) else [where])]
+    return table.loc[sorted({row for part in parts for row in part.index})]
 
 
 def chosen(table: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
@@ -81,6 +95,22 @@ def cell(rows: pd.DataFrame, column: str) -> float:
     return float(rows[column].iloc[0])
 
 
+def ratio_of_means(
+    table: pd.DataFrame, x: str, column: str, where: Sequence[Mapping[str, Any]]
+) -> Value:
+    """Raises UsageError where no seed of both has a value of `x` in common."""
+    first, second = (_by_seed(chosen(table, each).dropna(subset=[column])) for each in where)
+    found = {}
+    for seed in sorted(first.keys() & second.keys()):
+        ours, theirs = (rows[seed].groupby(x)[column].mean() for rows in (first, second))
+        common = ours.index.intersection(theirs.index)
+        if len(common):
+            found[seed] = float(ours[common].mean() / theirs[common].mean())
+    if not found:
+        raise UsageError(f"a claim's two means have no {x} in common")
+    return found
+
+
 def mean(rows: pd.DataFrame, column: str) -> float:
     return float(rows[column].mean())
 
@@ -91,6 +121,14 @@ def highest(rows: pd.DataFrame, column: str) -> float:
 
 def lowest(rows: pd.DataFrame, column: str) -> float:
     return float(rows[column].min())
+
+
+def _by_seed(rows: pd.DataFrame) -> dict[int, pd.DataFrame]:
+    """All of them as seed 0's where no column says."""
+    if "seed" not in rows:
+        return {0: rows}
+    seeds = sorted({int(seed) for seed in rows["seed"].dropna()})
+    return {seed: rows[rows["seed"] == seed] for seed in seeds}
 
 
 def _together(values: list[Value], combine: Callable[[list[float]], float]) -> Value:

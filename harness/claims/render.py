@@ -25,7 +25,9 @@ class Judged:
     ours: Ours | None
     verdict: str
     why: str  # of a claim that was not attempted, how to; else the claim's own remark
-    source: Mapping[str, Any] | None  # the figure's provenance
+    source: (
+        Mapping[str, Any] | None
+    )  # the figure's provenance, of the claim's own rows as it can be
 
 
 def as_json(paper: str, judged: Sequence[Judged]) -> dict[str, Any]:
@@ -97,7 +99,11 @@ def _origin(each: Judged) -> str:
         return ""
     worlds = ["simulated" if world == "sim" else world for world in each.source["worlds"]]
     parts = [*(worlds or ["arithmetic"]), *each.source["hardware"]]
-    revisions = {git["revision"][:7] for git in each.source["runs_git"] if git}
+    revisions = {
+        git["revision"][:7] + ("+dirty" if git["dirty"] else "")
+        for git in each.source["runs_git"]
+        if git
+    }
     return f"[{each.claim.figure}](../published/{_path(each.claim)}): " + ", ".join(
         [*parts, *sorted(revisions)]
     )

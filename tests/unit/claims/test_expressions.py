@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from harness.claims.expressions import crossing, evaluate
+from harness.claims.expressions import crossing, evaluate, used
 from harness.errors import UsageError
 
 TABLE = pd.DataFrame(
@@ -57,6 +57,30 @@ def test_the_most_of_several_setups() -> None:
     mean = {"mean": {"column": "token", "where": {"system": "a", "models": 30}}}
     other = {"mean": {"column": "token", "where": {"system": "b", "models": 30}}}
     assert evaluate({"most": [mean, other]}, TABLE) == {0: 0.85, 1: 0.80}
+
+
+def test_means_are_compared_where_both_have_points() -> None:
+    rows = pd.DataFrame(
+        [("a", 0, 10, 0.8), ("a", 0, 20, 0.6), ("a", 0, 25, 0.1), ("a", 1, 10, 0.9),
+         ("b", 0, 10, 0.4), ("b", 0, 20, 0.6), ("b", 0, 90, 0.0), ("b", 0, 95, None),
+         ("b", 1, 10, 0.3), ("b", 2, 10, 0.3)],
+        columns=["system", "seed", "models", "token"],
+    )  # fmt: skip
+    where = [{"system": "a"}, {"system": "b"}]
+    expression = {"ratio_of_means": {"x": "models", "column": "token", "where": where}}
+    assert evaluate(expression, rows) == pytest.approx({0: 1.4, 1: 3.0})
+    apart = [{"system": "a", "models": 25}, {"system": "b"}]
+    with pytest.raises(UsageError, match="two means have no models in common"):
+        evaluate({"ratio_of_means": {"x": "models", "column": "token", "where": apart}}, rows)
+
+
+def test_the_rows_that_a_value_comes_from() -> None:
+    first, last = ({"system": "a", "models": 30}, {"system": "b", "models": 10})
+    means = {"ratio_of_means": {"x": "models", "column": "token", "where": [first, last]}}
+    mean = {"mean": {"column": "token", "where": first}}
+    assert used(means, TABLE).index.tolist() == [2, 5, 6, 9]
+    assert used({"most": [mean, {"constant": 1}, mean]}, TABLE).index.tolist() == [2, 5]
+    assert used({"mean": {"column": "token"}}, TABLE).equals(TABLE)
 
 
 def test_a_cell_is_one_row() -> None:

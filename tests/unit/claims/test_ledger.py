@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from harness.claims.__main__ import CLAIMS, judged, main
-from harness.claims.ledger import Claim, load
+from harness.claims.ledger import Claim, Paper, load
 from harness.claims.render import as_json, as_markdown
 from harness.errors import UsageError
 
@@ -55,6 +55,27 @@ def test_the_table_says_where_a_value_came_from(tmp_path: Path) -> None:
     assert "simulated, h800x16" in text
     assert "2 x (1 to 4)" in text
     assert as_json("p", rows)["claims"][1]["why"] == "because"
+
+
+def test_a_claims_world_is_that_of_its_own_rows(tmp_path: Path) -> None:
+    rows = [("sim", "h800x16", y) for y in (1, 2, 3)] + [
+        ("torch", "local_x2", y) for y in (5, 6, 7)
+    ]
+    table = pd.DataFrame(rows, columns=["world", "hardware", "y"]).assign(seed=[0, 1, 2] * 2)
+    table.to_csv(tmp_path / "p_fig01.csv", index=False)
+    git = [{"revision": "0123456789", "dirty": True}, {"revision": "abcdef0123", "dirty": False}]
+    about = ABOUT | {"worlds": ["sim", "torch"], "hardware": ["h800x16", "local_x2"]}
+    (tmp_path / "p_fig01.json").write_text(json.dumps(about | {"runs_git": git}))
+    measured = {"mean": {"column": "y", "where": {"world": "torch"}}}
+    found = [
+        judged(claim(value=value), tmp_path) for value in (measured, {"mean": {"column": "y"}})
+    ]
+    text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
+    assert "png): torch, local_x2, 0123456+dirty, abcdef0 |" in text
+    assert "png): simulated, torch, h800x16, local_x2, 0123456+dirty, abcdef0 |" in text
+    one, both = as_json("p", found)["claims"]
+    assert (one["worlds"], one["hardware"]) == (["torch"], ["local_x2"])
+    assert (both["worlds"], both["hardware"]) == (["sim", "torch"], ["h800x16", "local_x2"])
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from hydra import compose
 from omegaconf import OmegaConf, open_dict
 
+from harness.errors import RunError
 from harness.figures import (
     CONF,
     QUIET,
@@ -25,6 +26,7 @@ from plots.aegaeon import curve, frame, overrides, publish
 from plots.aegaeon_fig04 import M, active, expected
 from plots.aegaeon_fig07 import split
 from plots.aegaeon_fig10 import around_median
+from plots.aegaeon_fig16 import over_time
 from plots.style import figure
 
 
@@ -104,10 +106,26 @@ def test_a_switch_is_split_by_what_goes_on_first() -> None:
 
 def test_the_median_switch_is_drawn_with_what_is_around_it() -> None:
     found = device_events(
-        ("run", 0, 1), ("switch", 1, 2), ("run", 2, 3), ("switch", 3, 13), ("run", 13, 14),
-        ("switch", 14, 44), ("run", 44, 90),
+        ("run", 0, 1), ("switch", 1, 2), ("swap_out", 1.5, 1.7), ("run", 2, 3), ("switch", 3, 13),
+        ("swap_out", 3, 4), ("run", 13, 14), ("switch", 14, 44), ("swap_out", 15, 40),
+        ("run", 44, 90), ("switch", 90, 95), ("run", 95, 96),
     )  # fmt: skip
     shown = around_median(found)
-    assert shown.switch_s.tolist() == [10.0, 10.0, 10.0]
-    assert shown.start_s.tolist() == [-3.0, -1.0, 10.0]
-    assert shown.end_s.tolist() == [-2.0, 0.0, 11.0]
+    assert shown.switch_s.tolist() == [10.0] * 6
+    assert shown.start_s.tolist() == [-3.0, -1.5, -1.0, 0.0, 10.0, 12.0]
+    assert shown.end_s.tolist() == pytest.approx([-2.0, -1.3, 0.0, 1.0, 11.0, 13.0])
+
+
+def test_a_run_that_preempts_nothing_shows_no_switch_of_fig_7() -> None:
+    found = device_events(("run", 0, 1), ("switch", 1, 2), ("run", 2, 3), ("swap_out", 3, 4))
+    with pytest.raises(RunError, match="no switch of this run saves KV"):
+        around_median(found)
+
+
+def test_fragmentation_is_a_mean_over_time() -> None:
+    # (node, seconds, share): 0.5 for 1 s, then 0.1 for 9 s; beside it 0.9 for 2 s
+    rows = [("n0", 0, 0.5), ("n0", 1, 0.1), ("n0", 10, 0.7), ("n1", 4, 0.9), ("n1", 6, 0.0)]
+    samples = pd.DataFrame(rows, columns=["node", "start_s", "fragmentation"])
+    found = over_time(samples.assign(num_models=16, seed=0, shape="overall"))
+    assert found["mean"].item() == pytest.approx((0.5 * 1 + 0.1 * 9 + 0.9 * 2) / 12)
+    assert found["max"].item() == 0.9
