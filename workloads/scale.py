@@ -27,7 +27,7 @@ HOW = ("preserve", "stretch")
 
 @dataclass(kw_only=True, slots=True)
 class ScaleConfig:
-    to_rate_per_s: float | None  # first stretch what is replayed to this mean rate; null: as it is
+    to_rate_per_s: float | None  # of the first num_requests rows, by a stretch; null: as it is
     rate: float  # then a factor on the trace's arrival rate, or on a drawn process's
     how: str  # one of HOW; a drawn process is drawn at the new rate, whichever is set
     max_jitter_s: float  # preserve: a copy arrives at most so long after its original
@@ -41,12 +41,16 @@ class ScaleConfig:
             raise UsageError(f"workload.scale.how={self.how} is unknown; valid: {', '.join(HOW)}")
 
 
-def stretched_to(trace: Trace, rate_per_s: float) -> Trace:
-    """Timestamps times one factor, so that the mean rate from first to last row is `rate_per_s`."""
-    factor = rate_per_s / trace.mean_rate_per_s()
+def stretched_to(trace: Trace, rate_per_s: float, num_requests: int | None) -> Trace:
+    """Timestamps times one factor, so that the mean rate from the first row to the last, or to the
+    `num_requests`th where there are more, is `rate_per_s`. No row is left out: whatever scales
+    further may need those after it to reach `num_requests`."""
+    first = trace.take(slice(0, num_requests))
+    factor = rate_per_s / first.mean_rate_per_s()
     stretched = replace(trace, arrival_s=trace.arrivals() / factor)
+    whose = f" in the first {len(first)}" if len(first) < len(trace) else ""
     return stretched.labelled(
-        f"stretched to {rate_per_s:g} requests/s: timestamps divided by {factor:.4g}"
+        f"stretched to {rate_per_s:g} requests/s{whose}: timestamps divided by {factor:.4g}"
     )
 
 

@@ -198,9 +198,7 @@ class Workload:
         trace.arrivals()  # a dataset without timestamps is told so before anything else
         to_rate_per_s, num_requests = config.scale.to_rate_per_s, config.num_requests
         if to_rate_per_s is not None:
-            # The mean rate is of the requests that are replayed, so they are chosen first.
-            trace = trace if num_requests is None else head(trace, num_requests)
-            trace, num_requests = scale.stretched_to(trace, to_rate_per_s), None
+            trace = scale.stretched_to(trace, to_rate_per_s, num_requests)
         trace = scale.scaled(trace, config.scale, seed)
         if config.arrivals.burst is not None:
             jitter_s = config.scale.max_jitter_s

@@ -204,6 +204,13 @@ def test_stretching_to_a_rate_keeps_the_pattern_of_what_is_replayed(make: Make) 
     assert any("stretched to 0.5 requests/s" in step for step in slow.provenance.steps)
 
 
+@pytest.mark.parametrize("stretch", ["workload.scale.to_rate_per_s=3", AS_IT_IS[1]])
+@pytest.mark.parametrize("rate", [0.5, 1, 2])
+def test_num_requests_is_their_number_at_every_rate(make: Make, stretch: str, rate: float) -> None:
+    asked = ["workload.dataset.file=first400", "workload.num_requests=150", stretch]
+    assert len(make("burstgpt", *asked, f"workload.scale.rate={rate:g}")) == 150
+
+
 @pytest.mark.parametrize(
     ("overrides", "label"),
     [
