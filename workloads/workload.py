@@ -172,8 +172,7 @@ class Workload:
             return False
         if config.num_requests is None:
             return window.rows is not None or window.seconds is not None
-        thinned = scaling.how == "preserve" and scaling.to_rate_per_s is None
-        kept = min(scaling.rate, 1.0) if thinned else 1.0  # of the rows, in the mean
+        kept = min(scaling.rate, 1.0) if scaling.how == "preserve" else 1.0  # in the mean
         return len(self._windowed(beginning)) * kept >= config.num_requests
 
     def _windowed(self, trace: Trace) -> Trace:

@@ -107,7 +107,7 @@ def test_the_beginning_of_a_trace_stands_in_where_it_is_enough(
         (["workload.window.rows=[0,400]", "workload.num_requests=null"], 383),
         (["workload.window.seconds=[0,3600]", *AS_IT_IS], 37),
         (["workload.num_requests=150", "workload.scale={to_rate_per_s: null, rate: 0.5}"], 150),
-        (["workload.num_requests=300", "workload.scale={to_rate_per_s: 1, rate: 0.5}"], 127),
+        (["workload.num_requests=150", "workload.scale={to_rate_per_s: 1, rate: 0.5}"], 150),
         (["workload.scale={to_rate_per_s: null, rate: 0.5, how: stretch}"], 200),
     ],
 )
