@@ -1,9 +1,11 @@
 """A statistical twin: what stands in for a dataset that cannot be had here.
 
 One parametric form for all. Arrivals: a renewal process with gamma gaps of a given cv, run
-through a repeating pattern of rates. Lengths: the inverse of a distribution given by its
-quantiles, log-linear between them, prompt and output independent. Models: Zipf. The constants
-stand in the dataset's YAML with their sources; tests/unit/workloads/fit.py derives them again.
+through a repeating pattern of rates. Each slot of it may be busy in its first part only: the bursts
+of a trace that falls silent again and again come from this, as no cv gives both them and its gaps.
+Where the dataset's timestamps are ticks, the twin's are too. Lengths: the inverse of a distribution
+given by its quantiles, log-linear between them, prompt and output independent. Models: Zipf. The
+constants stand in the dataset's YAML with their sources; tests/unit/workloads/fit.py derives them.
 It does not know: correlations of lengths with each other, with time or with the model.
 """
 
@@ -15,7 +17,7 @@ import numpy as np
 
 from harness.errors import UsageError
 from harness.schedule import Provenance
-from workloads.arrivals import require_positive, unit_process
+from workloads.arrivals import require_at_least_0, require_positive, unit_process
 from workloads.mix import draw_models, zipf_shares
 from workloads.streams import stream
 from workloads.trace import Floats, Ints, Trace
@@ -29,6 +31,8 @@ class TwinConfig:
     num_requests_per_model: int  # of a whole twin, as the dataset has rows
     rates_per_model_per_s: list[float] | None  # in consecutive slots; null: no arrivals
     slot_s: float
+    busy_shares: list[float] | None  # first part of each slot, in which all of it comes; null: 1
+    tick_s: float | None  # arrivals are moved back to multiples of it; null: they are not
     cv: float  # of the gaps between arrivals, at a constant rate
     num_models: int  # 1: the dataset names no models
     alpha: float  # Zipf exponent of the models' popularity; 0: uniform
@@ -44,10 +48,26 @@ class TwinConfig:
                 raise UsageError(
                     f"workload.twin.{key} must be {len(LEVELS)} lengths from 1 up, not decreasing"
                 )
-        for rate in self.rates_per_model_per_s or ():
-            require_positive(rate, "workload.twin.rates_per_model_per_s")
+        self._check_pattern()
         for key in ("slot_s", "cv", "num_models", "num_requests_per_model"):
             require_positive(getattr(self, key), f"workload.twin.{key}")
+
+    def _check_pattern(self) -> None:
+        rates, shares = self.rates_per_model_per_s, self.busy_shares
+        if rates is not None:
+            for rate in rates:
+                require_at_least_0(rate, "workload.twin.rates_per_model_per_s")
+            require_positive(sum(rates), "the sum of workload.twin.rates_per_model_per_s")
+        if rates is not None and shares is not None:
+            fitting = (0 <= share <= 1 for share in shares)
+            possible = (share > 0 or rate == 0 for rate, share in zip(rates, shares, strict=False))
+            if len(shares) != len(rates) or not all(fitting) or not all(possible):
+                raise UsageError(
+                    "workload.twin.busy_shares must be a share for each rate, from 0 to 1, and "
+                    "above 0 where the rate is"
+                )
+        if self.tick_s is not None:
+            require_positive(self.tick_s, "workload.twin.tick_s")
 
 
 def twin(config: TwinConfig, name: str, num_requests: int, seed: int) -> Trace:
@@ -61,7 +81,10 @@ def twin(config: TwinConfig, name: str, num_requests: int, seed: int) -> Trace:
     if config.rates_per_model_per_s is not None:
         unit = unit_process(num_requests, config.cv, stream(seed, "twin.arrivals"))
         rates = np.array(config.rates_per_model_per_s) * config.num_models
-        arrival_s = through_pattern(unit, rates, config.slot_s)
+        shares = np.array(config.busy_shares or [1.0] * len(rates))
+        arrival_s = through_pattern(unit, rates, config.slot_s, shares)
+        if config.tick_s is not None:
+            arrival_s = np.floor(arrival_s / config.tick_s) * config.tick_s
         arrival_s -= arrival_s[0]
     return Trace(
         arrival_s=arrival_s,
@@ -79,10 +102,18 @@ def twin(config: TwinConfig, name: str, num_requests: int, seed: int) -> Trace:
     )
 
 
-def through_pattern(unit: Floats, rates_per_s: Floats, slot_s: float) -> Floats:
-    """Times at which the expected count, under the repeating rates, reaches each of `unit`."""
-    edges_s = np.arange(len(rates_per_s) + 1) * slot_s
-    expected = np.concatenate([[0.0], np.cumsum(rates_per_s * slot_s)])
+def through_pattern(
+    unit: Floats, rates_per_s: Floats, slot_s: float, busy_shares: Floats
+) -> Floats:
+    """Times at which the expected count, under the repeating rates, reaches each of `unit`.
+
+    All that a slot's rate makes expected of it is expected in the slot's first `busy_shares`.
+    """
+    start_s = np.arange(len(rates_per_s)) * slot_s
+    end_s = start_s[-1] + slot_s
+    edges_s = np.append(np.column_stack([start_s, start_s + busy_shares * slot_s]), end_s)
+    counts = rates_per_s * slot_s
+    expected = np.append(0.0, np.cumsum(np.column_stack([counts, np.zeros_like(counts)])))
     periods, rest = np.divmod(unit, expected[-1])
     times: Floats = periods * edges_s[-1] + np.interp(rest, expected, edges_s)
     return times

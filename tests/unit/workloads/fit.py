@@ -20,6 +20,13 @@ def slot_rates(arrival_s: Array, slot_s: float) -> Array:
     return np.histogram(arrival_s, edges_s)[0] / np.diff(edges_s)
 
 
+def busy_shares(arrival_s: Array, slot_s: float) -> Array:
+    """Share of the seconds of each slot, to the last arrival's, in which anything arrives."""
+    busy = np.bincount(arrival_s.astype(int)) > 0
+    slot = (np.arange(len(busy)) // slot_s).astype(int)
+    return np.bincount(slot, busy) / np.bincount(slot)
+
+
 def cv(arrival_s: Array, slot_s: float, bin_s: float) -> float:
     """The square root of the index of dispersion of counts in bins, with each slot's mean
     removed: a renewal process with this cv of its gaps tends to that index in long bins."""
