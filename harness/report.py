@@ -1,7 +1,7 @@
 """What a run says when it ends: a table of its latencies, rates and attainment, and its verdict.
 
 Every table says which world, hardware and seed its numbers came from, and where the workload is
-synthetic. Shows what summary.json holds and computes nothing.
+synthetic or its models drawn. Shows what summary.json holds and computes nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def origin(manifest: Mapping[str, Any]) -> str:
     ]
     if manifest["dataset"]["synthetic"]:
         parts.append("SYNTHETIC workload")
+    elif manifest["dataset"].get("models_drawn"):  # runs from before it was told apart have none
+        parts.append("models DRAWN")
     return " · ".join(parts)
 
 

@@ -29,10 +29,11 @@ class Provenance:
 
     source: str  # the dataset's name
     origin: str  # its public home, or the file that was read
-    synthetic: bool  # True where any of arrivals, lengths or models is not from the dataset
+    synthetic: bool  # True where any of arrivals, lengths or requests is not from the dataset
     licence: str
     source_sha256: str  # of the file read; empty for a pure generator
     steps: list[str] = field(default_factory=list)  # e.g. "rows 0..999", "thinned to x0.5"
+    models_drawn: bool = False  # the dataset says nothing of who asked which of the models
 
 
 @dataclass(slots=True, eq=False)

@@ -73,6 +73,7 @@ def print_table(name: str, schedule: Schedule, console: Console) -> None:
         ("source sha256", about.source_sha256 or "none: generated"),
         ("schedule sha256", schedule.sha256()),
         ("synthetic", "YES: not the dataset's own" if about.synthetic else "no"),
+        ("models drawn", "YES: not the dataset's own" if about.models_drawn else "no"),
         ("steps", "\n".join(f"{i}. {step}" for i, step in enumerate(about.steps, 1)) or "none"),
     ]
     for label, value in rows:

@@ -58,10 +58,11 @@ def assign(trace: Trace, config: ModelsConfig, rng: np.random.Generator) -> Trac
     if config.num_models is not None:
         alpha = config.alpha or 0.0
         shares = zipf_shares(config.num_models, alpha)
-        mixed = replace(trace, model=draw_models(len(trace), shares, rng))
+        about = replace(trace.provenance, models_drawn=True)
+        model = draw_models(len(trace), shares, rng)
+        mixed = replace(trace, model=model, provenance=about)
         text = f"zipf({alpha:g})" if config.kind == "zipf" else "uniform"
-        step = f"models drawn: {text} over {config.num_models}"
-        return mixed.labelled(step, synthetic=True)
+        return mixed.labelled(f"models drawn: {text} over {config.num_models}")
     if config.kind == "trace" and trace.model is None:
         raise UsageError(
             f"workload.models.kind=trace: {trace.provenance.source} names no models; "

@@ -1,8 +1,9 @@
 """From a dataset to a schedule: read, window, scale or redraw arrivals, fit lengths, mix models.
 
-Every step that changes anything leaves a label in the schedule's provenance. Whatever is drawn in
-the data's place, and every request that the data do not have, makes it synthetic; to leave requests
-out, stretch time or cut lengths does not. Does not know which engine will replay it.
+Every step that changes anything leaves a label in the schedule's provenance. Arrivals and lengths
+drawn in the data's place, and every request that the data do not have, make it synthetic; to leave
+requests out, stretch time or cut lengths does not, and models drawn are said by themselves. Does
+not know which engine will replay it.
 """
 
 from __future__ import annotations

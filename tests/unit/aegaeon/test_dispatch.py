@@ -6,12 +6,13 @@ own; only estimates of times (A.2) and the KV region's size are the system's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.request import Request
@@ -28,9 +29,10 @@ stories = st.lists(
 )  # (milliseconds since the last arrival, model, prompt)
 
 
-def arriving(story: list[tuple[int, str, int]], output_tokens: int = 1) -> list[Request]:
+def arriving(story: list[tuple[int, str, int]], outputs: Sequence[int] = (1,)) -> list[Request]:
+    """With the output lengths in turn."""
     wanted, at_s = [], 0.0
-    for gap_ms, model, prompt_tokens in story:
+    for (gap_ms, model, prompt_tokens), output_tokens in zip(story, cycle(outputs), strict=False):
         at_s += gap_ms * 1e-3
         wanted.append((at_s, model, prompt_tokens, output_tokens))
     return requests_of(*wanted)
@@ -174,9 +176,10 @@ def test_no_flood_keeps_a_group_waiting_longer_than_the_groups_ahead_of_it(
 
 
 @settings(max_examples=40, deadline=None)
-@given(stories, st.integers(20, 120))
+@given(stories, st.lists(st.integers(2, 200), min_size=1, max_size=5), st.integers(1, 2))
+@example([(20, "deep-2", 300)] * 20, [10, 200, 10, 200, 200], 1)  # several batches with room
 def test_prefilled_requests_join_the_first_batch_with_room_or_the_shortest_work_list(
-    story: list[tuple[int, str, int]], output_tokens: int
+    story: list[tuple[int, str, int]], outputs: list[int], num_decoders: int
 ) -> None:
     """Algorithm 2, line 2."""
 
@@ -211,8 +214,8 @@ def test_prefilled_requests_join_the_first_batch_with_room_or_the_shortest_work_
 
         system._dispatch_decode = dispatched
 
-    world = World("system.num_prefill=2", num_instances=5, kv_slabs=60, watch=watch)
-    world.serve(arriving(story, output_tokens))
+    world = World("system.num_prefill=2", num_instances=2 + num_decoders, kv_slabs=5, watch=watch)
+    world.serve(arriving(story, outputs))
     assert world.statuses() == {"completed"}
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from harness.fidelity.published import published_error
 from harness.metrics import over_time
 from harness.progress import ProgressBar, counts
-from harness.report import captions, end_table, seconds, sweep_table
+from harness.report import captions, end_table, origin, seconds, sweep_table
 from harness.run_folder import FinishedRun
 from tests.unit.metrics.service import Service, steady, write_run
 
@@ -27,6 +27,16 @@ def test_end_table_says_where_its_numbers_come_from(tmp_path: Path) -> None:
     for words in ("SIMULATED", "bench: 2 x TEST-1", "seed 7", "SYNTHETIC workload", "VALID"):
         assert words in text
     assert text.count("n too small") == 3  # P99 of 70 requests; the pooled gaps are 1,330
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_real_requests_that_a_draw_spread_over_models_are_told_from_synthetic_ones(
+    tmp_path: Path, drawn: bool
+) -> None:
+    manifest = FinishedRun.load(write_run(tmp_path, steady(70))).manifest
+    manifest["dataset"] |= {"synthetic": False, "models_drawn": drawn}
+    assert ("models DRAWN" in origin(manifest)) == drawn
+    assert "SYNTHETIC" not in origin(manifest)
 
 
 def test_end_table_shows_why_a_run_is_invalid_and_what_failed(tmp_path: Path) -> None:

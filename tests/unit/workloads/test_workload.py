@@ -264,6 +264,8 @@ def test_drawn_arrivals_take_the_traces_rate_times_the_scale(make: Make) -> None
 
 def test_mixes_have_the_shares_asked_for(make: Make) -> None:
     zipf = make("azure_conv", "workload.models={kind: zipf, num_models: 12, alpha: 1.0}")
+    assert zipf.provenance.models_drawn
+    assert not zipf.provenance.synthetic  # the requests are the dataset's
     counts = Counter(zipf.model)
     harmonic = sum(1 / k for k in range(1, 13))
     for k in range(1, 13):
@@ -275,6 +277,7 @@ def test_mixes_have_the_shares_asked_for(make: Make) -> None:
     own = make("lmsys_arena")
     assert len(set(own.model)) == 27
     assert not own.provenance.synthetic
+    assert not own.provenance.models_drawn
     one = make("lmsys_arena", "workload.models.kind=single")
     assert one.provenance.steps == ["one model in place of the trace's 27"]
 
