@@ -133,7 +133,7 @@ def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, system: str, **line: A
     colour = drawn["color"]
     end = crossing(rows, x, y)
     if np.isfinite(end):
-        axes.axvline(end, color=colour, lw=0.7, ls=style)
+        axes.axvline(end, color=colour, lw=0.7, ls=drawn["ls"])
     axes.plot(shown[x], 100 * shown["mean"], **drawn)
     axes.fill_between(shown[x], 100 * shown["min"], 100 * shown["max"], color=colour, alpha=0.15)
 

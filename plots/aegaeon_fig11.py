@@ -1,6 +1,6 @@
 """Fig. 11: SLO attainment by number of models (a, b) and by rate (c), and its sensitivity.
 
-Below each: ServerlessLLM by the rate at which it loads checkpoints, which decides much of the gap.
+Below each: ServerlessLLM by the rate at which it loads checkpoints.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
 
 def _loading(panel: Axes, rows: pd.DataFrame, x: str, label: str) -> None:
     frame(panel, "ServerlessLLM by loading rate", label)
-    for colour, (rate, systems) in zip(PALETTE[4:], RATES.items(), strict=False):
+    for colour, (rate, systems) in zip(PALETTE[7:10], RATES.items(), strict=True):
         for system, style in zip(systems, ("-", ":"), strict=True):
             name = f"{rate} GB/s" if style == "-" else None
             of_system = rows[rows.system == system]

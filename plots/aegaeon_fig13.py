@@ -33,7 +33,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     others = baselines.system != "aegaeon"
     judged = [_judged(row, untold[i], f) for i, row in baselines[others].iterrows() for f in PANELS]
     rows = beside(pd.concat([aegaeon, pd.DataFrame(judged)], ignore_index=True))
-    made, axes = figure(1, 3, width=9, height=3.9)
+    made, axes = figure(1, 3, width=9, height=4.5)
     for panel, (factor, title) in zip(axes, PANELS.items(), strict=True):
         of_panel = rows[rows.factor == factor]
         frame(panel, title, "models")
