@@ -37,7 +37,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     loads = pd.concat([_loads(point) for point in served])
     kinds = {"switch": switches, "load": loads, "kv": kv}
     rows = [_quantiles(kind, found) for kind, found in kinds.items()]
-    rows += [_within(f"{kind}_within", kinds[kind]) for kind in ("switch", "kv")]
+    kinds["prefill"] = pd.concat([_prefills(point) for point in served])
+    rows += [_within(f"{kind}_within", kinds[kind]) for kind in ("switch", "kv", "prefill")]
     return publish(made, pd.concat(rows), folder, Path(__file__).stem)
 
 
@@ -65,6 +66,15 @@ def _loads(point: Point) -> pd.DataFrame:
             "group": found.model.map(architectures(point.path)),
             "seconds": found.end_s - found.start_s,
         }
+    )
+
+
+def _prefills(point: Point) -> pd.DataFrame:
+    """Prefill batches, which §4.2 compares with loading a model; not drawn."""
+    assert point.path is not None
+    found = events(point.path, "run").query("phase == 'prefill'")
+    return pd.DataFrame(
+        {"seed": point.manifest()["seeds"]["seed"], "seconds": found.end_s - found.start_s}
     )
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pandas as pd
 from hydra import compose
 
-from harness.config import typed
+from harness.cluster import ModelSpec
+from harness.config import settings, typed
+from harness.errors import UsageError
 from harness.figures import Point
 from harness.hardware import Hardware
+from harness.placement import Demand
 from harness.sim.profile import HardwareProfile
 from plots.aegaeon import publish, stamp
 from plots.aegaeon_fig04 import RATE_PER_S, SERVICE_S, M, expected
@@ -18,9 +23,11 @@ from plots.aegaeon_table1 import PUBLISHED, spec
 from plots.style import figure
 from systems.aegaeon.estimate import Estimator
 from systems.aegaeon.quota import quotas
+from systems.muxserve.system import MuxServe
 
 EXPERIMENTS: tuple[str, ...] = ()
 PCIE4_BYTES_PER_S = 32e9  # §4.2
+MODELS_14B = ("qwen1.5-14b", "qwen2.5-14b")
 MARKET = ("qwen2.5-7b", "yi1.5-9b", "llama2-13b")  # of the artifact
 
 
@@ -31,6 +38,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     values = {
         "active models of 100 (theorem 3.1)": active,
         "models to an active model": M / active,
+        "requests/s of all models (M λ)": M * RATE_PER_S,
+        "14B models on an 80 GB GPU": models_14b(),
         "requests/s of a GPU kept for cold models (slides)": (
             167.6e6 * 0.0135 / (0.177 * 30_000) / 3600
         ),
@@ -47,7 +56,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         **estimators(),
     }  # fmt: skip
     rows = pd.DataFrame({"quantity": list(values), "value": list(values.values())})
-    made, (axes,) = figure(1, 1, width=6.5, height=3.6)
+    made, (axes,) = figure(1, 1, width=6.5, height=4.0)
     axes.axis("off")
     cells = [[quantity, f"{value:.4g}"] for quantity, value in values.items()]
     drawn = axes.table(cells, loc="center", cellLoc="left", edges="horizontal")
@@ -56,6 +65,27 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         made, points, "Arithmetic; nothing was run. Estimators: fitted to our cost model of H800."
     )
     return publish(made, rows, folder, Path(__file__).stem)
+
+
+def models_14b() -> int:
+    """How many of them MuxServe's optimiser places on one A100 of 80 GB, of the two that we know
+    the one that it takes more of."""
+    config = compose("config", overrides=["+system=muxserve", "hardware=a100x1"])
+    system = settings(config.system, MuxServe, "system")
+    hardware = typed(config.hardware, Hardware, "hw")
+    return max(
+        next(n for n in count(0) if not _placed(spec(name), n + 1, system, hardware))
+        for name in MODELS_14B
+    )
+
+
+def _placed(model: ModelSpec, number: int, system: MuxServe.Config, hardware: Hardware) -> bool:
+    models = {str(seed): replace(model, seed=seed) for seed in range(number)}
+    try:
+        MuxServe.place(system, models, hardware, Demand(dict.fromkeys(models, 0.1)))
+    except UsageError:
+        return False
+    return True
 
 
 def estimators() -> dict[str, float]:

@@ -43,7 +43,7 @@ def test_a_sweep_is_the_product_of_its_values() -> None:
     assert sweep("aegaeon_fig01") == [[]]
 
 
-@pytest.mark.parametrize("name", ["aegaeon_fig11_bandwidth", "aegaeon_fig13", "aegaeon_fig07"])
+@pytest.mark.parametrize("name", ["aegaeon_fig11a_bandwidth", "aegaeon_fig13", "aegaeon_fig07"])
 def test_a_point_is_configured_as_hydra_would(name: str) -> None:
     words = [*sweep(name)[-1], *QUIET]
     config, choices = configured(name, words)
