@@ -55,7 +55,12 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["model=llama2-7b", "model.dtype=int3"], "dtype=int3 is unknown; valid: float32, float16"),
         (["model=llama2-7b", "model.max_position=1"], "max_position=1 has no room"),
         (["model=llama2-7b", "model.num_kv_heads=3"], "no multiple of num_kv_heads=3"),
-        (["hardware=a100x1", "hardware.num_devices=0"], "hardware: num_devices=0 must be above 0"),
+        (["hardware.num_devices=0"], "hardware: num_devices=0 must be a finite number above 0"),
+        (["hardware.calibration.prefill_s=nan"], "hardware: prefill_s=nan must be a finite number"),
+        (
+            ["hardware.calibration.measured.qwen-7b_tp1.token_s=-1"],
+            "hardware: measured.qwen-7b_tp1.token_s=-1.0 must be a finite number of at least 0",
+        ),
         (["client.drain_s=-5"], "client: drain_s=-5"),
         (["system.max_num_seqs=0"], "system.max_num_seqs=0 must be at least 1"),
         (["engine=none"], "system vllm finds no instance for model 'default'"),
