@@ -23,6 +23,7 @@ from workloads.trace import (
     Trace,
     WindowConfig,
     before,
+    from_first_row,
     head,
     rows_window,
     seconds_window,
@@ -142,6 +143,8 @@ class Workload:
         window = self._config.window
         if window.rows is not None:
             trace = rows_window(trace, window.rows)
+        if window.seconds is not None:
+            trace = from_first_row(trace)  # failed or not
         num_rows = len(trace)
         trace = usable(trace)
         dropped = num_rows - len(trace)
