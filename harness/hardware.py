@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
-from numbers import Real
 from typing import Any
 
 
@@ -115,7 +114,7 @@ def check_constants(
     """ValueError for a number of `constants` that is negative or not finite, or that is 0 and in
     `above_0`. What is no number is left to others; `where` comes before its name."""
     for name, value in constants.items():
-        if not isinstance(value, Real):
+        if not isinstance(value, (int, float)):
             continue
         if not (isfinite(value) and value >= 0 and (value > 0 or name not in above_0)):
             least = "above 0" if name in above_0 else "of at least 0"
