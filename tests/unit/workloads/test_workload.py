@@ -304,6 +304,28 @@ def test_a_file_that_is_not_the_published_one_says_so(make: Make, tmp_path: Path
     [
         ("azure_code", ["workload.scale.rate=-1"], r"scale\.rate=-1 must be more than 0"),
         ("azure_code", ["workload.scale.rate=nan"], r"scale\.rate=nan must be more than 0"),
+        ("azure_code", ["workload.scale.rate=inf"], r"scale\.rate=inf must be more than 0 and fin"),
+        (
+            "azure_code",
+            ["workload.arrivals.burst={factor: 4, start_s: 1000000, duration_s: 4}"],
+            r"burst\.start_s=1e\+06 is after the last request, which arrives at 3435\.948 s",
+        ),
+        (
+            "azure_code",
+            [
+                "workload.arrivals.burst={factor: 4, start_s: 60, duration_s: 4}",
+                "workload.num_requests=2",
+            ],
+            r"burst\.start_s=60 is after the last request",
+        ),
+        (
+            "azure_code",
+            [
+                "workload.arrivals={kind: poisson, rate_per_s: 2, "
+                "burst: {factor: 4, start_s: 1000000, duration_s: 4}}",
+            ],
+            r"burst\.start_s=1e\+06 is after the last request",
+        ),
         ("azure_code", ["workload.scale.how=fold"], "how=fold is unknown; valid: preserve, str"),
         ("azure_code", ["workload.arrivals.kind=pareto"], "kind=pareto is unknown; valid kinds"),
         (
