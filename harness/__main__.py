@@ -10,12 +10,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -23,9 +25,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.errors import RunError, UsageError
-from harness.options import config_sentence, missing_groups
+from harness.options import config_sentence, known_device, known_keys, missing_groups
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
+HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
 failed_points: list[int] = []  # exit statuses of a sweep's points that did not end well
 
@@ -42,6 +45,8 @@ def hydra_main(function: Callable[[DictConfig], None]) -> Callable[[], None]:
 def run_one(config: DictConfig) -> None:
     try:
         missing_groups(config, CONF)
+        known_device(config, CONF)
+        known_keys(HydraConfig.get(), HYDRA_KEYS, "hydra.")
         from harness.run import run  # after the check, so that a mistyped command answers at once
 
         chosen = HydraConfig.get()
@@ -50,7 +55,7 @@ def run_one(config: DictConfig) -> None:
         run(
             config,
             output_dir=output_dir,
-            named=output_dir.resolve() != Path(shared).resolve(),
+            named=output_dir.resolve() != Path(str(shared)).resolve(),
             choices=dict(chosen.runtime.choices),
             overrides=list(chosen.overrides.task),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Protocol
 
 from harness.block_pool import BlockPool
@@ -58,6 +58,10 @@ class ModelSpec:
         for name in COUNTS:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("rope_theta", "rms_norm_eps"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value} must be a finite number above 0")
         if self.max_position < 2:
             raise ValueError(f"max_position={self.max_position} has no room for prompt and output")
         if self.num_heads % self.num_kv_heads:

@@ -6,7 +6,10 @@ achieve of their peaks, and what the serving engine adds, is its `Calibration`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,6 +55,13 @@ class Calibration:
     measured: dict[str, StepCoefficients]
     path_s: float = 0.0  # a server's API, from client to engine and back; it delays tokens alone
 
+    def __post_init__(self) -> None:
+        constants = asdict(self)
+        efficiencies = [name for name in constants if name.endswith("_efficiency")]
+        check_constants(constants, above_0=efficiencies)
+        for pair, coefficients in constants["measured"].items():
+            check_constants(coefficients, where=f"measured.{pair}.")
+
 
 @dataclass(kw_only=True, slots=True)
 class Hardware:
@@ -85,11 +95,9 @@ class Hardware:
         positive = (
             "num_devices", "devices_per_node", "memory_bytes", "memory_bandwidth_bytes_per_s",
             "dense_flop_per_s", "pcie_peak_bytes_per_s", "pcie_bytes_per_s",
-            "gpus_per_pcie_switch",
+            "gpus_per_pcie_switch", "leaf_oversubscription",
         )  # fmt: skip
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
+        check_constants(asdict(self), above_0=positive)
 
     @property
     def num_nodes(self) -> int:
@@ -99,3 +107,16 @@ class Hardware:
 def pair_key(model: str, tp: int) -> str:
     """The name of a measured pair in `Calibration.measured`, e.g. llama2-13b_tp2."""
     return f"{model}_tp{tp}"
+
+
+def check_constants(
+    constants: Mapping[str, Any], *, above_0: Collection[str] = (), where: str = ""
+) -> None:
+    """ValueError for a number of `constants` that is negative or not finite, or that is 0 and in
+    `above_0`. What is no number is left to others; `where` comes before its name."""
+    for name, value in constants.items():
+        if not isinstance(value, (int, float)):
+            continue
+        if not (isfinite(value) and value >= 0 and (value > 0 or name not in above_0)):
+            least = "above 0" if name in above_0 else "of at least 0"
+            raise ValueError(f"{where}{name}={value} must be a finite number {least}")

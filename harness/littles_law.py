@@ -20,7 +20,8 @@ def littles_law(log: TokenLog, duration_s: float) -> dict[str, Any]:
     """{"l", "lambda_w", "relative_gap", "num_left_out"} of the completed requests of `log`.
 
     L and λ are over `duration_s`. num_left_out: requests that did not complete, of whose end the
-    log has no time; they are in neither side. relative_gap: (L − λW) / λW, None without λW.
+    log has no time; they are in neither side. relative_gap: (L − λW) / |λW|, None where λW is 0;
+    negative latencies make λW negative, which L never is, so that they show as a gap.
     """
     done = log.completed & log.started
     lambda_w = float(log.e2e_s[done].sum()) / duration_s if duration_s > 0 else 0.0
@@ -29,7 +30,7 @@ def littles_law(log: TokenLog, duration_s: float) -> dict[str, Any]:
     return {
         "l": mean_in_system,
         "lambda_w": lambda_w,
-        "relative_gap": (mean_in_system - lambda_w) / lambda_w if lambda_w > 0 else None,
+        "relative_gap": (mean_in_system - lambda_w) / abs(lambda_w) if lambda_w else None,
         "num_left_out": int((~done).sum()),
     }
 

@@ -49,11 +49,22 @@ def config_sentence(error: Exception, conf: Path) -> str:
     return " ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
 
-def known_keys(config: DictConfig, known: Sequence[str]) -> None:
-    """Raises UsageError for a top-level key that nothing reads (added with `+key=`)."""
+def known_keys(config: DictConfig, known: Sequence[str], where: str = "") -> None:
+    """Raises UsageError for a key of `config` that nothing reads (added with `+key=`)."""
     unknown = [str(key) for key in config if key not in known]
     if unknown:
-        raise UsageError(f"unknown key {unknown[0]}; valid keys: {', '.join(known)}")
+        raise UsageError(f"unknown key {where}{unknown[0]}; valid keys: {', '.join(known)}")
+
+
+def known_device(config: DictConfig, conf: Path) -> None:
+    """Raises UsageError for a device that `conf` does not describe: it would be a name on figures
+    with the constants of another."""
+    files = (conf / "hardware" / "device").glob("*.yaml")
+    known = ["cpu", *sorted(OmegaConf.load(path).device for path in files)]
+    if config.hardware.device not in known:
+        raise UsageError(
+            f"hardware.device={config.hardware.device} is unknown; valid: {', '.join(known)}"
+        )
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

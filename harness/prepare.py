@@ -114,6 +114,8 @@ def market(config: DictConfig) -> tuple[dict[str, ModelSpec], list[str]]:
         for name, node in config.market.specs.items()
     }
     cycle = [str(name) for name in config.market.cycle]
+    if not cycle:
+        raise UsageError(f"market.cycle=[] names no model; valid: {', '.join(specs)}")
     for name in cycle:
         if name not in specs:
             raise UsageError(

@@ -2,7 +2,8 @@
 
 The client judges itself: a late client, a lost request or a missed rate makes numbers that look
 like the server's but are not. Requests that failed with a stated error do not invalidate a run;
-they count against attainment and goodput. A simulated client is never late, and a simulated run
+they count against attainment and goodput. Time runs forward in every world: no token comes before
+the one ahead of it or before its request. A simulated client is never late, and a simulated run
 must satisfy Little's law. What a reader of a valid run must know besides is noted.
 """
 
@@ -19,6 +20,7 @@ MAX_LAG_S = 0.005  # P99 of the send lag, or MAX_LAG_SHARE of the median TTFT wh
 MAX_LAG_SHARE = 0.01
 MAX_RATE_MISS = 0.02
 MAX_LITTLE_GAP = 1e-6  # relative; a simulated run has no clock but one, so only rounding is left
+ROUNDING_S = 1e-9  # of times up to some days in float64: what is less below 0 is no latency below 0
 
 
 def judge(
@@ -36,7 +38,7 @@ def judge(
     of the run; on a real engine its gap is the client's lag, which is judged by itself. `devices`:
     what `summarise_events` found.
     """
-    reasons = [*_late(log), *_silent(log, errors), *_off_rate(log)]
+    reasons = [*_late(log), *_silent(log, errors), *_off_rate(log), *_backwards(log)]
     if simulated:
         reasons += _against_little(law)
     if not log.completed.any():
@@ -87,6 +89,17 @@ def _silent(log: TokenLog, errors: list[str]) -> Iterator[str]:
             f"{int(differs.sum())} of {total} requests completed with another number of tokens "
             f"than asked, the first with {log.num_tokens[row]} of {log.asked_tokens[row]}"
         )
+
+
+def _backwards(log: TokenLog) -> Iterator[str]:
+    latencies = {"TTFT": log.ttft_s, "E2E latency": log.e2e_s, "gap between tokens": log.tbt_s()}
+    for what, values_s in latencies.items():
+        below = values_s < -ROUNDING_S  # nan, of what did not happen, is not
+        if below.any():
+            yield (
+                f"time ran backwards: {int(below.sum())} of {len(values_s)} values of {what} are "
+                f"negative, down to {float(values_s[below].min()):.6g} s"
+            )
 
 
 def _against_little(law: Mapping[str, Any]) -> Iterator[str]:

@@ -75,14 +75,23 @@ class ArrivalsConfig:
             raise UsageError(f"workload.arrivals.{key} is for kind={kind}, not {self.kind}")
 
 
+def require_within(burst: BurstConfig, last_s: float) -> None:
+    """Raises UsageError for a burst after the last arrival, which would change nothing."""
+    if burst.start_s > last_s:
+        raise UsageError(
+            f"workload.arrivals.burst.start_s={burst.start_s:g} is after the last request, which "
+            f"arrives at {last_s:.3f} s"
+        )
+
+
 def require_positive(value: float, where: str) -> None:
     if not 0 < value < np.inf:
-        raise UsageError(f"{where}={value:g} must be more than 0")
+        raise UsageError(f"{where}={value:g} must be more than 0 and finite")
 
 
 def require_at_least_0(value: float, where: str) -> None:
     if not 0 <= value < np.inf:
-        raise UsageError(f"{where}={value:g} must be at least 0")
+        raise UsageError(f"{where}={value:g} must be at least 0 and finite")
 
 
 @dataclass(slots=True)

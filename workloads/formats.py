@@ -1,7 +1,8 @@
 """Readers of the public trace formats, told apart by a file's first bytes or its CSV header.
 
 Each returns a `Trace` as the file has it: failed rows included, arrivals in seconds since the
-first row (or as they stand, where the format's times already count from a start).
+first row (or as they stand, where the format's times already count from a start; a file whose
+first row comes late by that count is shifted, and labelled).
 A new CSV format is one function and one line in `CSV_FORMATS`.
 """
 
@@ -18,7 +19,7 @@ import pandas as pd
 from harness.errors import UsageError
 from harness.schedule import Provenance, Schedule
 from workloads.csv_table import CsvTable
-from workloads.trace import Floats, Ints, Trace, in_order
+from workloads.trace import Floats, Ints, Trace, in_order, without_lead_in
 
 
 def read(path: Path, provenance: Provenance) -> Trace:
@@ -30,13 +31,13 @@ def read(path: Path, provenance: Provenance) -> Trace:
         if start == b"PAR1":
             return read_schedule(path)
         if start[:1] == b"{":
-            return in_order(read_mooncake(path, provenance))
+            return without_lead_in(in_order(read_mooncake(path, provenance)))
         table = CsvTable.read(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     for columns, reader in CSV_FORMATS:
         if set(columns) <= set(table.columns):
-            return in_order(reader(table, provenance))
+            return without_lead_in(in_order(reader(table, provenance)))
     known = "; ".join(",".join(columns) for columns, _ in CSV_FORMATS)
     raise UsageError(
         f"{path} is in no known format: its first line is {','.join(table.columns)[:120]!r}, "

@@ -23,6 +23,8 @@ Rows = slice | Ints | npt.NDArray[np.bool_]
 
 log = logging.getLogger(__name__)
 
+MAX_LEAD_IN_S = 60.0  # before a first arrival later than this, times count from something else
+
 
 @dataclass(slots=True, eq=False, frozen=True)
 class Trace:
@@ -105,7 +107,7 @@ def rows_window(trace: Trace, bounds: list[int], where: str = "workload.window.r
 
 
 def seconds_window(trace: Trace, bounds: list[float]) -> Trace:
-    """Arrivals in [start, end) seconds, counted from `start`."""
+    """Arrivals in [start, end) seconds of the trace's own time, counted from `start`."""
     start, end = bounds
     arrival_s = trace.arrivals()
     last_s = float(arrival_s[-1])
@@ -117,6 +119,20 @@ def seconds_window(trace: Trace, bounds: list[float]) -> Trace:
     cut = trace.take((arrival_s >= start) & (arrival_s < end))
     cut = replace(cut, arrival_s=cut.arrivals() - start)
     return cut.labelled(f"seconds [{start:g}, {end:g})")
+
+
+def from_first_row(trace: Trace) -> Trace:
+    """Arrivals in seconds since the first row."""
+    return replace(trace, arrival_s=trace.arrivals() - trace.arrivals()[0])
+
+
+def without_lead_in(trace: Trace) -> Trace:
+    """From the first row, where that arrives so late that its file counts from another time, e.g.
+    from 1970: a replay would wait for all of it. A shorter silence at the start is the trace's."""
+    if trace.arrival_s is None or trace.arrival_s[0] <= MAX_LEAD_IN_S:
+        return trace
+    step = f"arrivals counted from the first, which the file has at {trace.arrival_s[0]:.3f} s"
+    return from_first_row(trace).labelled(step)
 
 
 def before(trace: Trace, end_s: float) -> Trace:

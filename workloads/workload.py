@@ -24,6 +24,7 @@ from workloads.trace import (
     Trace,
     WindowConfig,
     before,
+    from_first_row,
     head,
     rows_window,
     seconds_window,
@@ -96,8 +97,6 @@ class Workload:
             trace = lengths.replaced(trace, pool, config.lengths, stream(seed, "lengths"))
         trace = lengths.fitted(trace, config.lengths)
         trace = mix.assign(trace, config.models, stream(seed, "models"))
-        if len(trace) == 0:
-            raise UsageError(f"the workload {self.name} has no request left to send")
         assert trace.model is not None
         return Schedule(
             arrival_s=trace.arrivals(),
@@ -180,6 +179,8 @@ class Workload:
         window = self._config.window
         if window.rows is not None:
             trace = rows_window(trace, window.rows)
+        if window.seconds is not None:
+            trace = from_first_row(trace)  # failed or not
         num_rows = len(trace)
         trace = usable(trace)
         dropped = num_rows - len(trace)
@@ -199,10 +200,12 @@ class Workload:
         to_rate_per_s, num_requests = config.scale.to_rate_per_s, config.num_requests
         if to_rate_per_s is not None:
             trace = scale.stretched_to(trace, to_rate_per_s, num_requests)
-        trace = scale.scaled(trace, config.scale, seed)
+        trace = some_left(scale.scaled(trace, config.scale, seed))
         if config.arrivals.burst is not None:
+            first_s = trace.arrivals()[:num_requests]  # what comes before a burst stays as it is
+            arrivals.require_within(config.arrivals.burst, float(first_s[-1]))
             jitter_s = config.scale.max_jitter_s
-            trace = scale.with_burst(trace, config.arrivals.burst, jitter_s, seed)
+            trace = some_left(scale.with_burst(trace, config.arrivals.burst, jitter_s, seed))
         return trace if num_requests is None else head(trace, num_requests)
 
     def _redrawn(self, trace: Trace) -> Trace:
@@ -219,6 +222,8 @@ class Workload:
             num_requests, process.cv or 1.0, stream(self._seed, "arrivals")
         )
         times = arrivals.profile(process, rate_per_s, factor).times(unit)
+        if process.burst is not None:
+            arrivals.require_within(process.burst, float(times[-1]))
         step = arrivals.describe(process, rate_per_s, factor)
         return replace(trace, arrival_s=times).labelled(step, synthetic=True)
 
@@ -235,3 +240,11 @@ class Workload:
         if config.rows is not None:
             return dataset
         return windowed if config.order == "sample" else None
+
+
+def some_left(trace: Trace) -> Trace:
+    """`trace`; a UsageError names the step that left no request of it."""
+    if len(trace) == 0:
+        last = trace.provenance.steps[-1]
+        raise UsageError(f"no request left of {trace.provenance.source}: {last}")
+    return trace

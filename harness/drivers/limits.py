@@ -15,4 +15,4 @@ def require_positive(config: object, *keys: str) -> None:
     for key in keys:
         value = getattr(config, key)
         if value is not None and not 0 < value < inf:
-            raise UsageError(f"engine.{key}={value:g} must be more than 0")
+            raise UsageError(f"engine.{key}={value:g} must be more than 0 and finite")

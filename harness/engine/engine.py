@@ -16,6 +16,7 @@ from typing import Any
 from harness.block_pool import BlockPool
 from harness.clock import WallLoop
 from harness.cluster import Cluster, ModelSpec
+from harness.drivers.limits import require_positive
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.hf_config import check_config
@@ -31,7 +32,7 @@ from harness.gpu_monitor import require_gpu
 from harness.placement import resident_models
 
 DEVICES = ("auto", "cpu", "cuda")
-AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads", "start_timeout_s")
+AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads")
 
 
 class TorchEngine:
@@ -61,6 +62,11 @@ class TorchEngine:
             value = getattr(config, name)
             if value is not None and value < 1:
                 raise UsageError(f"engine.{name}={value} must be at least 1")
+        require_positive(config, "start_timeout_s", "hang_timeout_s", "step_timeout_s")
+        if not 0 < config.memory_fraction <= 1:
+            raise UsageError(
+                f"engine.memory_fraction={config.memory_fraction} must be above 0 and at most 1"
+            )
         self._config = config
         self._resolved: dict[str, Any] = {}
 

@@ -55,7 +55,12 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["model=llama2-7b", "model.dtype=int3"], "dtype=int3 is unknown; valid: float32, float16"),
         (["model=llama2-7b", "model.max_position=1"], "max_position=1 has no room"),
         (["model=llama2-7b", "model.num_kv_heads=3"], "no multiple of num_kv_heads=3"),
-        (["hardware=a100x1", "hardware.num_devices=0"], "hardware: num_devices=0 must be above 0"),
+        (["hardware.num_devices=0"], "hardware: num_devices=0 must be a finite number above 0"),
+        (["hardware.calibration.prefill_s=nan"], "hardware: prefill_s=nan must be a finite number"),
+        (
+            ["hardware.calibration.measured.qwen-7b_tp1.token_s=-1"],
+            "hardware: measured.qwen-7b_tp1.token_s=-1.0 must be a finite number of at least 0",
+        ),
         (["client.drain_s=-5"], "client: drain_s=-5"),
         (["system.max_num_seqs=0"], "system.max_num_seqs=0 must be at least 1"),
         (["engine=none"], "system vllm finds no instance for model 'default'"),
@@ -64,6 +69,12 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["+system=null", "engine=vllm", "model=tiny-llama", "hardware=local"], "uses no device"),
         (["engine=vllm"], "hardware=a100x1 is A100-SXM4-80GB, but engine=vllm runs on this"),
         (["--bogus"], "unrecognized arguments: --bogus; --help lists what can be given"),
+        (["+hydra.foo=1"], "unknown key hydra.foo; valid keys: defaults, mode, searchpath, run, "),
+        (["hardware.device=tpu"], "hardware.device=tpu is unknown; valid: cpu, A10, A100-PCIE"),
+        (["market.cycle=[]"], "market.cycle=[] names no model; valid: "),
+        (["model=llama2-7b", "model.rope_theta=nan"], "rope_theta=nan must be a finite number"),
+        (["model=llama2-7b", "model.rms_norm_eps=-1"], "rms_norm_eps=-1.0 must be a finite num"),
+        (["workload.scale.rate=1e-9"], "no request left of azure_code: thinned to x1e-09"),
         (["figure=foo.bar"], "figure=foo.bar names no function"),
         (
             ["engine=torch", "hardware=a100x1"],
@@ -155,6 +166,13 @@ def test_a_wrong_command_in_a_complete_runs_folder_leaves_that_run(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert run_command(*SIM, "again=true", where).returncode == 0
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(before)
+
+
+def test_a_folder_may_have_a_number_for_a_name() -> None:
+    done = run_command(*SIM, "runs_dir=5", "engine.num_kv_blocks=0")
+    assert done.returncode == 2
+    assert "engine.num_kv_blocks=0 must be at least 1" in done.stderr
+    assert not (ROOT / "5").exists()
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:

@@ -82,3 +82,12 @@ def test_a_run_that_took_no_time_has_no_sides_to_compare() -> None:
     service = Service((0.0, 1))
     service.complete(0, 0.0)
     assert service.summary(simulated=True)["littles_law"]["relative_gap"] is None
+
+
+def test_latencies_that_are_negative_throughout_are_a_gap() -> None:
+    service = Service((1.0, 1), (2.0, 1))
+    service.complete(0, 0.5)
+    service.complete(1, 1.5)
+    law = service.summary(simulated=True)["littles_law"]
+    assert law["lambda_w"] < 0
+    assert law["relative_gap"] == pytest.approx(1.0)  # L is 0: none leaves before it has come

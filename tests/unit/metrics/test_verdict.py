@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -89,3 +90,38 @@ def test_a_run_in_which_nothing_completed_is_invalid() -> None:
     service.send(0)
     service.fail(0, "the server said 503")
     assert verdict(service) == ("INVALID", ["none of 1 requests completed"])
+
+
+def first_token_before_its_request() -> Service:
+    service = Service((5.0, 2))
+    service.complete(0, 4.0, 6.0)
+    return service
+
+
+def token_before_the_one_ahead_of_it() -> Service:
+    service = Service((0.0, 3))
+    service.complete(0, 2.0, 1.5, 3.0)
+    return service
+
+
+def end_before_the_request() -> Service:
+    service = Service((5.0, 1))
+    service.complete(0, 4.0)
+    return service
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (first_token_before_its_request, "1 of 1 values of TTFT are negative, down to -1 s"),
+        (token_before_the_one_ahead_of_it, "1 of 2 values of gap between tokens are negative"),
+        (end_before_the_request, "1 of 1 values of E2E latency are negative, down to -1 s"),
+    ],
+)
+def test_time_that_runs_backwards_makes_a_run_of_any_world_invalid(
+    broken: Callable[[], Service], reason: str, simulated: bool
+) -> None:
+    found = broken().summary(simulated=simulated)["verdict"]
+    assert found["status"] == "INVALID"
+    assert any(reason in text for text in found["reasons"])
