@@ -11,6 +11,7 @@ from harness.calibrate import zoo
 from harness.calibrate.profiles import DECODE_STEPS
 from harness.errors import UsageError
 from harness.files import replaced
+from harness.placement import within_nodes
 from harness.sim.cost import CostModel
 
 COLUMNS = ["model", "device", "tp", "input_len", "batch"]
@@ -45,7 +46,9 @@ def predict(cells: Path, out: Path) -> pd.DataFrame:
 def _predicted(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
     name, device, tp = key
     spec = zoo.sharded(zoo.model_name(str(name)), int(tp))
-    cost = CostModel(spec, zoo.device(zoo.device_name(str(device))))
+    hardware = zoo.device(zoo.device_name(str(device)))
+    within_nodes(spec.tp, hardware)  # refuses what no node holds
+    cost = CostModel(spec, hardware)
     prefill, decode = [], []
     for length, batch in zip(rows.input_len, rows.batch, strict=True):
         prefill.append(cost.mixed_step([(0, int(length))] * int(batch), 0, 0))

@@ -48,6 +48,8 @@ def test_predict_gives_what_the_simulator_charges(tmp_path: Path) -> None:
         (cell("gpt-5", "A100", 1, 16, 1), "model 'gpt-5' is unknown; valid: baichuan-7b"),
         (cell("llama2-7b", "tpu", 1, 16, 1), "device 'tpu' is unknown; valid: a10"),
         (cell("llama2-7b", "A100", 3, 16, 1), "tp=3 does not divide the 32 heads"),
+        (cell("llama2-7b", "A100", 16, 16, 1), "wider than a node of hardware=a100_sxm"),
+        (cell("llama2-7b", "A10", 8, 16, 1), "which has 4 devices; valid: 1 to 4"),
         (cell("llama2-7b", "A100", 1, 0, 1), "input_len=0 is not a whole number"),
         ({"model": "llama2-7b"}, "lacks device, tp, input_len, batch"),
     ],
