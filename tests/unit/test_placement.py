@@ -36,5 +36,5 @@ def test_parallelism_wider_than_a_node_is_refused(place: Place, name: str, tp: i
 
 
 def test_parallelism_that_cuts_heads_is_refused() -> None:
-    with pytest.raises(ValueError, match="tp=3 does not divide the 32 heads; .*: 1, 2, 4, 8, 16"):
+    with pytest.raises(ValueError, match=r"tp=3 does not divide the 32 heads; .*: 1, 2, 4, 8, 16"):
         replace(zoo.model("llama2-7b"), tp=3)
