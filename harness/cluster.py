@@ -81,6 +81,12 @@ class ModelSpec:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
 
     @property
+    def held_kv_bytes_per_token(self) -> int:
+        """Of all tp devices together. Heads are whole: more devices than heads hold them twice."""
+        heads = -(-self.num_kv_heads // self.tp) * self.tp
+        return 2 * self.num_layers * heads * self.head_dim * self.dtype_bytes
+
+    @property
     def layer_params(self) -> int:
         """Weights of one decoder layer: attention, MLP and the two norms."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)

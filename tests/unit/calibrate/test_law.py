@@ -56,6 +56,15 @@ def test_tensor_parallelism_divides_reads_and_attention(model: str, device: str)
     assert two.launch_s > one.launch_s
 
 
+def test_kv_heads_are_not_cut() -> None:
+    model = zoo.model("qwen2.5-7b")  # 4 heads of KV, 28 of queries: 57,344 bytes a token
+    held = {tp: replace(model, tp=tp).held_kv_bytes_per_token for tp in (1, 2, 4, 7, 14)}
+    assert held == {1: 57344, 2: 57344, 4: 57344, 7: 57344 * 7 // 4, 14: 57344 * 14 // 4}
+    free = replace(A100.calibration, decode_attention_efficiency=1e12)  # only reads are left
+    context_s = [law(replace(model, tp=tp), A100, free).context_s for tp in (4, 7, 14)]
+    assert context_s == pytest.approx(context_s[:1] * 3)
+
+
 def test_cuda_graphs_take_the_launches_out_of_decodes_alone() -> None:
     eager, graphs = CostModel(LLAMA, A100), CostModel(LLAMA, A100, launch=0.0)
     assert graphs.decode_step(1, 100)[0] < eager.decode_step(1, 100)[0]
