@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.calibrate import zoo
@@ -19,6 +19,7 @@ DEVICES = st.sampled_from(zoo.names("hardware/device"))
 LLAMA, A100 = zoo.model("llama2-7b"), zoo.device("a100_sxm")
 
 
+@settings(deadline=None)  # the first example composes conf/
 @given(MODELS, DEVICES, st.integers(1, 8000), st.integers(0, 8000), st.integers(0, 300))
 def test_one_more_token_never_makes_an_iteration_faster(
     model: str, device: str, tokens: int, before: int, decodes: int
@@ -35,6 +36,7 @@ def test_one_more_token_never_makes_an_iteration_faster(
         assert cost.decode_step(decodes, context)[0] < cost.decode_step(decodes, context + 1)[0]
 
 
+@settings(deadline=None)  # the first example composes conf/
 @given(MODELS, DEVICES, st.integers(1, 200), st.integers(1, 2000))
 def test_decode_steps_grow_by_a_constant(model: str, device: str, batch: int, length: int) -> None:
     cost = CostModel(zoo.model(model), zoo.device(device))
@@ -43,6 +45,7 @@ def test_decode_steps_grow_by_a_constant(model: str, device: str, batch: int, le
     assert sum(steps) == pytest.approx(steps_time_s(4, first_s, growth_s))
 
 
+@settings(deadline=None)  # the first example composes conf/
 @given(MODELS, DEVICES)
 def test_tensor_parallelism_divides_reads_and_attention(model: str, device: str) -> None:
     hardware, spec = zoo.device(device), zoo.model(model)
