@@ -68,6 +68,19 @@ def test_kv_heads_are_not_cut() -> None:
     assert context_s == pytest.approx(context_s[:1] * 3)
 
 
+def test_the_floor_of_a_step_reads_all_layers_and_the_vocabulary() -> None:
+    """Llama-2-7B: 32 x 202,383,360 + 32,000 x 4,096 parameters of 2 bytes at 2.039 TB/s."""
+    whole = replace(A100.calibration, memory_efficiency=1.0)
+    assert law(LLAMA, A100, whole).weights_s == pytest.approx(6.4809e-3, rel=1e-4)
+
+
+def test_an_all_reduce_takes_what_the_ring_does() -> None:
+    """Of 1 GB at 0.72 x 300 GB/s, 7/4 of it moved by eight devices; 10 µs, and a quarter more for
+    each device beyond two."""
+    assert all_reduce_s(1e9, 8, A100) == pytest.approx((25e-6, 8.1019e-3), rel=1e-4)
+    assert all_reduce_s(1e9, 2, A100) == pytest.approx((10e-6, 4.6296e-3), rel=1e-4)
+
+
 def test_cuda_graphs_take_the_launches_out_of_decodes_alone() -> None:
     eager, graphs = CostModel(LLAMA, A100), CostModel(LLAMA, A100, launch=0.0)
     assert graphs.decode_step(1, 100)[0] < eager.decode_step(1, 100)[0]
