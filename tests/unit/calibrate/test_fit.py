@@ -26,7 +26,7 @@ from harness.calibrate.scores import (
     scores,
     table,
 )
-from harness.calibrate.sources import compare
+from harness.calibrate.sources import DEVICE, compare
 from harness.config import typed
 from harness.hardware import Calibration, Hardware, pair_key
 from harness.sim.cost import decode_s, prefill_s
@@ -134,12 +134,20 @@ def test_left_out_models_and_devices_are_predicted(cells: list[Cells]) -> None:
 
 
 def test_the_model_agrees_with_three_sources_as_they_do_with_each_other(data_dir: Path) -> None:
-    frame = compare(data_dir / "profiles")
+    frame = compare(zoo.device(DEVICE).calibration, data_dir / "profiles")
     # Sources of one quantity differ from each other by this much, most often more.
     spread = frame[["DistServe's distserve", "DistServe's vllm"]].dropna()
     assert (spread.max(axis=1) / spread.min(axis=1) - 1).median() > 0.2
     assert frame.outside_pct.max() < 20
     assert (frame.outside_pct == 0).mean() > 0.6
+
+
+def test_sources_are_compared_with_the_calibration_that_is_given(data_dir: Path) -> None:
+    known = zoo.device(DEVICE).calibration
+    slow = replace(known, compute_efficiency=known.compute_efficiency / 2, measured={})
+    frames = [compare(each, data_dir / "profiles") for each in (known, slow)]
+    said = [frame[frame.quantity == "prefill_us_per_token"].model_says for frame in frames]
+    assert (said[1] > 1.5 * said[0]).all()
 
 
 def test_the_committed_calibrations_are_what_the_profiles_give(
@@ -155,7 +163,7 @@ def test_the_committed_calibrations_are_what_the_profiles_give(
 def test_written_calibrations_are_read_back(law: Law, tmp_path: Path) -> None:
     cells = replace(made_up("llama2-7b", zoo.device("a100_sxm")), device="a100_sxm")
     found = calibrations(law, [(cells, law.terms(cells))])
-    for path in write_calibrations(tmp_path, found):
+    for path in write_calibrations(tmp_path / "new" / "folder", found):
         read = typed(OmegaConf.load(path), Calibration, path.stem)
         for name, value in asdict(found[path.stem]).items():
             close = pytest.approx(value, rel=1e-3) if isinstance(value, float) else value
