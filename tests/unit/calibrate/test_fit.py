@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from harness.calibrate import zoo
 from harness.calibrate.conf_files import calibrations, write_calibrations
-from harness.calibrate.crossval import leave_one_out
+from harness.calibrate.crossval import chip, leave_one_out
 from harness.calibrate.fit import Law, errors, fit_law, fit_pair
 from harness.calibrate.profiles import Cells, read_profiles
 from harness.calibrate.scores import (
@@ -122,6 +122,14 @@ def test_every_fitted_pair_meets_its_bars_or_is_known_to_scatter(fitted: pd.Data
 def test_misses_are_told(fitted: pd.DataFrame) -> None:
     told = [", ".join(missed(row)) for row in fitted.itertuples() if row.model == "yi-6b"]
     assert sorted(told) == ["", "prefill 14.3 %, prefill R² 0.87"]
+
+
+def test_a_device_is_left_out_with_all_of_its_chip() -> None:
+    devices = ("a100_sxm", "a800_sxm", "a10", "h100_sxm", "h800_sxm")
+    a100, a800, a10, h100, h800 = map(chip, devices)
+    assert a100 == a800
+    assert h100 == h800
+    assert len({a10, a100, h100}) == 3
 
 
 def test_left_out_models_and_devices_are_predicted(cells: list[Cells]) -> None:
