@@ -68,6 +68,11 @@ class ModelSpec:
             raise ValueError(
                 f"num_heads={self.num_heads} is no multiple of num_kv_heads={self.num_kv_heads}"
             )
+        if self.num_heads % self.tp:
+            valid = ", ".join(str(tp) for tp in range(1, 17) if self.num_heads % tp == 0)
+            raise ValueError(
+                f"tp={self.tp} does not divide the {self.num_heads} heads; valid up to 16: {valid}"
+            )
         if self.dtype not in DTYPE_BYTES:
             raise ValueError(f"dtype={self.dtype} is unknown; valid: {', '.join(DTYPE_BYTES)}")
 
@@ -78,6 +83,12 @@ class ModelSpec:
     @property
     def kv_bytes_per_token(self) -> int:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
+
+    @property
+    def held_kv_bytes_per_token(self) -> int:
+        """Of all tp devices together. Heads are whole: more devices than heads hold them twice."""
+        heads = -(-self.num_kv_heads // self.tp) * self.tp
+        return 2 * self.num_layers * heads * self.head_dim * self.dtype_bytes
 
     @property
     def layer_params(self) -> int:

@@ -41,8 +41,8 @@ def dedicated(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[Place
     """
     specs = list(models.values())
     width = max(spec.tp for spec in specs)
-    num_instances = hardware.num_devices // width
-    if num_instances < len(specs):
+    places = within_nodes(width, hardware)
+    if len(places) < len(specs):
         raise UsageError(
             f"{len(specs)} models need at least {len(specs)} instances of "
             f"{width} devices, but hardware={hardware.name} has "
@@ -50,25 +50,29 @@ def dedicated(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[Place
             "workload.models.kind=single to send all requests to one model"
         )
     return [
-        Placement(devices=range(i * width, (i + 1) * width), model=specs[i % len(specs)])
-        for i in range(num_instances)
+        Placement(devices=devices, model=specs[i % len(specs)]) for i, devices in enumerate(places)
     ]
 
 
 def pooled(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[Placement]:
     """As many pooled instances as `hardware` has room for, each wide enough for any model."""
     width = tensor_parallel(models)
-    if width > hardware.devices_per_node:
+    return [Placement(devices=devices, model=None) for devices in within_nodes(width, hardware)]
+
+
+def within_nodes(width: int, hardware: Hardware) -> list[range]:
+    """Every `width` devices of a node, node by node: tensor parallelism does not cross nodes."""
+    per_node = hardware.devices_per_node
+    if width > per_node:
         raise UsageError(
             f"model.tp={width} is wider than a node of hardware={hardware.name}, which has "
-            f"{hardware.devices_per_node} devices"
+            f"{per_node} devices; valid: 1 to {per_node}"
         )
-    per_node = hardware.devices_per_node // width
     return [
-        Placement(devices=range(first, first + width), model=None)
+        range(first, first + width)
         for node in range(hardware.num_nodes)
-        for k in range(per_node)
-        if (first := node * hardware.devices_per_node + k * width) + width <= hardware.num_devices
+        for k in range(per_node // width)
+        if (first := node * per_node + k * width) + width <= hardware.num_devices
     ]
 
 

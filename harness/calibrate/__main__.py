@@ -19,6 +19,7 @@ from harness.calibrate.fit import fit_law, fit_pair
 from harness.calibrate.predict import COLUMNS, predict
 from harness.calibrate.profiles import DATA_DIR, read_profiles
 from harness.calibrate.scores import batch_alone_pct, scores, table
+from harness.calibrate.sources import DEVICE, compare
 from harness.engine.threads import engine_threads
 from harness.errors import RunError, UsageError
 
@@ -29,13 +30,11 @@ def fit(chosen: argparse.Namespace, console: Console) -> None:
     cells = read_profiles(chosen.profiles)
     law = fit_law(cells)
     pairs = [(c, fit_pair(c, law.terms(c))) for c in cells]
-    written = write_calibrations(chosen.conf, calibrations(law, pairs))
-    zoo.device.cache_clear()  # the comparison below reads what was just written
-    from harness.calibrate.sources import compare
-
+    found = calibrations(law, pairs)
+    sources = compare(found.get(DEVICE, law.mean), chosen.profiles)
+    written = write_calibrations(chosen.conf, found)
     fitted = table(scores(c, terms) | {"batch_alone_pct": batch_alone_pct(c)} for c, terms in pairs)
     by_law = table(scores(c, law.terms(c)) for c in cells)
-    sources = compare(chosen.profiles)
     report.show(console, fitted.drop(columns=["prefill_bias_pct", "decode_bias_pct"]), "fitted")
     report.show(console, sources, "three sources on A100, and the model")
     report.save_csv(fitted, chosen.results / "fit.csv")

@@ -36,6 +36,7 @@ def calibrations(
 
 def write_calibrations(directory: Path, found: Mapping[str, Calibration]) -> list[Path]:
     written = []
+    directory.mkdir(parents=True, exist_ok=True)
     for device, calibration in found.items():
         like = f"; the chip is that of {SAME_CHIP[device]}" if device in SAME_CHIP else ""
         if device == UNMEASURED:

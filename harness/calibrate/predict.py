@@ -11,6 +11,7 @@ from harness.calibrate import zoo
 from harness.calibrate.profiles import DECODE_STEPS
 from harness.errors import UsageError
 from harness.files import replaced
+from harness.placement import within_nodes
 from harness.sim.cost import CostModel
 
 COLUMNS = ["model", "device", "tp", "input_len", "batch"]
@@ -22,9 +23,26 @@ def predict(cells: Path, out: Path) -> pd.DataFrame:
     prefill_s: `batch` prompts of `input_len` tokens in one iteration. decode_s: the mean of the
     DECODE_STEPS decode steps after it. source: measured, device law or datasheet.
     """
-    if not cells.is_file():
-        raise UsageError(f"--cells {cells} does not exist")
-    table = pd.read_csv(cells)
+    table = _read(cells)
+    parts = [_predicted(key, rows) for key, rows in table.groupby(COLUMNS[:3], sort=False)]
+    no_rows = [table.assign(prefill_s=[], decode_s=[], source=[])] if table.empty else []
+    result = pd.concat(parts or no_rows).loc[table.index]
+    try:
+        with replaced(out) as temporary:
+            result.to_csv(temporary, index=False)
+    except (OSError, ValueError) as error:  # a folder that is not there, or no name of a file
+        raise UsageError(f"--out {out} cannot be written: {error}") from error
+    return result
+
+
+def _read(cells: Path) -> pd.DataFrame:
+    """A CSV file with at least COLUMNS and counts that are counts. An empty name stays one."""
+    try:
+        table = pd.read_csv(cells, keep_default_na=False, dtype=dict.fromkeys(COLUMNS[:2], str))
+    except OSError as error:
+        raise UsageError(f"--cells {cells} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # empty, not text, not CSV
+        raise UsageError(f"--cells {cells} is not a CSV file: {error}") from error
     absent = [column for column in COLUMNS if column not in table]
     if absent:
         raise UsageError(f"{cells} lacks {', '.join(absent)}; needed: {', '.join(COLUMNS)}")
@@ -35,17 +53,15 @@ def predict(cells: Path, out: Path) -> pd.DataFrame:
             row = int(bad.to_numpy().argmax())
             value = table[column].iloc[row]
             raise UsageError(f"{cells}, row {row + 1}: {column}={value} is not a whole number ≥ 1")
-    parts = [_predicted(key, rows) for key, rows in table.groupby(COLUMNS[:3], sort=False)]
-    result = pd.concat(parts).loc[table.index] if parts else table
-    with replaced(out) as temporary:
-        result.to_csv(temporary, index=False)
-    return result
+    return table
 
 
 def _predicted(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
     name, device, tp = key
     spec = zoo.sharded(zoo.model_name(str(name)), int(tp))
-    cost = CostModel(spec, zoo.device(zoo.device_name(str(device))))
+    hardware = zoo.device(zoo.device_name(str(device)))
+    within_nodes(spec.tp, hardware)  # refuses what no node holds
+    cost = CostModel(spec, hardware)
     prefill, decode = [], []
     for length, batch in zip(rows.input_len, rows.batch, strict=True):
         prefill.append(cost.mixed_step([(0, int(length))] * int(batch), 0, 0))

@@ -109,6 +109,8 @@ token from 512 to 2048 tokens, a decode step of 1 and of 32 requests at 128 toke
 def crossval_report(left_out: dict[str, pd.DataFrame]) -> str:
     """results/published/calibration/crossval.md."""
     summary = medians(left_out)
+    device = left_out["device"]
+    wide = ", ".join(sorted(device[device.tp > 1].device.unique())) or "no device"
     tables = "\n\n".join(
         f"## Each {what} left out\n\n{markdown(frame[LEFT_OUT_COLUMNS])}"
         for what, frame in left_out.items()
@@ -116,12 +118,12 @@ def crossval_report(left_out: dict[str, pd.DataFrame]) -> str:
     return f"""# How well the cost model predicts what it was not shown
 
 {DATA}
-The law is fitted without one model, or without one device, and predicts the pairs left out.
-Bars, median over pairs: {LEFT_OUT_PREFILL_BAR_PCT:g} % for prefill, {LEFT_OUT_DECODE_BAR_PCT:g} %
-for decode. Pairs with tensor parallelism were measured on H800 alone: with H800 left out, what
-parallelism adds to kernel launches rests on the start value in harness/calibrate/fit.py, chosen
-with these data in sight, and not on data of other devices; the medians over single GPUs do not
-depend on it.
+The law is fitted without one model, or without one device and all others of its chip (those with
+the same FLOP/s), and predicts the pairs left out. Bars, median over pairs:
+{LEFT_OUT_PREFILL_BAR_PCT:g} % for prefill, {LEFT_OUT_DECODE_BAR_PCT:g} % for decode.
+Tensor parallelism was measured on {wide}. Where no other chip tells of it, what it adds to
+kernel launches rests on the start value in harness/calibrate/fit.py, chosen with these data in
+sight; the medians over single GPUs do not depend on it.
 
 {markdown(summary)}
 

@@ -8,6 +8,7 @@ agree with all of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,7 @@ import pandas as pd
 from harness.calibrate import zoo
 from harness.calibrate.profiles import DATA_DIR
 from harness.errors import UsageError
+from harness.hardware import Calibration
 from harness.sim.cost import CostModel
 
 DEVICE = "a100_sxm"
@@ -27,8 +29,9 @@ Row = tuple[float | None, ...]  # the quantities, None where the source has none
 MUXSERVE: dict[str, Row] = {"llama2-7b": (70.0, 11.5, None), "llama2-13b": (125.6, 20.2, 24.1)}
 
 
-def modelled(model: str, tp: int) -> tuple[float, float, float]:
-    cost = CostModel(zoo.sharded(model, tp), zoo.device(DEVICE))
+def modelled(model: str, tp: int, calibration: Calibration) -> tuple[float, float, float]:
+    hardware = replace(zoo.device(DEVICE), calibration=calibration)
+    cost = CostModel(zoo.sharded(model, tp), hardware)
     long_s, short_s = (cost.mixed_step([(0, n)], 0, 0) for n in (LONG, SHORT))
     decodes = [cost.decode_step(n, n * CONTEXT)[0] * 1e3 for n in (1, BATCH)]
     return (long_s - short_s) / (LONG - SHORT) * 1e6, decodes[0], decodes[1]
@@ -52,8 +55,9 @@ def distserve(directory: Path | None = None) -> dict[tuple[str, str, int], Row]:
     return found
 
 
-def compare(directory: Path | None = None) -> pd.DataFrame:
-    """One row per model, TP and quantity: each source, the model, and the error to their range.
+def compare(calibration: Calibration, directory: Path | None = None) -> pd.DataFrame:
+    """One row per model, TP and quantity: each source, the model with `calibration` of DEVICE,
+    and the error to their range.
 
     outside_pct: how far the model lies outside the range that the sources span; 0 inside.
     """
@@ -67,7 +71,9 @@ def compare(directory: Path | None = None) -> pd.DataFrame:
     for (model, tp), sources in published.items():
         # Llama-2-13B and OPT-13B have nearly the same size: their sources are compared together.
         more = {"MuxServe": MUXSERVE["llama2-13b"]} if (model, tp) == ("opt-13b", 1) else {}
-        for i, (quantity, value) in enumerate(zip(QUANTITIES, modelled(model, tp), strict=True)):
+        for i, (quantity, value) in enumerate(
+            zip(QUANTITIES, modelled(model, tp, calibration), strict=True)
+        ):
             by_source = {name: row[i] for name, row in (sources | more).items()}
             seen = [v for v in by_source.values() if v is not None]
             if seen:

@@ -69,10 +69,10 @@ def model(name: str) -> ModelSpec:
 
 
 def sharded(name: str, tp: int) -> ModelSpec:
-    spec = model(name)
-    if tp < 1 or spec.num_heads % tp:
-        raise UsageError(f"tp={tp} does not divide the {spec.num_heads} heads of {name}")
-    return replace(spec, tp=tp)
+    try:
+        return replace(model(name), tp=tp)
+    except ValueError as error:
+        raise UsageError(f"model {name}: {error}") from error
 
 
 @cache

@@ -144,7 +144,7 @@ class SimEngine:
         memory_bytes = hardware.memory_bytes * memory_share
         usable = memory_bytes * self._config.memory_utilization
         free = (usable - self._config.activation_reserve_bytes) * model.tp - model.weight_bytes
-        blocks = int(free // (model.kv_bytes_per_token * self._config.block_tokens))
+        blocks = int(free // (model.held_kv_bytes_per_token * self._config.block_tokens))
         if blocks < 1:
             raise UsageError(
                 f"model={model.name} (weights {model.weight_bytes / 2**30:.1f} GiB, tp {model.tp}) "

@@ -44,7 +44,7 @@ def law(model: ModelSpec, hardware: Hardware, calibration: Calibration) -> StepC
     weights_s = read_bytes * read_s / calibration.memory_efficiency + 2 * layers * latency_s
     products_s = 2 * linear_params * flop_s / calibration.compute_efficiency
     attend_flop = 4 * layers * model.num_heads * model.head_dim  # one query and one key
-    kv_read_s = model.kv_bytes_per_token * read_s / calibration.kv_efficiency
+    kv_read_s = model.held_kv_bytes_per_token * read_s / calibration.kv_efficiency
     context_s = kv_read_s + attend_flop * flop_s / calibration.decode_attention_efficiency
     launch_layer_s = calibration.launch_layer_s
     if tp > 1:

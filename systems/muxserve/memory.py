@@ -29,7 +29,7 @@ class Budget:
 
     def fits(self, specs: Sequence[ModelSpec], width: int, request_tokens: int) -> bool:
         """Whether all of `specs` have room, with KV for an average request of each."""
-        kv = sum(spec.kv_bytes_per_token * request_tokens for spec in specs)
+        kv = sum(spec.held_kv_bytes_per_token * request_tokens for spec in specs)
         last = specs[-1].weight_bytes
         return self.free_bytes(specs[:-1], width) >= last and self.kv_bytes(specs, width) >= kv
 

@@ -95,13 +95,13 @@ class Placer:
         batches = []
         for llm, weight in zip(llms, weights, strict=True):
             part = kv_bytes * (weight / sum(weights) if sum(weights) else 1 / len(llms))
-            request_bytes = llm.spec.kv_bytes_per_token * self._estimator.request_tokens
+            request_bytes = llm.spec.held_kv_bytes_per_token * self._estimator.request_tokens
             batches.append(max(1, min(int(part // request_bytes), self._max_num_seqs)))
         return batches
 
 
 def kv_weight(llm: Llm) -> float:
-    return llm.rate_per_s * llm.spec.kv_bytes_per_token
+    return llm.rate_per_s * llm.spec.held_kv_bytes_per_token
 
 
 def cuts(num_devices: int, devices_per_node: int, sizes: set[int]) -> Iterator[list[range]]:

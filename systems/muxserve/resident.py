@@ -23,7 +23,7 @@ class Resident:
         self.stop = Event(loop)  # ends a decode job at its next step
         self.owed_blocks = 0  # to give away as soon as they are free
         self.wanted_blocks = 0  # to have as soon as others have given them
-        self.block_bytes = instance.kv.block_tokens * instance.model.kv_bytes_per_token
+        self.block_bytes = instance.kv.block_tokens * instance.model.held_kv_bytes_per_token
         self._limits, self._loop = limits, loop
         self._used_block_s, self._since_s = 0.0, 0.0
 

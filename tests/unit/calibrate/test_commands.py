@@ -48,6 +48,8 @@ def test_predict_gives_what_the_simulator_charges(tmp_path: Path) -> None:
         (cell("gpt-5", "A100", 1, 16, 1), "model 'gpt-5' is unknown; valid: baichuan-7b"),
         (cell("llama2-7b", "tpu", 1, 16, 1), "device 'tpu' is unknown; valid: a10"),
         (cell("llama2-7b", "A100", 3, 16, 1), "tp=3 does not divide the 32 heads"),
+        (cell("llama2-7b", "A100", 16, 16, 1), "wider than a node of hardware=a100_sxm"),
+        (cell("llama2-7b", "A10", 8, 16, 1), "which has 4 devices; valid: 1 to 4"),
         (cell("llama2-7b", "A100", 1, 0, 1), "input_len=0 is not a whole number"),
         ({"model": "llama2-7b"}, "lacks device, tp, input_len, batch"),
     ],
@@ -60,6 +62,51 @@ def test_what_cannot_be_predicted_is_said(
     assert main(["predict", "--cells", str(tmp_path / "cells.csv"), "--out", str(out)]) == 2
     assert said in capsys.readouterr().err
     assert not out.exists()
+
+
+HEADER = b"model,device,tp,input_len,batch\n"
+GOOD = HEADER + b"llama2-7b,A100,1,16,1\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (GOOD + b",A100,1,16,1\n", "model '' is unknown"),
+        (GOOD + b"llama2-7b,,1,16,1\n", "device '' is unknown"),
+        (HEADER + b",A100,1,16,1\n", "model '' is unknown"),
+        (GOOD + b"NA,A100,1,16,1\n", "model 'NA' is unknown"),
+        (GOOD + b"llama2-7b,A100,1,16\n", "row 2: batch= is not a whole number"),
+        (GOOD + b'"llama2-7b,A100,1,16,1\n', "is not a CSV file"),
+        (b"", "is not a CSV file: No columns"),
+        (b"\x89PNG\xff\xfe\n", "is not a CSV file"),
+    ],
+)
+def test_a_table_that_is_none_is_refused_in_a_sentence(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells, out = tmp_path / "cells.csv", tmp_path / "out.csv"
+    cells.write_bytes(content)
+    assert main(["predict", "--cells", str(cells), "--out", str(out)]) == 2
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_table_without_rows_has_predictions_of_none(tmp_path: Path) -> None:
+    cells, out = tmp_path / "cells.csv", tmp_path / "out.csv"
+    cells.write_bytes(HEADER)
+    assert main(["predict", "--cells", str(cells), "--out", str(out)]) == 0
+    assert out.read_bytes() == HEADER.strip() + b",prefill_s,decode_s,source\n"
+
+
+@pytest.mark.parametrize("where", ["missing/out.csv", ".", "cells.csv/out.csv"])
+def test_an_output_that_cannot_be_written_is_said(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cells.csv").write_bytes(GOOD)
+    paths = ["--cells", str(tmp_path / "cells.csv"), "--out", str(tmp_path / where)]
+    assert main(["predict", *paths]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["cells.csv"]
 
 
 def test_missing_profiles_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

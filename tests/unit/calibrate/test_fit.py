@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from harness.calibrate import zoo
 from harness.calibrate.conf_files import calibrations, write_calibrations
-from harness.calibrate.crossval import leave_one_out
+from harness.calibrate.crossval import chip, leave_one_out
 from harness.calibrate.fit import Law, errors, fit_law, fit_pair
 from harness.calibrate.profiles import Cells, read_profiles
 from harness.calibrate.scores import (
@@ -26,7 +26,7 @@ from harness.calibrate.scores import (
     scores,
     table,
 )
-from harness.calibrate.sources import compare
+from harness.calibrate.sources import DEVICE, compare
 from harness.config import typed
 from harness.hardware import Calibration, Hardware, pair_key
 from harness.sim.cost import decode_s, prefill_s
@@ -124,6 +124,14 @@ def test_misses_are_told(fitted: pd.DataFrame) -> None:
     assert sorted(told) == ["", "prefill 14.3 %, prefill R² 0.87"]
 
 
+def test_a_device_is_left_out_with_all_of_its_chip() -> None:
+    devices = ("a100_sxm", "a800_sxm", "a10", "h100_sxm", "h800_sxm")
+    a100, a800, a10, h100, h800 = map(chip, devices)
+    assert a100 == a800
+    assert h100 == h800
+    assert len({a10, a100, h100}) == 3
+
+
 def test_left_out_models_and_devices_are_predicted(cells: list[Cells]) -> None:
     for what in ("model", "device"):
         frame = leave_one_out(cells, what)
@@ -134,12 +142,20 @@ def test_left_out_models_and_devices_are_predicted(cells: list[Cells]) -> None:
 
 
 def test_the_model_agrees_with_three_sources_as_they_do_with_each_other(data_dir: Path) -> None:
-    frame = compare(data_dir / "profiles")
+    frame = compare(zoo.device(DEVICE).calibration, data_dir / "profiles")
     # Sources of one quantity differ from each other by this much, most often more.
     spread = frame[["DistServe's distserve", "DistServe's vllm"]].dropna()
     assert (spread.max(axis=1) / spread.min(axis=1) - 1).median() > 0.2
     assert frame.outside_pct.max() < 20
     assert (frame.outside_pct == 0).mean() > 0.6
+
+
+def test_sources_are_compared_with_the_calibration_that_is_given(data_dir: Path) -> None:
+    known = zoo.device(DEVICE).calibration
+    slow = replace(known, compute_efficiency=known.compute_efficiency / 2, measured={})
+    frames = [compare(each, data_dir / "profiles") for each in (known, slow)]
+    said = [frame[frame.quantity == "prefill_us_per_token"].model_says for frame in frames]
+    assert (said[1] > 1.5 * said[0]).all()
 
 
 def test_the_committed_calibrations_are_what_the_profiles_give(
@@ -155,7 +171,7 @@ def test_the_committed_calibrations_are_what_the_profiles_give(
 def test_written_calibrations_are_read_back(law: Law, tmp_path: Path) -> None:
     cells = replace(made_up("llama2-7b", zoo.device("a100_sxm")), device="a100_sxm")
     found = calibrations(law, [(cells, law.terms(cells))])
-    for path in write_calibrations(tmp_path, found):
+    for path in write_calibrations(tmp_path / "new" / "folder", found):
         read = typed(OmegaConf.load(path), Calibration, path.stem)
         for name, value in asdict(found[path.stem]).items():
             close = pytest.approx(value, rel=1e-3) if isinstance(value, float) else value

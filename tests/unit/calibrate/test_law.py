@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.calibrate import zoo
@@ -19,6 +19,7 @@ DEVICES = st.sampled_from(zoo.names("hardware/device"))
 LLAMA, A100 = zoo.model("llama2-7b"), zoo.device("a100_sxm")
 
 
+@settings(deadline=None)  # the first example composes conf/
 @given(MODELS, DEVICES, st.integers(1, 8000), st.integers(0, 8000), st.integers(0, 300))
 def test_one_more_token_never_makes_an_iteration_faster(
     model: str, device: str, tokens: int, before: int, decodes: int
@@ -35,6 +36,7 @@ def test_one_more_token_never_makes_an_iteration_faster(
         assert cost.decode_step(decodes, context)[0] < cost.decode_step(decodes, context + 1)[0]
 
 
+@settings(deadline=None)  # the first example composes conf/
 @given(MODELS, DEVICES, st.integers(1, 200), st.integers(1, 2000))
 def test_decode_steps_grow_by_a_constant(model: str, device: str, batch: int, length: int) -> None:
     cost = CostModel(zoo.model(model), zoo.device(device))
@@ -43,6 +45,7 @@ def test_decode_steps_grow_by_a_constant(model: str, device: str, batch: int, le
     assert sum(steps) == pytest.approx(steps_time_s(4, first_s, growth_s))
 
 
+@settings(deadline=None)  # the first example composes conf/
 @given(MODELS, DEVICES)
 def test_tensor_parallelism_divides_reads_and_attention(model: str, device: str) -> None:
     hardware, spec = zoo.device(device), zoo.model(model)
@@ -54,6 +57,28 @@ def test_tensor_parallelism_divides_reads_and_attention(model: str, device: str)
     assert two.weights_s == pytest.approx(one.weights_s / 2 + all_reduces * latency_s)
     assert two.token_s == pytest.approx(one.token_s / 2 + all_reduces * per_token_s)
     assert two.launch_s > one.launch_s
+
+
+def test_kv_heads_are_not_cut() -> None:
+    model = zoo.model("qwen2.5-7b")  # 4 heads of KV, 28 of queries: 57,344 bytes a token
+    held = {tp: replace(model, tp=tp).held_kv_bytes_per_token for tp in (1, 2, 4, 7, 14)}
+    assert held == {1: 57344, 2: 57344, 4: 57344, 7: 57344 * 7 // 4, 14: 57344 * 14 // 4}
+    free = replace(A100.calibration, decode_attention_efficiency=1e12)  # only reads are left
+    context_s = [law(replace(model, tp=tp), A100, free).context_s for tp in (4, 7, 14)]
+    assert context_s == pytest.approx(context_s[:1] * 3)
+
+
+def test_the_floor_of_a_step_reads_all_layers_and_the_vocabulary() -> None:
+    """Llama-2-7B: 32 x 202,383,360 + 32,000 x 4,096 parameters of 2 bytes at 2.039 TB/s."""
+    whole = replace(A100.calibration, memory_efficiency=1.0)
+    assert law(LLAMA, A100, whole).weights_s == pytest.approx(6.4809e-3, rel=1e-4)
+
+
+def test_an_all_reduce_takes_what_the_ring_does() -> None:
+    """Of 1 GB at 0.72 x 300 GB/s, 7/4 of it moved by eight devices; 10 µs, and a quarter more for
+    each device beyond two."""
+    assert all_reduce_s(1e9, 8, A100) == pytest.approx((25e-6, 8.1019e-3), rel=1e-4)
+    assert all_reduce_s(1e9, 2, A100) == pytest.approx((10e-6, 4.6296e-3), rel=1e-4)
 
 
 def test_cuda_graphs_take_the_launches_out_of_decodes_alone() -> None:

@@ -139,6 +139,13 @@ def test_a_load_is_broken_off_at_a_chunk_boundary() -> None:
     assert outcome == [False]
 
 
+def test_a_load_that_can_be_broken_off_pays_its_latency_once() -> None:
+    rig = Rig(replace(H800, pcie_latency_s=0.5), chunk_bytes=10**9)
+    device, never = rig.devices[0], Event(rig.loop)
+    stoppable = partial(device.load, "13b", 0, dram(0), staged=True, stop=never)
+    assert rig.times(stoppable) == [pytest.approx(0.5 + WEIGHTS["13b"] / PCIE)]
+
+
 def test_a_load_that_nothing_stops_is_as_long_in_chunks_as_whole() -> None:
     rig = Rig(chunk_bytes=10**8)
     device, never = rig.devices[0], Event(rig.loop)

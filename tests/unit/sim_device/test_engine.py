@@ -131,6 +131,31 @@ def test_shares_of_a_device_slow_an_instance_down_and_shrink_its_kv() -> None:
         assert full_s < half_s < 2 * full_s
 
 
+def test_prompts_and_decodes_have_a_share_each() -> None:
+    placement = Placement(
+        devices=range(1), model=LLAMA_7B, compute_share=0.25, prefill_compute_share=0.75
+    )
+    request = Request(0, 0.0, "a", 2000, 10)
+    with started([placement], {"a": LLAMA_7B}, requests=[request]) as (cluster, _, loop):
+        one = cluster.instances[0]
+        assert one.kv.grow(request, 2001)
+        loop.run(one.execute(Batch(chunks=[(request, 2000)])))
+        prefilled_s = loop.now
+        loop.run(one.execute(Batch(decodes=[request]), until=prefilled_s))
+    prefill = CostModel(LLAMA_7B, H800, compute_share=0.75)
+    assert prefilled_s == pytest.approx(prefill.mixed_step([(0, 2000)], 0, 0))
+    decode = CostModel(LLAMA_7B, H800, compute_share=0.25)
+    assert loop.now - prefilled_s == pytest.approx(decode.decode_step(1, 2001)[0])
+
+
+def test_kv_has_what_weights_and_the_activation_reserve_leave() -> None:
+    """Of 0.9 x 80 GiB, less 1 GiB of activations and the weights, blocks of 16 x 512 KiB."""
+    placement = Placement(devices=range(1), model=LLAMA_7B)
+    with started([placement], {"a": LLAMA_7B}) as (cluster, _, _):
+        blocks = cluster.instances[0].kv.num_blocks
+    assert blocks == int((71 * 2**30 - 2 * 6_738_415_616) / (16 * 512 * 2**10))
+
+
 def test_neighbours_on_a_device_compete_for_its_memory_bandwidth_as_far_as_asked() -> None:
     half = Placement(devices=range(1), model=LLAMA_7B, memory_share=0.5)
     alone = replace(half, devices=range(1, 2))
