@@ -36,7 +36,7 @@ def fit(chosen: argparse.Namespace, console: Console) -> None:
     fitted = table(scores(c, terms) | {"batch_alone_pct": batch_alone_pct(c)} for c, terms in pairs)
     by_law = table(scores(c, law.terms(c)) for c in cells)
     report.show(console, fitted.drop(columns=["prefill_bias_pct", "decode_bias_pct"]), "fitted")
-    report.show(console, sources, "three sources on A100, and the model")
+    report.show(console, sources, "independent sources on A100, and the model")
     report.save_csv(fitted, chosen.results / "fit.csv")
     report.save_csv(by_law, chosen.results / "law.csv")
     report.save_csv(sources, chosen.results / "sources.csv")

@@ -1,9 +1,8 @@
-"""Three independent measurements of A100s, and what the model says of the same quantities.
+"""Independent measurements of A100s, and what the model says of the same quantities.
 
-Aegaeon's profiles calibrate the model; DistServe's coefficients (OPT-13B and 66B, two engines)
-are never fitted, so that they test it. MuxServe's two rows are its published fits for LLaMA-7B
-and 13B. Each source has its own engine: where they differ from each other, the model cannot
-agree with all of them.
+Aegaeon's profiles calibrate the model; DistServe's coefficients (OPT-13B and 66B, two engines of
+one artifact) and MuxServe's profiles (LLaMA-7B and 13B) are never fitted, so that they test
+it. Each has its own engine: where they differ from each other, the model cannot agree with all.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ DEVICE = "a100_sxm"
 # requests at 128 tokens of context, ms.
 SHORT, LONG, CONTEXT, BATCH = 512, 2048, 128, 32
 QUANTITIES = ("prefill_us_per_token", "decode_1_ms", "decode_32_ms")
-# MuxServe's profiles of vLLM on A100, as its public repository fits them.
 Row = tuple[float | None, ...]  # the quantities, None where the source has none
+# MuxServe's profiles of vLLM on A100, as its public repository fits them.
 MUXSERVE: dict[str, Row] = {"llama2-7b": (70.0, 11.5, None), "llama2-13b": (125.6, 20.2, 24.1)}
 
 
@@ -67,14 +66,14 @@ def compare(calibration: Calibration, directory: Path | None = None) -> pd.DataF
             published.setdefault((model, tp), {})[f"DistServe's {engine}"] = values
     for model, row in MUXSERVE.items():
         published[model, 1] = {"MuxServe": row}
+    # Llama-2-13B and OPT-13B have nearly the same size: their sources are compared together.
+    published.setdefault(("opt-13b", 1), {})["MuxServe"] = MUXSERVE["llama2-13b"]
     rows = []
     for (model, tp), sources in published.items():
-        # Llama-2-13B and OPT-13B have nearly the same size: their sources are compared together.
-        more = {"MuxServe": MUXSERVE["llama2-13b"]} if (model, tp) == ("opt-13b", 1) else {}
         for i, (quantity, value) in enumerate(
             zip(QUANTITIES, modelled(model, tp, calibration), strict=True)
         ):
-            by_source = {name: row[i] for name, row in (sources | more).items()}
+            by_source = {name: row[i] for name, row in sources.items()}
             seen = [v for v in by_source.values() if v is not None]
             if seen:
                 outside = max(min(seen) - value, value - max(seen), 0.0) / value

@@ -31,10 +31,10 @@ from harness.config import typed
 from harness.hardware import Calibration, Hardware, pair_key
 from harness.sim.cost import decode_s, prefill_s
 
-# Pairs whose measurements scatter more than the bars allow, and by how much they may miss: no
-# fit gets under the scatter (results/published/calibration/fit.md).
-NOISY_PREFILL = {("yi-6b", "h800_sxm", 1): 15.0, ("llama2-7b", "h800_sxm", 4): 8.0}
-NOISY_DECODE = {("llama2-7b", "h800_sxm", 1): 5.7, ("qwen-7b", "h800_sxm", 1): 5.7}
+# Pairs that miss the bars, and by how much they may. Of most the measurements scatter by more than
+# the bar, which no fit gets under; what is known of the others is in docs/simulator.md.
+LATE_PREFILL = {("yi-6b", "h800_sxm", 1): 15.0, ("llama2-7b", "h800_sxm", 4): 8.0}
+LATE_DECODE = {("llama2-7b", "h800_sxm", 1): 5.7, ("qwen-7b", "h800_sxm", 1): 5.7}
 TENSOR_PARALLEL_DECODE_PCT = 11.5  # on H800, all measured tensor-parallel pairs
 
 
@@ -107,15 +107,15 @@ def test_only_clean_cells_are_read_and_no_measurement_twice(cells: list[Cells]) 
     assert all(c.tokens.max() <= 8192 for c in cells)
 
 
-def test_every_fitted_pair_meets_its_bars_or_is_known_to_scatter(fitted: pd.DataFrame) -> None:
+def test_every_fitted_pair_meets_its_bars_or_is_known_to_miss_them(fitted: pd.DataFrame) -> None:
     for row in fitted.itertuples():
         pair = row.model, row.device, row.tp
-        assert row.prefill_mape_pct <= NOISY_PREFILL.get(pair, PREFILL_BAR_PCT), pair
+        assert row.prefill_mape_pct <= LATE_PREFILL.get(pair, PREFILL_BAR_PCT), pair
         decode_bar = DECODE_BAR_PCT if row.tp == 1 else TENSOR_PARALLEL_DECODE_PCT
-        assert row.decode_mape_pct <= NOISY_DECODE.get(pair, decode_bar), pair
+        assert row.decode_mape_pct <= LATE_DECODE.get(pair, decode_bar), pair
         if row.tp == 1:
             assert row.decode_r2 > R2_BAR, pair
-        if pair not in NOISY_PREFILL:
+        if pair not in LATE_PREFILL:
             assert row.prefill_r2 > R2_BAR, pair
 
 
@@ -141,7 +141,7 @@ def test_left_out_models_and_devices_are_predicted(cells: list[Cells]) -> None:
             assert part.decode_mape_pct.median() <= LEFT_OUT_DECODE_BAR_PCT
 
 
-def test_the_model_agrees_with_three_sources_as_they_do_with_each_other(data_dir: Path) -> None:
+def test_the_model_agrees_with_other_sources_as_they_do_with_each_other(data_dir: Path) -> None:
     frame = compare(zoo.device(DEVICE).calibration, data_dir / "profiles")
     # Sources of one quantity differ from each other by this much, most often more.
     spread = frame[["DistServe's distserve", "DistServe's vllm"]].dropna()
