@@ -34,7 +34,9 @@ class SweepTable(Callback):  # type: ignore[misc]
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         runs = sweep_runs(Path(config.hydra.sweep.dir), os.environ.pop(SWEEP_ID_VARIABLE))
         if runs:
-            heading, names = labels([overrides for overrides, _ in runs])
+            heading, names = labels(
+                [overrides for overrides, _ in runs], config.hydra.overrides.task
+            )
             rows = [(name, run.summary) for name, (_, run) in zip(names, runs, strict=True)]
             said = captions([run.manifest for _, run in runs])
             Console().print(sweep_table(rows, heading, said))
@@ -55,13 +57,17 @@ def sweep_runs(directory: Path, sweep_id: str) -> list[tuple[list[str], Finished
     return [(mark["overrides"], FinishedRun.load(path.parent)) for mark, path in found]
 
 
-def labels(overrides: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
+def labels(overrides: Sequence[Sequence[str]], given: Sequence[str] = ()) -> tuple[str, list[str]]:
     """A heading, and what sets each run apart: the overrides that not all of them share.
 
+    Where they share all, as one run that is left of a sweep does, it is what was swept: those
+    that are not among the `given`, the sweep's own, in which a swept key has all its values.
     Where that is one key throughout, the key is the heading and its values are the labels.
     """
     shared = set.intersection(*(set(of_run) for of_run in overrides))
     apart = [[o for o in of_run if o not in shared] for of_run in overrides]
+    if not any(apart):
+        apart = [[o for o in of_run if o not in given] for of_run in overrides]
     keys = {override.partition("=")[0] for of_run in apart for override in of_run}
     if len(keys) == 1 and all(len(of_run) == 1 for of_run in apart):
         return keys.pop(), [of_run[0].partition("=")[2] for of_run in apart]

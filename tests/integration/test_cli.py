@@ -137,6 +137,15 @@ def test_a_sweep_goes_on_after_a_bad_point_and_says_so_at_the_end(tmp_path: Path
     assert "sweep of 2 runs" in done.stdout
 
 
+def test_the_only_point_left_of_a_sweep_is_named_by_what_was_swept(tmp_path: Path) -> None:
+    where = f"hydra.sweep.dir={tmp_path}"
+    done = run_command("-m", *SIM, "workload.scale.rate=1,-2", where)
+    assert done.returncode == 2
+    table = done.stdout[done.stdout.index("sweep of 1 run") :].splitlines()
+    assert any(line.strip().startswith("workload.scale.ra") for line in table)  # it is folded
+    assert any(line.split()[:1] == ["1"] for line in table)
+
+
 @pytest.mark.usefixtures("data_dir")
 @pytest.mark.parametrize("made", [True, False])
 def test_a_sweep_of_bad_points_alone_names_each_and_leaves_nothing(
