@@ -12,6 +12,8 @@ from workloads import compose
 
 Make = Callable[..., Schedule]
 
+AS_IT_IS = ("workload.num_requests=null", "workload.scale.to_rate_per_s=null")
+
 
 @pytest.fixture
 def make(data_dir: Path, tmp_path: Path) -> Make:

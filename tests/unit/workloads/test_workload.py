@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
-from tests.unit.workloads.conftest import Make
-
-AS_IT_IS = ("workload.num_requests=null", "workload.scale.to_rate_per_s=null")
+from tests.unit.workloads.conftest import AS_IT_IS, Make
 
 
 def test_a_dataset_untouched_is_not_synthetic(make: Make) -> None:
@@ -44,78 +42,6 @@ def test_a_window_of_rows_starts_at_zero(make: Make) -> None:
     assert part.prompt_tokens.tolist() == whole.prompt_tokens[9342:10100].tolist()
 
 
-def test_a_window_of_seconds_is_half_open_and_keeps_its_offset(make: Make, tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(
-        "arrival_s,model,prompt_tokens,output_tokens\n0,a,1,1\n10,a,2,1\n15,b,3,1\n20,a,4,1\n"
-    )
-    schedule = make("trace", f"workload.path={path}", "workload.window.seconds=[10,20]")
-    assert schedule.prompt_tokens.tolist() == [2, 3]
-    assert schedule.arrival_s.tolist() == [0.0, 5.0]
-    last = make("trace", f"workload.path={path}", "workload.window.seconds=[12,21]")
-    assert last.prompt_tokens.tolist() == [3, 4]
-    assert last.arrival_s.tolist() == [3.0, 8.0]
-    with pytest.raises(UsageError, match="leaves no request"):
-        make("trace", f"workload.path={path}", "workload.window.seconds=[1,9]")
-
-
-LATE = {
-    "canonical": "arrival_s,model,prompt_tokens,output_tokens\n30,a,9,0\n31,a,1,1\n32.5,a,2,1\n",
-    "arena": "req_time_s,adapter,prompt_len,output_len\n30,a,9,0\n31,a,1,1\n32.5,a,2,1\n",
-    "aegaeon": "Request Time,Model Name,Input Length,Output Length\n"
-    "00:00:30.000,a,9,0\n00:00:31.000,a,1,1\n00:00:32.500,a,2,1\n",
-}
-
-
-@pytest.mark.parametrize("name", sorted(LATE))
-def test_a_window_of_seconds_counts_from_the_first_row_and_only_a_window_does(
-    make: Make, tmp_path: Path, name: str
-) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(LATE[name])  # the first row, at 30 s, has failed
-    part = make("trace", f"workload.path={path}", "workload.window.seconds=[1,3]")
-    assert part.arrival_s.tolist() == [0.0, 1.5]
-    with pytest.raises(UsageError, match=r"last request arrives at 2\.500 s"):
-        make("trace", f"workload.path={path}", "workload.window.seconds=[30,33]")
-    assert make("trace", f"workload.path={path}").arrival_s.tolist() == [31.0, 32.5]
-
-
-def test_a_file_that_counts_from_another_time_starts_at_its_first_row(
-    make: Make, tmp_path: Path
-) -> None:
-    path = tmp_path / "t.csv"
-    header = "arrival_s,model,prompt_tokens,output_tokens\n"
-    path.write_text(f"{header}1700000000,a,1,1\n1700000002.5,a,2,1\n")
-    schedule = make("trace", f"workload.path={path}")
-    assert schedule.arrival_s.tolist() == [0.0, 2.5]
-    shift = "arrivals counted from the first, which the file has at 1700000000.000 s"
-    assert schedule.provenance.steps == [shift]
-    path.write_text(f"{header}60,a,1,1\n61,a,2,1\n")
-    schedule = make("trace", f"workload.path={path}")
-    assert schedule.arrival_s.tolist() == [60.0, 61.0]
-    assert schedule.provenance.steps == []
-
-
-def test_a_schedule_of_ours_is_replayed_from_its_own_start(make: Make, tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("arrival_s,model,prompt_tokens,output_tokens\n0,a,1,1\n50,a,2,1\n")
-    saved = tmp_path / "schedule.parquet"
-    late = make("trace", f"workload.path={path}")
-    late.arrival_s = late.arrival_s + 100.0
-    late.save(saved)
-    assert make("trace", f"workload.path={saved}").arrival_s.tolist() == [100.0, 150.0]
-
-
-@pytest.mark.parametrize("window", ["rows=[0,2]", "seconds=[0,2]"])
-def test_a_window_of_failed_rows_alone_says_why_it_is_empty(
-    make: Make, tmp_path: Path, window: str
-) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("arrival_s,model,prompt_tokens,output_tokens\n0,a,1,0\n1,a,2,0\n5,a,3,1\n")
-    with pytest.raises(UsageError, match="2 rows with 0 prompt or output tokens are left out"):
-        make("trace", f"workload.path={path}", f"workload.window.{window}")
-
-
 def test_failed_rows_are_dropped_counted_and_kept_in_the_row_numbers(make: Make) -> None:
     schedule = make("burstgpt", "workload.dataset.file=first400", *AS_IT_IS)
     assert len(schedule) == 383
@@ -128,70 +54,6 @@ def test_failed_rows_are_dropped_counted_and_kept_in_the_row_numbers(make: Make)
         "burstgpt", "workload.dataset.file=first400", "workload.models.kind=trace", *AS_IT_IS
     )
     assert Counter(models.model) == {"ChatGPT": 306, "GPT-4": 77}
-
-
-def test_the_beginning_of_a_trace_stands_in_where_it_is_enough(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    schedule = make("burstgpt")
-    cut = make("burstgpt", "workload.dataset.file=first400")
-    assert schedule.sha256() == cut.sha256()
-    assert len(schedule) == 200
-    assert schedule.rate_per_s == pytest.approx(3)
-    about = schedule.provenance
-    assert not about.synthetic
-    assert about.source_sha256.startswith("7865fda5")
-    stands_in = "real rows, the beginning of BurstGPT_without_fails_1.csv that can be had"
-    assert about.steps[0] == f"BurstGPT_1_first400.csv: {stands_in}"
-    assert stands_in in caplog.text
-    assert "SYNTHETIC" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("overrides", "num_requests"),
-    [
-        (["workload.num_requests=383"], 383),
-        (["workload.window.rows=[0,400]", "workload.num_requests=null"], 383),
-        (["workload.window.seconds=[0,3600]", *AS_IT_IS], 37),
-        (["workload.num_requests=150", "workload.scale={to_rate_per_s: null, rate: 0.5}"], 150),
-        (["workload.num_requests=150", "workload.scale={to_rate_per_s: 1, rate: 0.5}"], 150),
-        (["workload.scale={to_rate_per_s: null, rate: 0.5, how: stretch}"], 200),
-    ],
-)
-def test_all_that_lies_within_the_beginning_is_real(
-    make: Make, overrides: list[str], num_requests: int
-) -> None:
-    schedule = make("burstgpt", *overrides)
-    assert "real rows" in schedule.provenance.steps[0]
-    assert not schedule.provenance.synthetic
-    assert len(schedule) == num_requests
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["workload.num_requests=384"],
-        ["workload.num_requests=700", "workload.scale.to_rate_per_s=20"],
-        AS_IT_IS,
-        ["workload.window.rows=[0,401]"],
-        ["workload.window.rows=[0,205]"],  # 200 requests are asked for, and 9 of the rows failed
-        ["workload.lengths.rows=[300,520]"],
-        ["workload.window.seconds=[0,40000]", *AS_IT_IS],
-        ["workload.num_requests=200", "workload.scale={to_rate_per_s: null, rate: 0.5}"],
-        ["workload.dataset.file=without_fails_2"],  # the first rows are no beginning of this one
-    ],
-)
-def test_what_the_beginning_does_not_have_is_left_to_the_twin(
-    make: Make, overrides: list[str]
-) -> None:
-    about = make("burstgpt", *overrides).provenance
-    assert about.synthetic
-    assert about.source == "burstgpt twin"
-
-
-def test_a_beginning_that_is_no_file_of_the_dataset_is_named(make: Make) -> None:
-    with pytest.raises(UsageError, match="file=first is unknown; burstgpt has without_fails_1"):
-        make("burstgpt", "workload.dataset.beginnings.without_fails_1=[first]")
 
 
 def test_lengths_from_other_rows_and_other_files(make: Make, data_dir: Path) -> None:
