@@ -22,7 +22,7 @@ from harness.run_folder import FinishedRun
 HELD_OUT = {
     "azure_code": ("workload.window.rows=[3000,3700]",),
     "azure_conv": ("workload.window.rows=[6000,6700]",),
-    "burstgpt": (),
+    "burstgpt": ("workload.dataset.beginnings.without_fails_1=[]",),  # too few rows for a P99
 }
 COMMON = (
     "+system=vllm", "tracking=none", "progress=false", "again=true",

@@ -15,8 +15,10 @@ from harness.fidelity import points
 from harness.fidelity.__main__ import check, parser, report_folder
 from harness.fidelity.points import calibrated, same_limits, same_memory
 from harness.hardware import Hardware
+from harness.schedule import Schedule
 from harness.sim.cost import CostModel
 from tests.running import composed
+from workloads import compose
 
 
 @pytest.mark.parametrize("engine", ["torch", "vllm", "sim"])
@@ -61,6 +63,22 @@ def test_the_report_that_figures_quote_is_kept_from_other_engines(
 ) -> None:
     arguments = parser().parse_args(words)
     assert report_folder(arguments) == Path(folder)
+
+
+@pytest.mark.parametrize("workload", points.HELD_OUT)
+def test_the_knee_is_of_the_requests_that_the_points_begin_with(
+    workload: str, data_dir: Path, tmp_path: Path
+) -> None:
+    home = [f"data.dir={data_dir}", f"data.cache_dir={tmp_path}", "data.download=false"]
+
+    def replayed(num_requests: int) -> Schedule:
+        every = points.Point(workload, 5.0, num_requests).overrides()
+        overrides = [text for text in every if text.startswith("workload.")]
+        return compose.workload(compose.composed(workload, [*home, *overrides])).schedule()
+
+    few, many = replayed(200), replayed(700)
+    assert (few.prompt_tokens == many.prompt_tokens[:200]).all()
+    assert (few.output_tokens == many.output_tokens[:200]).all()
 
 
 @pytest.mark.parametrize(
