@@ -93,6 +93,15 @@ def ended(
     }
 
 
+def command_line(argv: Sequence[str]) -> list[str]:
+    """`argv` as it was typed: for a program of this project `python -m MODULE …`."""
+    program = Path(argv[0])
+    if not program.is_relative_to(PROJECT):
+        return list(argv)
+    module = ".".join(program.relative_to(PROJECT).with_suffix("").parts)
+    return ["python", "-m", module.removesuffix(".__main__"), *argv[1:]]
+
+
 def hash_of(config: Mapping[str, Any]) -> str:
     """12 hex digits that two runs share if, and only if, their resolved configs are equal."""
     text = json.dumps(config, sort_keys=True, default=str)

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from harness.errors import UsageError
-from harness.manifest import git_revision, manifest
+from harness.manifest import command_line, git_revision, manifest
 from harness.prepare import Prepared, announce, prepare
 from harness.report import end_table
 from harness.run_folder import FinishedRun, RunFolder
@@ -71,7 +71,7 @@ def describe(
         choices=choices,
         overrides=overrides,
         config_hash=digest,
-        command=sys.argv,
+        command=command_line(sys.argv),
         hardware=parts.hardware,
         provenance=parts.schedule.provenance,
         schedule_sha256=parts.schedule.sha256(),
