@@ -5,6 +5,8 @@ was never sent is not left out but missed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from harness.slo import Slo
@@ -13,48 +15,63 @@ from harness.token_log import Bools, Floats, Ints, TokenLog
 GRACE_S = 1e-9  # a limit such as 0.1 s has no exact float: a token due now must not be late
 
 
-def on_time(log: TokenLog, slo: Slo) -> Bools:
-    """Per produced token: t_i ≤ arrival + TTFT + i·TBT, i = 0, 1, … within its request."""
-    return _lateness_s(log, slo) <= GRACE_S
+@dataclass(slots=True, eq=False)
+class Attained:
+    """What each request attained, by the three definitions, and what that comes to."""
 
+    asked_tokens: Ints
+    on_time_tokens: Ints  # of those asked for: t_i ≤ arrival + TTFT + i·TBT, i = 0, 1, …
+    time_shares: Floats  # of its service time, that met the SLO; 0: it was not completed
+    good: Bools
 
-def by_group(
-    log: TokenLog, slo: Slo, groups: Ints, num_groups: int
-) -> list[dict[str, float | int]]:
-    """num_requests and the three attainments of each group; `groups` has a request's, 0, 1, …
+    @staticmethod
+    def of(log: TokenLog, slo: Slo) -> Attained:
+        lateness_s = _lateness_s(log, slo)
+        return Attained(
+            log.asked_tokens,
+            _on_time_tokens(log, lateness_s),
+            _time_shares(log, slo, lateness_s),
+            good_requests(log, slo),
+        )
 
-    Every group has a request at least.
-    """
-    counts = np.bincount(groups, minlength=num_groups)
-    totals = np.bincount(groups, log.asked_tokens, num_groups)
-    token = np.bincount(groups, on_time_tokens(log, slo), num_groups) / totals
-    time = np.bincount(groups, time_shares(log, slo), num_groups) / counts
-    request = np.bincount(groups, good_requests(log, slo), num_groups) / counts
-    return [
-        {
-            "num_requests": int(counts[group]),
-            "token": float(token[group]),
-            "time": float(time[group]),
-            "request": float(request[group]),
-        }
-        for group in range(num_groups)
-    ]
+    @property
+    def token(self) -> float:
+        """Share of the tokens asked for that came by their deadline (Aegaeon, SOSP'25 §2.1).
 
+        A token that was never produced is missed; tokens beyond those asked for do not count.
+        """
+        return float(self.on_time_tokens.sum() / self.asked_tokens.sum())
 
-def token_attainment(log: TokenLog, slo: Slo) -> float:
-    """Share of the tokens asked for that came by their deadline (Aegaeon, SOSP'25 §2.1).
+    @property
+    def time(self) -> float:
+        """Mean over requests of the share of service time that met the SLO: the metric of Aegaeon's
+        artifact, which differs from the definition in its paper (`token`)."""
+        return float(self.time_shares.mean())
 
-    A token that was never produced is missed; tokens beyond those asked for do not count.
-    """
-    return float(on_time_tokens(log, slo).sum() / log.asked_tokens.sum())
+    @property
+    def request(self) -> float:
+        """Share of good requests."""
+        return float(self.good.mean())
 
+    def by_group(self, groups: Ints, num_groups: int) -> list[dict[str, float | int]]:
+        """num_requests and the three attainments of each group; `groups` has a request's, 0, 1, …
 
-def on_time_tokens(log: TokenLog, slo: Slo) -> Ints:
-    """Per request: how many of the tokens asked for came by their deadline."""
-    rank = np.arange(len(log.times_s)) - np.repeat(log.start, log.num_tokens)
-    asked = rank < np.repeat(log.asked_tokens, log.num_tokens)
-    counts: Ints = np.bincount(log.owner()[on_time(log, slo) & asked], minlength=len(log))
-    return counts
+        Every group has a request at least.
+        """
+        counts = np.bincount(groups, minlength=num_groups)
+        totals = np.bincount(groups, self.asked_tokens, num_groups)
+        token = np.bincount(groups, self.on_time_tokens, num_groups) / totals
+        time = np.bincount(groups, self.time_shares, num_groups) / counts
+        request = np.bincount(groups, self.good, num_groups) / counts
+        return [
+            {
+                "num_requests": int(counts[group]),
+                "token": float(token[group]),
+                "time": float(time[group]),
+                "request": float(request[group]),
+            }
+            for group in range(num_groups)
+        ]
 
 
 def good_requests(log: TokenLog, slo: Slo) -> Bools:
@@ -68,31 +85,34 @@ def good_requests(log: TokenLog, slo: Slo) -> Bools:
     return good
 
 
-def time_attainment(log: TokenLog, slo: Slo) -> float:
-    """Mean over requests of the share of service time that met the SLO: the metric of Aegaeon's
-    artifact, which differs from the definition in its paper (`token_attainment`)."""
-    return float(time_shares(log, slo).mean())
+def _lateness_s(log: TokenLog, slo: Slo) -> Floats:
+    """Per produced token: its time less its deadline."""
+    arrival_s = np.repeat(log.arrival_s, log.num_tokens)
+    lateness: Floats = log.times_s - arrival_s - (slo.ttft_s + log.rank() * slo.tbt_s)
+    return lateness
 
 
-def time_shares(log: TokenLog, slo: Slo) -> Floats:
-    """Per request: the share of its service time that met the SLO; 0 if it was not completed."""
+def _on_time_tokens(log: TokenLog, lateness_s: Floats) -> Ints:
+    on_time = lateness_s <= GRACE_S
+    if (log.num_tokens > log.asked_tokens).any():
+        on_time &= log.rank() < np.repeat(log.asked_tokens, log.num_tokens)
+    counts = np.zeros(len(log), np.int64)
+    if len(on_time):
+        starts = log.start[log.started]
+        counts[log.started] = np.add.reduceat(on_time, starts, dtype=np.int64)
+    return counts
+
+
+def _time_shares(log: TokenLog, slo: Slo, lateness_s: Floats) -> Floats:
     shares = np.where(log.completed, 1.0, 0.0)
-    late_s = np.full(len(log), -np.inf)
-    lateness = _lateness_s(log, slo)
-    late_s[log.started] = np.maximum.reduceat(lateness, log.start[log.started]) if len(log) else 0
-    for row in np.flatnonzero(log.completed & (late_s > GRACE_S)):
+    latest_s = np.full(len(log), -np.inf)
+    if len(lateness_s):
+        latest_s[log.started] = np.maximum.reduceat(lateness_s, log.start[log.started])
+    for row in np.flatnonzero(log.completed & (latest_s > GRACE_S)):
         start = log.start[row]
         times_s = log.times_s[start : start + log.num_tokens[row]] - log.arrival_s[row]
         shares[row] = _good_time_s(times_s.tolist(), slo.ttft_s, slo.tbt_s) / times_s[-1]
     return shares
-
-
-def _lateness_s(log: TokenLog, slo: Slo) -> Floats:
-    """Per produced token: its time less its deadline."""
-    rank = np.arange(len(log.times_s)) - np.repeat(log.start, log.num_tokens)
-    arrival_s = np.repeat(log.arrival_s, log.num_tokens)
-    lateness: Floats = log.times_s - arrival_s - (slo.ttft_s + rank * slo.tbt_s)
-    return lateness
 
 
 def _good_time_s(times_s: list[float], ttft_s: float, tbt_s: float) -> float:

@@ -37,10 +37,11 @@ class Event:
     def set(self) -> None:
         """Wakes every waiter, in the order in which they began to wait."""
         self._is_set = True
-        waiters, self._waiters = self._waiters, []
-        for task, wait_id in waiters:
-            if task._wait_id == wait_id:
-                self._loop._make_ready(task, True)
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for task, wait_id in waiters:
+                if task._wait_id == wait_id:
+                    self._loop._make_ready(task, True)
 
     def clear(self) -> None:
         self._is_set = False

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from harness.attainment import by_group, good_requests, time_attainment, token_attainment
+from harness.attainment import Attained
 from harness.device_events import Event, summarise_events
 from harness.littles_law import littles_law
 from harness.percentiles import distribution
@@ -49,13 +49,13 @@ def summarise(
     """
     log = TokenLog.from_table(table)
     errors: list[str] = table["error"].to_pylist()
-    good = good_requests(log, slo)
+    attained = Attained.of(log, slo)
     duration_s = float(max(np.max(log.times_s, initial=0.0), log.arrival_s.max())) - float(
         log.arrival_s.min()
     )
     law = littles_law(log, duration_s)
     devices = summarise_events(events, duration_s)
-    latencies = {name: distribution(values) for name, values in _latencies(log).items()}
+    latencies = _latencies(log)
     return {
         "num_requests": len(log),
         "num_completed": int(log.completed.sum()),
@@ -80,12 +80,12 @@ def summarise(
             "definition": slo.definition,
         },
         "slo_attainment": {
-            "token": token_attainment(log, slo),
-            "time": time_attainment(log, slo),
-            "request": float(good.mean()),
+            "token": attained.token,
+            "time": attained.time,
+            "request": attained.request,
         },
-        "goodput_per_s": _per_s(good.sum(), duration_s),
-        "models": _by_model(table, log, slo),
+        "goodput_per_s": _per_s(attained.good.sum(), duration_s),
+        "models": _by_model(table, attained),
         **devices,
         "gpu_seconds": None if num_devices is None else num_devices * duration_s,
         "wall_s": wall_s,
@@ -127,11 +127,11 @@ def over_time(table: pa.Table, interval_s: float) -> dict[str, Floats]:
     }
 
 
-def _by_model(table: pa.Table, log: TokenLog, slo: Slo) -> dict[str, Any]:
+def _by_model(table: pa.Table, attained: Attained) -> dict[str, Any]:
     """Of each model by the name that requests carry, the most requested first."""
     encoded = table["model"].combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
-    found = by_group(log, slo, encoded.indices.to_numpy().astype(np.int64), len(names))
+    found = attained.by_group(encoded.indices.to_numpy().astype(np.int64), len(names))
     ranked = sorted(zip(names, found, strict=True), key=lambda pair: -pair[1]["num_requests"])
     return {
         name: {"num_requests": row.pop("num_requests"), "slo_attainment": row}
@@ -139,7 +139,7 @@ def _by_model(table: pa.Table, log: TokenLog, slo: Slo) -> dict[str, Any]:
     }
 
 
-def _latencies(log: TokenLog) -> dict[str, Floats]:
+def _latencies(log: TokenLog) -> dict[str, dict[str, float | int | None]]:
     per_request = {
         "ttft_s": log.ttft_s,
         "tpot_s": np.where(log.completed, log.tpot_s, np.nan),
@@ -149,8 +149,11 @@ def _latencies(log: TokenLog) -> dict[str, Floats]:
         "e2e_sent_anchored_s": log.e2e_s - log.send_lag_s,
         "send_lag_s": log.send_lag_s,
     }
-    pooled = {"tbt_s": log.tbt_s(), "itl_chunk_s": log.itl_chunk_s()}
-    return {name: values[np.isfinite(values)] for name, values in (per_request | pooled).items()}
+    found = {k: distribution(values[np.isfinite(values)]) for k, values in per_request.items()}
+    found["tbt_s"] = distribution(log.tbt_s())
+    same = log.one_token_chunks  # many millions of gaps need not be sorted twice
+    found["itl_chunk_s"] = dict(found["tbt_s"]) if same else distribution(log.itl_chunk_s())
+    return found
 
 
 def _per_s(count: float, duration_s: float) -> float | None:

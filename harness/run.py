@@ -92,15 +92,14 @@ def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any])
             serve(parts, folder, description)
             parts.draw(folder.path)
         except BaseException:
-            parts.tracker.finish(None, None)
+            parts.tracker.finish(complete=False)
             raise
     except UsageError:
         folder.restore()
         raise
     finally:
         folder.forget_earlier()
-    finished = FinishedRun.load(folder.path)
-    parts.tracker.finish(finished.summary, finished.requests)
+    parts.tracker.finish(complete=True)
 
 
 def tell_reuse(held: FinishedRun) -> None:

@@ -7,6 +7,7 @@ within slabs: fragmentation, kept here as an observable (Aegaeon Fig. 16).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 
 from harness.memory import KvShape, OutOfMemory
@@ -109,7 +110,7 @@ class SlabAllocator:
         self._used.difference_update(offsets)
         if num_used - len(self._used) != len(offsets):
             raise KeyError("blocks are given back that nobody uses")
-        for index, freed in groupby(offsets, key=self.slab_bytes.__rfloordiv__):  # offset // slab
+        for index, freed in self._by_slab(offsets):
             pool = self._owner[index]
             slab = pool.free.get(index)
             if slab is None:
@@ -122,6 +123,15 @@ class SlabAllocator:
                 del pool.free[index], self._owner[index]
                 pool.num_slabs -= 1
                 self._free_slabs.append(index)
+
+    def _by_slab(self, offsets: list[int]) -> Iterable[tuple[int, Iterable[int]]]:
+        """(slab, blocks in it), runs of `offsets` in their order."""
+        if not offsets:
+            return []
+        first, last = min(offsets) // self.slab_bytes, max(offsets) // self.slab_bytes
+        if first == last:
+            return [(first, offsets)]
+        return groupby(offsets, key=self.slab_bytes.__rfloordiv__)  # offset // slab
 
     def allocated_bytes(self, shape: KvShape | None = None) -> int:
         """Bytes of the slabs that `shape` has, or all shapes."""

@@ -96,13 +96,15 @@ def _token_lists(records: Sequence[TokenRecord]) -> tuple[pa.ListArray, pa.ListA
     lengths = np.array([len(record.segments) for record in records], np.int64)
     segments = list(chain.from_iterable(record.segments for record in records))
     num_tokens = _field(segments, "num_tokens", np.int64)
-    # Position k = 1, 2, … of each token in its segment.
-    which = np.repeat(np.arange(len(segments)), num_tokens)
-    k = np.arange(1, len(which) + 1) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
+    # Token k = 1, 2, … of its segment comes at start + k·step + growth·k·(k − 1)/2.
+    k = np.arange(1, num_tokens.sum() + 1, dtype=np.float64)
+    k -= np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
     start_s, step_s, growth_s = (
-        _field(segments, name, np.float64)[which] for name in ("start_s", "step_s", "growth_s")
+        _field(segments, name, np.float64) for name in ("start_s", "step_s", "growth_s")
     )
-    times_s = start_s + k * step_s + growth_s * k * (k - 1) / 2
+    times_s = np.repeat(start_s, num_tokens) + k * np.repeat(step_s, num_tokens)
+    if growth_s.any():
+        times_s += np.repeat(growth_s, num_tokens) * k * (k - 1) / 2
     # A chunk is one entry of all its tokens; any other segment one entry of 1 for each.
     is_chunk = np.fromiter((type(s) is Chunk for s in segments), np.bool_, len(segments))
     num_chunks = np.where(is_chunk, 1, num_tokens)

@@ -98,18 +98,23 @@ class TokenLog:
         """Sent − scheduled arrival; nan: never sent."""
         return self.sent_s - self.arrival_s
 
-    def owner(self) -> Ints:
-        """The request (row) that each token belongs to."""
-        return np.repeat(np.arange(len(self)), self.num_tokens)
+    def rank(self) -> Ints:
+        """Each token's place in its request: 0, 1, …"""
+        return np.arange(len(self.times_s)) - np.repeat(self.start, self.num_tokens)
+
+    @property
+    def one_token_chunks(self) -> bool:
+        return len(self.chunk_tokens) == len(self.times_s)
 
     def tbt_s(self) -> Floats:
         """Gaps between consecutive tokens of a request, pooled: 0 between tokens of one chunk."""
-        return _gaps(self.times_s, self.owner())
+        return _gaps(self.times_s, self.start[self.started])
 
     def itl_chunk_s(self) -> Floats:
         """Gaps between consecutive streamed chunks of a request, pooled."""
         first_of_chunk = np.cumsum(self.chunk_tokens) - self.chunk_tokens
-        return _gaps(self.times_s[first_of_chunk], self.owner()[first_of_chunk])
+        firsts = np.searchsorted(first_of_chunk, self.start[self.started])
+        return _gaps(self.times_s[first_of_chunk], firsts)
 
     def _token(self, index: Ints) -> Floats:
         found = np.full(len(self), np.nan)
@@ -134,7 +139,6 @@ def _divide(values_s: Floats, counts: Ints) -> Floats:
     return quotient
 
 
-def _gaps(times_s: Floats, owner: Ints) -> Floats:
-    same_request = owner[1:] == owner[:-1]
-    gaps: Floats = np.diff(times_s)[same_request]
-    return gaps
+def _gaps(times_s: Floats, firsts: Ints) -> Floats:
+    """`firsts`: where each request's times begin."""
+    return np.delete(np.diff(times_s), firsts[1:] - 1)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from harness.errors import UsageError
 from harness.metrics import over_time
-from harness.run_folder import FILES
+from harness.run_folder import FILES, FinishedRun
 
 MODES = ("auto", "online", "offline")
 
@@ -31,8 +31,8 @@ class Tracker(Protocol):
         """Before the run, once `run_dir` exists. `config` is the resolved one, as plain data."""
         ...
 
-    def finish(self, summary: Mapping[str, Any] | None, requests: pa.Table | None) -> None:
-        """After the run's files are written; None, None: it was aborted."""
+    def finish(self, *, complete: bool) -> None:
+        """After the run's files are written; not complete: it was aborted."""
         ...
 
 
@@ -49,7 +49,7 @@ class NullTracker:
     def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
         pass
 
-    def finish(self, summary: Mapping[str, Any] | None, requests: pa.Table | None) -> None:
+    def finish(self, *, complete: bool) -> None:
         pass
 
 
@@ -77,11 +77,11 @@ class WandbTracker:
         self._run_dir = run_dir
         self._attempt(lambda: self._init(config, name))
 
-    def finish(self, summary: Mapping[str, Any] | None, requests: pa.Table | None) -> None:
-        if self._run is not None and summary is not None and requests is not None:
-            self._attempt(lambda: self._log(summary, requests))
+    def finish(self, *, complete: bool) -> None:
+        if self._run is not None and complete:
+            self._attempt(self._log)
         if self._run is not None:
-            self._attempt(lambda: self._close(exit_code=0 if summary is not None else 1))
+            self._attempt(lambda: self._close(exit_code=0 if complete else 1))
             self._run = None
 
     def _attempt(self, action: Callable[[], None]) -> None:
@@ -126,11 +126,12 @@ class WandbTracker:
         # finish returns before wandb's own process has written everything; its end means it has.
         wandb.teardown()
 
-    def _log(self, summary: Mapping[str, Any], requests: pa.Table) -> None:
+    def _log(self) -> None:
         import wandb
 
-        _log_series(self._run, requests)
-        self._run.summary.update(dict(summary))
+        finished = FinishedRun.load(self._run_dir)
+        _log_series(self._run, finished.requests)
+        self._run.summary.update(finished.summary)
         figure = self._run_dir / "run.png"
         if figure.exists():
             self._run.log({"figures/run": wandb.Image(str(figure))})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
-from harness.attainment import time_attainment, token_attainment
+from harness.attainment import Attained
 from harness.figures import Point
 from harness.slo import Slo
 from harness.token_log import TokenLog
@@ -58,6 +58,6 @@ def _judged(row: pd.Series, point: Point, factor: float) -> dict[str, object]:
     if point.path is not None:
         log = TokenLog.from_table(pq.read_table(point.path / "requests.parquet"))
         limits = Slo.Config(name="strict", ttft_s=factor * TTFT_S, tbt_s=factor * TBT_S)
-        found["token"] = token_attainment(log, Slo(limits))
-        found["time"] = time_attainment(log, Slo(limits))
+        attained = Attained.of(log, Slo(limits))
+        found |= {"token": attained.token, "time": attained.time}
     return found

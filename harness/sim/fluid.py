@@ -101,7 +101,8 @@ class Fluid:
         return self._ended_bytes[link] + sum(under_way)
 
     def _touch(self, flow: Flow) -> None:
-        self._touched.update(dict.fromkeys(flow.links))
+        for link in flow.links:
+            self._touched[link] = None
         self._changed.set()
 
     async def _drive(self) -> None:
@@ -126,8 +127,8 @@ class Fluid:
             for link in flow.links:
                 self._on[link].pop(flow, None)
                 self._ended_bytes[link] += flow.num_bytes
+                self._touched[link] = None
             self._num_flows -= 1
-            self._touched.update(dict.fromkeys(flow.links))
             flow.done.set()
 
     def _share(self) -> None:
@@ -146,14 +147,14 @@ class Fluid:
 
     def _affected(self) -> list[Flow]:
         """The flows connected to the touched links through shared links."""
-        links = [link for link in self._touched if self._on[link]]
-        seen = set(links)
+        links, seen = list(self._touched), set(self._touched)
         flows: dict[Flow, None] = {}
         while links:
             for flow in self._on[links.pop()]:
                 if flow not in flows:
                     flows[flow] = None
-                    fresh = [link for link in flow.links if link not in seen]
-                    seen.update(fresh)
-                    links += fresh
+                    for link in flow.links:
+                        if link not in seen:
+                            seen.add(link)
+                            links.append(link)
         return list(flows)

@@ -136,9 +136,11 @@ class Decoder:
 
     def joinable(self, request: Request, but: DecodeBatch | None = None) -> DecodeBatch | None:
         """The first batch of the request's model that has room for it, `but` aside."""
-        others = [batch for batch in self.work_list if batch is not but]
+        same = [b for b in self.work_list if b.model == request.model and b is not but]
+        if not same:
+            return None
         kv = self.instance.kv(request.model)
-        return first_with_room(others, request, kv, self._limits.lookahead_tokens)
+        return first_with_room(same, request, kv, self._limits.lookahead_tokens)
 
     def add(self, request: Request, batch: DecodeBatch | None) -> None:
         """To `batch`, at once if it is its turn, or to a new one at the end of the work list."""

@@ -22,17 +22,18 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 FLASH_BLOCK = 128  # b of eq. 5: query rows of a FlashAttention tile; C2 absorbs any other value
 
 Floats = npt.NDArray[np.float64]
+Terms = tuple[float, float, float]
 
 
 @dataclass(slots=True, frozen=True)
 class PrefillFit:
     """Eq. 5 for a batch of one."""
 
-    constants: Floats  # C1, C2, C3
+    constants: Terms  # C1, C2, C3
     r_squared: float
 
     def __call__(self, spec: ModelSpec, prompt_tokens: int) -> float:
-        return float(prefill_terms(spec, prompt_tokens) @ self.constants)
+        return summed(prefill_terms(spec, prompt_tokens), self.constants)
 
 
 @dataclass(slots=True, frozen=True)
@@ -40,11 +41,11 @@ class DecodeFit:
     """Eq. 6 with one more term, C6 times the batch size, as the artifact appends it: as printed
     nothing in it depends on the batch size but the contexts' sum, and little is explained."""
 
-    constants: Floats  # C4, C5, C6
+    constants: Terms  # C4, C5, C6
     r_squared: float
 
     def __call__(self, spec: ModelSpec, batch_size: int, context_tokens: int) -> float:
-        return float(decode_terms(spec, batch_size, context_tokens) @ self.constants)
+        return summed(decode_terms(spec, batch_size, context_tokens), self.constants)
 
 
 class Estimator:
@@ -81,17 +82,22 @@ def kind(spec: ModelSpec) -> tuple[str, int]:
     return spec.name, spec.tp
 
 
-def prefill_terms(spec: ModelSpec, tokens: int) -> Floats:
+def summed(terms: Terms, constants: Terms) -> float:
+    """Their products' sum; a scheduler asks often, and three numbers are no work for NumPy."""
+    return terms[0] * constants[0] + terms[1] * constants[1] + terms[2] * constants[2]
+
+
+def prefill_terms(spec: ModelSpec, tokens: int) -> Terms:
     """What C1, C2 and C3 multiply in eq. 5, with t = l and t2 = l² for one prompt of l tokens."""
     h, m = spec.hidden_size, spec.intermediate_size
     products = 4.0 * tokens * h * h + 2.0 * tokens * h * m
-    return np.array([products, 3.0 * h * tokens * tokens / FLASH_BLOCK, 1.0])
+    return products, 3.0 * h * tokens * tokens / FLASH_BLOCK, 1.0
 
 
-def decode_terms(spec: ModelSpec, batch_size: int, context_tokens: int) -> Floats:
+def decode_terms(spec: ModelSpec, batch_size: int, context_tokens: int) -> Terms:
     """What C4 and C5 multiply in eq. 6, and the batch size."""
     h, m = spec.hidden_size, spec.intermediate_size
-    return np.array([4.0 * h * h + 2.0 * h * m, 3.0 * h * context_tokens, batch_size])
+    return 4.0 * h * h + 2.0 * h * m, 3.0 * h * context_tokens, float(batch_size)
 
 
 def fit_prefill(profile: Profile, spec: ModelSpec) -> PrefillFit:
@@ -99,7 +105,7 @@ def fit_prefill(profile: Profile, spec: ModelSpec) -> PrefillFit:
     terms = np.array([prefill_terms(spec, n) for n in lengths])
     times_s = np.array([profile.prefill_s(spec, n) for n in lengths])
     constants = least_squares(terms, times_s)
-    return PrefillFit(constants, r_squared(times_s, terms @ constants))
+    return PrefillFit(as_terms(constants), r_squared(times_s, terms @ constants))
 
 
 def fit_decode(profile: Profile, spec: ModelSpec) -> DecodeFit:
@@ -107,7 +113,12 @@ def fit_decode(profile: Profile, spec: ModelSpec) -> DecodeFit:
     terms = np.array([decode_terms(spec, *cell) for cell in cells])
     times_s = np.array([profile.decode_step_s(spec, *cell) for cell in cells])
     constants = least_squares(terms, times_s)
-    return DecodeFit(constants, r_squared(times_s, terms @ constants))
+    return DecodeFit(as_terms(constants), r_squared(times_s, terms @ constants))
+
+
+def as_terms(constants: Floats) -> Terms:
+    first, second, third = constants.tolist()
+    return first, second, third
 
 
 def lengths_of(spec: ModelSpec) -> Sequence[int]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.attainment import GRACE_S, good_requests, time_attainment, token_attainment
+from harness.attainment import GRACE_S, Attained, good_requests
 from harness.token_log import TokenLog
 from tests.unit.metrics.service import Service, absolute
 
@@ -22,28 +22,28 @@ def served(*times_s: float, arrival_s: float = 0.0) -> TokenLog:
 def test_token_deadlines_grow_by_the_tbt_from_the_arrival() -> None:
     # Deadlines 11, 13, 15, 17 for a request that arrives at 8.
     log = served(11.0, 14.0, 15.0, 17.5, arrival_s=8.0)
-    assert token_attainment(log, absolute(3.0, 2.0)) == pytest.approx(2 / 4)
+    assert Attained.of(log, absolute(3.0, 2.0)).token == pytest.approx(2 / 4)
 
 
 def test_tokens_produced_early_buy_time_for_a_stall() -> None:
     log = served(0.1, 0.2, 0.3, 1.3)  # deadlines 1.0, 1.1, 1.2, 1.3
-    assert token_attainment(log, absolute(1.0, 0.1)) == 1.0
+    assert Attained.of(log, absolute(1.0, 0.1)).token == 1.0
     assert good_requests(log, absolute(1.0, 0.1)).tolist() == [False]  # mean TBT 0.4 s
 
 
 def test_time_attainment_of_aegaeons_own_example() -> None:
     # The artifact's comment: tokens at 3, 6, 7, 8 with TTFT 3 and TBT 2 attain (0, 3) and (6, 8).
-    assert time_attainment(served(3, 6, 7, 8), absolute(3, 2)) == pytest.approx(5 / 8)
+    assert Attained.of(served(3, 6, 7, 8), absolute(3, 2)).time == pytest.approx(5 / 8)
 
 
 def test_time_attainment_ignores_when_the_request_arrived() -> None:
     log = served(103, 106, 107, 108, arrival_s=100)
-    assert time_attainment(log, absolute(3, 2)) == pytest.approx(5 / 8)
+    assert Attained.of(log, absolute(3, 2)).time == pytest.approx(5 / 8)
 
 
 def test_time_attainment_of_a_late_first_token_is_what_comes_after_it() -> None:
     # The window opens at 4 and credits nothing before; the target has grown to 3 + 2 by then.
-    assert time_attainment(served(4, 5, 6), absolute(3, 2)) == pytest.approx(2 / 6)
+    assert Attained.of(served(4, 5, 6), absolute(3, 2)).time == pytest.approx(2 / 6)
 
 
 def test_an_unserved_request_scores_nothing_but_counts() -> None:
@@ -53,8 +53,8 @@ def test_an_unserved_request_scores_nothing_but_counts() -> None:
     service.fail(0)  # the third was never sent
     log = log_of(service)
     slo = absolute(1.0, 0.1)
-    assert time_attainment(log, slo) == pytest.approx(1 / 3)
-    assert token_attainment(log, slo) == pytest.approx(1 / 3)
+    assert Attained.of(log, slo).time == pytest.approx(1 / 3)
+    assert Attained.of(log, slo).token == pytest.approx(1 / 3)
     assert good_requests(log, slo).tolist() == [False, True, False]
 
 
@@ -99,7 +99,7 @@ def test_time_attainment_equals_the_walk_through_every_token(
             times_s.append(now)
         service.complete(i, *times_s)
     shares = [reference_time_share(request, ttft_s, tbt_s) for request in requests]
-    measured = time_attainment(log_of(service), absolute(ttft_s, tbt_s))
+    measured = Attained.of(log_of(service), absolute(ttft_s, tbt_s)).time
     assert measured == pytest.approx(sum(shares) / len(shares), abs=1e-6)
     assert 0 <= measured <= 1 + 1e-9
 
@@ -111,5 +111,5 @@ def test_a_tighter_slo_is_never_better_attained(
 ) -> None:
     log = served(*sorted(times))
     loose, tight = absolute(ttft_s, tbt_s), absolute(ttft_s * tighter, tbt_s * tighter)
-    assert token_attainment(log, tight) <= token_attainment(log, loose)
+    assert Attained.of(log, tight).token <= Attained.of(log, loose).token
     assert good_requests(log, tight).sum() <= good_requests(log, loose).sum()

@@ -167,7 +167,7 @@ def test_wandb_records_offline_without_an_account(
     node = OmegaConf.load(ROOT / "conf" / "tracking" / "wandb.yaml")
     tracker = build(node, "tracking", announce=told.append)
     tracker.start({"seed": 7}, "a run", path)
-    tracker.finish(service.summary(), service.table())
+    tracker.finish(complete=True)
     assert told == []
     assert capfd.readouterr() == ("", "")
     (log,) = path.glob("wandb/offline-run-*/*.wandb")
@@ -183,7 +183,7 @@ def test_a_broken_wandb_is_told_and_costs_the_run_nothing(tmp_path: Path) -> Non
     node.project = "no/slashes/allowed"
     tracker = build(node, "tracking", announce=told.append)
     tracker.start({}, "a run", tmp_path)
-    tracker.finish(None, None)
+    tracker.finish(complete=False)
     assert len(told) == 1
     assert told[0].startswith("W&B tracking stopped: ")
 
@@ -207,7 +207,7 @@ def test_tracking_none_leaves_nothing(tmp_path: Path) -> None:
     node = OmegaConf.load(ROOT / "conf" / "tracking" / "none.yaml")
     tracker = build(node, "tracking", announce=print)
     tracker.start({}, "a run", tmp_path)
-    tracker.finish(None, None)
+    tracker.finish(complete=False)
     assert list(tmp_path.iterdir()) == []
 
 
