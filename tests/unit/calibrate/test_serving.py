@@ -71,3 +71,16 @@ def test_a_fit_finds_the_turnaround_from_a_prior_that_is_off(tmp_path: Path) -> 
     found, turnaround_s = fit_served(noisy, prior)
     assert mape_pct(served_errors(found, turnaround_s, seen)) < 1
     assert turnaround_s == pytest.approx(TURNAROUND_S, rel=0.3)
+
+
+def test_stalls_do_not_make_a_fit_too_fast(tmp_path: Path) -> None:
+    hardware = known(TURNAROUND_S)
+    terms = CostModel(MODEL, hardware).terms
+    seen = iterations(tmp_path, MODEL, hardware)
+    stalls = 1 + np.random.default_rng(0).exponential(0.3, len(seen.seconds))
+    stalled = replace(seen, seconds=seen.seconds * stalls)
+    found, turnaround_s = fit_served(stalled, terms)
+    error = served_errors(found, turnaround_s, stalled)
+    assert (error * stalled.seconds).sum() == pytest.approx(0, abs=1e-9)
+    mean = replace(seen, seconds=seen.seconds * 1.3)
+    assert mape_pct(served_errors(found, turnaround_s, mean)) < 4
