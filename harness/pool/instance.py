@@ -11,7 +11,7 @@ the rules of §5.3. The same bookkeeping in every world, over a `Device` that mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
 from harness.clock import Event, Loop
@@ -27,6 +27,10 @@ from harness.request import Batch, Request
 from harness.slab import SlabAllocator
 
 SAMPLE_S = 1.0
+
+
+def nothing() -> None:
+    """What follows a swap that nobody waits for."""
 
 
 class PooledInstance:
@@ -157,8 +161,9 @@ class PooledInstance:
         self._hidden = self.prefetched is not None
         await self._weights.adopt()
 
-    def swap_out(self, request: Request) -> Event:
-        """Begins to move the request's KV to the node's host cache; set once it is there.
+    def swap_out(self, request: Request, then: Callable[[], None] = nothing) -> Event:
+        """Begins to move the request's KV to the node's host cache; set, and `then` called, once
+        it is there.
 
         From now on the request is not on this device, and any instance may `swap_in` it.
         """
@@ -166,10 +171,13 @@ class PooledInstance:
         offsets = self.kv(request.model).detach(request)
         assert offsets, f"request {request.request_id} has no KV on {self.name}"
         self._swapped[request.request_id] = swapped = SwappedKv(self.host, [], ready)
-        self._loop.spawn(self._copy_out(request, offsets, swapped), name=f"{self.name}: swap out")
+        copy = self._copy_out(request, offsets, swapped, then)
+        self._loop.spawn(copy, name=f"{self.name}: swap out")
         return ready
 
-    async def _copy_out(self, request: Request, offsets: list[int], swapped: SwappedKv) -> None:
+    async def _copy_out(
+        self, request: Request, offsets: list[int], swapped: SwappedKv, then: Callable[[], None]
+    ) -> None:
         start_s = self._loop.now
         shape = self._host_shapes[request.model]
         swapped.offsets = await self._host_room(request, shape, len(offsets))
@@ -178,6 +186,7 @@ class PooledInstance:
         await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
         self._slabs.free(offsets)
         swapped.ready.set()
+        then()
         self._log_swap("swap_out", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
 
     async def _host_room(self, request: Request, shape: KvShape, num_blocks: int) -> list[int]:
@@ -194,18 +203,21 @@ class PooledInstance:
                 host_kv_bytes=self.host.kv_bytes,
             )  # fmt: skip
 
-    def swap_in(self, request: Request) -> Event | None:
-        """Begins to bring the request's KV to this device; set once it is there. None, and
-        nothing begins: there is no room for it and its next token."""
+    def swap_in(self, request: Request, then: Callable[[], None] = nothing) -> Event | None:
+        """Begins to bring the request's KV to this device; set, and `then` called, once it is
+        there. None, and nothing begins: there is no room for it and its next token."""
         pool = self.kv(request.model)
         if not pool.grow(request, request.computed_tokens + 1):
             return None
         swapped = self._swapped.pop(request.request_id)
         arrived = self._arriving[request.request_id] = Event(self._loop)
-        self._loop.spawn(self._copy_in(request, swapped, arrived), name=f"{self.name}: swap in")
+        copy = self._copy_in(request, swapped, arrived, then)
+        self._loop.spawn(copy, name=f"{self.name}: swap in")
         return arrived
 
-    async def _copy_in(self, request: Request, swapped: SwappedKv, arrived: Event) -> None:
+    async def _copy_in(
+        self, request: Request, swapped: SwappedKv, arrived: Event, then: Callable[[], None]
+    ) -> None:
         start_s = self._loop.now
         await self._loop.wait(swapped.ready)  # rule ②
         begun_s = self._loop.now
@@ -217,6 +229,7 @@ class PooledInstance:
         del self._arriving[request.request_id]
         arrived.set()
         swapped.host.reclaim(arrived)  # rule ③
+        then()
         self._log_slabs(swapped.host)
         shape = self._host_shapes[request.model]
         self._log_swap("swap_in", request, (start_s, begun_s), len(offsets) * shape.block_bytes)

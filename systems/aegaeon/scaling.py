@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from harness.clock import Event, Loop
 from harness.pool.instance import PooledInstance
@@ -117,12 +118,9 @@ class Scaler:
         return self._swap_out(request)
 
     def _swap_out(self, request: Request) -> Event:
-        saved = self.instance.swap_out(request)
-        self._loop.spawn(self._left(saved), name=f"{self.instance.name}: leaving")
-        return saved
+        return self.instance.swap_out(request, self._left)
 
-    async def _left(self, saved: Event) -> None:
-        await self._loop.wait(saved)
+    def _left(self) -> None:
         self._num_leaving -= 1
         if self._short_of_room:
             self._short_of_room = False
@@ -139,16 +137,14 @@ class Scaler:
         for request in requests:
             if request in self._here:
                 continue
-            arrived = self.instance.swap_in(request)
+            arrived = self.instance.swap_in(request, partial(self._came, request))
             if arrived is None:
                 return None if self.room_is_coming() else request
             self._here[request] = None
             self._arriving[request] = arrived
-            self._loop.spawn(self._came(request, arrived), name=f"{self.instance.name}: arriving")
         return None
 
-    async def _came(self, request: Request, arrived: Event) -> None:
-        await self._loop.wait(arrived)
+    def _came(self, request: Request) -> None:
         del self._arriving[request]
         self.wake.set()
 
