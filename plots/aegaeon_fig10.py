@@ -41,14 +41,14 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         found = around_median(events(path, *KINDS))
         _gantt(panel, found, title)
         rows.append(found.assign(stage=stage))
-    axes[-1].set_xlabel("milliseconds since the last batch of the old model")
+    axes[-1].set_xlabel("milliseconds since the switch was decided")
     names = {"run": "batch", **PARTS, "prefetch": "prefetching"}
     patches = [Patch(color=COLOURS[kind], label=names[kind]) for kind in COLOURS if kind != "other"]
     made.legend(handles=patches, loc="outside upper center", ncols=4)
     stamp(
         made, list(of_seed.values()), "The switch of median latency of each run (seed 0), of those "
-        "that cut requests off. The dashed lines bound it: last batch of the old model to first "
-        "batch of the new one.",
+        "that cut requests off. The dashed lines bound it: from the decision to the first batch of "
+        "the new model.",
     )  # fmt: skip
     columns = ["stage", "kind", "model", "start_s", "end_s", "switch_s"]
     return publish(made, pd.concat(rows)[columns], folder, Path(__file__).stem)

@@ -31,7 +31,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     for axes in (left, right):
         axes.legend(loc="lower right")
     stamp(
-        made, points, "Switches: from the last batch of one model to the first of the next, the "
+        made, points, "Switches: from the decision to the first batch of the next model, the "
         "first one of an instance left out. KV: what a request waits for its swap-ins, in all.",
     )  # fmt: skip
     loads = pd.concat([_loads(point) for point in served])

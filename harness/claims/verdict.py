@@ -1,7 +1,8 @@
 """Whether our value bears a claim out: one rule for all.
 
 reproduced      the mean of ours stands to the published value as the claim says, within its
-                tolerance: about it, at least it, or at most it
+                tolerance: about it, at least it, or at most it. Where some seed's value lies
+                beyond what was tried, the lowest seed must be at least it, and of no use else
 trend only      it does not, but the 95 % confidence interval lies wholly on the side of the
                 claim's `trend` (a ratio above 1, say)
 not reproduced  neither
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -44,7 +46,7 @@ def estimate(values: Sequence[float]) -> Ours:
 def judge(claim: Claim, ours: Ours) -> str:
     if ours.num_seeds < MIN_SEEDS and not claim.exact:
         return "not attempted"
-    if _meets(claim, ours.mean):
+    if _meets(claim, ours):
         return "reproduced"
     if claim.trend is not None and ours.low > claim.trend:
         return "trend only"
@@ -53,10 +55,11 @@ def judge(claim: Claim, ours: Ours) -> str:
     return "not reproduced"
 
 
-def _meets(claim: Claim, value: float) -> bool:
+def _meets(claim: Claim, ours: Ours) -> bool:
     slack = claim.tolerance * abs(claim.published) + 1e-12
     if claim.relation == "at_least":
+        value = ours.low if ours.mean == inf else ours.mean
         return value >= claim.published - slack
     if claim.relation == "at_most":
-        return value <= claim.published + slack
-    return abs(value - claim.published) <= slack
+        return ours.mean <= claim.published + slack
+    return abs(ours.mean - claim.published) <= slack

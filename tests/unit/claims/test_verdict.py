@@ -53,6 +53,18 @@ def test_a_trend_needs_the_whole_interval_on_its_side() -> None:
     assert judge(low_is_good, ours(0.3, high=0.51)) == "not reproduced"
 
 
+def test_an_end_that_was_not_found_is_judged_by_the_lowest_seed() -> None:
+    beyond = claim(relation="at_least", tolerance=0.0)
+    assert judge(beyond, estimate([2.1, 2.5, np.inf])) == "reproduced"
+    assert judge(beyond, estimate([0.5, 2.5, np.inf])) == "not reproduced"
+    assert judge(beyond, estimate([1.1, 2.5, np.inf])) == "trend only"
+    assert judge(beyond, estimate([np.inf] * 3)) == "reproduced"
+    assert judge(claim(trend=None), estimate([2.0, 2.0, np.inf])) == "not reproduced"
+    assert judge(claim(relation="at_most", trend=None), estimate([1.0, np.inf, 1.0])) == (
+        "not reproduced"
+    )
+
+
 def test_two_seeds_are_no_attempt_unless_nothing_is_drawn() -> None:
     assert judge(claim(), ours(2.0, n=2)) == "not attempted"
     assert judge(claim(exact=True), ours(2.0, n=1)) == "reproduced"
