@@ -1,17 +1,19 @@
-"""From a Hydra node to an object: `_target_` names the class, its nested `Config` the fields.
+"""From plain data to an object: `_target_` names the class, its nested `Config` the fields.
 
-`instantiate` does not check types, so a node is merged into the class's dataclass first: a wrong
+`instantiate` does not check types, so the data is merged into the class's dataclass first: a wrong
 type, an unknown key and a missing value all become a `UsageError` that names them.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import fields
 from typing import Any
 
 from hydra.utils import get_class
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.errors import UsageError
@@ -21,17 +23,15 @@ from harness.errors import UsageError
 _typed: dict[tuple[type, str], Any] = {}
 
 
-def build(node: DictConfig, where: str, **runtime: Any) -> Any:
-    """Builds `node._target_` as `cls(config, **runtime)`. `where` is the node's key, for errors.
-
-    Interpolations in `node` are resolved; the node itself is not changed.
-    """
+def build(node: Mapping[str, Any], where: str, **runtime: Any) -> Any:
+    """Builds `node["_target_"]` as `cls(config, **runtime)`. `where` is the node's key, for
+    errors."""
     cls = class_of(node, where)
     return cls(settings(node, cls, where), **runtime)
 
 
-def class_of(node: DictConfig, where: str) -> Any:
-    """The class that `node._target_` names."""
+def class_of(node: Mapping[str, Any], where: str) -> Any:
+    """The class that `node["_target_"]` names."""
     if "_target_" not in node:
         raise UsageError(f"{where} has no _target_: it names no class to build")
     try:
@@ -41,25 +41,21 @@ def class_of(node: DictConfig, where: str) -> Any:
         raise UsageError(f"{where}._target_={target} cannot be imported: {error}") from error
 
 
-def settings(node: DictConfig, cls: Any, where: str) -> Any:
+def settings(node: Mapping[str, Any], cls: Any, where: str) -> Any:
     """The `Config` of `cls`, filled from `node`."""
-    if missing := sorted(OmegaConf.missing_keys(node)):
-        key = f"{where}.{missing[0].removeprefix(where + '.')}"
-        raise UsageError(f"{key} has no default: give {key}=...")
-    values = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(values, dict)
-    del values["_target_"]
-    return typed(OmegaConf.create(values), cls.Config, where)
+    values = {key: value for key, value in node.items() if key != "_target_"}
+    return typed(values, cls.Config, where)
 
 
-def typed(node: DictConfig, schema: type, where: str) -> Any:
-    """The dataclass `schema` filled from `node`; UsageError names the bad key and valid ones."""
-    try:
-        key = schema, repr(OmegaConf.to_container(node, resolve=True))
-        if key not in _typed:
-            _typed[key] = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
-    except (OmegaConfBaseException, ValueError) as error:
-        raise UsageError(f"{where}: {explain(error, schema)}") from error
+def typed(values: Mapping[str, Any], schema: type, where: str) -> Any:
+    """The dataclass `schema` filled from `values`; UsageError names the bad key and valid ones."""
+    key = schema, json.dumps(values)  # refuses a DictConfig, whose interpolations it cannot see
+    if key not in _typed:
+        try:
+            filled = OmegaConf.merge(OmegaConf.structured(schema), values)
+            _typed[key] = OmegaConf.to_object(filled)
+        except (OmegaConfBaseException, ValueError) as error:
+            raise UsageError(f"{where}: {explain(error, schema)}") from error
     return deepcopy(_typed[key])
 
 

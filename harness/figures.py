@@ -35,7 +35,6 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from harness.config import class_of, settings
 from harness.errors import RunError, UsageError
 from harness.files import write_text
 from harness.manifest import git_revision
@@ -90,7 +89,6 @@ def run_point(experiment: str, overrides: Sequence[str], *, again: bool) -> Poin
     words = [*overrides, *QUIET, *(["again=true"] if again else [])]
     config, choices = configured(experiment, words)
     parts = prepare(config)
-    settings(parts.system, class_of(parts.system, "system"), "system")  # wrong values: no refusal
     pairs = dict(word.lstrip("+").split("=", 1) for word in overrides)
     try:
         path, _ = obtain(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
 
 from harness.errors import UsageError
 
@@ -49,9 +50,9 @@ def config_sentence(error: Exception, conf: Path) -> str:
     return " ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
 
-def known_keys(config: DictConfig, known: Sequence[str], where: str = "") -> None:
-    """Raises UsageError for a key of `config` that nothing reads (added with `+key=`)."""
-    unknown = [str(key) for key in config if key not in known]
+def known_keys(keys: Iterable[Any], known: Sequence[str], where: str = "") -> None:
+    """Raises UsageError for one of `keys` that nothing reads (added with `+key=`)."""
+    unknown = [str(key) for key in keys if key not in known]
     if unknown:
         raise UsageError(f"unknown key {where}{unknown[0]}; valid keys: {', '.join(known)}")
 
@@ -68,7 +69,11 @@ def known_device(config: DictConfig, conf: Path) -> None:
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """The resolved configuration as plain data, e.g. for config.yaml."""
-    container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    """`config` resolved, as plain data. Raises UsageError for a value that has to be given."""
+    try:
+        container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        key = error.full_key
+        raise UsageError(f"{key} has no default: give {key}=...") from error
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}

@@ -7,17 +7,17 @@ in one sentence.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from harness.client import Client
 from harness.cluster import ModelSpec
-from harness.config import build, typed
+from harness.config import build, class_of, settings, typed
 from harness.engine_api import Engine
 from harness.errors import UsageError
 from harness.fit import fit_context, models_of_schedule
@@ -62,7 +62,8 @@ KEYS = (*GROUPS, *(field.name for field in fields(Options)))
 @dataclass(slots=True)
 class Prepared:
     config: dict[str, Any]  # resolved, as plain data
-    system: DictConfig  # built later, when there is a cluster
+    system: Any  # a class: built later, when there is a cluster
+    system_config: Any
     options: Options
     schedule: Schedule
     models: dict[str, ModelSpec]
@@ -80,40 +81,43 @@ class Prepared:
         return hash_of(what | {"schedule": self.schedule.sha256(), "limits": limits})
 
 
-def prepare(config: DictConfig) -> Prepared:
+def prepare(composed: DictConfig) -> Prepared:
     """Raises UsageError for everything that can be found wrong without a device."""
-    known_keys(config, KEYS)
-    scalars = OmegaConf.create({field.name: config[field.name] for field in fields(Options)})
+    known_keys(composed, KEYS)
+    config = plain(composed)
+    scalars = {field.name: config[field.name] for field in fields(Options)}
     options = typed(scalars, Options, "config")
-    hardware = typed(config.hardware, Hardware, "hardware")
-    data = build(config.data, "data")
-    schedule = build(config.workload, "workload", data=data, seed=options.seed).schedule()
+    hardware = typed(config["hardware"], Hardware, "hardware")
+    data = build(config["data"], "data")
+    schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()
     specs, cycle = market(config)
-    shared = bool(config.market.shared_checkpoints)
+    shared = bool(config["market"]["shared_checkpoints"])
     models = models_of_schedule(schedule, specs, cycle, shared_checkpoints=shared)
+    system = class_of(config["system"], "system")
     return Prepared(
-        config=plain(config),
-        system=config.system,
+        config=config,
+        system=system,
+        system_config=settings(config["system"], system, "system"),
         options=options,
         schedule=fit_context(schedule, models, options.fit_context),
         models=models,
         hardware=hardware,
-        engine=build(config.engine, "engine"),
-        slo=build(config.slo, "slo"),
-        tracker=build(config.tracking, "tracking", announce=announce),
-        client=typed(config.client, Client.Config, "client"),
+        engine=build(config["engine"], "engine"),
+        slo=build(config["slo"], "slo"),
+        tracker=build(config["tracking"], "tracking", announce=announce),
+        client=typed(config["client"], Client.Config, "client"),
         draw=figure(options.figure),
     )
 
 
-def market(config: DictConfig) -> tuple[dict[str, ModelSpec], list[str]]:
+def market(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], list[str]]:
     """The models on offer by their names in the market, and the order in which they are taken."""
-    typed(config.model, ModelSpec, "model")  # wrong even where the market does not use it
+    typed(config["model"], ModelSpec, "model")  # wrong even where the market does not use it
     specs = {
-        str(name): typed(node, ModelSpec, f"market.specs.{name}")
-        for name, node in config.market.specs.items()
+        str(name): typed(spec, ModelSpec, f"market.specs.{name}")
+        for name, spec in config["market"]["specs"].items()
     }
-    cycle = [str(name) for name in config.market.cycle]
+    cycle = [str(name) for name in config["market"]["cycle"]]
     if not cycle:
         raise UsageError(f"market.cycle=[] names no model; valid: {', '.join(specs)}")
     for name in cycle:

@@ -17,7 +17,6 @@ from rich.console import Console
 from harness.client import Client
 from harness.clock import Loop
 from harness.cluster import Cluster
-from harness.config import build, class_of, settings
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.gpu_monitor import GpuMonitor
@@ -97,9 +96,8 @@ def _serve(
 def _placements(parts: Prepared, system: str) -> Sequence[Placement]:
     """What the system asks for, before there is anything. UsageError where that is no instance
     and the engine has nothing but instances."""
-    cls: Any = class_of(parts.system, "system")
-    config = settings(parts.system, cls, "system")
-    placements = list(cls.place(config, parts.models, parts.hardware, _demand(parts.schedule)))
+    demand = _demand(parts.schedule)
+    placements = list(parts.system.place(parts.system_config, parts.models, parts.hardware, demand))
     if not placements and parts.engine.has_devices:
         raise UsageError(f"system={system} uses no device: run it with engine=none")
     return placements
@@ -112,7 +110,7 @@ def _demand(schedule: Schedule) -> Demand:
 
 def _system(parts: Prepared, loop: Loop, cluster: Cluster) -> System:
     try:
-        system: System = build(parts.system, "system", loop=loop, cluster=cluster)
+        system: System = parts.system(parts.system_config, loop=loop, cluster=cluster)
     except UsageError:
         raise
     except ValueError as error:  # what a system says of a cluster that it cannot run on

@@ -15,6 +15,7 @@ from harness.config import settings, typed
 from harness.errors import UsageError
 from harness.figures import Point
 from harness.hardware import Hardware
+from harness.options import plain
 from harness.placement import Demand
 from harness.sim.profile import HardwareProfile
 from plots.aegaeon import publish, stamp
@@ -71,8 +72,8 @@ def models_14b() -> int:
     """How many of them MuxServe's optimiser places on one A100 of 80 GB, of the two that we know
     the one that it takes more of."""
     config = compose("config", overrides=["+system=muxserve", "hardware=a100x1"])
-    system = settings(config.system, MuxServe, "system")
-    hardware = typed(config.hardware, Hardware, "hw")
+    system = settings(plain(config.system), MuxServe, "system")
+    hardware = typed(plain(config.hardware), Hardware, "hw")
     return max(
         next(n for n in count(0) if not _placed(spec(name), n + 1, system, hardware))
         for name in MODELS_14B
@@ -90,7 +91,8 @@ def _placed(model: ModelSpec, number: int, system: MuxServe.Config, hardware: Ha
 
 def estimators() -> dict[str, float]:
     """R² of A.2's equations, the lowest of the market's models."""
-    hardware = typed(compose("config", overrides=["hardware=h800x16"]).hardware, Hardware, "hw")
+    config = compose("config", overrides=["hardware=h800x16"])
+    hardware = typed(plain(config.hardware), Hardware, "hw")
     models = {name: spec(name) for name in MARKET}
     fitted = Estimator(HardwareProfile(hardware), models, pcie_efficiency=0.625)
     return {

@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from harness.cluster import ModelSpec
 from harness.config import typed
 from harness.hardware import Hardware
+from harness.options import plain
 from harness.run import run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,12 +27,12 @@ def composed(*overrides: str) -> Any:
 
 
 def model_spec(name: str) -> ModelSpec:
-    spec: ModelSpec = typed(composed(f"model={name}").model, ModelSpec, "model")
+    spec: ModelSpec = typed(plain(composed(f"model={name}").model), ModelSpec, "model")
     return spec
 
 
 def hardware_profile(name: str) -> Hardware:
-    profile: Hardware = typed(composed(f"hardware={name}").hardware, Hardware, "hardware")
+    profile: Hardware = typed(plain(composed(f"hardware={name}").hardware), Hardware, "hardware")
     return profile
 
 

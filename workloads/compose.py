@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.config import build
 from harness.errors import UsageError
+from harness.options import plain
 from workloads.data import DataHome
 from workloads.workload import Workload
 
@@ -47,6 +48,6 @@ def composed(name: str, overrides: list[str]) -> DictConfig:
 
 
 def workload(config: DictConfig) -> Workload:
-    data: DataHome = build(config.data, "data")
-    made: Workload = build(config.workload, "workload", data=data, seed=config.seed)
+    data: DataHome = build(plain(config.data), "data")
+    made: Workload = build(plain(config.workload), "workload", data=data, seed=config.seed)
     return made

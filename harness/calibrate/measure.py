@@ -122,8 +122,7 @@ def run_engine(
 ) -> Profile:
     """Serves, then takes medians over `repeats` of each cell's prefill and mean decode step."""
     node = zoo.node("engine/torch.yaml")
-    node.num_threads = num_threads
-    engine = build(node, "engine")
+    engine = build(node | {"num_threads": num_threads}, "engine")
     loop, recorder = engine.make_loop(), Recorder([])
     with tempfile.TemporaryDirectory() as run_dir:
         experiment = Experiment(

@@ -103,7 +103,7 @@ def serve(
         experiment = Experiment(
             loop=loop, recorder=recorder, models={NAME: spec}, hardware=hardware,
             run_dir=Path(run_dir), seed=0, placements=dedicated({NAME: spec}, hardware),
-            scheduler={str(k): v for k, v in scheduler.items() if k != "_target_"},
+            scheduler={k: v for k, v in scheduler.items() if k != "_target_"},
             announce=lambda line: console.print(line, markup=False, highlight=False),
         )  # fmt: skip
         with engine.start(experiment) as cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
@@ -13,6 +14,7 @@ from harness.cluster import ModelSpec
 from harness.config import typed
 from harness.errors import UsageError
 from harness.hardware import Hardware
+from harness.options import plain
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 # The names of public profiles that are a model of the zoo: the same dimensions.
@@ -55,11 +57,11 @@ def device_name(name: str) -> str:
     raise UsageError(f"device {name!r} is unknown; valid: {', '.join(names('hardware/device'))}")
 
 
-def node(path: str) -> DictConfig:
+def node(path: str) -> dict[str, Any]:
     """The YAML file `path` of conf/, as it is written."""
     loaded = OmegaConf.load(CONF / path)
     assert isinstance(loaded, DictConfig)
-    return loaded
+    return plain(loaded)
 
 
 @cache
@@ -82,5 +84,5 @@ def device(name: str) -> Hardware:
         found = compose(f"hardware/device/{name}").hardware.device
     OmegaConf.set_struct(found, False)
     found.update(name=name, num_devices=found.devices_per_node, source="datasheet")
-    hardware: Hardware = typed(found, Hardware, f"hardware/device/{name}")
+    hardware: Hardware = typed(plain(found), Hardware, f"hardware/device/{name}")
     return hardware

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
 from harness.config import typed
 from harness.errors import UsageError
@@ -61,8 +60,7 @@ def load(path: Path) -> Paper:
     content = yaml.safe_load(path.read_text())
     rows = content.pop("claims")
     claims = [
-        typed(OmegaConf.create(row), Claim, f"{path.name}, {row.get('id', 'a claim without id')}")
-        for row in rows
+        typed(row, Claim, f"{path.name}, {row.get('id', 'a claim without id')}") for row in rows
     ]
     names = [claim.id for claim in claims]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -32,6 +32,7 @@ from omegaconf import OmegaConf
 from harness.cluster import ModelSpec
 from harness.config import typed
 from harness.manifest import git_revision, machine, versions
+from harness.options import plain
 from harness.placement import dedicated
 from harness.prompts import prompt_ids
 from harness.request import Request
@@ -81,7 +82,7 @@ def torch_engine(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int
     values.num_threads = num_threads
     del values["_target_"]
     values.num_kv_blocks, values.block_tokens = NUM_BLOCKS, BLOCK_TOKENS
-    engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))
+    engine = TorchEngine(typed(plain(values), TorchEngine.Config, "engine"))
     hardware = hardware_profile("local")
     recorder, loop = Recorder([]), engine.make_loop()
     with tempfile.TemporaryDirectory() as run_dir:

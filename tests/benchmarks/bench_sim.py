@@ -44,14 +44,15 @@ def requests(num_requests: int, num_instances: int) -> list[Request]:
     """Lengths of real Azure conv rows, cut to llama2-7b's context; Poisson arrivals."""
     from harness.config import build  # a workload is built as the command line builds it
     from harness.fit import fit_context, models_of_schedule
+    from harness.options import plain
 
     config = composed(
         "+system=vllm", "+workload=azure_conv", "workload.lengths.order=sample",
         "workload.arrivals.kind=poisson", f"workload.num_requests={num_requests}",
         f"workload.arrivals.rate_per_s={RATE_PER_INSTANCE_PER_S * num_instances}",
     )  # fmt: skip
-    data = build(config.data, "data")
-    schedule = build(config.workload, "workload", data=data, seed=0).schedule()
+    data = build(plain(config.data), "data")
+    schedule = build(plain(config.workload), "workload", data=data, seed=0).schedule()
     models = models_of_schedule(
         schedule, {"model": model_spec("llama2-7b")}, ["model"], shared_checkpoints=True
     )

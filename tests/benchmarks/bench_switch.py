@@ -25,6 +25,7 @@ from harness.clock import Loop
 from harness.config import typed
 from harness.engine.engine import TorchEngine
 from harness.engine_api import Experiment
+from harness.options import plain
 from harness.placement import pooled
 from harness.pool.instance import PooledInstance
 from harness.record import Recorder
@@ -119,7 +120,7 @@ def main() -> None:
     node = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
     del node["_target_"]
     node.pool.link_bytes_per_s = arguments.link_bytes_per_s
-    engine = TorchEngine(typed(node, TorchEngine.Config, "engine"))
+    engine = TorchEngine(typed(plain(node), TorchEngine.Config, "engine"))
     models = {name: model_spec(spec) for name, spec in MODELS.items()}
     hardware = replace(hardware_profile("local"), num_devices=1)
     requests = [

@@ -12,9 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.client import Client
 from harness.cluster import ModelSpec
-from harness.config import build, class_of, settings, typed
+from harness.config import build, typed
 from harness.errors import UsageError
 from harness.hardware import Hardware
+from harness.options import plain
 from harness.placement import Demand, Placement
 from harness.prepare import KEYS, Prepared, prepare
 
@@ -47,19 +48,20 @@ def composed(*overrides: str) -> DictConfig:
 def test_the_base_composes_and_has_only_known_keys() -> None:
     config = composed()
     assert set(config) <= set(KEYS)
-    typed(config.client, Client.Config, "client")
+    typed(plain(config.client), Client.Config, "client")
 
 
 @pytest.mark.parametrize("name", options("model"))
 def test_models(name: str) -> None:
-    spec = typed(composed(f"model={name}").model, ModelSpec, "model")
+    spec = typed(plain(composed(f"model={name}").model), ModelSpec, "model")
     assert spec.name == name
     assert spec.num_heads % spec.num_kv_heads == 0
 
 
 @pytest.mark.parametrize("name", options("hardware"))
 def test_hardware(name: str) -> None:
-    assert typed(composed(f"hardware={name}").hardware, Hardware, "hardware").name == name
+    profile = typed(plain(composed(f"hardware={name}").hardware), Hardware, "hardware")
+    assert profile.name == name
 
 
 @pytest.mark.parametrize("group", BUILT_ALONE)
@@ -67,7 +69,8 @@ def test_groups_built_alone(group: str) -> None:
     for name in options(group):
         runtime = {"announce": print} if group == "tracking" else {}
         needed = NEEDED.get(name, [])
-        build(composed("+system=vllm", f"{group}={name}", *needed)[group], group, **runtime)
+        config = composed("+system=vllm", f"{group}={name}", *needed)
+        build(plain(config[group]), group, **runtime)
 
 
 def prepared(*overrides: str) -> Prepared:
@@ -75,11 +78,9 @@ def prepared(*overrides: str) -> Prepared:
 
 
 def placements(parts: Prepared) -> list[Placement]:
-    """What the system asks for: its own settings are checked on the way."""
-    cls = class_of(parts.system, "system")
-    config = settings(parts.system, cls, "system")
+    """What the system asks for."""
     demand = Demand(dict.fromkeys(parts.models, 0.1))
-    return list(cls.place(config, parts.models, parts.hardware, demand))
+    return list(parts.system.place(parts.system_config, parts.models, parts.hardware, demand))
 
 
 @pytest.mark.parametrize("name", options("slo"))

@@ -7,6 +7,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from harness.config import typed
+from harness.options import plain
 from harness.producer import Producer
 from tests.running import ROOT
 
@@ -17,7 +18,7 @@ FILES = sorted((ROOT / "conf/producer").glob("*.yaml"))
 def test_memory_and_throughput_meet_the_published_point(path: Path) -> None:
     node = OmegaConf.load(path)
     assert isinstance(node, DictConfig)
-    producer: Producer = typed(node, Producer, "producer")
+    producer: Producer = typed(plain(node), Producer, "producer")
     assert producer.name == path.stem
     at_peak = producer.memory_bytes(producer.peak_batch)
     free = producer.device_memory_bytes - at_peak

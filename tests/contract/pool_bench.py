@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from harness.clock import Event, Loop
 from harness.config import build
 from harness.engine_api import Experiment
+from harness.options import plain
 from harness.placement import pooled
 from harness.pool.instance import PooledInstance
 from harness.pool.plan import device_weight_bytes
@@ -51,7 +52,7 @@ class PoolBench:
         node.pool.model_cache_bytes = 2**30
         if kind == "torch":
             node.pool.cpu_device_bytes = hardware.memory_bytes
-        engine = build(node, "engine")
+        engine = build(plain(node), "engine")
         self.loop: Loop = engine.make_loop()
         self.recorder = Recorder([])
         experiment = Experiment(

@@ -16,6 +16,7 @@ from harness.clock import Event, Loop
 from harness.cluster import Instance
 from harness.config import build
 from harness.engine_api import Experiment
+from harness.options import plain
 from harness.placement import dedicated
 from harness.record import Recorder
 from harness.request import Batch, Request
@@ -31,7 +32,7 @@ class Bench:
         node = OmegaConf.load(f"conf/engine/{kind}.yaml")
         node.num_kv_blocks = NUM_BLOCKS
         assert node.block_tokens == BLOCK_TOKENS
-        engine = build(node, "engine")
+        engine = build(plain(node), "engine")
         self.loop: Loop = engine.make_loop()
         self.recorder = Recorder([])
         self._experiment = Experiment(

@@ -83,6 +83,7 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["-m", "hydra.run.dir=elsewhere"], "with -m each run has its own folder"),
         (["slo.ttft_s=0"], "slo.ttft_s must be a number of seconds above 0"),
         (["slo=kunserve"], "slo.baseline=PATH"),
+        (["engine=openai"], "engine.url has no default: give engine.url=..."),
         (["hydra.run.dir=/proc/nothing/run"], "/proc/nothing"),
     ],
 )

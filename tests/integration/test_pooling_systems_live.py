@@ -7,6 +7,7 @@ import pytest
 
 from harness.client import Client
 from harness.config import build
+from harness.options import plain
 from harness.placement import pooled
 from tests.integration.test_torch_pool import MODELS, dedicated_tokens, requests_for, started
 from tests.running import composed
@@ -48,7 +49,7 @@ def test_tokens_are_those_of_a_model_of_ones_own(
     with started(tmp_path / "run", MODELS, pooled, requests, num_devices) as (experiment, _, c):
         node = composed(*overrides, "+workload=burstgpt").system
         loop, recorder = experiment.loop, experiment.recorder
-        system = build(node, "system", loop=loop, cluster=c)
+        system = build(plain(node), "system", loop=loop, cluster=c)
         client = Client(Client.Config(drain_s=60.0), loop=loop, recorder=recorder, system=system)
 
         async def main() -> None:

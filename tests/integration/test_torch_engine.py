@@ -23,6 +23,7 @@ from harness.engine.engine import TorchEngine
 from harness.engine.instance import TorchInstance
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
+from harness.options import plain
 from harness.placement import dedicated
 from harness.record import Recorder
 from harness.request import Batch, Request
@@ -67,7 +68,7 @@ def started(
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
     del values["_target_"]
     values = OmegaConf.merge(values, {"num_kv_blocks": 64, "num_threads": 1}, changes)
-    engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))
+    engine = TorchEngine(typed(plain(values), TorchEngine.Config, "engine"))
     hardware = hardware_profile("local")
     hardware.num_devices = num_instances
     model = model_spec("tiny-llama")

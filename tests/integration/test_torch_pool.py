@@ -22,6 +22,7 @@ from harness.config import typed
 from harness.engine.engine import TorchEngine
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
+from harness.options import plain
 from harness.placement import dedicated, pooled
 from harness.pool.instance import PooledInstance
 from harness.record import Recorder
@@ -47,7 +48,7 @@ def started(
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
     del values["_target_"]
     values = OmegaConf.merge(values, {"num_threads": 1}, changes)
-    engine = TorchEngine(typed(values, TorchEngine.Config, "engine"))
+    engine = TorchEngine(typed(plain(values), TorchEngine.Config, "engine"))
     num_devices = len(models) if place is dedicated else num_pooled
     hardware = replace(
         hardware_profile("local"), num_devices=num_devices, devices_per_node=num_devices

@@ -14,6 +14,7 @@ from harness.client import Client
 from harness.clock import Loop
 from harness.config import build, settings
 from harness.engine_api import Experiment
+from harness.options import plain
 from harness.placement import Demand
 from harness.pool.instance import PooledInstance
 from harness.pool.plan import device_weight_bytes
@@ -27,7 +28,7 @@ model_spec, hardware_profile = cache(running.model_spec), cache(running.hardware
 
 @cache
 def system_node(overrides: tuple[str, ...]) -> Any:
-    return running.composed("+system=aegaeon", *overrides).system
+    return plain(running.composed("+system=aegaeon", *overrides).system)
 
 
 SPECS = {"narrow": "tiny-llama", "wide": "tiny-llama-wide", "deep": "tiny-llama-deep"}
@@ -85,7 +86,7 @@ class World:
         node.pool.min_kv_share = 0.001
         node.pool.slab_bytes = node.pool.host_slab_bytes = SLAB_BYTES
         node.pool.host_kv_bytes = host_kv_bytes
-        return build(node, "engine")
+        return build(plain(node), "engine")
 
     def serve(self, requests: Sequence[Request], *, until: float | None = None) -> None:
         """Serves `requests` to the end, or to the time `until`, when everything dies."""

@@ -13,6 +13,7 @@ from harness.calibrate.__main__ import main
 from harness.calibrate.profiles import DECODE_STEPS
 from harness.config import typed
 from harness.hardware import Hardware
+from harness.options import plain
 from harness.sim.cost import CostModel
 
 
@@ -118,7 +119,7 @@ def test_measure_profiles_the_engine_and_writes_a_hardware_profile(tmp_path: Pat
     out = tmp_path / "local.yaml"
     grid = ["--lengths", "16,128", "--batches", "1,4", "--repeats", "1", "--num-requests", "12"]
     assert main(["measure", *grid, "--out", str(out)]) == 0
-    hardware = typed(OmegaConf.load(out), Hardware, "hardware")
+    hardware = typed(plain(OmegaConf.load(out)), Hardware, "hardware")
     assert hardware.source == "measured"
     assert hardware.pcie_peak_bytes_per_s == hardware.pcie_bytes_per_s  # nothing says more
     cost = CostModel(zoo.model("tiny-llama"), hardware)

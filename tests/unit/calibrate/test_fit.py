@@ -29,6 +29,7 @@ from harness.calibrate.scores import (
 from harness.calibrate.sources import DEVICE, compare
 from harness.config import typed
 from harness.hardware import Calibration, Hardware, pair_key
+from harness.options import plain
 from harness.sim.cost import decode_s, prefill_s
 
 # Pairs that miss the bars, and by how much they may. Of most the measurements scatter by more than
@@ -172,7 +173,7 @@ def test_written_calibrations_are_read_back(law: Law, tmp_path: Path) -> None:
     cells = replace(made_up("llama2-7b", zoo.device("a100_sxm")), device="a100_sxm")
     found = calibrations(law, [(cells, law.terms(cells))])
     for path in write_calibrations(tmp_path / "new" / "folder", found):
-        read = typed(OmegaConf.load(path), Calibration, path.stem)
+        read = typed(plain(OmegaConf.load(path)), Calibration, path.stem)
         for name, value in asdict(found[path.stem]).items():
             close = pytest.approx(value, rel=1e-3) if isinstance(value, float) else value
             assert getattr(read, name) == close or name == "measured", name

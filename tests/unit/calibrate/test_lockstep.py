@@ -25,6 +25,7 @@ from harness.config import build, typed
 from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.hardware import Hardware
+from harness.options import plain
 from harness.placement import dedicated
 from harness.record import Chunk, Recorder, TokenRecord
 from harness.request import Request
@@ -104,9 +105,9 @@ def test_the_profile_that_is_written_is_the_local_one_with_the_servers_times(
     text = local_vllm_yaml(found, MODEL, {"vllm_version": "0.32.0"}, seen, score)
     node, local = OmegaConf.create(text), zoo.node("hardware/local.yaml")
     assert node.pop("defaults") == ["local", "_self_"]
-    profile: Hardware = typed(OmegaConf.merge(local, node), Hardware, "hardware")
+    profile: Hardware = typed(plain(OmegaConf.merge(local, node)), Hardware, "hardware")
     assert profile.name == "local_vllm"
-    assert profile.memory_bytes == local.memory_bytes
+    assert profile.memory_bytes == local["memory_bytes"]
     assert profile.calibration.path_s == pytest.approx(PATH_S, rel=0.1)
     cost, true = CostModel(MODEL, profile), CostModel(MODEL, server)
     assert cost.decode_step(8, 2000)[0] == pytest.approx(true.decode_step(8, 2000)[0], rel=0.05)

@@ -6,21 +6,26 @@ import pytest
 
 from harness.config import build
 from harness.errors import UsageError
+from harness.options import plain
 from tests.running import composed
+
+
+def build_engine(override: str) -> None:
+    build(plain(composed("engine=torch", override).engine), "engine")
 
 
 @pytest.mark.parametrize("value", ["-1", "0", "nan", "inf"])
 @pytest.mark.parametrize("key", ["start_timeout_s", "hang_timeout_s", "step_timeout_s"])
 def test_a_timeout_is_a_finite_time(key: str, value: str) -> None:
     with pytest.raises(UsageError, match=rf"engine\.{key}=\S+ must be more than 0"):
-        build(composed("engine=torch", f"engine.{key}={value}").engine, "engine")
+        build_engine(f"engine.{key}={value}")
 
 
 @pytest.mark.parametrize("value", ["-1", "0", "1.01", "2", "nan"])
 def test_a_share_of_memory_is_at_most_all_of_it(value: str) -> None:
     with pytest.raises(UsageError, match=r"engine\.memory_fraction=\S+ must be above 0 and at"):
-        build(composed("engine=torch", f"engine.memory_fraction={value}").engine, "engine")
+        build_engine(f"engine.memory_fraction={value}")
 
 
 def test_all_of_the_memory_may_be_taken() -> None:
-    build(composed("engine=torch", "engine.memory_fraction=1").engine, "engine")
+    build_engine("engine.memory_fraction=1")

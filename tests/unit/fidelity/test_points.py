@@ -15,6 +15,7 @@ from harness.fidelity import points
 from harness.fidelity.__main__ import check, parser, report_folder
 from harness.fidelity.points import calibrated, same_limits, same_memory
 from harness.hardware import Hardware
+from harness.options import plain
 from harness.schedule import Schedule
 from harness.sim.cost import CostModel
 from tests.running import composed
@@ -110,6 +111,6 @@ def test_each_engine_is_simulated_by_its_own_profile() -> None:
     assert ours.name == "local"
     assert vllm.name == "local_vllm"
     assert vllm.calibration.turnaround_s == 0
-    profile: Hardware = typed(vllm, Hardware, "hardware")
+    profile: Hardware = typed(plain(vllm), Hardware, "hardware")
     assert profile.calibration.path_s > 0
     assert CostModel(zoo.model("tiny-llama"), profile).source == "measured"

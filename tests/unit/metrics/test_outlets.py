@@ -14,6 +14,7 @@ from harness.config import build
 from harness.errors import UsageError
 from harness.gpu_monitor import GpuMonitor, devices
 from harness.manifest import git_revision, hash_of, machine, versions
+from harness.options import plain
 from harness.run_folder import FinishedRun
 from harness.tracking import wandb_mode
 from plots import compare
@@ -165,7 +166,7 @@ def test_wandb_records_offline_without_an_account(
     path = write_run(tmp_path / "run", service)
     told: list[str] = []
     node = OmegaConf.load(ROOT / "conf" / "tracking" / "wandb.yaml")
-    tracker = build(node, "tracking", announce=told.append)
+    tracker = build(plain(node), "tracking", announce=told.append)
     tracker.start({"seed": 7}, "a run", path)
     tracker.finish(complete=True)
     assert told == []
@@ -181,7 +182,7 @@ def test_a_broken_wandb_is_told_and_costs_the_run_nothing(tmp_path: Path) -> Non
     told: list[str] = []
     node = OmegaConf.load(ROOT / "conf" / "tracking" / "wandb.yaml")
     node.project = "no/slashes/allowed"
-    tracker = build(node, "tracking", announce=told.append)
+    tracker = build(plain(node), "tracking", announce=told.append)
     tracker.start({}, "a run", tmp_path)
     tracker.finish(complete=False)
     assert len(told) == 1
@@ -205,7 +206,7 @@ def test_wandb_goes_online_only_with_an_account(
 
 def test_tracking_none_leaves_nothing(tmp_path: Path) -> None:
     node = OmegaConf.load(ROOT / "conf" / "tracking" / "none.yaml")
-    tracker = build(node, "tracking", announce=print)
+    tracker = build(plain(node), "tracking", announce=print)
     tracker.start({}, "a run", tmp_path)
     tracker.finish(complete=False)
     assert list(tmp_path.iterdir()) == []
@@ -215,7 +216,7 @@ def test_an_unknown_tracking_mode_names_the_known_ones() -> None:
     node = OmegaConf.load(ROOT / "conf" / "tracking" / "wandb.yaml")
     node.mode = "sometimes"
     with pytest.raises(UsageError, match="auto, online, offline"):
-        build(node, "tracking", announce=print)
+        build(plain(node), "tracking", announce=print)
 
 
 def test_config_hash_sees_values_and_not_their_order() -> None:

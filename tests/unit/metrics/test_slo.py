@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from harness.config import build
 from harness.errors import UsageError
+from harness.options import plain
 from harness.slo import Slo
 from tests.conftest import ROOT
 from tests.unit.metrics.service import Service, absolute, write_run
@@ -16,7 +17,8 @@ CONF = ROOT / "conf" / "slo"
 
 def from_conf(name: str, *overrides: str) -> Slo:
     node = OmegaConf.load(CONF / f"{name}.yaml")
-    slo = build(OmegaConf.merge(node, OmegaConf.from_dotlist(list(overrides))), "slo")
+    chosen = OmegaConf.merge(node, OmegaConf.from_dotlist(list(overrides)))
+    slo = build(plain(chosen), "slo")
     assert isinstance(slo, Slo)
     return slo
 

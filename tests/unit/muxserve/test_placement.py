@@ -14,6 +14,7 @@ from harness.cluster import ModelSpec
 from harness.config import settings as config_of
 from harness.errors import UsageError
 from harness.hardware import Hardware
+from harness.options import plain
 from harness.placement import Demand, Placement, profile_of, resident_models
 from systems.muxserve.estimate import Estimator, Llm
 from systems.muxserve.memory import Budget
@@ -27,7 +28,7 @@ CYCLE = [*["qwen2.5-7b"] * 6, *["yi1.5-9b"] * 2, *["llama2-13b"] * 2]  # of mark
 
 def config(*overrides: str) -> MuxServe.Config:
     node = composed("+system=muxserve", *overrides).system
-    found: MuxServe.Config = config_of(node, MuxServe, "system")
+    found: MuxServe.Config = config_of(plain(node), MuxServe, "system")
     return found
 
 

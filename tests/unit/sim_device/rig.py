@@ -12,6 +12,7 @@ from harness.clock import VirtualLoop
 from harness.config import typed
 from harness.hardware import Hardware
 from harness.location import hbm
+from harness.options import plain
 from harness.pool.device import KvCopy
 from harness.record import Recorder
 from harness.sim.cost import CostModel
@@ -31,7 +32,7 @@ class Rig:
 
     def __init__(self, hardware: Hardware = H800, tp: int = 1, **pool: Any) -> None:
         node = OmegaConf.load("conf/engine/sim.yaml").pool
-        config = typed(OmegaConf.merge(node, pool), SimPoolConfig, "engine.pool")
+        config = typed(plain(OmegaConf.merge(node, pool)), SimPoolConfig, "engine.pool")
         self.models = {name: replace(spec, tp=tp) for name, spec in MODELS.items()}
         self.loop = VirtualLoop()
         network = Network(self.loop, cluster_topology(hardware))

@@ -16,6 +16,7 @@ from harness.config import build
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.hardware import Hardware
+from harness.options import plain
 from harness.placement import Placement, pooled
 from harness.record import Recorder
 from harness.request import Batch, Request
@@ -39,7 +40,7 @@ def started(
     node = OmegaConf.load("conf/engine/sim.yaml")
     node.pool = OmegaConf.merge(node.pool, pool)
     node.memory_contention = contention
-    engine = build(node, "engine")
+    engine = build(plain(node), "engine")
     loop = engine.make_loop()
     experiment = Experiment(
         loop=loop, recorder=Recorder(requests), models=models, hardware=hardware, run_dir=Path(),
