@@ -21,13 +21,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.claims.expressions import GOOD, crossing
-from harness.figures import Point
+from harness.points import Point
 from harness.report import simulator_error
 from plots.style import FOOTER_CHARACTERS, PALETTE, save
 
 # (label, colour, marker, line). _artifact: as Aegaeon's authors simulated it.
 SYSTEMS: dict[str, tuple[str, Any, str, Any]] = {
     "aegaeon": ("Aegaeon", PALETTE[0], "o", "-"),
+    "aegaeon_artifact": ("Aegaeon (artifact)", PALETTE[0], "o", ":"),
     "serverlessllm": ("ServerlessLLM", PALETTE[1], "s", "-"),
     "serverlessllm_plus": ("ServerlessLLM+", PALETTE[2], "^", "-"),
     "muxserve": ("MuxServe", PALETTE[3], "D", "-"),

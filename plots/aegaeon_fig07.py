@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.errors import RunError
-from harness.figures import Point
+from harness.points import Point
 from harness.report import seconds
 from plots.aegaeon import events, overrides, publish, stamp
 from plots.style import PALETTE, figure

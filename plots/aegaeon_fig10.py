@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from harness.figures import Point
+from harness.points import Point
 from harness.report import seconds
 from plots.aegaeon import events, overrides, publish, stamp
 from plots.aegaeon_fig07 import KINDS, PARTS, STAGES, preempting

@@ -12,7 +12,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 
-from harness.figures import Point
+from harness.points import Point
+from harness.seek import Sought
 from plots.aegaeon import END_TO_END, beside, curve, frame, publish, stamp, table
 from plots.style import PALETTE, figure
 
@@ -21,6 +22,17 @@ EXPERIMENTS = (
     "aegaeon_fig11a_bandwidth", "aegaeon_fig11b_bandwidth", "aegaeon_fig11c_bandwidth",
     "aegaeon_fig11_contention",
 )  # fmt: skip
+# Of the published files that of 40 models and 0.1 requests/s lasts half as long as the others.
+MODELS, RATE = "workload.dataset.parameters.num_models", "workload.dataset.parameters.rate_per_s"
+AT_01 = Sought(MODELS, tuple(n for n in range(16, 114, 2) if n != 40))
+AT_05 = Sought(MODELS, tuple(range(8, 80, 2)))
+SOUGHT = {
+    "aegaeon_fig11a": AT_01,
+    "aegaeon_fig11a_bandwidth": AT_01,
+    "aegaeon_fig11b": AT_05,
+    "aegaeon_fig11b_bandwidth": AT_05,
+    "aegaeon_fig11c": Sought(RATE, tuple(n / 20 for n in range(1, 41))),
+}
 PANELS = {
     "aegaeon_fig11a": ("(a) 0.1 requests/s a model", "num_models", "models"),
     "aegaeon_fig11b": ("(b) 0.5 requests/s a model", "num_models", "models"),

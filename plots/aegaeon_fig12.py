@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.figures import Point
+from harness.points import Point
 from plots.aegaeon import END_TO_END, LOADING, beside, curve, frame, publish, stamp, table
+from plots.aegaeon_fig11 import AT_01, AT_05
 from plots.style import figure
 
 EXPERIMENTS = (
     "aegaeon_fig12_rps01", "aegaeon_fig12_rps05",
     "aegaeon_fig12_rps01_bandwidth", "aegaeon_fig12_rps05_bandwidth",
 )  # fmt: skip
+SOUGHT = {"aegaeon_fig12_rps01": AT_01, "aegaeon_fig12_rps05": AT_05}
 PANELS = {
     ("aegaeon_fig12_rps01", "ix2"): "(a) 0.1 requests/s, inputs x 2",
     ("aegaeon_fig12_rps01", "ox2"): "(b) 0.1 requests/s, outputs x 2",

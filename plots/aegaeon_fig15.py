@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from harness.figures import Point
+from harness.points import Point
 from plots.aegaeon import architectures, events, publish, requests, stamp
 from plots.style import figure, thinned
 

@@ -9,7 +9,8 @@ import pandas as pd
 import yaml
 
 from harness.cluster import ModelSpec
-from harness.figures import CONF, Point
+from harness.experiments import CONF
+from harness.points import Point
 from plots.aegaeon import publish, stamp
 from plots.style import figure
 

@@ -13,10 +13,10 @@ from hydra import compose
 from harness.cluster import ModelSpec
 from harness.config import settings, typed
 from harness.errors import UsageError
-from harness.figures import Point
 from harness.hardware import Hardware
 from harness.options import plain
 from harness.placement import Demand
+from harness.points import Point
 from harness.sim.profile import HardwareProfile
 from plots.aegaeon import publish, stamp
 from plots.aegaeon_fig04 import RATE_PER_S, SERVICE_S, M, expected

@@ -8,20 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from hydra import compose
-from omegaconf import OmegaConf, open_dict
+from omegaconf import open_dict
 
 from harness.errors import RunError
-from harness.figures import (
-    CONF,
-    QUIET,
-    Point,
-    configured,
-    figures,
-    load_points,
-    main,
-    module,
-    sweep,
-)
+from harness.experiments import CONF, QUIET, composed, groups
+from harness.figures import figures, main, module
+from harness.options import plain
+from harness.points import Point, load_points
 from plots.aegaeon import curve, frame, overrides, publish
 from plots.aegaeon_fig04 import M, active, expected
 from plots.aegaeon_fig07 import split
@@ -38,22 +31,21 @@ def test_a_figure_names_experiments_that_there_are(name: str) -> None:
 
 
 def test_a_sweep_is_the_product_of_its_values() -> None:
-    points = sweep("aegaeon_fig13")
-    assert len({tuple(point) for point in points}) == len(points) == 3 * 3 * 7
-    assert sweep("aegaeon_fig01") == [[]]
+    points = composed("aegaeon_fig13").sweep
+    assert len({tuple(point) for point in points}) == len(points) == 3 * 3 * 5
+    assert composed("aegaeon_fig01").sweep == [[]]
 
 
 @pytest.mark.parametrize("name", ["aegaeon_fig11a_bandwidth", "aegaeon_fig13", "aegaeon_fig07"])
 def test_a_point_is_configured_as_hydra_would(name: str) -> None:
-    words = [*sweep(name)[-1], *QUIET]
-    config, choices = configured(name, words)
-    asked = compose("config", overrides=[f"+experiment={name}", *words], return_hydra_config=True)
-    assert choices == asked.hydra.runtime.choices
+    run = composed(name).sweep[-1]
+    made = composed(name, groups(run))
+    words = [f"+experiment={name}", *run, *QUIET]
+    asked = compose("config", overrides=words, return_hydra_config=True)
+    assert made.choices == asked.hydra.runtime.choices
     with open_dict(asked):
         del asked["hydra"]
-    assert OmegaConf.to_container(config, resolve=True) == OmegaConf.to_container(
-        asked, resolve=True
-    )
+    assert plain(made.configured(run)) == plain(asked)
 
 
 def test_overrides_go_by_the_last_part_of_their_keys() -> None:

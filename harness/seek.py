@@ -1,0 +1,71 @@
+"""Where a curve of SLO attainment ends: runs between the two points of a sweep that bound it.
+
+A claim of capacity is read off between the last point that holds 90 % and the first that does not,
+so these should be near each other; elsewhere a coarse sweep shows the curve as well. A figure's
+module may say of an experiment which swept key it is and which values it may take (SOUGHT).
+Bisection over these; pure decisions, runs are `harness.points`'.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean
+
+from harness.claims.expressions import GOOD
+from harness.points import Point
+
+# Keys that draw a curve's inputs anew: its points are means over them.
+DRAWS = ("seed", "experiment/aegaeon/inputs@_global_")
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """The end of each curve over `key`, to between two neighbours of `values` (ascending)."""
+
+    key: str
+    values: tuple[float, ...]
+
+
+def next_runs(points: Sequence[Point], sought: Sought) -> list[list[str]]:
+    """The overrides of the runs that halve where each curve's end may be; none: all are found."""
+    curves: dict[tuple[tuple[str, str], ...], list[Point]] = {}
+    for point in points:
+        of_curve = {k: v for k, v in point.overrides.items() if k not in (sought.key, *DRAWS)}
+        curves.setdefault(tuple(of_curve.items()), []).append(point)
+    runs: dict[tuple[str, ...], None] = {}
+    for curve in curves.values():
+        value = middle(attained(curve, sought.key), sought.values)
+        if value is not None:
+            runs |= dict.fromkeys(_at(point, sought.key, value) for point in curve)
+    return [list(run) for run in runs]
+
+
+def attained(curve: Sequence[Point], key: str) -> dict[float, float | None]:
+    """The mean share of tokens on time at each value of `key`; None: all were refused."""
+    shares: dict[float, list[float]] = {}
+    for point in curve:
+        of_value = shares.setdefault(float(point.overrides[key]), [])
+        if point.path is not None:
+            summary = json.loads((point.path / "summary.json").read_text())
+            of_value.append(summary["slo_attainment"]["token"])
+    return {value: mean(found) if found else None for value, found in sorted(shares.items())}
+
+
+def middle(found: dict[float, float | None], values: Sequence[float]) -> float | None:
+    """The middle of `values` between the last point up to which GOOD holds and the next one."""
+    holds = {value: share is not None and share >= GOOD for value, share in found.items()}
+    for low, high in pairwise(holds):
+        if not holds[low]:
+            break
+        if not holds[high]:
+            between = [value for value in values if low < value < high]
+            return between[len(between) // 2] if between else None
+    return None
+
+
+def _at(point: Point, key: str, value: float) -> tuple[str, ...]:
+    words = point.overrides | {key: str(value)}
+    return tuple(f"{name}={word}" for name, word in words.items())

@@ -1,0 +1,79 @@
+"""Finding where curves end: bisection between the points that bound the end."""
+
+from __future__ import annotations
+
+import json
+from math import log2
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.points import Point
+from harness.seek import Sought, attained, middle, next_runs
+
+KEY, DRAW = "workload.dataset.parameters.num_models", "experiment/aegaeon/inputs@_global_"
+VALUES = tuple(range(8, 82, 2))
+
+
+def point(folder: Path, system: str, models: int, draw: str, token: float | None) -> Point:
+    """Refused where `token` is None."""
+    words = {"system": system, DRAW: draw, KEY: str(models)}
+    if token is None:
+        return Point("e", words, 0, None, "no room")
+    path = folder / f"{system}-{models}-{draw}"
+    path.mkdir()
+    (path / "summary.json").write_text(json.dumps({"slo_attainment": {"token": token}}))
+    return Point("e", words, 0, path, "")
+
+
+def test_the_next_runs_halve_each_curves_end_with_every_draw_of_it(tmp_path: Path) -> None:
+    shares = {"good": {8: 1.0, 32: 0.95, 48: 0.7}, "bad": {8: 0.97, 32: 0.2, 48: 0.1}}
+    points = [
+        point(tmp_path, system, models, draw, token + 0.02 * (draw == "b"))
+        for system, of_system in shares.items()
+        for models, token in of_system.items()
+        for draw in "ab"
+    ]
+    assert next_runs(points, Sought(KEY, VALUES)) == [
+        ["system=good", f"{DRAW}=a", f"{KEY}=40"],
+        ["system=good", f"{DRAW}=b", f"{KEY}=40"],
+        ["system=bad", f"{DRAW}=a", f"{KEY}=20"],
+        ["system=bad", f"{DRAW}=b", f"{KEY}=20"],
+    ]
+
+
+def test_a_point_is_refused_only_where_every_draw_was(tmp_path: Path) -> None:
+    points = [
+        point(tmp_path, "muxserve", models, draw, token)
+        for models, tokens in {32: (1.0, None), 48: (None, None)}.items()
+        for draw, token in zip("ab", tokens, strict=True)
+    ]
+    assert attained(points, KEY) == {32: 1.0, 48: None}
+    assert next_runs(points, Sought(KEY, VALUES))[0][-1] == f"{KEY}=40"
+
+
+@pytest.mark.parametrize("found", [{8: 0.5, 16: 0.95, 32: 0.1}, {8: 1.0, 32: 0.9}, {}])
+def test_a_curve_without_an_end_is_left_alone(found: dict[float, float | None]) -> None:
+    assert middle(found, VALUES) is None
+
+
+@given(capacity=st.floats(8, 79), grid=st.sets(st.sampled_from(VALUES), max_size=5))
+def test_ends_are_found_to_between_neighbours_in_few_rounds(
+    capacity: float, grid: set[int]
+) -> None:
+    def share(models: float) -> float:
+        return 1.0 if models <= capacity else 0.5
+
+    found: dict[float, float | None] = {n: share(n) for n in sorted({8, 80} | grid)}
+    rounds = 0
+    while (value := middle(found, VALUES)) is not None:
+        assert value not in found
+        found[value] = share(value)
+        found = dict(sorted(found.items()))
+        rounds += 1
+    last = max(n for n, good in found.items() if good == 1.0)
+    assert last <= capacity < last + 2
+    assert min(n for n in found if n > last) == last + 2
+    assert rounds <= log2(len(VALUES)) + 1
