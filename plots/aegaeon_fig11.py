@@ -65,8 +65,9 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     stamp(
         made, points, "Token attainment (section 2.1): mean and range of three inputs, in (a) "
         "and (c) the artifact's file and two redrawn from it. Vertical: 90 % is met up to here. "
-        "MuxServe ends where its optimiser finds no placement. (artifact): as Aegaeon's authors "
-        "simulated it. Models that MuxServe puts on one device do not compete for its memory "
+        "Inputs last 120 s in (a), 60 s in (b) and (c). MuxServe ends where its optimiser finds no "
+        "placement. (artifact): as Aegaeon's authors simulated it, of Aegaeon as their code "
+        "schedules. Models that MuxServe puts on one device do not compete for its memory "
         "bandwidth; the table has (c) with them competing. Below: one input, but for the curves "
         "above: ours at 50 GB/s, theirs at 16.",
     )  # fmt: skip

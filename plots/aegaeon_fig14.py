@@ -40,7 +40,10 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     axes.invert_yaxis()
     axes.set(xlabel="share of the time of all requests (%)", ylabel="", xlim=(0, 100))
     axes.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3)
-    stamp(made, points, "Mean of three inputs. Control overhead is not modelled.")
+    stamp(
+        made, points, "Mean of three inputs, of 120 s but for 40 models, of 60 s. Control overhead "
+        "is not modelled.",
+    )  # fmt: skip
     return publish(made, rows, folder, Path(__file__).stem)
 
 
