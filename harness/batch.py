@@ -21,8 +21,8 @@ Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides
 def run_all(
     names: Sequence[str], jobs: int, sought: Mapping[str, Sought], *, again: bool
 ) -> Iterator[tuple[str, list[Point]]]:
-    """Every run of the experiments `names`, experiment by experiment; `sought`: the ends to be
-    found, of simulated ones."""
+    """Every run of the experiments `names`, experiment by experiment, and those of `sought`, which
+    are simulated, once more when the ends of their curves have been found."""
     with processes(jobs) as pool:
         runs = composed_runs(names, pool)
         pending = {
@@ -30,15 +30,13 @@ def run_all(
             for name, of_name in runs.items()
             if all(made.choices["engine"] == "sim" for made, _ in of_name)
         }
-        unfinished = {}
+        found = {}
         for name, futures in pending.items():
-            points = [future.result() for future in futures]
-            if name in sought:
-                unfinished[name] = points
-            else:
-                yield name, points
-        find_ends(unfinished, sought, runs, pool, again=again)
-        yield from unfinished.items()
+            found[name] = [future.result() for future in futures]
+            yield name, found[name]
+        ends = {name: found[name] for name in found if name in sought}
+        find_ends(ends, sought, runs, pool, again=again)
+        yield from ends.items()
     for name, of_name in runs.items():
         if name not in pending:
             yield name, [run_point(name, *run, again=again) for run in of_name]
