@@ -134,6 +134,10 @@ class Decoder:
         self._loop, self._limits, self._estimator = loop, limits, estimator
         self._reorder, self._done = reorder, done
 
+    @property
+    def held(self) -> list[Request]:
+        return [request for batch in self.work_list for request in batch.requests]
+
     def joinable(self, request: Request, but: DecodeBatch | None = None) -> DecodeBatch | None:
         """The first batch of the request's model that has room for it, `but` aside."""
         same = [b for b in self.work_list if b.model == request.model and b is not but]

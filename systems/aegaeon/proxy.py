@@ -7,7 +7,7 @@ instances'; a request whose instance is gone too starts anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from harness.request import Request
 from systems.aegaeon.store import Store, Value
@@ -47,19 +47,31 @@ class Proxy:
                 self._store.delete(name)
         self._store.close()
 
-    def recover(self, held: Collection[int]) -> list[Request]:
-        """After a restart: submits again, and returns, every unfinished request of the store that
-        no instance holds (`held`, by request_id), in order of arrival."""
-        found = [
-            restored(name, value)
-            for name, value in self._store.items().items()
-            if name.startswith(REQUEST)
-        ]
-        lost = [request for request in found if request.request_id not in held]
-        lost.sort(key=lambda request: (request.arrival_s, request.request_id))
-        for request in lost:
+    def recover(self, ask: Callable[[int], str | None]) -> None:
+        """After a restart: submits again, in order of arrival, the requests that no instance has.
+
+        A request at a registered instance is that instance's, which has lived on. Where the store
+        names no instance or one that is gone, the instances are asked for this request: its
+        proxy may have died between queuing it and writing down where. (Writing that first would
+        lose the requests that were written down and never queued.) `ask`: by request_id, the name
+        of the instance that has it.
+
+        A finish that was not written down leaves an entry at its instance: not served twice.
+        """
+        stored = self._store.items()
+        registered = {key.removeprefix(INSTANCE) for key in stored if key.startswith(INSTANCE)}
+        lost = []
+        for name, value in stored.items():
+            if not name.startswith(REQUEST) or value["instance"] in registered:
+                continue
+            request = restored(name, value)
+            instance = ask(request.request_id)
+            if instance is None:
+                lost.append(request)
+            else:
+                self.moved(request, instance)
+        for request in sorted(lost, key=lambda request: (request.arrival_s, request.request_id)):
             self.submit(request)
-        return lost
 
 
 def key(request: Request) -> str:

@@ -200,9 +200,15 @@ class Aegaeon:
         store = open_store(self._config.store)
         self._store.close()
         self._store, self._proxy = store, Proxy(store, self._dispatch_prefill)
-        waiting = [request for prefiller in self._prefillers for request in prefiller.held]
-        decoding = [r for d in self._decoders for batch in d.work_list for r in batch.requests]
-        self._proxy.recover({request.request_id for request in [*waiting, *decoding]})
+        self._proxy.recover(self._instance_with)
+
+    def _instance_with(self, request_id: int) -> str | None:
+        """By what the instances say, which live on: where the request is queued or running."""
+        parts: list[Prefiller | Decoder] = [*self._prefillers, *self._decoders]
+        for part in parts:
+            if any(request.request_id == request_id for request in part.held):
+                return part.instance.name
+        return None
 
     def _dispatch_prefill(self, request: Request) -> str:
         """Algorithm 1, on arrival of a request."""

@@ -1,7 +1,10 @@
 """Systems that share instances between models, on real workers: every request's tokens are those
 that it gets from a model of its own, whatever was switched, swapped and restarted meanwhile."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,28 +12,78 @@ from harness.client import Client
 from harness.config import build
 from harness.options import plain
 from harness.placement import pooled
+from harness.record import Recorder
+from systems.aegaeon.store import EmbeddedStore
 from tests.integration.test_torch_pool import MODELS, dedicated_tokens, requests_for, started
 from tests.running import composed
 
 # Alpha down to what Q_MAX allows: every turn is then Q_MAX, and a restart pays off.
 LONG_TURNS = ["system.min_alpha=0.001", "system.max_quota_s=0.3"]
-STAGES = ("component_reuse", "explicit_memory", "prefetch", "fine_grained_sync")
+# What moves KV and weights, of a device's events. What a case lists it shows, and nothing else.
+KV = {"swap_out", "swap_in"}  # requests are cut off, or go from prefill to decode instances
+PREFETCHED = {"staged load", "prefetch", "adopt"}
 
 
-def scaling(stage: int) -> list[str]:
+def stage(name: str) -> list[str]:
     """T0 to T3 of Aegaeon's Fig. 7, 8 and 10."""
-    on = {"component_reuse": 1, "explicit_memory": 2, "prefetch": 2, "fine_grained_sync": 3}
-    return [f"system.scaling.{name}={str(stage >= on[name]).lower()}" for name in STAGES]
+    return ["+system=aegaeon", f"+experiment/aegaeon/stage@_global_={name}"]
 
 
 CASES = {
-    "aegaeon 1+1": (2, ["+system=aegaeon"]),
-    "aegaeon 2+2": (4, ["+system=aegaeon"]),
-    "aegaeon T1": (2, ["+system=aegaeon", *scaling(1), *LONG_TURNS]),
-    "aegaeon T0": (2, ["+system=aegaeon", *scaling(0), *LONG_TURNS]),
-    "aegaeon prefill first": (2, ["+system=aegaeon", "system.schedule=prefill_first"]),
-    "serverlessllm": (2, ["+system=serverlessllm"]),
-}
+    "aegaeon 1+1": (2, ["+system=aegaeon"], PREFETCHED | KV),
+    "aegaeon 2+2": (4, ["+system=aegaeon"], PREFETCHED | KV),
+    "aegaeon T2": (2, stage("t2"), PREFETCHED | KV),
+    "aegaeon T2 without prefetching": (2, stage("t2_no_prefetch"), {"staged load"} | KV),
+    "aegaeon T1": (2, [*stage("t1"), *LONG_TURNS], {"unstaged load", "collect"} | KV),
+    "aegaeon T0": (2, [*stage("t0"), *LONG_TURNS], {"unstaged load", "collect", "restart"} | KV),
+    "aegaeon artifact": (2, ["+system=aegaeon", "system.variant=artifact"], PREFETCHED | KV),
+    "aegaeon prefill first": (
+        2, ["+system=aegaeon", "system.schedule=prefill_first"], PREFETCHED | KV,
+    ),
+    "aegaeon decode first": (2, ["+system=aegaeon", "system.schedule=decode_first"], PREFETCHED),
+    "serverlessllm": (2, ["+system=serverlessllm"], {"staged load"}),
+}  # fmt: skip
+
+
+@dataclass
+class Served:
+    tokens: dict[int, list[int]]
+    recorder: Recorder
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        return [event for event in self.recorder.events if event["kind"] in kinds]
+
+    def moves(self) -> set[str]:
+        """As in CASES. A prefetch that was given up is none."""
+        loads = {True: "staged load", False: "unstaged load"}
+        staged = {loads[event["fields"]["staged"]] for event in self.events("load")}
+        complete = {"prefetch" for e in self.events("prefetch") if e["fields"]["complete"]}
+        others = self.events("collect", "restart", "adopt", *KV)
+        return staged | complete | {event["kind"] for event in others}
+
+
+def serve(
+    run_dir: Path, num_devices: int, overrides: list[str],
+    watch: Callable[[Any], None] = lambda system: None,
+) -> Served:  # fmt: skip
+    """watch: is given the system before anything arrives and after everything has ended."""
+    requests = requests_for(MODELS, 3)
+    for index, request in enumerate(requests):
+        request.arrival_s = 0.03 * index
+    with started(run_dir, MODELS, pooled, requests, num_devices) as (experiment, _, cluster):
+        node = composed(*overrides, "+workload=burstgpt").system
+        loop, recorder = experiment.loop, experiment.recorder
+        system = build(plain(node), "system", loop=loop, cluster=cluster)
+        client = Client(Client.Config(drain_s=180.0), loop=loop, recorder=recorder, system=system)
+        watch(system)
+
+        async def main() -> None:
+            loop.spawn(system.serve(), name="system")
+            await client.play(requests)
+
+        loop.run(main())
+        watch(system)
+        return Served(dict(cluster.pool[0]._device.tokens), recorder)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -38,27 +91,34 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[int]]:
     return dedicated_tokens(tmp_path_factory.mktemp("alone"), MODELS)
 
 
+def assert_all_have_their_tokens(served: Served, alone: dict[int, list[int]]) -> None:
+    assert {record.status for record in served.recorder.records.values()} == {"completed"}
+    assert served.tokens == alone
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_are_those_of_a_model_of_ones_own(
     case: str, alone: dict[int, list[int]], tmp_path: Path
 ) -> None:
-    num_devices, overrides = CASES[case]
-    requests = requests_for(MODELS, 3)
-    for index, request in enumerate(requests):
-        request.arrival_s = 0.03 * index
-    with started(tmp_path / "run", MODELS, pooled, requests, num_devices) as (experiment, _, c):
-        node = composed(*overrides, "+workload=burstgpt").system
-        loop, recorder = experiment.loop, experiment.recorder
-        system = build(plain(node), "system", loop=loop, cluster=c)
-        client = Client(Client.Config(drain_s=60.0), loop=loop, recorder=recorder, system=system)
+    num_devices, overrides, moves = CASES[case]
+    served = serve(tmp_path / "run", num_devices, overrides)
+    assert_all_have_their_tokens(served, alone)
+    assert len(served.events("switch")) > num_devices, "models took turns"
+    assert served.moves() == moves
 
-        async def main() -> None:
-            loop.spawn(system.serve(), name="system")
-            await client.play(requests)
 
-        loop.run(main())
-        made = dict(c.pool[0]._device.tokens)  # type: ignore[attr-defined]
-    assert made == alone
-    assert all(request.finished for request in requests)
-    switches = [event for event in recorder.events if event["kind"] == "switch"]
-    assert len(switches) > num_devices, "models took turns"
+def test_tokens_are_the_same_where_the_proxy_dies_and_its_store_is_all_that_is_left(
+    alone: dict[int, list[int]], tmp_path: Path
+) -> None:
+    """With requests at instances, one at none, and others to come."""
+    store = tmp_path / "store.jsonl"
+    proxies: list[Any] = []
+    served = serve(
+        tmp_path / "run", 2,
+        ["+system=aegaeon", f"system.store.path={store}", "system.store.restart_at_s=0.2"],
+        watch=lambda system: proxies.append(system._proxy),
+    )  # fmt: skip
+    assert_all_have_their_tokens(served, alone)
+    before, after = proxies
+    assert after is not before
+    assert EmbeddedStore(store).items() == {}  # nobody was forgotten

@@ -2,74 +2,151 @@
 
 from __future__ import annotations
 
-import sys
+from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from harness.errors import UsageError
 from harness.request import Request
-from systems.aegaeon.proxy import Proxy
-from systems.aegaeon.store import EmbeddedStore, RedisStore, Store, StoreConfig, open_store
+from systems.aegaeon.proxy import INSTANCE, Proxy, key
+from systems.aegaeon.store import EmbeddedStore, Value
 from tests.unit.aegaeon.test_serving import assert_all_served
 from tests.unit.aegaeon.world import World, requests_of
 
 
-class Instances:
-    """Queues that the proxy dispatches to; the proxy dies before its `crash_at`-th dispatch."""
+class Death(Exception):
+    pass
 
-    def __init__(self, crash_at: int | None = None) -> None:
-        self.queued: list[int] = []
-        self._left = crash_at
+
+class Deployment:
+    """Two instances that live on, and a proxy that dies at the `dies_at`-th step of its life, once.
+    A step is before or after a write to the store."""
+
+    def __init__(self, path: Path, dies_at: int | None = None) -> None:
+        self.path, self.steps_left = path, dies_at
+        self.queued: dict[str, list[Request]] = {"prefill-0": [], "decode-0": []}
+        self.served: list[int] = []
+        EmbeddedStore(path).put("instance/prefill-0", {"role": "prefill", "node": 0})
+        EmbeddedStore(path).put("instance/decode-0", {"role": "decode", "node": 0})
+        self.proxy = Proxy(MortalStore(self), self.dispatch)
+
+    @property
+    def died(self) -> bool:
+        return self.steps_left is not None and self.steps_left < 0
+
+    def step(self) -> None:
+        if self.steps_left is not None:
+            self.steps_left -= 1
+            if self.steps_left == -1:
+                raise Death
 
     def dispatch(self, request: Request) -> str:
-        if self._left == 0:
-            raise KeyboardInterrupt
-        if self._left is not None:
-            self._left -= 1
-        self.queued.append(request.request_id)
+        self.queued["prefill-0"].append(request)
         return "prefill-0"
+
+    def has(self, request_id: int) -> str | None:
+        found = [n for n, q in self.queued.items() if request_id in [r.request_id for r in q]]
+        return found[0] if found else None
+
+    def restart(self) -> None:
+        self.proxy = Proxy(MortalStore(self), self.dispatch)
+        self.proxy.recover(self.has)
+
+    def submit(self, request: Request) -> None:
+        """Once more, as a client does, where it was not accepted."""
+        try:
+            self.proxy.submit(request)
+        except Death:
+            self.restart()
+            if key(request) not in EmbeddedStore(self.path).items():
+                self.proxy.submit(request)
+
+    def prefill(self) -> None:
+        request = self.queued["prefill-0"].pop(0)
+        self.queued["decode-0"].append(request)
+        try:
+            self.proxy.moved(request, "decode-0")
+        except Death:
+            self.restart()
+
+    def decode(self) -> None:
+        request = self.queued["decode-0"].pop(0)
+        self.served.append(request.request_id)
+        try:
+            self.proxy.finished(request)
+        except Death:
+            self.restart()
+
+
+class MortalStore(EmbeddedStore):
+    def __init__(self, deployment: Deployment) -> None:
+        super().__init__(deployment.path)
+        self._step = deployment.step
+
+    def put(self, key: str, value: Value) -> None:
+        self._step()
+        super().put(key, value)
+        self._step()
+
+    def delete(self, key: str) -> None:
+        self._step()
+        super().delete(key)
+        self._step()
 
 
 def requests(count: int) -> list[Request]:
     return [Request(i, 0.5 * i, "m", 10 + i, 20) for i in range(count)]
 
 
-def test_a_restarted_proxy_dispatches_what_no_instance_holds_and_nothing_twice(
+@pytest.mark.parametrize("dies_at", range(2 * 4 * 3))  # accepted, queued, moved, finished: 3 times
+def test_wherever_a_proxy_dies_each_request_is_served_once(dies_at: int, tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "store.jsonl", dies_at)
+    for request in requests(3):
+        deployment.submit(request)
+        if request.request_id > 0:  # the first is decoding as the last arrives
+            deployment.prefill()
+    while deployment.queued["prefill-0"]:
+        deployment.prefill()
+    while deployment.queued["decode-0"]:
+        deployment.decode()
+    assert deployment.died
+    assert sorted(deployment.served) == [0, 1, 2]
+    left = [name for name in EmbeddedStore(deployment.path).items() if name.startswith("request/")]
+    assert len(left) <= 1  # a finish that was not written down
+
+
+def test_requests_at_instances_that_are_gone_are_submitted_in_order_of_arrival(
     tmp_path: Path,
 ) -> None:
-    alive = Instances(crash_at=3)
-    proxy = Proxy(EmbeddedStore(tmp_path / "store.jsonl"), alive.dispatch)
-    sent = requests(4)
-    for request in sent[:3]:
-        proxy.submit(request)
-    proxy.finished(sent[0])
-    with pytest.raises(KeyboardInterrupt):
-        proxy.submit(sent[3])  # accepted, and then the proxy dies
-
-    again = Instances()
-    restarted = Proxy(EmbeddedStore(tmp_path / "store.jsonl"), again.dispatch)
-    recovered = restarted.recover(held={1, 2})
-    assert again.queued == [3]
-    assert [(r.model, r.prompt_tokens, r.output_tokens, r.arrival_s) for r in recovered] == [
-        ("m", 13, 20, 1.5)
-    ]
-    for request in (sent[1], sent[2], recovered[0]):
-        restarted.finished(request)
-    assert EmbeddedStore(tmp_path / "store.jsonl").items() == {}
+    deployment = Deployment(tmp_path / "store.jsonl")
+    for request in reversed(requests(4)):
+        deployment.submit(request)
+    deployment.prefill()  # request 3: its instance lives on
+    deployment.queued["prefill-0"].clear()
+    EmbeddedStore(deployment.path).delete("instance/prefill-0")
+    deployment.restart()
+    again = deployment.queued["prefill-0"]
+    assert [(r.request_id, r.arrival_s, r.model, r.prompt_tokens, r.output_tokens) for r in again] \
+        == [(i, 0.5 * i, "m", 10 + i, 20) for i in range(3)]  # fmt: skip
+    assert [request.request_id for request in deployment.queued["decode-0"]] == [3]
 
 
-def test_where_the_instances_died_too_every_unfinished_request_is_dispatched_anew(
-    tmp_path: Path,
-) -> None:
-    proxy = Proxy(EmbeddedStore(tmp_path / "store.jsonl"), Instances().dispatch)
-    for request in (sent := requests(4)):
-        proxy.submit(request)
-    proxy.finished(sent[1])
-    again = Instances()
-    Proxy(EmbeddedStore(tmp_path / "store.jsonl"), again.dispatch).recover(held=())
-    assert again.queued == [0, 2, 3]
+def test_only_requests_without_a_registered_instance_are_asked_for(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "store.jsonl")
+    for request in (sent := requests(3)):
+        deployment.submit(request)
+    deployment.proxy.accept(sent[1])  # as before it was dispatched
+    asked: list[int] = []
+    store = EmbeddedStore(deployment.path)
+
+    def ask(request_id: int) -> str:
+        asked.append(request_id)
+        return "prefill-0"
+
+    Proxy(store, deployment.dispatch).recover(ask)
+    assert asked == [1]
+    assert store.items()[key(sent[1])]["instance"] == "prefill-0"
 
 
 @pytest.mark.parametrize("variant", ["paper", "artifact"])
@@ -96,6 +173,38 @@ def test_a_run_whose_proxy_dies_serves_every_request_once(
         assert EmbeddedStore(path).items() == {}  # the run has ended, and nobody was forgotten
 
 
+@pytest.mark.parametrize("schedule", ["disaggregated", "prefill_first"])
+@pytest.mark.parametrize("note", [0, 20])
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_request_that_was_queued_but_not_written_down_is_not_served_twice(
+    schedule: str, note: int, registered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy dies before it writes down where a request went, for the `note`-th time.
+    Where the store has lost the instances too, they are asked for whatever they have."""
+    path = tmp_path / "store.jsonl"
+    world = World(f"system.schedule={schedule}", f"system.store.path={path}")
+    moved, numbers, written = Proxy.moved, count(), []
+
+    def die(self: Proxy, request: Request, instance: str) -> None:
+        if next(numbers) == note:
+            store = world.system._store
+            for name in [n for n in store.items() if n.startswith(INSTANCE) and not registered]:
+                store.delete(name)
+            world.system._restart_proxy()
+            written.append(world.system._store.items()[key(request)]["instance"])
+        else:
+            moved(self, request, instance)
+
+    monkeypatch.setattr(Proxy, "moved", die)
+    sent = requests_of(*[(0.01 * i, ("narrow-0", "wide-1")[i % 2], 200, 40)
+                         for i in range(24)])  # fmt: skip
+    world.serve(sent)
+    assert len(written) == 1
+    assert None not in written
+    assert_all_served(world, sent)
+    assert EmbeddedStore(path).items() == {}
+
+
 def test_what_an_earlier_run_left_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store.jsonl"
     first = World(f"system.store.path={path}")
@@ -107,98 +216,3 @@ def test_what_an_earlier_run_left_is_refused(tmp_path: Path) -> None:
 def test_a_restart_on_a_store_in_memory_is_refused() -> None:
     with pytest.raises(UsageError, match=r"restart_at_s=1 needs store\.path=FILE"):
         World("system.store.restart_at_s=1")
-
-
-def test_a_line_that_was_being_written_when_the_proxy_died_is_not_there(tmp_path: Path) -> None:
-    path = tmp_path / "store.jsonl"
-    store = EmbeddedStore(path)
-    store.put("request/0", {"model": "a"})
-    store.close()
-    path.write_bytes(path.read_bytes() + b'{"key": "request/1", "val')
-    again = EmbeddedStore(path)
-    assert again.items() == {"request/0": {"model": "a"}}
-    again.put("request/2", {"model": "b"})
-    again.close()
-    assert set(EmbeddedStore(path).items()) == {"request/0", "request/2"}
-
-
-class Hash:
-    """What RedisStore uses of a Redis, in memory."""
-
-    def __init__(self) -> None:
-        self._hashes: dict[str, dict[str, str]] = {}
-        self.closed = False
-
-    def hset(self, name: str, key: str, value: str) -> None:
-        self._hashes.setdefault(name, {})[key] = value
-
-    def hdel(self, name: str, key: str) -> None:
-        self._hashes.get(name, {}).pop(key, None)
-
-    def hgetall(self, name: str) -> dict[str, str]:
-        return dict(self._hashes.get(name, {}))
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@pytest.mark.parametrize("kind", ["memory", "file", "redis"])
-def test_a_store_holds_what_was_put_last_and_not_deleted(kind: str, tmp_path: Path) -> None:
-    store: Store = {
-        "memory": lambda: EmbeddedStore(None),
-        "file": lambda: EmbeddedStore(tmp_path / "store.jsonl"),
-        "redis": lambda: RedisStore(Hash(), "test"),
-    }[kind]()
-    assert store.items() == {}
-    store.put("a", {"model": "m", "arrival_s": 0.1, "instance": None})
-    store.put("b", {"node": 1})
-    store.put("c", {"node": 2})
-    store.put("b", {"node": 3})
-    store.delete("c")
-    store.delete("never")
-    assert store.items() == {
-        "a": {"model": "m", "arrival_s": 0.1, "instance": None}, "b": {"node": 3}
-    }  # fmt: skip
-    store.close()
-
-
-def test_stores_of_two_namespaces_share_a_redis() -> None:
-    client = Hash()
-    one, other = RedisStore(client, "one"), RedisStore(client, "other")
-    one.put("a", {"node": 1})
-    assert other.items() == {}
-    assert RedisStore(client, "one").items() == {"a": {"node": 1}}
-    one.close()
-    assert client.closed
-
-
-class RedisError(Exception):
-    pass
-
-
-def silent_redis(url: str, **options: object) -> SimpleNamespace:
-    def ping() -> None:
-        raise RedisError(f"connection to {url} refused")
-
-    return SimpleNamespace(ping=ping)
-
-
-REDIS = StoreConfig(
-    kind="redis", path=None, url="redis://127.0.0.1:1/0", namespace="test", restart_at_s=None
-)
-
-
-def test_a_redis_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = SimpleNamespace(
-        Redis=SimpleNamespace(from_url=silent_redis),
-        exceptions=SimpleNamespace(RedisError=RedisError),
-    )
-    monkeypatch.setitem(sys.modules, "redis", package)
-    with pytest.raises(UsageError, match=r"no Redis answers at .*url=redis://127\.0\.0\.1:1/0"):
-        open_store(REDIS)
-
-
-def test_a_missing_redis_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(UsageError, match="needs the Python package redis"):
-        open_store(REDIS)
