@@ -50,7 +50,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
 
 def goodputs(runs: pd.DataFrame) -> pd.DataFrame:
     """By setup, metric, system and seed: `goodput` in models, and `ratio`, Aegaeon's over it. Both
-    nan where the system is below 90 % from the smallest number of models on."""
+    nan where the system is below 90 % from the smallest number of models on; such a setup
+    counts in no claim."""
     rows = []
     for (experiment, lengths), title in SETUPS.items():
         of_setup = runs[(runs.experiment == experiment) & (runs.lengths.fillna("") == lengths)]
