@@ -55,7 +55,9 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     means = ", ".join(f"{count.mean():.2f}" for count in counts.values())
     stamp(made, points, f"SIMULATED premises of the theorem; means of seeds 0 to 4: {means}.")
     rows = [
-        pd.DataFrame({"seed": seed, "mean_active": [count.mean()], "expected": mean})
+        pd.DataFrame(
+            {"seed": seed, "world": "sim", "mean_active": [count.mean()], "expected": mean}
+        )
         for seed, count in counts.items()
     ]
     return publish(made, pd.concat(rows), folder, Path(__file__).stem)

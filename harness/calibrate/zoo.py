@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from harness.cluster import ModelSpec
@@ -80,7 +82,8 @@ def sharded(name: str, tp: int) -> ModelSpec:
 @cache
 def device(name: str) -> Hardware:
     """One node of device `name`, with its calibration."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    known = GlobalHydra.instance().is_initialized()  # of conf/, by who composes a run
+    with nullcontext() if known else initialize_config_dir(str(CONF), version_base="1.3"):
         found = compose(f"hardware/device/{name}").hardware.device
     OmegaConf.set_struct(found, False)
     found.update(name=name, num_devices=found.devices_per_node, source="datasheet")

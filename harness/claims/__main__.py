@@ -36,8 +36,9 @@ def judged(claim: Claim, published: Path) -> Judged:
     if not (csv.is_file() and about.is_file()):
         return Judged(claim, None, "not attempted", _command(claim), None)
     table = pd.read_csv(csv)
-    values = evaluate(claim.value, table)
-    source = narrowed(json.loads(about.read_text()), used(claim.value, table))
+    rows = used(claim.value, table)
+    values = {} if rows.empty else evaluate(claim.value, table)
+    source = narrowed(json.loads(about.read_text()), rows)
     if not values:
         return Judged(claim, None, "not attempted", _command(claim), source)
     ours = estimate(list(values.values()))

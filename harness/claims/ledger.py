@@ -29,6 +29,7 @@ class Claim:
     trend_below: float | None = None  # the same for a value that should be low
     figure: str | None = None  # whose CSV holds what `value` is computed from
     value: Any = None  # an expression, see harness.claims.expressions
+    our_reading: bool = False  # `published` or its tolerance is ours: the paper gives words
     exact: bool = False  # nothing of it is drawn at random: one value will do
     reason: str = ""  # what a reader should know: of inputs, of causes as far as known
 

@@ -16,6 +16,11 @@ SIGN = {"about": "", "at_least": "≥ ", "at_most": "≤ "}
 COLUMNS = (
     "section", "quantity", "published", "ours (95 % interval)", "seeds", "verdict", "from", "notes",
 )  # fmt: skip
+KINDS = {
+    "arithmetic": "arithmetic: no run of ours",
+    "simulated": "simulated",
+    "live": "live: on a real engine",
+}
 ORDER = ("reproduced", "trend only", "not reproduced", "not attempted")
 
 
@@ -44,6 +49,7 @@ def _row(each: Judged) -> dict[str, Any]:
         "unit": claim.unit,
         "relation": claim.relation,
         "tolerance": claim.tolerance,
+        "our_reading": claim.our_reading,
         "ours": _finite(ours.mean) if ours else None,
         "ci95": [_finite(ours.low), _finite(ours.high)] if ours else None,
         "num_seeds": ours.num_seeds if ours else 0,
@@ -65,9 +71,36 @@ def as_markdown(papers: Mapping[str, tuple[Paper, Sequence[Judged]]]) -> str:
         counts = Counter(each.verdict for each in judged)
         tally = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
         lines += ["", f"## {paper.title} ({paper.venue})", "", f"{len(judged)} claims: {tally}."]
+        lines += _by_kind(judged)
         lines += ["", _cells(COLUMNS), _cells(["---"] * len(COLUMNS))]
         lines += [_cells(_columns(each)) for each in judged]
     return "\n".join(lines) + "\n"
+
+
+def _by_kind(judged: Sequence[Judged]) -> list[str]:
+    """What the attempted claims rest on, as a table, and whose their numbers are."""
+    attempted = [each for each in judged if each.verdict != "not attempted"]
+    kinds = {name: [each for each in attempted if _kind(each) == name] for name in KINDS}
+    verdicts = [name for name in ORDER if name != "not attempted"]
+    lines = ["", _cells(["from", "claims", *verdicts]), _cells(["---"] * (len(verdicts) + 2))]
+    for name, found in kinds.items():
+        counts = Counter(each.verdict for each in found)
+        numbers = [len(found), *(counts[verdict] for verdict in verdicts)]
+        lines.append(_cells([KINDS[name], *map(str, numbers)]))
+    read = [each for each in judged if each.claim.our_reading]
+    counts = Counter(each.verdict for each in read)
+    tally = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
+    if read:
+        words = "the paper gives words, and the number or how near ours must come is our reading"
+        lines += ["", f"In {len(read)} of the claims {words} ({tally})."]
+    return lines
+
+
+def _kind(each: Judged) -> str:
+    worlds = set((each.source or {}).get("worlds") or ())
+    if not worlds:
+        return "arithmetic"
+    return "simulated" if worlds == {"sim"} else "live"
 
 
 def _columns(each: Judged) -> list[str]:
@@ -75,13 +108,18 @@ def _columns(each: Judged) -> list[str]:
     return [
         claim.section,
         claim.quantity,
-        f"{SIGN[claim.relation]}{_number(claim.published)} {claim.unit}".strip(),
+        _published(claim),
         _interval(ours, claim.unit) if ours else "",
         str(ours.num_seeds) if ours and not claim.exact else "",
         each.verdict,
         _origin(each),
         each.why,
     ]
+
+
+def _published(claim: Claim) -> str:
+    number = f"{SIGN[claim.relation]}{_number(claim.published)} {claim.unit}".strip()
+    return f"{number} (our reading)" if claim.our_reading else number
 
 
 def _interval(ours: Ours, unit: str) -> str:

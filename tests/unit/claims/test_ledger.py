@@ -45,6 +45,32 @@ def test_missing_runs_name_the_command(tmp_path: Path) -> None:
     assert "1 of 3 seeds" in judged(claim(), tmp_path).why
 
 
+def test_rows_that_the_figure_left_out_are_no_attempt(tmp_path: Path) -> None:
+    figure(tmp_path, 1.0, 2.0, 3.0)
+    for function in ("cell", "mean"):
+        missing = {function: {"column": "y", "where": {"seed": 7}}}
+        found = judged(claim(value=missing, exact=True), tmp_path)
+        assert (found.verdict, found.ours) == ("not attempted", None)
+        assert "python -m harness.figures p_fig01" in found.why
+
+
+def test_claims_are_counted_by_what_they_rest_on(tmp_path: Path) -> None:
+    figure(tmp_path, 1.0, 1.0, 4.0)
+    about = tmp_path / "p_fig01.json"
+    found = []
+    for worlds in ([], ["sim"], ["sim"], ["sim", "torch"]):
+        about.write_text(json.dumps(ABOUT | {"worlds": worlds}))
+        found.append(judged(claim(our_reading=not worlds), tmp_path))
+    found[2] = judged(claim(published=9.0), tmp_path)
+    text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
+    assert "| arithmetic: no run of ours | 1 | 1 | 0 | 0 |" in text
+    assert "| simulated | 1 | 1 | 0 | 0 |" in text
+    assert "| live: on a real engine | 2 | 1 | 0 | 1 |" in text
+    assert "In 1 of the claims" in text
+    assert "| 2 x (our reading) |" in text
+    assert [row["our_reading"] for row in as_json("p", found)["claims"]] == [True] + [False] * 3
+
+
 def test_the_table_says_where_a_value_came_from(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(HEAD + ONE)
