@@ -22,6 +22,7 @@ LONG_TURNS = ["system.min_alpha=0.001", "system.max_quota_s=0.3"]
 # What moves KV and weights, of a device's events. What a case lists it shows, and nothing else.
 KV = {"swap_out", "swap_in"}  # requests are cut off, or go from prefill to decode instances
 PREFETCHED = {"staged load", "prefetch", "adopt"}
+T3 = PREFETCHED | KV | {"KV beside weights"}  # on one device, at one time
 
 
 def stage(name: str) -> list[str]:
@@ -30,19 +31,17 @@ def stage(name: str) -> list[str]:
 
 
 CASES = {
-    "aegaeon 1+1": (2, ["+system=aegaeon"], PREFETCHED | KV),
-    "aegaeon 2+2": (4, ["+system=aegaeon"], PREFETCHED | KV),
+    "aegaeon 1+1": (2, ["+system=aegaeon"], T3),
+    "aegaeon 2+2": (4, ["+system=aegaeon"], T3),
     "aegaeon T2": (2, stage("t2"), PREFETCHED | KV),
     "aegaeon T2 without prefetching": (2, stage("t2_no_prefetch"), {"staged load"} | KV),
     "aegaeon T1": (2, [*stage("t1"), *LONG_TURNS], {"unstaged load", "collect"} | KV),
     "aegaeon T0": (2, [*stage("t0"), *LONG_TURNS], {"unstaged load", "collect", "restart"} | KV),
-    "aegaeon artifact": (2, ["+system=aegaeon", "system.variant=artifact"], PREFETCHED | KV),
-    "aegaeon prefill first": (
-        2, ["+system=aegaeon", "system.schedule=prefill_first"], PREFETCHED | KV,
-    ),
+    "aegaeon artifact": (2, ["+system=aegaeon", "system.variant=artifact"], T3),
+    "aegaeon prefill first": (2, ["+system=aegaeon", "system.schedule=prefill_first"], T3),
     "aegaeon decode first": (2, ["+system=aegaeon", "system.schedule=decode_first"], PREFETCHED),
     "serverlessllm": (2, ["+system=serverlessllm"], {"staged load"}),
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -58,8 +57,18 @@ class Served:
         loads = {True: "staged load", False: "unstaged load"}
         staged = {loads[event["fields"]["staged"]] for event in self.events("load")}
         complete = {"prefetch" for e in self.events("prefetch") if e["fields"]["complete"]}
-        others = self.events("collect", "restart", "adopt", *KV)
-        return staged | complete | {event["kind"] for event in others}
+        others = {e["kind"] for e in self.events("collect", "restart", "adopt", *KV)}
+        return staged | complete | others | self._beside()
+
+    def _beside(self) -> set[str]:
+        return {
+            "KV beside weights"
+            for kv in self.events(*KV)
+            for weights in self.events("load", "adopt")
+            if kv["instance"] == weights["instance"]
+            and kv["start_s"] < weights["end_s"]
+            and weights["start_s"] < kv["end_s"]
+        }
 
 
 def serve(
