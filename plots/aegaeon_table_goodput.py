@@ -69,5 +69,5 @@ def goodputs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cell(means: pd.DataFrame, title: str, system: str) -> str:
-    goodput, ratio = means.loc[(title, system)]
+    goodput, ratio = (float(means.at[(title, system), name]) for name in means.columns)
     return f"{goodput:.1f}" if system == "aegaeon" else f"{goodput:.1f} ({ratio:.2f} x)"
