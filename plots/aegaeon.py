@@ -63,8 +63,11 @@ def table(points: Sequence[Point]) -> pd.DataFrame:
 
 
 def beside(rows: pd.DataFrame) -> pd.DataFrame:
-    """`rows`, the experiments on rates of loading counted to those that they stand beside."""
-    return rows.assign(experiment=rows.experiment.str.removesuffix("_bandwidth"))
+    """`rows`, the experiments on rates of loading, and on inputs beyond the published ones, counted
+    to those that they stand beside."""
+    return rows.assign(
+        experiment=rows.experiment.str.replace("_(bandwidth|beyond)$", "", regex=True)
+    )
 
 
 def overrides(point: Point) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from plots.aegaeon import END_TO_END, beside, curve, frame, publish, stamp, tabl
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = (
-    "aegaeon_fig11a", "aegaeon_fig11b", "aegaeon_fig11c",
+    "aegaeon_fig11a", "aegaeon_fig11b", "aegaeon_fig11c", "aegaeon_fig11c_beyond",
     "aegaeon_fig11a_bandwidth", "aegaeon_fig11b_bandwidth", "aegaeon_fig11c_bandwidth",
     "aegaeon_fig11_contention",
 )  # fmt: skip
@@ -31,7 +31,7 @@ SOUGHT = {
     "aegaeon_fig11a_bandwidth": AT_01,
     "aegaeon_fig11b": AT_05,
     "aegaeon_fig11b_bandwidth": AT_05,
-    "aegaeon_fig11c": Sought(RATE, tuple(n / 20 for n in range(1, 41))),
+    "aegaeon_fig11c": Sought(RATE, tuple(n / 20 for n in range(1, 15))),
 }
 PANELS = {
     "aegaeon_fig11a": ("(a) 0.1 requests/s a model", "num_models", "models"),
