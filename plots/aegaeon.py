@@ -20,7 +20,7 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.claims.expressions import GOOD, crossing
+from harness.claims.expressions import GOOD, Beyond, crossing
 from harness.points import Point
 from harness.report import simulator_error
 from plots.style import FOOTER_CHARACTERS, PALETTE, save
@@ -143,7 +143,7 @@ def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, system: str, **line: A
     drawn = {"color": colour, "marker": marker, "ls": style, "label": label, "ms": 4} | line
     colour = drawn["color"]
     end = crossing(rows, x, y)
-    if np.isfinite(end):
+    if np.isfinite(end) and not isinstance(end, Beyond):
         axes.axvline(end, color=colour, lw=0.7, ls=drawn["ls"])
     axes.plot(shown[x], 100 * shown["mean"], **drawn)
     axes.fill_between(shown[x], 100 * shown["min"], 100 * shown["max"], color=colour, alpha=0.15)

@@ -7,11 +7,12 @@ or the system behind either end. In the table alone: the same by share of time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 
 import pandas as pd
 
-from harness.claims.expressions import crossing
+from harness.claims.expressions import Beyond, crossing
 from harness.points import Point
 from plots.aegaeon import SYSTEMS, publish, stamp, table
 from plots.aegaeon_fig11 import AT_01, AT_05
@@ -52,14 +53,15 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
 
 def goodputs(runs: pd.DataFrame) -> pd.DataFrame:
     """By setup, metric, system and seed: `goodput` in models, and `ratio`, Aegaeon's over it. Both
-    nan where the system is below 90 % from the smallest number of models on; such a setup
-    counts in no claim."""
+    nan where the system is below 90 % from the smallest number of models on, or nowhere; such a
+    setup counts in no claim."""
     rows = []
     for (experiment, lengths), title in SETUPS.items():
         of_setup = runs[(runs.experiment == experiment) & (runs.lengths.fillna("") == lengths)]
         for (system, seed), found in of_setup.groupby(["system", "seed"]):
             for metric in ("token", "time"):
-                goodput = crossing(found, "num_models", metric)
+                end = crossing(found, "num_models", metric)
+                goodput = nan if isinstance(end, Beyond) else end
                 rows.append((title, metric, system, seed, goodput))
     made = pd.DataFrame(rows, columns=["setup", "metric", "system", "seed", "goodput"])
     keys = ["setup", "metric", "seed"]

@@ -11,7 +11,8 @@ An expression is a mapping of one function to what it takes:
     ratio: [EXPRESSION, EXPRESSION]                the first over the second
     most, least: [EXPRESSION, …]                   of several setups
 
-Each gives one value for each seed. Undefined values are nan, and stay so.
+Each gives one value for each seed. Undefined values are nan, and stay so; of a value that lies
+beyond what was tried the bound is known, and stays known where it is one (`Beyond`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from harness.errors import UsageError
 GOOD = 0.9  # "the 90 % overall SLO requirement"
 
 Value = dict[int, float]  # by seed
+
+
+class Beyond(float):
+    """At least this much: the end was not found."""
 
 
 def evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Value:
@@ -76,7 +81,7 @@ def chosen(table: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
 def crossing(rows: pd.DataFrame, x: str, y: str) -> float:
     """The largest `x` up to which `y` is at GOOD or above, by a straight line between points, or
     the last `x` before one that was refused (`y` is nan). Undefined, nan, where it is below from
-    the start; inf where it is above all the way: the end was not found."""
+    the start; Beyond where it is above all the way."""
     every = rows.groupby(x)[y].mean().sort_index()
     shown = every.dropna()
     xs, ys = shown.index.to_numpy(float), shown.to_numpy(float)
@@ -84,7 +89,7 @@ def crossing(rows: pd.DataFrame, x: str, y: str) -> float:
         return float("nan")
     below = np.flatnonzero(ys < GOOD)
     if not len(below):
-        return float(xs[-1]) if every.index.max() > xs[-1] else float("inf")
+        return float(xs[-1]) if every.index.max() > xs[-1] else Beyond(xs[-1])
     k = int(below[0])
     return float(np.interp(GOOD, [ys[k], ys[k - 1]], [xs[k], xs[k - 1]]))
 
@@ -145,6 +150,24 @@ def _of_seed(value: Value, seed: int) -> float:
     return value[seed] if seed in value else next(iter(value.values()))
 
 
+def ratio(values: Sequence[float]) -> float:
+    """Undefined over nothing, and over what is beyond what was tried: it may be any smaller."""
+    first, second = values
+    if not second or isinstance(second, Beyond):
+        return float("nan")
+    return type(first)(first / second)
+
+
+def most(values: Sequence[float]) -> float:
+    """Beyond its largest where one of them is."""
+    largest = float(np.max(values))
+    return Beyond(largest) if any(isinstance(value, Beyond) for value in values) else largest
+
+
+def least(values: Sequence[float]) -> float:
+    return float("nan") if np.isnan(values).any() else min(values)
+
+
 OF_ROWS: dict[str, Callable[..., float]] = {
     "crossing": crossing,
     "cell": cell,
@@ -153,7 +176,7 @@ OF_ROWS: dict[str, Callable[..., float]] = {
     "lowest": lowest,
 }
 PAIRS: dict[str, Callable[[list[float]], float]] = {
-    "ratio": lambda values: values[0] / values[1] if values[1] else float("nan"),
-    "most": lambda values: float(np.max(values)),
-    "least": lambda values: float(np.min(values)),
+    "ratio": ratio,
+    "most": most,
+    "least": least,
 }

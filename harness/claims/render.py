@@ -125,12 +125,8 @@ def _published(claim: Claim) -> str:
 def _interval(ours: Ours, unit: str) -> str:
     if math.isnan(ours.mean):
         return "undefined"
-    if math.isinf(ours.mean):
-        return (
-            f"≥ {_number(ours.low)}, beyond what was tried"
-            if math.isfinite(ours.low)
-            else ("beyond what was tried")
-        )
+    if ours.beyond:
+        return f"≥ {_number(ours.mean)} {unit}".strip() + ", beyond what was tried"
     if ours.num_seeds == 1 or ours.low == ours.high:
         return f"{_number(ours.mean)} {unit}".strip()
     return f"{_number(ours.mean)} {unit} ({_number(ours.low)} to {_number(ours.high)})"

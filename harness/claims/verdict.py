@@ -1,8 +1,8 @@
 """Whether our value bears a claim out: one rule for all.
 
 reproduced      the mean of ours stands to the published value as the claim says, within its
-                tolerance: about it, at least it, or at most it. Where some seed's value lies
-                beyond what was tried, the lowest seed must be at least it, and of no use else
+                tolerance: about it, at least it, or at most it. Values beyond what was tried
+                count by what was tried, and only for "at least"
 trend only      it does not, but the 95 % confidence interval lies wholly on the side of the
                 claim's `trend` (a ratio above 1, say)
 not reproduced  neither
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 
+from harness.claims.expressions import Beyond
 from harness.claims.ledger import Claim
 
 MIN_SEEDS = 3
@@ -30,17 +30,20 @@ class Ours:
     low: float  # of the 95 % bootstrap interval of the mean over seeds
     high: float
     num_seeds: int
+    beyond: bool = False  # some seed's value is at least what stands here
 
 
 def estimate(values: Sequence[float]) -> Ours:
     """The mean of one value a seed, at least one, and its interval (percentile bootstrap; with a
     few seeds it is hardly wider than their range)."""
     sample = np.asarray(values, float)
+    beyond = any(isinstance(value, Beyond) for value in values)
     if len(sample) == 1 or not np.isfinite(sample).all():
-        return Ours(float(sample.mean()), float(sample.min()), float(sample.max()), len(sample))
+        ends = float(sample.min()), float(sample.max())
+        return Ours(float(sample.mean()), *ends, len(sample), beyond)
     drawn = np.random.default_rng(0).choice(sample, (RESAMPLES, len(sample))).mean(axis=1)
     low, high = np.percentile(drawn, (2.5, 97.5))
-    return Ours(float(sample.mean()), float(low), float(high), len(sample))
+    return Ours(float(sample.mean()), float(low), float(high), len(sample), beyond)
 
 
 def judge(claim: Claim, ours: Ours) -> str:
@@ -50,7 +53,7 @@ def judge(claim: Claim, ours: Ours) -> str:
         return "reproduced"
     if claim.trend is not None and ours.low > claim.trend:
         return "trend only"
-    if claim.trend_below is not None and ours.high < claim.trend_below:
+    if claim.trend_below is not None and ours.high < claim.trend_below and not ours.beyond:
         return "trend only"
     return "not reproduced"
 
@@ -58,8 +61,9 @@ def judge(claim: Claim, ours: Ours) -> str:
 def _meets(claim: Claim, ours: Ours) -> bool:
     slack = claim.tolerance * abs(claim.published) + 1e-12
     if claim.relation == "at_least":
-        value = ours.low if ours.mean == inf else ours.mean
-        return value >= claim.published - slack
+        return ours.mean >= claim.published - slack
+    if ours.beyond:
+        return False
     if claim.relation == "at_most":
         return ours.mean <= claim.published + slack
     return abs(ours.mean - claim.published) <= slack

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from harness.claims.expressions import crossing, evaluate, used
+from harness.claims.expressions import PAIRS, Beyond, crossing, evaluate, used
 from harness.errors import UsageError
 
 TABLE = pd.DataFrame(
@@ -38,7 +38,20 @@ def test_a_crossing_that_begins_below_is_undefined() -> None:
 
 def test_the_end_of_a_curve_that_never_falls_is_beyond_what_was_tried() -> None:
     rows = pd.DataFrame({"x": [1, 2], "y": [1.0, 0.9]})
-    assert crossing(rows, "x", "y") == math.inf
+    end = crossing(rows, "x", "y")
+    assert (end, type(end)) == (2.0, Beyond)
+
+
+def test_what_is_known_of_values_beyond_what_was_tried() -> None:
+    bound = PAIRS["ratio"]([Beyond(3.0), 2.0])
+    assert (bound, type(bound)) == (1.5, Beyond)
+    assert math.isnan(PAIRS["ratio"]([3.0, Beyond(2.0)]))  # it may be any smaller
+    assert type(PAIRS["ratio"]([3.0, 2.0])) is float
+    largest = PAIRS["most"]([Beyond(1.0), 2.0])
+    assert (largest, type(largest)) == (2.0, Beyond)
+    assert type(PAIRS["least"]([Beyond(3.0), 2.0])) is float
+    assert type(PAIRS["least"]([Beyond(1.0), 2.0])) is Beyond
+    assert math.isnan(PAIRS["least"]([math.nan, 2.0]))
 
 
 def test_refused_runs_end_a_curve() -> None:

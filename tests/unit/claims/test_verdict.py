@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.claims.expressions import Beyond
 from harness.claims.ledger import Claim
 from harness.claims.verdict import Ours, estimate, judge
 
@@ -53,16 +54,15 @@ def test_a_trend_needs_the_whole_interval_on_its_side() -> None:
     assert judge(low_is_good, ours(0.3, high=0.51)) == "not reproduced"
 
 
-def test_an_end_that_was_not_found_is_judged_by_the_lowest_seed() -> None:
+def test_what_lies_beyond_what_was_tried_counts_by_that_and_for_at_least_alone() -> None:
     beyond = claim(relation="at_least", tolerance=0.0)
-    assert judge(beyond, estimate([2.1, 2.5, np.inf])) == "reproduced"
-    assert judge(beyond, estimate([0.5, 2.5, np.inf])) == "not reproduced"
-    assert judge(beyond, estimate([1.1, 2.5, np.inf])) == "trend only"
-    assert judge(beyond, estimate([np.inf] * 3)) == "reproduced"
-    assert judge(claim(trend=None), estimate([2.0, 2.0, np.inf])) == "not reproduced"
-    assert judge(claim(relation="at_most", trend=None), estimate([1.0, np.inf, 1.0])) == (
-        "not reproduced"
-    )
+    assert judge(beyond, estimate([2.1, 2.5, Beyond(2.0)])) == "reproduced"
+    assert judge(beyond, estimate([Beyond(1.4)] * 3)) == "trend only"
+    assert judge(beyond, estimate([0.5, 2.5, Beyond(2.0)])) == "not reproduced"
+    for relation in ("about", "at_most"):
+        other = claim(relation=relation, trend=None, trend_below=3.0)
+        assert judge(other, estimate([2.0, 2.0, 2.0])) == "reproduced"
+        assert judge(other, estimate([2.0, 2.0, Beyond(2.0)])) == "not reproduced"
 
 
 def test_two_seeds_are_no_attempt_unless_nothing_is_drawn() -> None:

@@ -40,7 +40,7 @@ def test_goodput_is_found_in_each_setup_and_set_against_aegaeons() -> None:
     token = found[found.metric == "token"].set_index(["setup", "system"])
     assert token.goodput["0.1/s", "aegaeon"] == pytest.approx(25.0)
     assert token.goodput["0.1/s, inputs x 2", "aegaeon"] == pytest.approx(15.0)
-    assert token.goodput["0.1/s, outputs x 2", "aegaeon"] == math.inf
+    assert math.isnan(token.goodput["0.1/s, outputs x 2", "aegaeon"])  # never below 90 %
     assert token.ratio["0.1/s", "muxserve"] == pytest.approx(2.5)
     assert math.isnan(token.ratio["0.1/s", "serverlessllm"])
     assert len(token) == 5
