@@ -6,12 +6,13 @@ them.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 
-from harness.experiments import Composed, composed, groups
+from harness.experiments import Composed, composed, groups, sweep
 from harness.points import Point, run_point
 from harness.seek import Sought, next_runs
 
@@ -66,8 +67,11 @@ def find_ends(
 
 @contextmanager
 def processes(jobs: int) -> Iterator[Executor]:
-    """At most `jobs` of them; what ends the block early ends what they have not begun."""
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+    """At most `jobs` of them. What ends the block early ends what they have not begun; Ctrl-C ends
+    them at once, for an exception would end what each is at, and not what it has been given."""
+    interrupt = (signal.SIGINT, signal.SIG_DFL)
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, initializer=signal.signal, initargs=interrupt) as pool:
         try:
             yield pool
         except BaseException:
@@ -76,11 +80,8 @@ def processes(jobs: int) -> Iterator[Executor]:
 
 
 def composed_runs(names: Sequence[str], pool: Executor) -> dict[str, Runs]:
-    """Each experiment's; every choice of groups is composed once."""
-    plain = zip(names, pool.map(composed, names), strict=True)
-    made: dict[tuple[str, tuple[str, ...]], Composed] = {(name, ()): found for name, found in plain}
-    sweeps = {name: made[name, ()].sweep for name in names}
-    chosen = dict.fromkeys((name, groups(run)) for name in names for run in sweeps[name])
-    others = [choice for choice in chosen if choice not in made]
-    made |= zip(others, pool.map(composed, *zip(*others, strict=True)), strict=True)
-    return {name: [(made[name, groups(run)], run) for run in sweeps[name]] for name in names}
+    """Each experiment's; composed once for each choice of groups."""
+    sweeps = dict(zip(names, pool.map(sweep, names), strict=True))
+    chosen = {(name, groups(run)): None for name, runs in sweeps.items() for run in runs}
+    made = dict(zip(chosen, pool.map(composed, *zip(*chosen, strict=True)), strict=True))
+    return {name: [(made[name, groups(run)], run) for run in runs] for name, runs in sweeps.items()}

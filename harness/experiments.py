@@ -26,30 +26,33 @@ QUIET = ("tracking=none", "progress=false", "figure=null")
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """An experiment under one choice of groups, for any process."""
+    """An experiment with options of its groups, to be sent to any process."""
 
     choices: dict[str, str]  # the option of each group
-    sweep: list[list[str]]  # the overrides of each of the experiment's runs
     pickled: bytes  # the DictConfig: unpickling takes a tenth of what copying it does
 
     def configured(self, overrides: Sequence[str]) -> DictConfig:
-        """With the values among `overrides`: what it was composed with are their groups."""
+        """With the values among `overrides`; their groups are what it was composed with."""
         config: DictConfig = pickle.loads(self.pickled)
         for override in _parsed([word for word in overrides if not _is_group(word)]):
             OmegaConf.update(config, override.key_or_group, override.value())
         return config
 
 
-def composed(experiment: str, groups: Sequence[str] = ()) -> Composed:
-    conf()
-    words = [f"+experiment={experiment}", *groups, *QUIET]
-    config = compose("config", overrides=words, return_hydra_config=True)
-    hydra = config.hydra
+def sweep(experiment: str) -> list[list[str]]:
+    """The overrides of each of its runs."""
+    params = _composed(experiment, ()).hydra.sweeper.params or {}
+    words = [f"{key}={value}" for key, value in params.items()]
+    batches = BasicSweeper.split_arguments(_parsed(words), None)
+    return [list(overrides) for overrides in batches[0]]
+
+
+def composed(experiment: str, groups: Sequence[str]) -> Composed:
+    config = _composed(experiment, groups)
+    choices = dict(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
-    params = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
-    sweep = BasicSweeper.split_arguments(_parsed(params), None)[0]
-    return Composed(dict(hydra.runtime.choices), [list(run) for run in sweep], pickle.dumps(config))
+    return Composed(choices, pickle.dumps(config))
 
 
 def groups(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -61,6 +64,14 @@ def conf() -> None:
     """Makes conf/ known to Hydra's `compose` in this process."""
     if not GlobalHydra.instance().is_initialized():
         initialize_config_dir(str(CONF), version_base="1.3")
+
+
+def _composed(experiment: str, groups: Sequence[str]) -> DictConfig:
+    """With Hydra's own node, which says what was chosen and what is swept."""
+    conf()
+    words = [f"+experiment={experiment}", *groups, *QUIET]
+    config: DictConfig = compose("config", overrides=words, return_hydra_config=True)
+    return config
 
 
 def _is_group(override: str) -> bool:

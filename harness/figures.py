@@ -59,6 +59,8 @@ def draw(figure: str, *, git: Mapping[str, Any] | None) -> list[Path]:
     points = [point for name in module(figure).EXPERIMENTS for point in load_points(name)]
     folder = ROOT / "results" / "published" / figure.split("_")[0]
     folder.mkdir(parents=True, exist_ok=True)
+    for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
+        half.unlink()
     conf()
     made: list[Path] = module(figure).draw(points, folder)
     about = {"drawn_utc": datetime.now(UTC).isoformat(timespec="seconds"), "git": git}

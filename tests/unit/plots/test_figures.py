@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from hydra import compose
 from omegaconf import open_dict
 
+from harness.batch import composed_runs
 from harness.errors import RunError
-from harness.experiments import CONF, QUIET, composed, groups
+from harness.experiments import CONF, QUIET, composed, groups, sweep
 from harness.figures import figures, main, module
 from harness.options import plain
 from harness.points import Point, load_points
@@ -31,14 +33,14 @@ def test_a_figure_names_experiments_that_there_are(name: str) -> None:
 
 
 def test_a_sweep_is_the_product_of_its_values() -> None:
-    points = composed("aegaeon_fig13").sweep
+    points = sweep("aegaeon_fig13")
     assert len({tuple(point) for point in points}) == len(points) == 3 * 3 * 5
-    assert composed("aegaeon_fig01").sweep == [[]]
+    assert sweep("aegaeon_fig01") == [[]]
 
 
 @pytest.mark.parametrize("name", ["aegaeon_fig11a_bandwidth", "aegaeon_fig13", "aegaeon_fig07"])
 def test_a_point_is_configured_as_hydra_would(name: str) -> None:
-    run = composed(name).sweep[-1]
+    run = sweep(name)[-1]
     made = composed(name, groups(run))
     words = [f"+experiment={name}", *run, *QUIET]
     asked = compose("config", overrides=words, return_hydra_config=True)
@@ -46,6 +48,15 @@ def test_a_point_is_configured_as_hydra_would(name: str) -> None:
     with open_dict(asked):
         del asked["hydra"]
     assert plain(made.configured(run)) == plain(asked)
+
+
+def test_runs_of_one_choice_of_groups_are_composed_once() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        runs = composed_runs(["aegaeon_fig14_rates", "aegaeon_fig18_small"], pool)
+    for name, of_name in runs.items():
+        assert [overrides for _, overrides in of_name] == sweep(name)
+        made = {groups(overrides): id(one) for one, overrides in of_name}
+        assert len(set(made.values())) == len(made) == len({id(one) for one, _ in of_name})
 
 
 def test_overrides_go_by_the_last_part_of_their_keys() -> None:
