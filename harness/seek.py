@@ -17,23 +17,26 @@ from statistics import mean
 from harness.claims.expressions import GOOD
 from harness.points import Point
 
-# Keys that draw a curve's inputs anew: its points are means over them.
-DRAWS = ("seed", "experiment/aegaeon/inputs@_global_")
-
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """The end of each curve over `key`, to between two neighbours of `values` (ascending)."""
+    """The end of each curve over `key`, to between two neighbours of `values` (ascending).
+
+    draws: keys that draw a curve's inputs anew; its points are means over them.
+    """
 
     key: str
     values: tuple[float, ...]
+    draws: tuple[str, ...] = ("seed",)
 
 
 def next_runs(points: Sequence[Point], sought: Sought) -> list[list[str]]:
     """The overrides of the runs that halve where each curve's end may be; none: all are found."""
     curves: dict[tuple[tuple[str, str], ...], list[Point]] = {}
     for point in points:
-        of_curve = {k: v for k, v in point.overrides.items() if k not in (sought.key, *DRAWS)}
+        of_curve = {
+            k: v for k, v in point.overrides.items() if k not in (sought.key, *sought.draws)
+        }
         curves.setdefault(tuple(of_curve.items()), []).append(point)
     runs: dict[tuple[str, ...], None] = {}
     for curve in curves.values():

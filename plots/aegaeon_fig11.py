@@ -24,14 +24,17 @@ EXPERIMENTS = (
 )  # fmt: skip
 # Of the published files that of 40 models and 0.1 requests/s lasts half as long as the others.
 MODELS, RATE = "workload.dataset.parameters.num_models", "workload.dataset.parameters.rate_per_s"
-AT_01 = Sought(MODELS, tuple(n for n in range(16, 114, 2) if n != 40))
-AT_05 = Sought(MODELS, tuple(range(8, 80, 2)))
+DRAWS = ("seed", "experiment/aegaeon/inputs@_global_")
+AT_01 = Sought(MODELS, tuple(n for n in range(16, 114, 2) if n != 40), DRAWS)
+AT_05 = Sought(MODELS, tuple(range(8, 80, 2)), DRAWS)
+OF_40 = Sought(RATE, tuple(n / 20 for n in range(1, 15)), DRAWS)
 SOUGHT = {
     "aegaeon_fig11a": AT_01,
     "aegaeon_fig11a_bandwidth": AT_01,
     "aegaeon_fig11b": AT_05,
     "aegaeon_fig11b_bandwidth": AT_05,
-    "aegaeon_fig11c": Sought(RATE, tuple(n / 20 for n in range(1, 15))),
+    "aegaeon_fig11c": OF_40,
+    "aegaeon_fig11c_bandwidth": OF_40,
 }
 PANELS = {
     "aegaeon_fig11a": ("(a) 0.1 requests/s a model", "num_models", "models"),

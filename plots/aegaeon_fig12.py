@@ -14,7 +14,12 @@ EXPERIMENTS = (
     "aegaeon_fig12_rps01", "aegaeon_fig12_rps05",
     "aegaeon_fig12_rps01_bandwidth", "aegaeon_fig12_rps05_bandwidth",
 )  # fmt: skip
-SOUGHT = {"aegaeon_fig12_rps01": AT_01, "aegaeon_fig12_rps05": AT_05}
+SOUGHT = {
+    "aegaeon_fig12_rps01": AT_01,
+    "aegaeon_fig12_rps01_bandwidth": AT_01,
+    "aegaeon_fig12_rps05": AT_05,
+    "aegaeon_fig12_rps05_bandwidth": AT_05,
+}
 PANELS = {
     ("aegaeon_fig12_rps01", "ix2"): "(a) 0.1 requests/s, inputs x 2",
     ("aegaeon_fig12_rps01", "ox2"): "(b) 0.1 requests/s, outputs x 2",

@@ -7,7 +7,8 @@ An expression is a mapping of one function to what it takes:
     mean, highest, lowest: {column, where}         of the rows that there are
     constant: NUMBER
     ratio_of_means: {x, column, where: [{…}, {…}]} of the first rows over the second's, both over
-                                                   the values of x that both have
+                                                   the values of x that both have, by trapezoids:
+                                                   where points lie close does not count more
     ratio: [EXPRESSION, EXPRESSION]                the first over the second
     most, least: [EXPRESSION, …]                   of several setups
 
@@ -110,10 +111,17 @@ def ratio_of_means(
         ours, theirs = (rows[seed].groupby(x)[column].mean() for rows in (first, second))
         common = ours.index.intersection(theirs.index)
         if len(common):
-            found[seed] = float(ours[common].mean() / theirs[common].mean())
+            found[seed] = _area(ours[common]) / _area(theirs[common])
     if not found:
         raise UsageError(f"a claim's two means have no {x} in common")
     return found
+
+
+def _area(curve: pd.Series) -> float:
+    """Under `curve`, by its index; of one point its value."""
+    if len(curve) == 1:
+        return float(curve.iloc[0])
+    return float(np.trapezoid(curve.to_numpy(), curve.index.to_numpy(float)))
 
 
 def mean(rows: pd.DataFrame, column: str) -> float:

@@ -87,6 +87,19 @@ def test_means_are_compared_where_both_have_points() -> None:
         evaluate({"ratio_of_means": {"x": "models", "column": "token", "where": apart}}, rows)
 
 
+def test_points_that_lie_close_do_not_count_more_in_a_ratio_of_means() -> None:
+    def ratio(models: list[int]) -> float:
+        curves = {"a": [2.0 - n / 100 for n in models], "b": [1.0] * len(models)}
+        parts = [pd.DataFrame({"system": s, "x": models, "y": y}) for s, y in curves.items()]
+        where = [{"system": "a"}, {"system": "b"}]
+        table = pd.concat(parts, ignore_index=True)
+        return evaluate({"ratio_of_means": {"x": "x", "column": "y", "where": where}}, table)[0]
+
+    assert ratio([0, 100]) == pytest.approx(1.5)
+    assert ratio([0, 90, 92, 94, 96, 100]) == pytest.approx(1.5)
+    assert ratio([100]) == pytest.approx(1.0)
+
+
 def test_the_rows_that_a_value_comes_from() -> None:
     first, last = ({"system": "a", "models": 30}, {"system": "b", "models": 10})
     means = {"ratio_of_means": {"x": "models", "column": "token", "where": [first, last]}}

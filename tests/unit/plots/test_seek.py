@@ -15,6 +15,7 @@ from harness.seek import Sought, attained, middle, next_runs
 
 KEY, DRAW = "workload.dataset.parameters.num_models", "experiment/aegaeon/inputs@_global_"
 VALUES = tuple(range(8, 82, 2))
+SOUGHT = Sought(KEY, VALUES, (DRAW,))
 
 
 def point(folder: Path, system: str, models: int, draw: str, token: float | None) -> Point:
@@ -36,7 +37,7 @@ def test_the_next_runs_halve_each_curves_end_with_every_draw_of_it(tmp_path: Pat
         for models, token in of_system.items()
         for draw in "ab"
     ]
-    assert next_runs(points, Sought(KEY, VALUES)) == [
+    assert next_runs(points, SOUGHT) == [
         ["system=good", f"{DRAW}=a", f"{KEY}=40"],
         ["system=good", f"{DRAW}=b", f"{KEY}=40"],
         ["system=bad", f"{DRAW}=a", f"{KEY}=20"],
@@ -51,7 +52,7 @@ def test_a_point_is_refused_only_where_every_draw_was(tmp_path: Path) -> None:
         for draw, token in zip("ab", tokens, strict=True)
     ]
     assert attained(points, KEY) == {32: 1.0, 48: None}
-    assert next_runs(points, Sought(KEY, VALUES))[0][-1] == f"{KEY}=40"
+    assert next_runs(points, SOUGHT)[0][-1] == f"{KEY}=40"
 
 
 @pytest.mark.parametrize("found", [{8: 0.5, 16: 0.95, 32: 0.1}, {8: 1.0, 32: 0.9}, {}])
