@@ -20,12 +20,14 @@ Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides
 
 
 def run_all(
-    names: Sequence[str], jobs: int, sought: Mapping[str, Sought], *, again: bool
-) -> Iterator[tuple[str, list[Point]]]:
+    names: Sequence[str], jobs: int, sought: Mapping[str, Sought], live: Sequence[str] = (),
+    *, again: bool,
+) -> Iterator[tuple[str, list[Point]]]:  # fmt: skip
     """Every run of the experiments `names`, experiment by experiment, and those of `sought`, which
-    are simulated, once more when the ends of their curves have been found."""
+    are simulated, once more when the ends of their curves have been found. `live`: overrides of
+    those on a real engine."""
     with processes(jobs) as pool:
-        runs = composed_runs(names, pool)
+        runs = composed_runs(names, pool, live)
         pending = {
             name: [pool.submit(run_point, name, *run, again=again) for run in of_name]
             for name, of_name in runs.items()
@@ -79,9 +81,13 @@ def processes(jobs: int) -> Iterator[Executor]:
             raise
 
 
-def composed_runs(names: Sequence[str], pool: Executor) -> dict[str, Runs]:
+def composed_runs(
+    names: Sequence[str], pool: Executor, live: Sequence[str] = ()
+) -> dict[str, Runs]:
     """Each experiment's; composed once for each choice of groups."""
-    sweeps = dict(zip(names, pool.map(sweep, names), strict=True))
+    sweeps = {}
+    for name, (engine, runs) in zip(names, pool.map(sweep, names), strict=True):
+        sweeps[name] = runs if engine == "sim" else [[*run, *live] for run in runs]
     chosen = {(name, groups(run)): None for name, runs in sweeps.items() for run in runs}
     made = dict(zip(chosen, pool.map(composed, *zip(*chosen, strict=True)), strict=True))
     return {name: [(made[name, groups(run)], run) for run in runs] for name, runs in sweeps.items()}

@@ -53,6 +53,7 @@ class ModelSpec:
     tp: int  # GPUs that one instance spans
     path: str | None
     seed: int
+    num_kv_layers: int | None = None  # that attend to the text and hold its KV; None: all
 
     def __post_init__(self) -> None:
         for name in COUNTS:
@@ -62,6 +63,10 @@ class ModelSpec:
             value = getattr(self, name)
             if not (isfinite(value) and value > 0):
                 raise ValueError(f"{name}={value} must be a finite number above 0")
+        if not 1 <= self.kv_layers <= self.num_layers:
+            raise ValueError(
+                f"num_kv_layers={self.num_kv_layers} must be 1 to num_layers={self.num_layers}"
+            )
         if self.max_position < 2:
             raise ValueError(f"max_position={self.max_position} has no room for prompt and output")
         if self.num_heads % self.num_kv_heads:
@@ -81,14 +86,19 @@ class ModelSpec:
         return DTYPE_BYTES[self.dtype]
 
     @property
+    def kv_layers(self) -> int:
+        """How many layers attend to the text; others (cross-attention) hold no KV of it."""
+        return self.num_layers if self.num_kv_layers is None else self.num_kv_layers
+
+    @property
     def kv_bytes_per_token(self) -> int:
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
+        return 2 * self.kv_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
 
     @property
     def held_kv_bytes_per_token(self) -> int:
         """Of all tp devices together. Heads are whole: more devices than heads hold them twice."""
         heads = -(-self.num_kv_heads // self.tp) * self.tp
-        return 2 * self.num_layers * heads * self.head_dim * self.dtype_bytes
+        return 2 * self.kv_layers * heads * self.head_dim * self.dtype_bytes
 
     @property
     def layer_params(self) -> int:

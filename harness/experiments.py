@@ -17,7 +17,12 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.errors import UsageError
+from harness.options import config_sentence
 
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
@@ -35,16 +40,19 @@ class Composed:
         """With the values among `overrides`; their groups are what it was composed with."""
         config: DictConfig = pickle.loads(self.pickled)
         for override in _parsed([word for word in overrides if not _is_group(word)]):
-            OmegaConf.update(config, override.key_or_group, override.value())
+            try:
+                OmegaConf.update(config, override.key_or_group, override.value())
+            except OmegaConfBaseException as error:
+                raise UsageError(config_sentence(error, CONF)) from error
         return config
 
 
-def sweep(experiment: str) -> list[list[str]]:
-    """The overrides of each of its runs."""
-    params = _composed(experiment, ()).hydra.sweeper.params or {}
-    words = [f"{key}={value}" for key, value in params.items()]
+def sweep(experiment: str) -> tuple[str, list[list[str]]]:
+    """Its engine, and the overrides of each of its runs."""
+    hydra = _composed(experiment, ()).hydra
+    words = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
     batches = BasicSweeper.split_arguments(_parsed(words), None)
-    return [list(overrides) for overrides in batches[0]]
+    return hydra.runtime.choices["engine"], [list(overrides) for overrides in batches[0]]
 
 
 def composed(experiment: str, groups: Sequence[str]) -> Composed:
@@ -67,10 +75,14 @@ def conf() -> None:
 
 
 def _composed(experiment: str, groups: Sequence[str]) -> DictConfig:
-    """With Hydra's own node, which says what was chosen and what is swept."""
+    """With Hydra's own node, which says what was chosen and what is swept. Raises UsageError for a
+    group or an option that there is not."""
     conf()
     words = [f"+experiment={experiment}", *groups, *QUIET]
-    config: DictConfig = compose("config", overrides=words, return_hydra_config=True)
+    try:
+        config: DictConfig = compose("config", overrides=words, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(config_sentence(error, CONF)) from error
     return config
 
 
@@ -79,5 +91,8 @@ def _is_group(override: str) -> bool:
 
 
 def _parsed(overrides: list[str]) -> list[Override]:
-    parsed: list[Override] = OverridesParser.create().parse_overrides(overrides)
+    try:
+        parsed: list[Override] = OverridesParser.create().parse_overrides(overrides)
+    except HydraException as error:
+        raise UsageError(config_sentence(error, CONF)) from error
     return parsed

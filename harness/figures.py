@@ -8,6 +8,12 @@ runs on a real engine come one after another, with nothing beside them.
 
 Leaves PNG, PDF and CSV files in results/published/PAPER/, and FIGURE.json: from which world,
 hardware, seeds and version of the code they came.
+
+key=value after the figures is an override of those of their experiments that run on a real engine,
+for another machine than this project's own figures come from, e.g. on one GPU
+
+  python -m harness.figures aegaeon_fig07 aegaeon_fig15 --out DIR \\
+      experiment/aegaeon/machine@_global_=gpu hardware=h200_shared
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ from harness.errors import RunError, UsageError
 from harness.experiments import ROOT, conf
 from harness.files import write_text
 from harness.manifest import git_revision
-from harness.points import Point, load_points, save_points
+from harness.points import RUNS, Point, load_points, save_points
 from harness.prepare import announce
 from harness.seek import Sought
 
@@ -47,17 +53,17 @@ def module(figure: str) -> Any:
     return import_module(f"plots.{figure}")
 
 
-def draw_all(names: Sequence[str], jobs: int) -> Iterator[list[Path]]:
-    """The files made of each figure, in results/published/PAPER."""
+def draw_all(names: Sequence[str], jobs: int, out: Path | None) -> Iterator[list[Path]]:
+    """The files made of each figure, in `out` or in results/published/PAPER."""
     git = git_revision()  # before any is written there
     with processes(jobs) as pool:
         each = map if len(names) == 1 else pool.map  # one is drawn sooner than a process starts
-        yield from each(partial(draw, git=git), names)
+        yield from each(partial(draw, git=git, out=out), names)
 
 
-def draw(figure: str, *, git: Mapping[str, Any] | None) -> list[Path]:
-    points = [point for name in module(figure).EXPERIMENTS for point in load_points(name)]
-    folder = ROOT / "results" / "published" / figure.split("_")[0]
+def draw(figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None) -> list[Path]:
+    points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, out or RUNS)]
+    folder = out or ROOT / "results" / "published" / figure.split("_")[0]
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
         half.unlink()
@@ -96,34 +102,48 @@ def _parser() -> argparse.ArgumentParser:
     about = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m harness.figures", formatter_class=about)
     parser.description = __doc__
-    parser.add_argument("figures", nargs="+", metavar="FIGURE", help="a name, or a pattern of it")
+    what = "a name, a pattern of it, or key=value"
+    parser.add_argument("figures", nargs="+", metavar="FIGURE", help=what)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="not to results/published")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (%(default)s)")
     parser.add_argument("--again", action="store_true", help="repeat runs that are complete")
     parser.add_argument("--draw-only", action="store_true", help="from the runs of the last time")
     return parser
 
 
+def _asked(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The figures that the patterns among `words` name, and the overrides among them."""
+    known, live = figures(), [word for word in words if "=" in word]
+    names: dict[str, None] = {}
+    for pattern in (word for word in words if "=" not in word):
+        found = matching(known, pattern)
+        if not found:
+            raise UsageError(f"no figure is called {pattern}; there are {', '.join(known)}")
+        names |= dict.fromkeys(found)
+    return list(names), live
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
+    out = None if chosen.out is None else chosen.out.absolute()
     os.chdir(ROOT)
     try:
-        names = list(dict.fromkeys(n for p in chosen.figures for n in matching(figures(), p)))
-        for pattern in chosen.figures:
-            if not matching(figures(), pattern):
-                known = ", ".join(figures())
-                raise UsageError(f"no figure is called {pattern}; there are {known}")
+        names, live = _asked(chosen.figures)
+        if live and out is None:
+            raise UsageError(f"{live[0]}: a figure with overrides of its own needs --out DIR")
         if not chosen.draw_only:
             needed = dict.fromkeys(name for figure in names for name in module(figure).EXPERIMENTS)
             sought: dict[str, Sought] = {}
             for figure in names:
                 sought |= getattr(module(figure), "SOUGHT", {})
             started_s = time.monotonic()
-            for name, points in run_all(list(needed), chosen.jobs, sought, again=chosen.again):
-                save_points(name, points)
+            runs = run_all(list(needed), chosen.jobs, sought, live, again=chosen.again)
+            for name, points in runs:
+                save_points(name, points, out or RUNS)
                 _tell(name, points, time.monotonic() - started_s)
-        for files in draw_all(names, chosen.jobs):
+        for files in draw_all(names, chosen.jobs, out):
             for path in files:
-                announce(str(path.relative_to(ROOT)))
+                announce(str(path.relative_to(out or ROOT)))
     except (UsageError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from harness.experiments import ROOT, Composed
 from harness.files import write_text
 from harness.prepare import prepare
 from harness.run import obtain
+
+RUNS = ROOT / "results" / "runs"
 
 
 @dataclass(slots=True)
@@ -35,31 +38,42 @@ class Point:
 def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, again: bool) -> Point:
     """Runs it unless it is complete, or `again`. A system may refuse to serve what it is asked to;
     any other error is raised."""
-    logging.disable(logging.WARNING)  # figures say themselves what was synthetic
-    config = made.configured(overrides)
-    if again:
-        config.again = True
-    parts = prepare(config)
-    pairs = dict(word.lstrip("+").split("=", 1) for word in overrides)
-    try:
-        path, _ = obtain(
-            parts, output_dir=ROOT / parts.options.runs_dir, named=False, choices=made.choices,
-            overrides=[f"+experiment={experiment}", *overrides],
-        )  # fmt: skip
-    except UsageError as error:
-        return Point(experiment, pairs, parts.options.seed, None, str(error))
-    except RunError as error:
-        raise RunError(f"{error} ({experiment} {' '.join(overrides)})") from error
+    with unwarned():
+        config = made.configured(overrides)
+        if again:
+            config.again = True
+        parts = prepare(config)
+        pairs = dict(word.lstrip("+").split("=", 1) for word in overrides)
+        try:
+            path, _ = obtain(
+                parts, output_dir=ROOT / parts.options.runs_dir, named=False, choices=made.choices,
+                overrides=[f"+experiment={experiment}", *overrides],
+            )  # fmt: skip
+        except UsageError as error:
+            return Point(experiment, pairs, parts.options.seed, None, str(error))
+        except RunError as error:
+            raise RunError(f"{error} ({experiment} {' '.join(overrides)})") from error
     return Point(experiment, pairs, parts.options.seed, path, "")
 
 
-def save_points(name: str, points: Sequence[Point]) -> None:
+@contextmanager
+def unwarned() -> Iterator[None]:
+    """No warnings from the runs within: a figure says itself what was synthetic."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def save_points(name: str, points: Sequence[Point], folder: Path = RUNS) -> None:
     rows = [asdict(p) | {"path": None if p.path is None else str(p.path)} for p in points]
-    write_text(_points_file(name), json.dumps(rows, indent=1) + "\n")
+    write_text(_points_file(name, folder), json.dumps(rows, indent=1) + "\n")
 
 
-def load_points(name: str) -> list[Point]:
-    path = _points_file(name)
+def load_points(name: str, folder: Path = RUNS) -> list[Point]:
+    path = _points_file(name, folder)
     if not path.is_file():
         raise UsageError(f"{name} has not been run: leave out --draw-only")
     return [
@@ -68,5 +82,5 @@ def load_points(name: str) -> list[Point]:
     ]
 
 
-def _points_file(name: str) -> Path:
-    return ROOT / "results" / "runs" / f"{name}.points.json"
+def _points_file(name: str, folder: Path) -> Path:
+    return folder / f"{name}.points.json"

@@ -7,7 +7,7 @@ in one sentence.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -113,6 +113,9 @@ def prepare(composed: DictConfig) -> Prepared:
 def market(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], list[str]]:
     """The models on offer by their names in the market, and the order in which they are taken."""
     typed(config["model"], ModelSpec, "model")  # wrong even where the market does not use it
+    for key, kind in {"specs": Mapping, "cycle": Sequence}.items():
+        if not isinstance(config["market"][key], kind):
+            raise UsageError(f"market.{key}={config['market'][key]} is no {kind.__name__.lower()}")
     specs = {
         str(name): typed(spec, ModelSpec, f"market.specs.{name}")
         for name, spec in config["market"]["specs"].items()

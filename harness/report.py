@@ -17,6 +17,7 @@ from rich.text import Text
 
 from harness.fidelity.published import published_error
 
+SOURCES = ("measured", "device law", "datasheet")  # of iteration times, the surest first
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
 MAX_MODELS = 6  # shown by name
 COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99"}
@@ -40,18 +41,28 @@ def origin(manifest: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def simulator_error(manifest: Mapping[str, Any]) -> str:
-    """How wrong the simulator is where it was last checked; empty for a run on a real engine.
-
-    As published now: the run's manifest keeps what was known when it ran.
-    """
-    return published_error() if manifest["simulated"] else ""
+def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to say of the simulator below numbers of these runs: how wrong it is where it was last
+    checked, as published now, and what the iteration times of each device rest on. Nothing where
+    no run was simulated."""
+    simulated = [manifest for manifest in manifests if manifest["simulated"]]
+    models: dict[str, dict[str, set[str]]] = {}
+    for manifest in simulated:
+        by_source = models.setdefault(manifest["hardware"]["device"], {})
+        for model, source in manifest["engine"].get("step_times", {}).items():
+            by_source.setdefault(source, set()).add(model)
+    times = [
+        f"{device} {source} ({', '.join(sorted(names))})"
+        for device, by_source in models.items()
+        for source, names in sorted(by_source.items(), key=lambda item: SOURCES.index(item[0]))
+    ]
+    said = [published_error()] if simulated else []
+    return [*said, f"iteration times: {'; '.join(times)}"] if times else said
 
 
 def captions(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to say below a table of many runs: their origins, and the simulator's error."""
-    said = [line(manifest) for line in (origin, simulator_error) for manifest in manifests]
-    return [line for line in dict.fromkeys(said) if line]
+    """What to say below a table of many runs: their origins, and of the simulator."""
+    return [*dict.fromkeys(map(origin, manifests)), *simulator(manifests)]
 
 
 def seeds(manifest: Mapping[str, Any]) -> str:
@@ -181,8 +192,8 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     steps = manifest["dataset"]["steps"]
     grid.add_row("workload", escape("; ".join([manifest["dataset"]["source"], *steps])))
     grid.add_row("from", origin(manifest))
-    if error := simulator_error(manifest):
-        grid.add_row("simulator", escape(error.removeprefix("simulator ")))
+    if said := simulator([manifest]):
+        grid.add_row("simulator", escape("; ".join(said).removeprefix("simulator ")))
     grid.add_row(
         "verdict",
         Text(verdict["status"], style="green" if verdict["status"] == "VALID" else "bold red"),

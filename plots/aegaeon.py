@@ -21,8 +21,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.claims.expressions import GOOD, Beyond, crossing
+from harness.files import write_text
 from harness.points import Point
-from harness.report import simulator_error
+from harness.report import simulator
 from plots.style import FOOTER_CHARACTERS, PALETTE, save
 
 # (label, colour, marker, line). _artifact: as Aegaeon's authors simulated it.
@@ -168,7 +169,7 @@ def stamp(made: Figure, points: Sequence[Point], *notes: str) -> None:
             *([f"{drawn} of them of SYNTHETIC workloads"] if drawn else []),
         ]
         lines.append(" · ".join(parts))
-        lines += dict.fromkeys(filter(None, (simulator_error(m) for m in manifests)))
+        lines += simulator(manifests)
     wrapped = [part for line in [*lines, *notes] for part in wrap(line, FOOTER_CHARACTERS)]
     made.supxlabel("\n".join(wrapped), fontsize=7, color="0.35")
 
@@ -176,7 +177,7 @@ def stamp(made: Figure, points: Sequence[Point], *notes: str) -> None:
 def publish(made: Figure, rows: pd.DataFrame, folder: Path, name: str) -> list[Path]:
     """Writes `folder`/`name`.csv, .pdf and .png."""
     csv = folder / f"{name}.csv"
-    rows.to_csv(csv, index=False, float_format="%.6g", lineterminator="\n")
+    write_text(csv, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     return [csv, save(made, folder / f"{name}.pdf", keep=True), save(made, folder / f"{name}.png")]
 
 

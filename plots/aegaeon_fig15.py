@@ -1,4 +1,7 @@
-"""Fig. 15: how long switches take, by model size, and what KV transfers cost each request."""
+"""Fig. 15: how long switches take, by model, and what KV transfers cost each request.
+
+Above simulated, of 16 H800; below measured, on real workers of the machine that the footer names.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,52 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 from matplotlib.axes import Axes
 
 from harness.points import Point
 from plots.aegaeon import architectures, events, publish, requests, stamp
-from plots.style import figure, thinned
+from plots.style import figure, log_scale, thinned
 
-EXPERIMENTS = ("aegaeon_fig14",)
+EXPERIMENTS = ("aegaeon_fig14", "aegaeon_fig15_live")
 QUANTILES = np.linspace(0, 1, 101)
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    served = [point for point in points if point.path is not None]
-    switches = pd.concat([_switches(point) for point in served])
-    kv = pd.concat([_kv(point) for point in served])
-    made, (left, right) = figure(1, 2, width=9, height=3.6)
-    for architecture, of_size in switches.groupby("group"):
-        _cdf(left, of_size.seconds.to_numpy(), str(architecture))
-    left.set(title="auto-scaling latency", xlim=(-0.02, 1.5), xlabel="seconds")
-    for models, of_setup in kv.groupby("group"):
-        _cdf(right, of_setup.seconds.to_numpy(), f"{models} models")
-    right.set(title="KV transfer overhead of a request", xlim=(-0.02, 1.5), xlabel="seconds")
-    for axes in (left, right):
-        axes.legend(loc="lower right")
+    made, axes = figure(2, 2, width=9, height=6.4)
+    rows = []
+    for (world, said), panels in zip(
+        {"sim": "simulated", "torch": "measured"}.items(), (axes[:2], axes[2:]), strict=True
+    ):
+        of_world = [p for p in points if p.path is not None and p.manifest()["world"] == world]
+        kinds = {
+            kind: pd.concat([found(point) for point in of_world])
+            for kind, found in
+            {"switch": _switches, "load": _loads, "kv": _kv, "prefill": _prefills}.items()
+        }  # fmt: skip
+        _panel(panels[0], kinds["switch"], f"auto-scaling latency, {said}", "{}")
+        _panel(panels[1], kinds["kv"], f"KV transfer overhead of a request, {said}", "{} models")
+        tables = [_quantiles(kind, kinds[kind]) for kind in ("switch", "load", "kv")]
+        tables += [_within(f"{kind}_within", kinds[kind]) for kind in ("switch", "kv", "prefill")]
+        rows.append(pd.concat(tables).assign(world=world))
+    for panel in axes[:2]:
+        panel.set(xlim=(-0.02, 1.5))
+    for panel in axes[2:]:
+        log_scale(panel, "x")
     stamp(
         made, points, "Switches: from the decision to the first batch of the next model, the "
-        "first one of an instance left out. KV: what a request waits for its swap-ins, in all.",
+        "first one of an instance left out. KV: what a request waits for its swap-ins, in all. "
+        "Measured: three inputs of eight models with random weights, on one prefill and one "
+        "decode instance.",
     )  # fmt: skip
-    loads = pd.concat([_loads(point) for point in served])
-    kinds = {"switch": switches, "load": loads, "kv": kv}
-    rows = [_quantiles(kind, found) for kind, found in kinds.items()]
-    kinds["prefill"] = pd.concat([_prefills(point) for point in served])
-    rows += [_within(f"{kind}_within", kinds[kind]) for kind in ("switch", "kv", "prefill")]
     return publish(made, pd.concat(rows), folder, Path(__file__).stem)
+
+
+def _panel(axes: Axes, found: pd.DataFrame, title: str, label: str) -> None:
+    for group, of_group in found.groupby("group"):
+        _cdf(axes, of_group.seconds.to_numpy(), label.format(group))
+    axes.set(title=title, xlabel="seconds")
+    axes.legend(loc="lower right")
 
 
 def _switches(point: Point) -> pd.DataFrame:
@@ -80,13 +96,14 @@ def _prefills(point: Point) -> pd.DataFrame:
 
 def _kv(point: Point) -> pd.DataFrame:
     assert point.path is not None
+    config = yaml.safe_load((point.path / "config.yaml").read_text())
     swaps = events(point.path, "swap_in")
     waited = (swaps.end_s - swaps.start_s + swaps.waited_s).groupby(swaps.request_id).sum()
     done = requests(point.path).query("status == 'completed'").request_id
     return pd.DataFrame(
         {
             "seed": point.manifest()["seeds"]["seed"],
-            "group": int(point.overrides["workload.dataset.parameters.num_models"]),
+            "group": config["workload"]["dataset"]["parameters"]["num_models"],
             "seconds": waited.reindex(done).fillna(0.0).to_numpy(),
         }
     )

@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter
 
 from harness.errors import RunError
 from harness.files import replaced
-from harness.report import origin, simulator_error
+from harness.report import origin, simulator
 from harness.run_folder import FinishedRun
 
 PALETTE = sns.color_palette("colorblind")
@@ -86,13 +86,13 @@ def interval_s(duration_s: float) -> float:
 
 def stamp(made: Figure, runs: Sequence[FinishedRun], *notes: str) -> None:
     """The footer: a line per run with world or SIMULATED, hardware, seeds, SYNTHETIC, hash; then
-    INVALID runs, the simulator's measured error where any of them was simulated, and `notes`."""
+    INVALID runs, how wrong the simulator is where any of them was simulated, and `notes`."""
     lines = [f"{origin(run.manifest)} · {run.manifest['config_hash']}" for run in runs]
     invalid = [run.path.name for run in runs if run.summary["verdict"]["status"] != "VALID"]
     if invalid:
         lines.append(f"INVALID: {', '.join(invalid)}")
-    errors = dict.fromkeys(simulator_error(run.manifest) for run in runs)
-    lines += [line for error in errors for line in wrap(error, FOOTER_CHARACTERS)]
+    said = simulator([run.manifest for run in runs])
+    lines += [line for each in said for line in wrap(each, FOOTER_CHARACTERS)]
     lines += notes
     made.supxlabel("\n".join(dict.fromkeys(lines)), fontsize=7, color="0.35")
 

@@ -15,18 +15,23 @@ from rich.console import Console
 from harness.calibrate import report, zoo
 from harness.calibrate.conf_files import calibrations, write_calibrations
 from harness.calibrate.crossval import leave_one_out
-from harness.calibrate.fit import fit_law, fit_pair
+from harness.calibrate.fit import fit_law, fit_pair, on_limits
+from harness.calibrate.outputs import writable_file, writable_folder
 from harness.calibrate.predict import COLUMNS, predict
 from harness.calibrate.profiles import DATA_DIR, read_profiles
 from harness.calibrate.scores import batch_alone_pct, scores, table
-from harness.calibrate.sources import DEVICE, compare
+from harness.calibrate.sources import DEVICE, compare, distserve
 from harness.engine.threads import engine_threads
 from harness.errors import RunError, UsageError
 
+REPEATS = 5
 RESULTS = zoo.CONF.parent / "results" / "published" / "calibration"
 
 
 def fit(chosen: argparse.Namespace, console: Console) -> None:
+    writable_folder(chosen.conf, "--conf")
+    writable_folder(chosen.results, "--results")
+    distserve(chosen.profiles)  # compared last: that it can be read is known first
     cells = read_profiles(chosen.profiles)
     law = fit_law(cells)
     pairs = [(c, fit_pair(c, law.terms(c))) for c in cells]
@@ -37,14 +42,19 @@ def fit(chosen: argparse.Namespace, console: Console) -> None:
     by_law = table(scores(c, law.terms(c)) for c in cells)
     report.show(console, fitted.drop(columns=["prefill_bias_pct", "decode_bias_pct"]), "fitted")
     report.show(console, sources, "independent sources on A100, and the model")
+    limited = {name: on_limits(each) for name, each in law.devices.items()}
+    console.print(f"constants on a limit: {report.limits(limited)}", soft_wrap=True)
     report.save_csv(fitted, chosen.results / "fit.csv")
     report.save_csv(by_law, chosen.results / "law.csv")
     report.save_csv(sources, chosen.results / "sources.csv")
-    report.write_markdown(chosen.results / "fit.md", report.fit_report(fitted, by_law, sources))
+    report.write_markdown(
+        chosen.results / "fit.md", report.fit_report(fitted, by_law, sources, limited)
+    )
     report.written(console, [*written, chosen.results / "fit.md"])
 
 
 def crossval(chosen: argparse.Namespace, console: Console) -> None:
+    writable_folder(chosen.results, "--results")
     cells = read_profiles(chosen.profiles)
     left_out = {"model": leave_one_out(cells, "model"), "device": leave_one_out(cells, "device")}
     for what, frame in left_out.items():
@@ -66,12 +76,26 @@ def measure(chosen: argparse.Namespace, console: Console) -> None:
     from harness.calibrate import measure_vllm
 
     model, lengths, batches, num = chosen.model, chosen.lengths, chosen.batches, chosen.num_requests
+    local = "local_vllm" if chosen.engine == "vllm" else "local_gpu" if chosen.hardware else "local"
+    out = chosen.out or zoo.CONF / "hardware" / f"{local}.yaml"
+    writable_file(out, "--out")
     if chosen.engine == "vllm":
-        out = chosen.out or zoo.CONF / "hardware" / "local_vllm.yaml"
+        refuse_torchs(chosen)
         measure_vllm.profile(model, lengths, batches, num, out, console)
-    else:
-        out, threads = chosen.out or zoo.CONF / "hardware" / "local.yaml", chosen.num_threads
-        torch_engine.profile(model, lengths, batches, chosen.repeats, num, threads, out, console)
+        return
+    repeats = REPEATS if chosen.repeats is None else chosen.repeats
+    threads = engine_threads() if chosen.num_threads is None else chosen.num_threads
+    torch_engine.profile(
+        model, lengths, batches, repeats, num, threads, chosen.hardware, out, console
+    )
+
+
+def refuse_torchs(chosen: argparse.Namespace) -> None:
+    """UsageError for what a vLLM server would not be told."""
+    for name in ("repeats", "num_threads", "hardware"):
+        if getattr(chosen, name) is not None:
+            option = f"--{name.replace('_', '-')} {getattr(chosen, name)}"
+            raise UsageError(f"{option} is of --engine torch alone: leave it out")
 
 
 def numbers(words: str) -> list[int]:
@@ -116,15 +140,12 @@ def parser() -> argparse.ArgumentParser:
     lengths, batches = "16,64,256,1024", "1,2,4,8,16,32"
     one.add_argument("--lengths", type=numbers, default=lengths, help="default: %(default)s")
     one.add_argument("--batches", type=numbers, default=batches, help="default: %(default)s")
-    one.add_argument(
-        "--repeats", type=int, default=5, help="per cell, of torch; default: %(default)s"
-    )
+    one.add_argument("--repeats", type=int, help=f"per cell, of torch; default: {REPEATS}")
     one.add_argument("--num-requests", type=int, default=200, help="per load; default: %(default)s")
-    threads = engine_threads()
-    one.add_argument(
-        "--num-threads", type=int, default=threads, help="of torch; default: cores but one"
-    )
-    one.add_argument("--out", type=Path, help="default: conf/hardware/local.yaml, local_vllm.yaml")
+    one.add_argument("--num-threads", type=int, help="of torch; default: cores but one")
+    one.add_argument("--hardware", help="the profile of the GPU that torch runs on: h100x1; no CPU")
+    outs = "local.yaml, of a GPU local_gpu.yaml, of vLLM local_vllm.yaml"
+    one.add_argument("--out", type=Path, help=f"default, in conf/hardware: {outs}")
     return made
 
 

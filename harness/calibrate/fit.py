@@ -41,6 +41,7 @@ START = {
     "chunk_s": (2e-5, 1e-7, 1e-2), "request_s": (6e-5, 1e-7, 1e-2),
     "request_context_tokens": (50.0, 1.0, 500.0), "wide_share": (0.2, 1e-3, 2.0),
 }  # fmt: skip
+LIMIT = 1e-3  # a constant this near to its least or greatest value, relatively, ended there
 START_TURNAROUND_S = 5e-4
 LAW = tuple(START)
 TERMS = tuple(field.name for field in fields(StepCoefficients))
@@ -103,6 +104,16 @@ def constants(logarithms: Floats, basis: str) -> Calibration:
     values = np.exp(np.minimum(logarithms, np.log([START[name][2] for name in LAW])))
     found = dict(zip(LAW, map(float, values), strict=True))
     return Calibration(basis=basis, turnaround_s=0.0, measured={}, **found)
+
+
+def on_limits(found: Calibration) -> list[str]:
+    """Constants of a law that are as small or as large as they may be: the cells would have them
+    beyond, so that they say how far the search went and not what the device does."""
+    return [
+        f"{name} {getattr(found, name):.3g}"
+        for name, (_, low, high) in START.items()
+        if not low * (1 + LIMIT) < getattr(found, name) < high * (1 - LIMIT)
+    ]
 
 
 def robust(error: Floats) -> Floats:

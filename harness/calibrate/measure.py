@@ -1,6 +1,7 @@
 """Profiles engine=torch on this machine and writes its hardware profile, conf/hardware/local.yaml.
 
-The machine's peaks come from a matrix product and a copy in memory. A grid of prefills and
+A CPU's peaks come from a matrix product and a copy in memory, a GPU's constants from the profile
+that `--hardware` names (`harness.calibrate.machine`). A grid of prefills and
 decodes in a real worker process gives the law for every model; the terms of the measured model,
 and the turnaround of `execute`, come from iterations as serving makes them. The engine leaves a
 core to the harness: sharing all of them, equal runs differed by more than the simulator should.
@@ -9,39 +10,40 @@ Anything else that runs meanwhile is measured too.
 
 from __future__ import annotations
 
-import os
-import platform
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
-from harness.calibrate import zoo
-from harness.calibrate.conf_files import yaml_lines
+from harness.calibrate import machine, zoo
 from harness.calibrate.fit import fit_law, fit_served, served_errors
 from harness.calibrate.profiles import DECODE_STEPS, Cells, Floats
 from harness.calibrate.report import show
 from harness.calibrate.scores import mape_pct, r2
 from harness.calibrate.serving import Iterations, served
-from harness.cluster import Instance, ModelSpec
-from harness.config import build, typed
+from harness.clock import Loop
+from harness.cluster import Cluster, Instance, ModelSpec
+from harness.config import build
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.files import write_text
-from harness.hardware import Hardware, pair_key
+from harness.gpu_monitor import devices
+from harness.hardware import Calibration, Hardware, pair_key
 from harness.placement import dedicated
 from harness.record import Recorder
 from harness.request import Batch, Request
 
 MAX_TOKENS = 4096  # of one prefill: larger cells are left out
 NAME = "default"
+PROBE_REQUESTS, PROBE_LOADS = 30, (0.6,)  # of each mix: some 20 s
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Profile:
     seen: Iterations
     layer_load_s: float
     engine: dict[str, object]  # as the engine resolved it
+    device: str  # that the worker ran on: cpu, or the GPU's name
 
 
 def profile(
@@ -59,45 +62,86 @@ def profile(
     repeats: int,
     num_requests: int,
     num_threads: int,
+    hardware: str | None,
     out: Path,
     console: Console,
 ) -> None:
-    """Measures `model` over lengths x batches, fits, and writes `out`."""
+    """Measures `model` over lengths x batches, fits, and writes `out`. `hardware`: the profile of
+    the GPU here, if there is one."""
     if repeats < 1:
         raise UsageError(f"--repeats {repeats} must be at least 1")
     if num_requests < 10:
         raise UsageError(f"--num-requests {num_requests} are too few to fit: at least 10")
-    spec = zoo.model(zoo.model_name(model))
-    hardware: Hardware = typed(zoo.node("hardware/local.yaml"), Hardware, "hardware/local")
-    found = run_engine(
-        spec, hardware, grid(spec, lengths, batches), repeats, num_requests, num_threads
-    )
-    flop_per_s, bytes_per_s = peaks()
-    reached = 2 * spec.num_layers * spec.layer_params * found.cells.tokens / found.cells.prefill_s
-    hardware = replace(
-        hardware,
-        dense_flop_per_s=max(flop_per_s, float(reached.max())),
-        memory_bandwidth_bytes_per_s=bytes_per_s,
-    )
+    spec, origin = zoo.model(zoo.model_name(model)), machine.base(hardware)
+    cells = grid(spec, lengths, batches)
+    kept = machine.kept(out, origin)
+    others = {pair: terms for pair, terms in kept.items() if pair != pair_key(spec.name, spec.tp)}
+    told = [  # to the law, by the models that were measured before
+        machine.as_cells(other, terms, grid(other, lengths, batches))
+        for other, terms in ((measured_model(pair), terms) for pair, terms in others.items())
+    ]
+    if not devices():
+        machine.check_device(origin, machine.CPU)
+    found = run_engine(spec, origin, cells, repeats, num_requests, num_threads)
+    known = with_peaks(origin, spec, found)
+    calibration, score = fitted(spec, known, found, told)
+    show(console, score, "executes as serving makes them")
+    calibration = replace(calibration, measured={**others, **calibration.measured})
+    comments = machine.earlier_comments(out, spec) if kept else []
+    comments += model_comments(spec, found, num_threads, score)
+    name = origin.name if origin.device == machine.CPU else out.stem
+    measured = replace(known, name=name, calibration=calibration)
+    write_text(out, machine.profile_yaml(measured, origin, comments))
+    console.print(f"wrote {out}", soft_wrap=True)
+
+
+def fitted(
+    spec: ModelSpec, hardware: Hardware, found: Profile, told: Sequence[Cells]
+) -> tuple[Calibration, pd.DataFrame]:
+    """What serving says of `spec`, and the cells and `told` of other models; and how well."""
     prior = fit_law([found.cells], {"local": hardware}).terms(found.cells)
     terms, turnaround_s = fit_served(found.seen, prior)
-    law = fit_law([found.cells.without(turnaround_s)], {"local": hardware})
-    score = served_scores(served_errors(terms, turnaround_s, found.seen), found.seen)
-    show(console, score, "executes as serving makes them")
+    law = fit_law([found.cells.without(turnaround_s), *told], {"local": hardware})
     calibration = replace(
         law.devices["local"],
         turnaround_s=turnaround_s,
         measured={pair_key(spec.name, spec.tp): terms},
     )
+    return calibration, served_scores(served_errors(terms, turnaround_s, found.seen), found.seen)
+
+
+def with_peaks(origin: Hardware, spec: ModelSpec, found: Profile) -> Hardware:
+    """`origin`, for a CPU with the peaks of this one."""
+    if origin.device != machine.CPU:
+        return origin
+    flop_per_s, bytes_per_s = machine.peaks()
+    reached = 2 * spec.num_layers * spec.layer_params * found.cells.tokens / found.cells.prefill_s
     load_bytes_per_s = spec.layer_bytes / found.layer_load_s
-    measured = replace(
-        hardware,
+    return replace(
+        origin,
+        dense_flop_per_s=max(flop_per_s, float(reached.max())),
+        memory_bandwidth_bytes_per_s=bytes_per_s,
         pcie_peak_bytes_per_s=load_bytes_per_s,  # a CPU has no link with a nominal rate
         pcie_bytes_per_s=load_bytes_per_s,
-        calibration=calibration,
     )
-    write_text(out, local_yaml(measured, spec, found, score, num_threads))
-    console.print(f"wrote {out}", soft_wrap=True)
+
+
+def measured_model(pair: str) -> ModelSpec:
+    """The model of a key that `pair_key` made."""
+    name, _, tp = pair.rpartition("_tp")
+    return zoo.sharded(zoo.model_name(name), int(tp))
+
+
+def model_comments(
+    spec: ModelSpec, found: Profile, num_threads: int, score: pd.DataFrame
+) -> list[str]:
+    """What a profile says of the model measured into it."""
+    where = machine.measured_on(found.device)
+    return [
+        f"{machine.MODEL_LINE}torch {found.engine['torch']}) with {spec.name}, "
+        f"engine.num_threads={num_threads}, {where}.",
+        *machine.score_lines(score, "executes"),
+    ]
 
 
 def grid(spec: ModelSpec, lengths: Sequence[int], batches: Sequence[int]) -> list[tuple[int, int]]:
@@ -121,6 +165,28 @@ def run_engine(
     num_threads: int,
 ) -> Profile:
     """Serves, then takes medians over `repeats` of each cell's prefill and mean decode step."""
+    with running(spec, hardware, num_threads) as (engine, cluster, loop, recorder):
+        seen = served(cluster, loop, recorder, NAME, num_requests)
+        bench = _Bench(cluster.instances[0], recorder)
+        times = [
+            np.median([loop.run(bench.cell(*cell)) for _ in range(repeats + 1)][1:], axis=0)
+            for cell in track(cells, "measuring")
+        ]
+        layer_s = loop.run(bench.layer_load_s())
+    (length, batch), (prefill_s, decode_s) = (np.array(x, float).T for x in (cells, times))
+    measured = Cells(spec.name, "local", spec.tp, length, batch, prefill_s, decode_s)
+    return Profile(measured, seen, layer_s, dict(engine), engine["devices"][0])
+
+
+@contextmanager
+def running(
+    spec: ModelSpec, hardware: Hardware, num_threads: int
+) -> Iterator[tuple[Mapping[str, Any], Cluster, Loop, Recorder]]:
+    """One instance of `spec`, called NAME: the engine as it resolved itself, and what serves.
+
+    UsageError, before anything is measured, where `hardware` is not what the worker runs on.
+    """
+    hardware = replace(hardware, num_devices=1)
     node = zoo.node("engine/torch.yaml")
     engine = build(node | {"num_threads": num_threads}, "engine")
     loop, recorder = engine.make_loop(), Recorder([])
@@ -131,16 +197,20 @@ def run_engine(
             scheduler={}, announce=lambda line: None,
         )  # fmt: skip
         with engine.start(experiment) as cluster:
-            seen = served(cluster, loop, recorder, NAME, num_requests)
-            bench = _Bench(cluster.instances[0], recorder)
-            times = [
-                np.median([loop.run(bench.cell(*cell)) for _ in range(repeats + 1)][1:], axis=0)
-                for cell in track(cells, "measuring")
-            ]
-            layer_s = loop.run(bench.layer_load_s())
-    (length, batch), (prefill_s, decode_s) = (np.array(x, float).T for x in (cells, times))
-    measured = Cells(spec.name, "local", spec.tp, length, batch, prefill_s, decode_s)
-    return Profile(measured, seen, layer_s, dict(engine.resolved()))
+            (device,) = engine.resolved()["devices"]
+            machine.check_device(hardware, device)
+            yield engine.resolved(), cluster, loop, recorder
+
+
+def slowness(model: str, profile: str, num_threads: int) -> float:
+    """The seconds that a short serving takes here now, over those that hardware=`profile` predicts:
+    a machine's speed drifts. Synthetic lengths, as calibration's."""
+    spec, hardware = zoo.model(zoo.model_name(model)), zoo.hardware(profile)
+    with running(spec, hardware, num_threads) as (_, cluster, loop, recorder):
+        seen = served(cluster, loop, recorder, NAME, PROBE_REQUESTS, PROBE_LOADS)
+    terms = hardware.calibration.measured[pair_key(spec.name, spec.tp)]
+    errors = served_errors(terms, hardware.calibration.turnaround_s, seen)
+    return float(seen.seconds.sum() / (seen.seconds * (1 + errors)).sum())
 
 
 class _Bench:
@@ -187,21 +257,6 @@ class _Bench:
             raise UsageError(f"the KV cache of {self._instance.kv.num_blocks} blocks is too small")
 
 
-def peaks() -> tuple[float, float]:
-    """(float32 FLOP/s, bytes/s copied) of this machine, best of several."""
-    side, copied = 1024, np.ones(1 << 26, np.uint8)
-    square, target = np.ones((side, side), np.float32), np.empty_like(copied)
-    product_s = min(_seconds(lambda: square @ square) for _ in range(10))
-    copy_s = min(_seconds(lambda: np.copyto(target, copied)) for _ in range(10))
-    return 2 * side**3 / product_s, 2 * copied.nbytes / copy_s
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    start_s = perf_counter()
-    action()
-    return perf_counter() - start_s
-
-
 def served_scores(error: Floats, seen: Iterations) -> pd.DataFrame:
     """By kind of execute: how many, their mean absolute error, and that of their total time."""
     rows = []
@@ -217,31 +272,3 @@ def served_scores(error: Floats, seen: Iterations) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def local_yaml(
-    hardware: Hardware, spec: ModelSpec, found: Profile, score: pd.DataFrame, num_threads: int
-) -> str:
-    header = [
-        "# This machine, as one device (or more: hardware.num_devices=2 runs two CPU instances).",
-        "# Written by `python -m harness.calibrate measure`; the constants serve engine=sim only.",
-        f"# engine=torch (torch {found.engine['torch']}) with {spec.name}, "
-        f"engine.num_threads={num_threads}, {measured_on()}.",
-        *score_lines(score, "executes"),
-    ]
-    values = asdict(replace(hardware, source="measured"))
-    return "\n".join([*header, *yaml_lines(values)]) + "\n"
-
-
-def measured_on() -> str:
-    cpu = platform.processor() or platform.machine()
-    return f"{len(os.sched_getaffinity(0))} cores of {cpu}, {datetime.now(UTC):%Y-%m-%d}"
-
-
-def score_lines(score: pd.DataFrame, what: str) -> list[str]:
-    """How well `what` were fitted, as comments."""
-    return [
-        f"# {row.number} {what} of serving {row.executes}: R² {row.r2:.3f}, MAPE "
-        f"{row.mape_pct:.1f} %, total time {row.total_pct:+.1f} %."
-        for row in score.itertuples(index=False)
-    ]

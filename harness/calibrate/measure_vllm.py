@@ -24,13 +24,14 @@ from harness.calibrate import zoo
 from harness.calibrate.conf_files import yaml_lines
 from harness.calibrate.fit import fit_iterations, fit_law, served_errors
 from harness.calibrate.lockstep import Budget, Stream, alone, iterations, misplaced, timeline, works
-from harness.calibrate.measure import NAME, grid, measured_on, score_lines, served_scores
-from harness.calibrate.profiles import Cells, Floats
+from harness.calibrate.machine import CPU, as_cells, measured_on, score_lines
+from harness.calibrate.measure import NAME, grid, served_scores
+from harness.calibrate.profiles import Floats
 from harness.calibrate.report import show
 from harness.calibrate.serving import LOADS, MIXES, Iterations, play, schedule
 from harness.clock import Loop
 from harness.cluster import Cluster, ModelSpec
-from harness.config import build, typed
+from harness.config import build
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.files import write_text
@@ -38,7 +39,7 @@ from harness.hardware import Calibration, Hardware, StepCoefficients, pair_key
 from harness.placement import dedicated
 from harness.record import Recorder, TokenRecord
 from harness.request import Request
-from harness.sim.cost import decode_s, mixed_s, prefill_s
+from harness.sim.cost import mixed_s
 from harness.sim.law import coefficients
 
 MISPLACED = 0.05  # of all tokens; with more the streams do not tick together
@@ -68,7 +69,7 @@ def profile(
     if num_requests < 10:
         raise UsageError(f"--num-requests {num_requests} are too few to fit: at least 10")
     spec = zoo.model(zoo.model_name(model))
-    hardware: Hardware = typed(zoo.node("hardware/local.yaml"), Hardware, "hardware/local")
+    hardware = zoo.hardware("local")
     cells = grid(spec, lengths, batches)
     phases = list(schedules(num_requests))
     records, server = serve(spec, hardware, phases, console)
@@ -107,6 +108,12 @@ def serve(
             announce=lambda line: console.print(line, markup=False, highlight=False),
         )  # fmt: skip
         with engine.start(experiment) as cluster:
+            if set(engine.resolved()["devices"]) != {CPU}:
+                found = ", ".join(engine.resolved()["devices"])
+                raise UsageError(
+                    f"the server runs on {found}: --engine vllm profiles a server on a CPU only, "
+                    "as the other constants that it writes are a CPU's"
+                )
             for requests, seconds in play_all(phases, cluster, loop, recorder):
                 console.print(f"{len(requests)} requests in {seconds:.1f} s")
             (server,) = engine.resolved()["servers"].values()
@@ -181,17 +188,6 @@ def fit(seen: Seen, prior: StepCoefficients) -> tuple[StepCoefficients, float]:
     weight = np.cumsum(1 / seen.alone_s[order])
     middle = beyond[order][np.searchsorted(weight, weight[-1] / 2)]
     return terms, max(0.0, float(middle))
-
-
-def as_cells(spec: ModelSpec, terms: StepCoefficients, grid: list[tuple[int, int]]) -> Cells:
-    """What `terms` say of a grid of (length, batch), for the law to learn from."""
-    length, batch = np.array(grid, float).T
-    empty = Cells(spec.name, "local", spec.tp, length, batch, length, length)
-    return replace(
-        empty,
-        prefill_s=prefill_s(terms, empty.tokens, empty.query_key_pairs, batch),
-        decode_s=decode_s(terms, batch, empty.context_tokens),
-    )
 
 
 def local_vllm_yaml(

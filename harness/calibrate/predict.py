@@ -12,8 +12,9 @@ from harness.calibrate.profiles import DECODE_STEPS
 from harness.errors import UsageError
 from harness.files import replaced
 from harness.placement import within_nodes
-from harness.sim.cost import CostModel
+from harness.sim.cost import CostModel, mixed_s
 
+LARGEST = 1e15  # counts up to here are exact in floating point
 COLUMNS = ["model", "device", "tp", "input_len", "batch"]
 
 
@@ -48,11 +49,14 @@ def _read(cells: Path) -> pd.DataFrame:
         raise UsageError(f"{cells} lacks {', '.join(absent)}; needed: {', '.join(COLUMNS)}")
     for column in COLUMNS[2:]:
         counts = pd.to_numeric(table[column], errors="coerce")
-        bad = ~((counts >= 1) & (counts % 1 == 0))
+        bad = ~((counts >= 1) & (counts % 1 == 0) & (counts <= LARGEST))
         if bad.any():
             row = int(bad.to_numpy().argmax())
             value = table[column].iloc[row]
-            raise UsageError(f"{cells}, row {row + 1}: {column}={value} is not a whole number ≥ 1")
+            raise UsageError(
+                f"{cells}, row {row + 1}: {column}={value} is not a whole number from 1 to "
+                f"{LARGEST:g}"
+            )
     return table
 
 
@@ -64,7 +68,9 @@ def _predicted(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
     cost = CostModel(spec, hardware)
     prefill, decode = [], []
     for length, batch in zip(rows.input_len, rows.batch, strict=True):
-        prefill.append(cost.mixed_step([(0, int(length))] * int(batch), 0, 0))
+        tokens, prompts = float(length), float(batch)
+        pairs = prompts * tokens * (tokens + 1) / 2
+        prefill.append(mixed_s(cost.terms, prompts * tokens, pairs, prompts, 0.0, 0.0))
         step_s, growth_s = cost.decode_step(int(batch), int(batch) * (int(length) + 1))
         decode.append(step_s + growth_s * (DECODE_STEPS - 1) / 2)
     return rows.assign(prefill_s=prefill, decode_s=decode, source=cost.source)

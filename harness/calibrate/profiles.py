@@ -8,6 +8,7 @@ stragglers of an eager-mode engine, up to twice the median.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from harness.errors import UsageError
 
 Floats = npt.NDArray[np.float64]
 KEY = ["model", "device", "tp"]
+NAMES = ["model", "device"]  # columns of the public profiles that are read: words, and numbers
+NUMBERS = ["tp", "input_len", "batch", "p50_prefill_s", "p50_decode_s"]
 DATA_DIR = Path(os.environ.get("HARNESS_DATA_DIR") or zoo.CONF.parents[1] / "shared" / "data")
 MIXTURES = ("qwen1_5_moe_a2_7b_chat",)  # the zoo's models are dense
 DECODE_STEPS = 9  # of 10 output tokens; their context grows from input_len + 1 to input_len + 9
@@ -67,16 +70,39 @@ class Cells:
 def read_profiles(directory: Path | None = None) -> list[Cells]:
     """Every pair of engine_latency.csv whose model the zoo has."""
     path = (directory or DATA_DIR / "profiles") / "engine_latency.csv"
-    if not path.is_file():
-        raise UsageError(f"the measured profiles are missing: {path} (set HARNESS_DATA_DIR)")
-    table = pd.read_csv(path)
+    table = read_table(path, NAMES, NUMBERS)
+    if table.get("clean") is None or table.clean.dtype != bool:
+        raise UsageError(f"{path} has no column clean of True and False")
     table = table[table.clean & ~table.model.isin(MIXTURES)]
+    if table.empty:
+        raise UsageError(f"{path} has no clean rows of dense models: nothing can be fitted")
+    if not (table[NUMBERS] > 0).all(axis=None):
+        raise UsageError(f"{path}: a clean row holds a number that is not above 0")
     table = table.drop_duplicates(["device", "tp", "input_len", "batch", "p50_decode_s"])
     table = table.assign(
         model=table.model.map({name: zoo.model_name(name) for name in table.model.unique()}),
         device=table.device.map({name: zoo.device_name(name) for name in table.device.unique()}),
     )
     return [_cells(key, rows) for key, rows in table.groupby(KEY)]
+
+
+def read_table(path: Path, names: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
+    """The CSV file, whose columns `names` must be there, and `numbers` and be numbers."""
+    if not path.is_file():
+        raise UsageError(f"the measured profiles are missing: {path} (set HARNESS_DATA_DIR)")
+    try:
+        table = pd.read_csv(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # empty, not text, not CSV
+        raise UsageError(f"{path} is not a CSV file: {error}") from error
+    absent = [name for name in (*names, *numbers) if name not in table]
+    if absent:
+        raise UsageError(f"{path} lacks the columns {', '.join(absent)}")
+    for name in numbers:
+        if not pd.api.types.is_numeric_dtype(table[name]):
+            raise UsageError(f"{path}: the column {name} holds what is no number")
+    return table
 
 
 def _cells(key: tuple[Any, ...], rows: pd.DataFrame) -> Cells:

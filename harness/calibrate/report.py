@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -66,8 +66,10 @@ def save_csv(frame: pd.DataFrame, path: Path) -> None:
         frame.to_csv(temporary, index=False, float_format="%.6g")
 
 
-def fit_report(fitted: pd.DataFrame, law: pd.DataFrame, sources: pd.DataFrame) -> str:
-    """results/published/calibration/fit.md."""
+def fit_report(
+    fitted: pd.DataFrame, law: pd.DataFrame, sources: pd.DataFrame, limited: Mapping[str, list[str]]
+) -> str:
+    """results/published/calibration/fit.md. `limited`: the constants on a limit, by device."""
     fitted = fitted.assign(misses=[", ".join(missed(row)) for row in fitted.itertuples()])
     parts = {
         "prefill MAPE": (fitted.prefill_mape_pct <= PREFILL_BAR_PCT).sum(),
@@ -96,15 +98,26 @@ A pair with hardly more than one cell per batch size tells nothing that way.
 
 {markdown(law[LEFT_OUT_COLUMNS])}
 
+Constants that ended on a limit of the search: {limits(limited)}.
+An efficiency of 1 is the datasheet's peak, which kernels do not reach: the cells say little of it
+there. Where launching its kernels takes a decode longer than reading the weights, how fast memory
+is read hardly shows.
+
 ## Two independent sources on A100
 
 DistServe's coefficients are of two engines; MuxServe's are from its own profiles of LLaMA. Neither
-was fitted. `outside_pct`: how far the model lies outside the range of what they say. Prefill in µs
-per token from 512 to 2048 tokens, a decode step of 1 and of 32 requests at 128 tokens in ms. Beside
-OPT-13B stands MuxServe's LLaMA-13B, of nearly its size.
+was fitted. `outside_pct`: how far the model lies outside the range of what they say, in percent of
+the nearest of them. Prefill in µs per token from 512 to 2048 tokens, a decode step of 1 and of 32
+requests at 128 tokens in ms. Beside OPT-13B stands MuxServe's LLaMA-13B, of nearly its size.
 
 {markdown(sources)}
 """
+
+
+def limits(limited: Mapping[str, list[str]]) -> str:
+    """The constants of `limited` and whose they are."""
+    told = [f"{', '.join(names)} of {device}" for device, names in limited.items() if names]
+    return "; ".join(told) or "none"
 
 
 def pairs(rows: pd.DataFrame) -> str:
@@ -124,8 +137,9 @@ def crossval_report(left_out: dict[str, pd.DataFrame]) -> str:
     return f"""# How well the cost model predicts what it was not shown
 
 {DATA}
-The law is fitted without one model, or without one device and all others of its chip (those with
-the same FLOP/s), and predicts the pairs left out. Bars, median over pairs:
+The law is fitted without one model and its twins (as many layers of the same hidden size, as many
+KV heads), or without one device and all others of its chip (the same FLOP/s), and predicts the
+pairs left out. Bars, median over pairs:
 {LEFT_OUT_PREFILL_BAR_PCT:g} % for prefill, {LEFT_OUT_DECODE_BAR_PCT:g} % for decode.
 Tensor parallelism was measured on {wide}. Where no other chip tells of it, what it adds to
 kernel launches rests on the start value in harness/calibrate/fit.py, chosen with these data in

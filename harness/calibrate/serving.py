@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import inf
 
 import numpy as np
@@ -29,7 +30,6 @@ LOADS = (0.3, 0.6, 0.9)  # of the rate that a burst is completed at
 # first alone hardly ever has more than ten decodes in a batch.
 MIXES = (((8, 2048), (2, 128)), ((8, 256), (16, 256)))
 Mix = tuple[tuple[int, int], tuple[int, int]]
-IDLE_S = 2e-4  # a longer pause between two executes is for want of requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Iterations:
     decodes: Floats
     context_tokens: Floats  # read in the first iteration by decodes, and before chunks
     steps: Floats
-    seconds: Floats  # from the end of the one before, where it followed at once
+    seconds: Floats  # from the end of the one before, where requests were waiting then
 
 
 class Timed:
@@ -57,12 +57,16 @@ class Timed:
 
     async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
         work = _work(batch)
-        now = self._loop.now
-        start_s = self.ended_s if now - self.ended_s < IDLE_S else now
+        waited = any(r.arrival_s <= self.ended_s for r in chain(batch.decodes, _prompts(batch)))
+        start_s = self.ended_s if waited else self._loop.now
         steps = await self._instance.execute(batch, until=until, stop=stop)
         self.ended_s = self._loop.now
         self.rows.append((*work, steps, self.ended_s - start_s))
         return steps
+
+
+def _prompts(batch: Batch) -> Iterator[Request]:
+    return (request for request, _ in batch.chunks)
 
 
 def _work(batch: Batch) -> tuple[float, ...]:
@@ -73,9 +77,10 @@ def _work(batch: Batch) -> tuple[float, ...]:
 
 
 def served(
-    cluster: Cluster, loop: Loop, recorder: Recorder, model: str, num_requests: int
-) -> Iterations:
-    """Of each mix, serves `num_requests` at once, then as many at each of LOADS of the rate at
+    cluster: Cluster, loop: Loop, recorder: Recorder, model: str, num_requests: int,
+    loads: Sequence[float] = LOADS,
+) -> Iterations:  # fmt: skip
+    """Of each mix, serves `num_requests` at once, then as many at each of `loads` of the rate at
     which those were completed; returns every execute."""
     timed = Timed(cluster.instances[0], loop)
     arranged = replace(cluster, instances=[timed])
@@ -89,7 +94,7 @@ def served(
 
     for mix in MIXES:
         capacity_per_s = num_requests / once(mix, inf)
-        for load in LOADS:
+        for load in loads:
             once(mix, load * capacity_per_s)
     return Iterations(*np.array(timed.rows, float).T)
 

@@ -7,14 +7,14 @@ it. Each has its own engine: where they differ from each other, the model cannot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from harness.calibrate import zoo
-from harness.calibrate.profiles import DATA_DIR
-from harness.errors import UsageError
+from harness.calibrate.profiles import DATA_DIR, read_table
 from harness.hardware import Calibration
 from harness.sim.cost import CostModel
 
@@ -39,10 +39,9 @@ def modelled(model: str, tp: int, calibration: Calibration) -> tuple[float, floa
 def distserve(directory: Path | None = None) -> dict[tuple[str, str, int], Row]:
     """The quantities by (engine, model, tp), from DistServe's fitted coefficients."""
     path = (directory or DATA_DIR / "profiles") / "distserve_coefficients.csv"
-    if not path.is_file():
-        raise UsageError(f"DistServe's coefficients are missing: {path} (set HARNESS_DATA_DIR)")
+    key = ["engine", "model", "tp", "phase"]
+    table = read_table(path, key, ["a_ms", "b_ms", "c_ms"]).set_index(key)
     found: dict[tuple[str, str, int], Row] = {}
-    table = pd.read_csv(path).set_index(["engine", "model", "tp", "phase"])
     terms = {key: tuple(row) for key, row in zip(table.index, table.to_numpy(), strict=True)}
     for engine, name, tp, phase in terms:
         if phase == "prefill":
@@ -58,7 +57,8 @@ def compare(calibration: Calibration, directory: Path | None = None) -> pd.DataF
     """One row per model, TP and quantity: each source, the model with `calibration` of DEVICE,
     and the error to their range.
 
-    outside_pct: how far the model lies outside the range that the sources span; 0 inside.
+    outside_pct: how far the model lies outside the range that the sources span, in percent of the
+    source that is nearest; 0 inside.
     """
     published: dict[tuple[str, int], dict[str, Row]] = {}
     for (engine, model, tp), values in distserve(directory).items():
@@ -76,7 +76,11 @@ def compare(calibration: Calibration, directory: Path | None = None) -> pd.DataF
             by_source = {name: row[i] for name, row in sources.items()}
             seen = [v for v in by_source.values() if v is not None]
             if seen:
-                outside = max(min(seen) - value, value - max(seen), 0.0) / value
                 head = {"model": model, "tp": tp, "quantity": quantity, "model_says": value}
-                rows.append({**head, **by_source, "outside_pct": 100 * outside})
+                rows.append({**head, **by_source, "outside_pct": outside_pct(value, seen)})
     return pd.DataFrame(rows)
+
+
+def outside_pct(value: float, seen: Sequence[float]) -> float:
+    nearest = min(max(value, min(seen)), max(seen))
+    return 100 * abs(value - nearest) / nearest

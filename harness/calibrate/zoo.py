@@ -82,10 +82,22 @@ def sharded(name: str, tp: int) -> ModelSpec:
 @cache
 def device(name: str) -> Hardware:
     """One node of device `name`, with its calibration."""
-    known = GlobalHydra.instance().is_initialized()  # of conf/, by who composes a run
-    with nullcontext() if known else initialize_config_dir(str(CONF), version_base="1.3"):
-        found = compose(f"hardware/device/{name}").hardware.device
+    found = _composed(f"hardware/device/{name}").hardware.device
     OmegaConf.set_struct(found, False)
     found.update(name=name, num_devices=found.devices_per_node, source="datasheet")
-    hardware: Hardware = typed(plain(found), Hardware, f"hardware/device/{name}")
-    return hardware
+    spec: Hardware = typed(plain(found), Hardware, f"hardware/device/{name}")
+    return spec
+
+
+def hardware(name: str) -> Hardware:
+    """The profile that hardware=`name` chooses. Not cached: `measure` writes some of them."""
+    found = _composed(f"hardware/{name}").hardware
+    profile: Hardware = typed(plain(found), Hardware, f"hardware/{name}")
+    return profile
+
+
+def _composed(name: str) -> DictConfig:
+    known = GlobalHydra.instance().is_initialized()  # of conf/, by who composes a run
+    with nullcontext() if known else initialize_config_dir(str(CONF), version_base="1.3"):
+        composed: DictConfig = compose(name)
+        return composed

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from harness.claims.expressions import evaluate, used
-from harness.claims.ledger import Claim, load
+from harness.claims.ledger import Claim, Variations, load
 from harness.claims.render import ORDER, Judged, as_json, as_markdown
 from harness.claims.verdict import MIN_SEEDS, estimate, judge
 from harness.errors import UsageError
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLAIMS, PUBLISHED = ROOT / "results/claims", ROOT / "results/published"
 
 
-def judged(claim: Claim, published: Path) -> Judged:
+def judged(claim: Claim, published: Path, variations: Variations | None = None) -> Judged:
     """`published`: the folder of the paper's figures."""
     if claim.value is None or claim.figure is None:
         return Judged(claim, None, "not attempted", claim.reason, None)
@@ -36,17 +36,20 @@ def judged(claim: Claim, published: Path) -> Judged:
     if not (csv.is_file() and about.is_file()):
         return Judged(claim, None, "not attempted", _command(claim), None)
     table = pd.read_csv(csv)
-    rows = used(claim.value, table)
-    values = {} if rows.empty else evaluate(claim.value, table)
-    source = narrowed(json.loads(about.read_text()), rows)
-    if not values:
-        return Judged(claim, None, "not attempted", _command(claim), source)
+    varied = variations.of(claim) if variations else {}
+    try:
+        values = evaluate(claim.value, table)
+        others = {label: evaluate(each, table) for label, each in varied.items()}
+        source = narrowed(json.loads(about.read_text()), used(claim.value, table))
+    except UsageError as error:
+        raise UsageError(f"claim {claim.id}, {csv.name}: {error}") from error
     ours = estimate(list(values.values()))
     verdict = judge(claim, ours)
     why = claim.reason
     if verdict == "not attempted":
         why = f"{ours.num_seeds} of {MIN_SEEDS} seeds; {_command(claim)}"
-    return Judged(claim, ours, verdict, why, source)
+    found = {label: estimate(list(each.values())) for label, each in others.items()}
+    return Judged(claim, ours, verdict, why, source, found)
 
 
 def narrowed(source: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
@@ -76,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {}
         for name in every:
             paper = load(CLAIMS / f"{name}.yaml")
-            rows = [judged(claim, PUBLISHED / name) for claim in paper.claims]
+            rows = [judged(claim, PUBLISHED / name, paper.variations) for claim in paper.claims]
             found[name] = (paper, rows)
             if not names or name in names:
                 _tell(name, rows)

@@ -69,13 +69,15 @@ def used(expression: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
 
 
 def chosen(table: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
-    """The rows whose columns have the values of `where`: at least one."""
+    """The rows whose columns have the values of `where`. Raises UsageError where there is none."""
     rows = table
     for column, value in where.items():
         if column not in table:
             known = ", ".join(map(str, table.columns))
             raise UsageError(f"the figure has no column {column}; it has {known}")
         rows = rows[rows[column] == value]
+    if rows.empty:
+        raise UsageError(f"no row of the figure has {dict(where)}")
     return rows
 
 

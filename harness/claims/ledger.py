@@ -47,10 +47,42 @@ class Claim:
 
 
 @dataclass(kw_only=True, slots=True)
+class Variations:
+    """Other settings of a system, with which each claim that compares with it is computed too."""
+
+    figures: list[str]  # that have rows of them
+    systems: dict[str, dict[str, str]]  # by the system that a claim names: {what differs: system}
+
+    def of(self, claim: Claim) -> dict[str, Any]:
+        """The claim's expression with each of them in the system's place, by what differs."""
+        if claim.figure not in self.figures:
+            return {}
+        return {
+            label: found
+            for system, others in self.systems.items()
+            for label, other in others.items()
+            if (found := _with_system(claim.value, system, other)) != claim.value
+        }
+
+
+@dataclass(kw_only=True, slots=True)
 class Paper:
     title: str
     venue: str
+    note: str = ""  # on all of them
+    variations: Variations = field(default_factory=lambda: Variations(figures=[], systems={}))
     claims: list[Claim] = field(default_factory=list)
+
+
+def _with_system(expression: Any, old: str, new: str) -> Any:
+    if isinstance(expression, dict):
+        return {
+            key: new if (key, value) == ("system", old) else _with_system(value, old, new)
+            for key, value in expression.items()
+        }
+    if isinstance(expression, list):
+        return [_with_system(each, old, new) for each in expression]
+    return expression
 
 
 def load(path: Path) -> Paper:
@@ -59,12 +91,11 @@ def load(path: Path) -> Paper:
         known = ", ".join(sorted(found.stem for found in path.parent.glob("*.yaml")))
         raise UsageError(f"there are no claims of {path.stem}; there are: {known or 'none'}")
     content = yaml.safe_load(path.read_text())
-    rows = content.pop("claims")
-    claims = [
-        typed(row, Claim, f"{path.name}, {row.get('id', 'a claim without id')}") for row in rows
-    ]
-    names = [claim.id for claim in claims]
+    for row in content["claims"]:
+        typed(row, Claim, f"{path.name}, {row.get('id', 'a claim without id')}")
+    paper: Paper = typed(content, Paper, path.name)
+    names = [claim.id for claim in paper.claims]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(f"{path.name} has two claims {', '.join(twice)}")
-    return Paper(title=content["title"], venue=content["venue"], claims=claims)
+    return paper

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.claims import verdict
@@ -30,9 +30,8 @@ class Judged:
     ours: Ours | None
     verdict: str
     why: str  # of a claim that was not attempted, how to; else the claim's own remark
-    source: (
-        Mapping[str, Any] | None
-    )  # the figure's provenance, of the claim's own rows as it can be
+    source: Mapping[str, Any] | None  # the figure's provenance, as far as it can be of its own rows
+    varied: Mapping[str, Ours] = field(default_factory=dict)  # ours with a system set otherwise
 
 
 def as_json(paper: str, judged: Sequence[Judged]) -> dict[str, Any]:
@@ -54,6 +53,7 @@ def _row(each: Judged) -> dict[str, Any]:
         "ci95": [_finite(ours.low), _finite(ours.high)] if ours else None,
         "num_seeds": ours.num_seeds if ours else 0,
         "verdict": each.verdict,
+        "varied": {label: _finite(ours.mean) for label, ours in each.varied.items()},
         "why": each.why,
         "figure": claim.figure,
         "worlds": source.get("worlds"),
@@ -72,6 +72,7 @@ def as_markdown(papers: Mapping[str, tuple[Paper, Sequence[Judged]]]) -> str:
         tally = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
         lines += ["", f"## {paper.title} ({paper.venue})", "", f"{len(judged)} claims: {tally}."]
         lines += _by_kind(judged)
+        lines += ["", paper.note.strip()] if paper.note else []
         lines += ["", _cells(COLUMNS), _cells(["---"] * len(COLUMNS))]
         lines += [_cells(_columns(each)) for each in judged]
     return "\n".join(lines) + "\n"
@@ -113,8 +114,19 @@ def _columns(each: Judged) -> list[str]:
         str(ours.num_seeds) if ours and not claim.exact else "",
         each.verdict,
         _origin(each),
-        each.why,
+        "; ".join(filter(None, [_varied(each), each.why])),
     ]
+
+
+def _varied(each: Judged) -> str:
+    unit = each.claim.unit
+    return ", ".join(f"{label}: {_mean(ours, unit)}" for label, ours in each.varied.items())
+
+
+def _mean(ours: Ours, unit: str) -> str:
+    if math.isnan(ours.mean):
+        return "undefined"
+    return f"{'≥ ' if ours.beyond else ''}{_number(ours.mean)} {unit}".strip()
 
 
 def _published(claim: Claim) -> str:
@@ -123,12 +135,10 @@ def _published(claim: Claim) -> str:
 
 
 def _interval(ours: Ours, unit: str) -> str:
-    if math.isnan(ours.mean):
-        return "undefined"
     if ours.beyond:
-        return f"≥ {_number(ours.mean)} {unit}".strip() + ", beyond what was tried"
-    if ours.num_seeds == 1 or ours.low == ours.high:
-        return f"{_number(ours.mean)} {unit}".strip()
+        return _mean(ours, unit) + ", beyond what was tried"
+    if math.isnan(ours.mean) or ours.num_seeds == 1 or ours.low == ours.high:
+        return _mean(ours, unit)
     return f"{_number(ours.mean)} {unit} ({_number(ours.low)} to {_number(ours.high)})"
 
 

@@ -77,6 +77,11 @@ def model_flags(spec: ModelSpec, served_name: str, models_dir: Path, load_format
             f"model={spec.name} has {spec.mlp_matrices} matrices in its MLP; without a model.path "
             "engine=vllm makes gated MLPs (model.mlp_matrices=3) only"
         )
+    if spec.kv_layers != spec.num_layers:
+        raise UsageError(
+            f"model={spec.name} has {spec.num_layers} layers and KV in {spec.kv_layers}; without a "
+            "model.path engine=vllm makes models with KV in every layer only"
+        )
     directory = models_dir / spec.name
     directory.mkdir(parents=True, exist_ok=True)
     write_text(directory / "config.json", json.dumps(hf_config(spec), indent=2))

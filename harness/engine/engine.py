@@ -6,7 +6,7 @@ Instances that serve one model for good are brought up here, those that models t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -79,7 +79,7 @@ class TorchEngine:
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
-        check_models(experiment)
+        check_models(experiment.models.values())
         num_workers = len(experiment.placements)
         experiment.announce(f"starting {num_workers} torch workers, device {self._config.device}")
         logs = experiment.run_dir / "logs"
@@ -169,15 +169,20 @@ class TorchEngine:
         }
 
 
-def check_models(experiment: Experiment) -> None:
+def check_models(models: Iterable[ModelSpec]) -> None:
     """UsageError for a model that this engine cannot run."""
-    for spec in experiment.models.values():
+    for spec in models:
         if spec.tp != 1:
             raise UsageError(f"model.tp={spec.tp} is not supported by engine=torch; valid: 1")
         if spec.mlp_matrices != 3:
             raise UsageError(
                 f"model={spec.name} has {spec.mlp_matrices} matrices in its MLP; engine=torch "
                 "runs gated MLPs (model.mlp_matrices=3) only"
+            )
+        if spec.kv_layers != spec.num_layers:
+            raise UsageError(
+                f"model={spec.name} has {spec.num_layers} layers and KV in {spec.kv_layers}; "
+                "engine=torch runs models with KV in every layer only"
             )
         if spec.path is not None:
             check_config(spec, Path(spec.path))

@@ -5,6 +5,8 @@ The engine is profiled first (`harness.calibrate measure`, which writes conf/har
 local_vllm.yaml for --engine vllm): the simulator is judged by what it knows of this machine today.
 Loads are shares of the knee, the rate at which the engine completes requests that all arrive at
 once; it is measured before them.
+Of engine=torch, probes between the points follow the machine's speed, which drifts; points are
+simulated at that speed, and once more as calibrated.
 All of it is done in several passes, since a machine's speed drifts: errors are medians over them,
 and how far the real runs of a point are apart stands beside.
 Writes parity.json and parity.md; plots/fidelity.py draws them.
@@ -15,119 +17,142 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from harness.calibrate.__main__ import main as calibrate
+from harness.calibrate.measure import slowness as slowness_of
+from harness.engine.threads import engine_threads
 from harness.errors import RunError, UsageError
-from harness.fidelity.parity import compare, headline, over_passes, verdicts
-from harness.fidelity.points import HELD_OUT, Point, capacity_per_s, pair
+from harness.fidelity.arguments import (
+    check,
+    knee_folder,
+    parser,
+    point_folder,
+    probed,
+    profile_name,
+    report_folder,
+)
+from harness.fidelity.drift import Drift, NoDrift
+from harness.fidelity.parity import Row, compare, headline, over_passes, verdicts
+from harness.fidelity.points import Point, Setting, capacity_per_s, serve, simulate
 from harness.fidelity.report import markdown
 from harness.files import write_text
 from harness.manifest import git_revision, machine
-
-PUBLISHED = Path("results/published/fidelity")
-LOADS = (0.3, 0.6, 0.9, 1.0, 1.3)
-MAX_LOAD = 100.0
+from harness.run_folder import FinishedRun
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m harness.fidelity", description=__doc__)
-    made.add_argument("--engine", choices=("torch", "vllm"), default="torch")
-    made.add_argument("--workloads", nargs="+", choices=tuple(HELD_OUT), default=list(HELD_OUT))
-    made.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
-    made.add_argument("--num-requests", type=int, default=700, help="per point; P99 needs 662")
-    made.add_argument("--passes", type=int, default=3)
-    made.add_argument(
-        "--calibrate",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="profile the engine here before each pass",
+def profile(arguments: argparse.Namespace) -> None:
+    """Calibrates the engine here. Raises RunError where that fails."""
+    words = ["--engine", arguments.engine, "--model", arguments.model]
+    words += ["--hardware", arguments.hardware] if arguments.hardware else []
+    if calibrate(["measure", *words]):
+        raise RunError("calibration failed")
+
+
+def probe(setting: Setting) -> float:
+    """What work takes here now over what calibration found."""
+    return slowness_of(setting.model, setting.profile, engine_threads())
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A point in one pass. Its rows, and those as calibrated, say of which workload and load."""
+
+    real: FinishedRun
+    rows: list[Row]
+    as_calibrated: list[Row]
+    invalid: list[str]  # why the real run is not VALID
+
+
+def passes(
+    arguments: argparse.Namespace, setting: Setting, knees: dict[str, float], console: Console
+) -> Iterator[Compared]:
+    """Every point of every pass, as it is done; fills `knees`."""
+    engine, keep = arguments.engine, arguments.keep
+    for number in range(1, arguments.passes + 1):
+        if arguments.calibrate:
+            profile(arguments)
+        drift = Drift(partial(probe, setting)) if probed(arguments) else NoDrift(keep)
+        for workload in arguments.workloads:
+            point = Point(workload, inf, arguments.num_requests, setting)
+            if workload not in knees:
+                folder = knee_folder(arguments, workload)
+                knees[workload] = capacity_per_s(point, folder, engine, keep)
+            for load in arguments.loads:
+                run_dir = point_folder(arguments, workload, load, number)
+                at = replace(point, rate_per_s=load * knees[workload])
+                name = f"{workload} at {load:g} of {knees[workload]:.1f} requests/s, pass {number}"
+                real, slowness = drift.over(
+                    partial(serve, at, run_dir / engine, engine, keep), run_dir
+                )
+                about = {"workload": workload, "load": load, "pass": number, "slowness": slowness}
+                yield compared(name, real, at, run_dir, about)
+                status = real.summary["verdict"]["status"]
+                said = f"{name}: {status}, {slowness:.2f} of the calibrated times"
+                console.print(said, soft_wrap=True)
+
+
+def compared(name: str, real: FinishedRun, point: Point, run_dir: Path, about: Row) -> Compared:
+    simulated = told = simulate(real, point, run_dir / "sim", about["slowness"])
+    if about["slowness"] != 1:
+        told = simulate(real, point, run_dir / "sim-as-calibrated")
+    verdict = real.summary["verdict"]
+    about = about | {"valid": verdict["status"] == "VALID"}
+    return Compared(
+        real,
+        [about | row for row in compare(real.summary, simulated.summary)],
+        [about | row for row in compare(real.summary, told.summary)],
+        [f"{name}: {why}" for why in verdict["reasons"]],
     )
-    made.add_argument(
-        "--keep", action="store_true", help="simulate anew, beside the real runs that --runs holds"
-    )
-    made.add_argument("--runs", type=Path, default=Path("results/runs/fidelity"))
-    made.add_argument(
-        "--out", type=Path, help=f"default: {PUBLISHED}, vllm/ in it for vllm, --runs for less"
-        " than every workload, load and request"
-    )  # fmt: skip
-    return made
-
-
-def report_folder(arguments: argparse.Namespace) -> Path:
-    """engine=torch's whole report is the one that simulated figures quote; vLLM's lies beside it,
-    and one of fewer points where the runs are."""
-    asked: Path | None = arguments.out
-    if asked is not None:
-        return asked
-    whole = parser().parse_args([])
-    names = ("workloads", "loads", "num_requests", "calibrate", "keep")
-    if any(getattr(arguments, name) != getattr(whole, name) for name in names):
-        folder: Path = arguments.runs
-    else:
-        folder = PUBLISHED
-    if arguments.engine == "torch" and folder == PUBLISHED:
-        return folder
-    return folder / str(arguments.engine)
-
-
-def check(arguments: argparse.Namespace) -> None:
-    for name in ("passes", "num_requests"):
-        if getattr(arguments, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} {getattr(arguments, name)} is below 1")
-    for load in arguments.loads:
-        if not 0 < load <= MAX_LOAD:
-            raise UsageError(f"--loads {load:g} is not a load above 0 and up to {MAX_LOAD:g}")
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Every point's rows, each with its workload and load, and what the runs ran on."""
-    rows: list[dict[str, Any]] = []
+    git = git_revision()  # before calibration writes a profile
     knees: dict[str, float] = {}
-    invalid: list[str] = []
-    engine, keep = arguments.engine, arguments.keep
-    for number in range(1, arguments.passes + 1):
-        if arguments.calibrate and calibrate(["measure", "--engine", engine]):
-            raise RunError("calibration failed")
-        for workload in arguments.workloads:
-            folder = arguments.runs / engine / workload
-            if workload not in knees:
-                knees[workload] = capacity_per_s(workload, folder / "knee", engine, 200, keep)
-            for load in arguments.loads:
-                point = Point(workload, load * knees[workload], arguments.num_requests)
-                run_dir = folder / f"load-{load:g}" / f"pass-{number}"
-                real, simulated = pair(point, run_dir, engine, keep)
-                name = f"{workload} at {load:g} of {knees[workload]:.1f} requests/s, pass {number}"
-                invalid += [f"{name}: {why}" for why in real.summary["verdict"]["reasons"]]
-                about = {"workload": workload, "load": load}
-                rows += [about | row for row in compare(real.summary, simulated.summary)]
-                console.print(f"{name}: {real.summary['verdict']['status']}")
+    scale, ttft_s, tbt_s = arguments.length_scale, arguments.ttft_s, arguments.tbt_s
+    setting = Setting(arguments.model, profile_name(arguments), scale, ttft_s, tbt_s)
+    points = list(passes(arguments, setting, knees, console))
+    rows = [row for point in points for row in point.rows]
+    as_calibrated = [row for point in points for row in point.as_calibrated]
+    drifted = any(row["slowness"] != 1 for row in rows)
+    manifest = points[0].real.manifest
     merged = over_passes(rows)
-    targets = verdicts(merged)
-    hardware = real.manifest["hardware"]
+    targets = verdicts(merged, over_passes(as_calibrated))
+    hardware = manifest["hardware"]
     return {
         "engine": arguments.engine,
-        "model": real.manifest["choices"]["model"],
+        "model": manifest["choices"]["model"],
         "hardware": hardware["name"],
         "machine": machine(),
-        "git": git_revision(),
+        "git": git,
         "date_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "knees_per_s": knees,
         "num_requests": arguments.num_requests,
+        "setting": asdict(setting),
         "num_passes": arguments.passes,
         "calibrated": arguments.calibrate,
+        "probed": drifted,
         "real_runs_kept": arguments.keep,
-        "invalid": invalid,
+        "invalid": [why for point in points for why in point.invalid],
         "targets": targets,
         "headline": headline(
-            targets, arguments.engine, f"{hardware['device']} ({hardware['name']})"
+            targets,
+            arguments.engine,
+            f"{hardware['device']} ({hardware['name']})",
+            probed=drifted,
         ),
         "rows": merged,
         "passes": rows,
+        "passes_as_calibrated": as_calibrated,
     }
 
 
@@ -140,7 +165,6 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     out = report_folder(arguments)
-    out.mkdir(parents=True, exist_ok=True)
     write_text(out / "parity.json", json.dumps(found, indent=1) + "\n")
     write_text(out / "parity.md", markdown(found))
     console.print(f"{found['headline']}\n{out / 'parity.md'}", soft_wrap=True)

@@ -41,14 +41,15 @@ def over_passes(rows: Sequence[Row]) -> list[Row]:
     """One row per point, quantity and statistic from those of several passes: the medians of the
     real and the simulated values, their error, and `spread`, by how much the highest real value
     exceeds the lowest (percent of the median; of attainment the difference; None of fewer than
-    two)."""
+    two). Of a pass whose real run is not valid there is neither."""
     points: dict[tuple[str, float, str, str], list[Row]] = {}
     for row in rows:
         key = row["workload"], row["load"], row["quantity"], row["statistic"]
         points.setdefault(key, []).append(row)
     out = []
     for (workload, load, quantity, statistic), passes in points.items():
-        known = [(row["real"], row["simulated"]) for row in passes if row["error"] is not None]
+        valid = [row for row in passes if row["valid"] and row["error"] is not None]
+        known = [(row["real"], row["simulated"]) for row in valid]
         reals = [real for real, _ in known]
         simulated = [value for _, value in known]
         merged = _row(quantity, statistic, *(median(x) if x else None for x in (reals, simulated)))
@@ -67,15 +68,18 @@ def worst(rows: Iterable[Row], quantity: str, statistic: str) -> float | None:
     return max(errors, key=abs) if errors else None
 
 
-def verdicts(rows: Sequence[Row]) -> list[Row]:
+def verdicts(rows: Sequence[Row], as_calibrated: Sequence[Row]) -> list[Row]:
     """Each target with the worst and the median error found for it up to TARGET_LOAD, and the
-    largest spread of the real runs there. `rows`: from `over_passes`."""
+    largest spread of the real runs there. It is met where every point has an error and none is
+    too large. Beside stands the median of what was simulated `as_calibrated`, at one speed. Both
+    are from `over_passes`."""
     low = [row for row in rows if row["load"] <= TARGET_LOAD]
     out = []
     for quantity, statistic, limit in TARGETS:
         found = worst(low, quantity, statistic)
         of_target = [r for r in low if (r["quantity"], r["statistic"]) == (quantity, statistic)]
-        sizes = [abs(row["error"]) for row in of_target if row["error"] is not None]
+        sizes = _sizes(low, quantity, statistic)
+        steady = [row for row in as_calibrated if row["load"] <= TARGET_LOAD]
         spreads = [row["spread"] for row in of_target if row["spread"] is not None]
         out.append(
             {
@@ -83,19 +87,34 @@ def verdicts(rows: Sequence[Row]) -> list[Row]:
                 "statistic": statistic,
                 "limit": limit,
                 "worst": found,
-                "median": median(sizes) if sizes else None,
+                "median": _median(sizes),
+                "median_as_calibrated": _median(_sizes(steady, quantity, statistic)),
                 "spread": max(spreads, default=None),
-                "met": found is not None and abs(found) <= limit,
+                "met": 0 < len(sizes) == len(of_target) and max(sizes) <= limit,
             }
         )
     return out
 
 
-def headline(targets: Sequence[Row], real: str, hardware: str) -> str:
-    """One line for everything that is simulated: where it was checked and how wrong it was."""
+def _sizes(rows: Sequence[Row], quantity: str, statistic: str) -> list[float]:
+    return [
+        abs(row["error"])
+        for row in rows
+        if (row["quantity"], row["statistic"]) == (quantity, statistic) and row["error"] is not None
+    ]
+
+
+def _median(sizes: Sequence[float]) -> float | None:
+    return median(sizes) if sizes else None
+
+
+def headline(targets: Sequence[Row], real: str, hardware: str, *, probed: bool = False) -> str:
+    """One line for everything that is simulated: where it was checked and how wrong it was.
+    `probed`: at the machine's speed of the minute."""
     parts = [_brief(row) for row in targets if row["median"] is not None]
     return (
         f"simulator error against engine={real} on {hardware} up to {TARGET_LOAD} of the knee, "
+        f"{'the drift of its speed taken out, ' if probed else ''}"
         f"median (worst): {', '.join(parts) or 'not measured'}"
     )
 

@@ -9,26 +9,48 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.engine.threads import engine_threads
-from harness.errors import RunError
-from harness.run_folder import FinishedRun
+import numpy as np
+import numpy.typing as npt
 
-# Rows that calibration never saw: it measures a grid of lengths, and no trace. A quarter of the
-# lengths lets a CPU serve enough requests for a P99 in minutes; both worlds see the same ones.
+from harness.calibrate import zoo
+from harness.engine.threads import engine_threads
+from harness.errors import RunError, UsageError
+from harness.hardware import pair_key
+from harness.run_folder import FinishedRun
+from harness.token_log import TokenLog
+
+# Rows that neither calibration nor those who chose its form ever saw: it serves synthetic lengths,
+# and earlier reports had other rows. Shorter ones let a CPU serve enough requests for a P99 in
+# minutes; both worlds see the same.
 HELD_OUT = {
-    "azure_code": ("workload.window.rows=[3000,3700]",),
-    "azure_conv": ("workload.window.rows=[6000,6700]",),
-    "burstgpt": ("workload.dataset.beginnings.without_fails_1=[]",),  # too few rows for a P99
+    "azure_code": ("workload.window.rows=[4000,4700]",),
+    "azure_conv": ("workload.window.rows=[8000,8700]",),
+    "burstgpt": ("workload.dataset.beginnings.without_fails_1=[]", "seed=1"),  # too few rows
 }
-COMMON = (
-    "+system=vllm", "tracking=none", "progress=false", "again=true",
-    "workload.lengths.scale_prompt=0.25", "workload.lengths.scale_output=0.25",
-    "slo.ttft_s=0.25", "slo.tbt_s=0.01",  # tight enough that a loaded CPU misses some
-)  # fmt: skip
+COMMON = ("+system=vllm", "tracking=none", "progress=false", "again=true")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What every point of a report shares. The SLO is so tight that a loaded engine misses some."""
+
+    model: str
+    profile: str  # of this machine and engine, as `harness.calibrate measure` wrote it
+    length_scale: float  # on the traces' prompts and outputs
+    ttft_s: float
+    tbt_s: float
+
+    def overrides(self) -> tuple[str, ...]:
+        scale = f"{self.length_scale:g}"
+        return (
+            f"model={self.model}",
+            f"workload.lengths.scale_prompt={scale}", f"workload.lengths.scale_output={scale}",
+            f"slo.ttft_s={self.ttft_s:g}", f"slo.tbt_s={self.tbt_s:g}",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +58,12 @@ class Point:
     workload: str
     rate_per_s: float
     num_requests: int
+    setting: Setting
 
     def overrides(self) -> tuple[str, ...]:
         return (
             *COMMON,
+            *self.setting.overrides(),
             f"+workload={self.workload}",
             *HELD_OUT[self.workload],
             f"workload.num_requests={self.num_requests}",
@@ -47,15 +71,12 @@ class Point:
         )
 
 
-def own(engine: str) -> tuple[str, ...]:
-    """What a real engine needs to be the one that was calibrated."""
-    threads = (f"engine.num_threads={engine_threads()}",) if engine == "torch" else ()
-    return "hardware=local", *threads
-
-
-def calibrated(engine: str) -> str:
-    """The profile of this machine that `harness.calibrate measure --engine` writes."""
-    return "hardware=local_vllm" if engine == "vllm" else "hardware=local"
+def own(engine: str, profile: str) -> tuple[str, ...]:
+    """What a real engine needs to be the one that was calibrated. vLLM's servers have no profile of
+    theirs: `local` says that they are here."""
+    if engine == "torch":
+        return f"hardware={profile}", f"engine.num_threads={engine_threads()}"
+    return ("hardware=local",)
 
 
 def run(point: Point, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> FinishedRun:
@@ -71,7 +92,16 @@ def run(point: Point, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> 
 
 def serve(point: Point, run_dir: Path, real: str, keep: bool) -> FinishedRun:
     """The point on a real engine; with `keep`, the run that an earlier report left there."""
-    return FinishedRun.load(run_dir) if keep else run(point, run_dir, real, own(real))
+    if keep:
+        served = FinishedRun.load(run_dir)
+    else:
+        served = run(point, run_dir, real, own(real, point.setting.profile))
+    found = served.summary["num_requests"]
+    if found != point.num_requests:
+        raise UsageError(
+            f"--num-requests {point.num_requests}: {point.workload} has {found} rows held out"
+        )
+    return served
 
 
 def same_memory(engine: Mapping[str, Any]) -> tuple[str, ...]:
@@ -90,21 +120,52 @@ def same_limits(engine: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"system.{name}={server[name]}" for server in servers for name in names)
 
 
-def pair(point: Point, run_dir: Path, real: str, keep: bool) -> tuple[FinishedRun, FinishedRun]:
-    """(real, simulated) on one schedule, with equally many KV blocks of one size and the same
-    limits, by the profile of that engine."""
-    served = serve(point, run_dir / real, real, keep)
+def simulate(
+    served: FinishedRun, point: Point, run_dir: Path, slowness: float = 1.0
+) -> FinishedRun:
+    """The point in simulation beside its run on a real engine: on one schedule, with equally many
+    KV blocks of one size and the same limits, by the profile of that engine, whose times are taken
+    `slowness` times."""
     engine = served.manifest["engine"]
-    extra = (calibrated(real), *same_memory(engine), *same_limits(engine))
-    simulated = run(point, run_dir / "sim", "sim", extra)
+    profile = f"hardware={point.setting.profile}"
+    extra = (profile, *same_memory(engine), *same_limits(engine), *slowed(point.setting, slowness))
+    simulated = run(point, run_dir, "sim", extra)
     hashes = {run.manifest["schedule_sha256"] for run in (served, simulated)}
     if len(hashes) != 1:
         raise RunError(f"{run_dir}: the two runs replayed different schedules")
-    return served, simulated
+    if simulated.summary["verdict"]["status"] != "VALID":
+        why = "; ".join(simulated.summary["verdict"]["reasons"])
+        raise RunError(f"{run_dir}: the simulation is not VALID: {why}")
+    return simulated
 
 
-def capacity_per_s(workload: str, run_dir: Path, real: str, num_requests: int, keep: bool) -> float:
-    """Requests/s that the engine completes when all arrive at once: the knee of its load curve."""
-    point = Point(workload, 1e6, num_requests)
-    summary = serve(point, run_dir, real, keep).summary
-    return float(summary["num_completed"] / summary["duration_s"])
+def slowed(setting: Setting, slowness: float) -> tuple[str, ...]:
+    """Overrides that take every measured time of the profile `slowness` times."""
+    if slowness == 1:
+        return ()
+    found = zoo.hardware(setting.profile).calibration
+    pair = pair_key(setting.model, 1)
+    where = f"hardware.calibration.measured.{pair}"
+    times = {f"{where}.{key}": value for key, value in asdict(found.measured[pair]).items()}
+    times |= {
+        f"hardware.calibration.{key}": getattr(found, key) for key in ("turnaround_s", "path_s")
+    }
+    return tuple(f"{key}={value * slowness:.6g}" for key, value in times.items())
+
+
+def capacity_per_s(point: Point, run_dir: Path, real: str, keep: bool) -> float:
+    """Requests/s that the engine completes when all of the point's arrive at once: the knee of its
+    load curve."""
+    served = serve(replace(point, rate_per_s=1e6), run_dir, real, keep)
+    log = TokenLog.from_table(served.requests)
+    return steady_per_s(log.last_s[log.completed])
+
+
+def steady_per_s(times_s: npt.NDArray[np.float64]) -> float:
+    """Completions/s between the tenth and the ninetieth per cent of them: neither while the batch
+    fills nor while the last ones run out. Raises RunError for fewer than ten."""
+    if len(times_s) < 10:
+        raise RunError(f"{len(times_s)} completed requests do not show a rate: at least 10")
+    ordered = np.sort(times_s)
+    first, last = len(ordered) // 10, 9 * len(ordered) // 10
+    return float((last - first) / (ordered[last] - ordered[first]))

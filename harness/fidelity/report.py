@@ -17,26 +17,44 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"engine=sim against engine={found['engine']}, model {found['model']}, "
         f"{machine['cpu']} with {machine['num_cores']} cores, {found['date_utc']}. "
         f"{found['num_requests']} requests a point, identical schedules, held out from "
-        "calibration; lengths are a quarter of the traces'. Errors are (simulated − real) / real, "
+        f"calibration; lengths are {found['setting']['length_scale']:g} times the traces'. "
+        "Errors are (simulated − real) / real, "
         f"of the medians over {found['num_passes']} passes"
         + (", each with a calibration of its own." if found["calibrated"] else "."),
         "",
         f"Knees (requests/s): {_knees(found['knees_per_s'])}."
         + (" The real runs are an earlier report's." if found["real_runs_kept"] else ""),
         "",
+        *_of_drift(found["probed"]),
         "`spread`: of the real runs of one point among themselves, the most of any point.",
         "",
-        "| target up to 0.9 of the knee | limit | worst | median size | met | spread |",
-        "|---|---|---|---|---|---|",
+        "| target up to 0.9 of the knee | limit | worst | median size | met | as calibrated "
+        "| spread |",
+        "|---|---|---|---|---|---|---|",
         *(_target(row) for row in found["targets"]),
         "",
     ]
     if found["invalid"]:
-        lines += ["Real runs that judged themselves INVALID:", ""]
+        lines += ["Real runs that judged themselves INVALID, and are left out:", ""]
         lines += [f"- {reason}" for reason in found["invalid"]] + [""]
     for workload in dict.fromkeys(row["workload"] for row in found["rows"]):
-        lines += _workload(workload, [r for r in found["rows"] if r["workload"] == workload])
+        rows, passes = (
+            [row for row in found[key] if row["workload"] == workload] for key in ("rows", "passes")
+        )
+        lines += _workload(workload, rows, passes)
     return "\n".join(lines)
+
+
+def _of_drift(probed: bool) -> list[str]:
+    if not probed:
+        return []
+    return [
+        "The machine's speed drifts. Probes between the points follow it, `times` says what they "
+        "took over what calibration found, in each pass, and each point is simulated at that "
+        "speed. `as calibrated`: the median size of the errors of simulations at the speed of "
+        "calibration.",
+        "",
+    ]
 
 
 def _knees(knees: Mapping[str, float]) -> str:
@@ -46,26 +64,36 @@ def _knees(knees: Mapping[str, float]) -> str:
 def _target(row: Mapping[str, Any]) -> str:
     share = row["quantity"] == "slo_attainment"
     name = f"{row['quantity'].removesuffix('_s')} {row['statistic']}"
-    cells = [
-        _error(value, share, signed=signed)
-        for value, signed in ((row["limit"], False), (row["worst"], True), (row["median"], False))
-    ]
-    spread = _error(row["spread"], share, signed=False)
-    return f"| {name} | {' | '.join(cells)} | {'yes' if row['met'] else 'no'} | {spread} |"
+    limit, median, steady, spread = (
+        _error(row[key], share, signed=False)
+        for key in ("limit", "median", "median_as_calibrated", "spread")
+    )
+    worst = _error(row["worst"], share, signed=True)
+    met = "yes" if row["met"] else "no"
+    return f"| {name} | {limit} | {worst} | {median} | {met} | {steady} | {spread} |"
 
 
-def _workload(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _workload(
+    name: str, rows: Sequence[Mapping[str, Any]], passes: Sequence[Mapping[str, Any]]
+) -> list[str]:
     """A table of the workload: quantities down, loads across, real → simulated (error)."""
     loads = list(dict.fromkeys(row["load"] for row in rows))
     quantities = list(dict.fromkeys((row["quantity"], row["statistic"]) for row in rows))
     by_key = {(row["quantity"], row["statistic"], row["load"]): row for row in rows}
     lines = [f"## {name}", "", "| | " + " | ".join(f"{load:g}" for load in loads) + " |"]
     lines.append("|---" * (len(loads) + 1) + "|")
+    lines.append(f"| times | {' | '.join(_times(passes, load) for load in loads)} |")
     for quantity, statistic in quantities:
         cells = [_cell(by_key[quantity, statistic, load]) for load in loads]
         label = f"{quantity.removesuffix('_s')} {statistic}" if statistic else quantity
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return [*lines, ""]
+
+
+def _times(passes: Sequence[Mapping[str, Any]], load: float) -> str:
+    """What work took in each pass, over what it took at calibration."""
+    found = {row["pass"]: row["slowness"] for row in passes if row["load"] == load}
+    return ", ".join(f"{slowness:.2f}" for slowness in found.values())
 
 
 def _cell(row: Mapping[str, Any]) -> str:

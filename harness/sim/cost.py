@@ -4,6 +4,7 @@ With T tokens through the layers, of which B are decodes reading S tokens of con
 that make A query–key pairs:
 
   t = constant + √(launch² + weights² + (T·token)²) + A·attend + S·context + P·chunk + B·request
+      + wide, if B > 128
 
 for P prompts, where the root is a maximum with its corner rounded. Aegaeon's A.2 (eq. 5–6) is
 this without the floor and the terms per request, which measurements of its own engine need. A

@@ -43,7 +43,7 @@ def law(model: ModelSpec, hardware: Hardware, calibration: Calibration) -> StepC
     latency_s, per_token_s = all_reduce_s(activation_bytes_per_token(model), tp, hardware)
     weights_s = read_bytes * read_s / calibration.memory_efficiency + 2 * layers * latency_s
     products_s = 2 * linear_params * flop_s / calibration.compute_efficiency
-    attend_flop = 4 * layers * model.num_heads * model.head_dim  # one query and one key
+    attend_flop = 4 * model.kv_layers * model.num_heads * model.head_dim  # one query and one key
     kv_read_s = model.held_kv_bytes_per_token * read_s / calibration.kv_efficiency
     context_s = kv_read_s + attend_flop * flop_s / calibration.decode_attention_efficiency
     launch_layer_s = calibration.launch_layer_s
@@ -78,10 +78,12 @@ def on_a_share(whole: StepCoefficients, share: float, rivals: float = 0.0) -> St
     who read memory all the time and get as much of its bandwidth as they do.
 
     An assumption in the form of Amdahl's law: of compute-bound work COMPUTE_BOUND, of memory-bound
-    work MEMORY_BOUND grows as 1/share; what the CPU does stays. The two parts are fitted, by least
-    squares, to what MuxServe's authors measured of LLaMA-7B on an A100 (32 requests of 128 tokens
-    at 30 to 100 %); within 4 % in prefill and 6 % in decode. Of rivals there is no measurement:
-    memory-bound work takes 1 + rivals times as long, unless its share slows it down more.
+    work MEMORY_BOUND grows as 1/share; what the CPU does stays, except for its part of request_s,
+    which was measured in one with memory reads and grows with them. The two parts are fitted, by
+    least squares, to what MuxServe's authors measured of LLaMA-7B on an A100 (32 requests of 128
+    tokens at 30 to 100 %); within 4 % in prefill and 6 % in decode. Of rivals there is no
+    measurement: memory-bound work takes 1 + rivals times as long, unless its share slows it down
+    more.
     """
     compute = 1 - COMPUTE_BOUND + COMPUTE_BOUND / share
     memory = max(1 - MEMORY_BOUND + MEMORY_BOUND / share, 1 + rivals)

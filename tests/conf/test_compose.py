@@ -29,6 +29,7 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 PARTS = {
     "aegaeon/inputs": "aegaeon_fig11a",
     "aegaeon/lengths": "aegaeon_fig12_rps01",
+    "aegaeon/machine": "aegaeon_fig15_live",
     "aegaeon/stage": "aegaeon_fig07_sim",
     "aegaeon/system": "aegaeon_fig11a",
 }

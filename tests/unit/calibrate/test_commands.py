@@ -76,7 +76,7 @@ GOOD = HEADER + b"llama2-7b,A100,1,16,1\n"
         (GOOD + b"llama2-7b,,1,16,1\n", "device '' is unknown"),
         (HEADER + b",A100,1,16,1\n", "model '' is unknown"),
         (GOOD + b"NA,A100,1,16,1\n", "model 'NA' is unknown"),
-        (GOOD + b"llama2-7b,A100,1,16\n", "row 2: batch= is not a whole number"),
+        (GOOD + b"llama2-7b,A100,1,16\n", "row 2: batch= is not a whole number from 1 to 1e+15"),
         (GOOD + b'"llama2-7b,A100,1,16,1\n', "is not a CSV file"),
         (b"", "is not a CSV file: No columns"),
         (b"\x89PNG\xff\xfe\n", "is not a CSV file"),

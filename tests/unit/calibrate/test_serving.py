@@ -11,7 +11,7 @@ import pytest
 from harness.calibrate import zoo
 from harness.calibrate.fit import fit_served, served_errors
 from harness.calibrate.scores import mape_pct
-from harness.calibrate.serving import Iterations, served
+from harness.calibrate.serving import Iterations, Timed, served
 from harness.clock import VirtualLoop
 from harness.cluster import ModelSpec
 from harness.config import build
@@ -19,6 +19,7 @@ from harness.engine_api import Experiment
 from harness.hardware import Hardware
 from harness.placement import dedicated
 from harness.record import Recorder
+from harness.request import Batch, Request
 from harness.sim.cost import CostModel
 
 TURNAROUND_S = 8e-4
@@ -58,6 +59,30 @@ def test_the_time_of_a_served_execute_is_what_the_model_says_of_its_columns(
     assert ((seen.chunks > 0) & (seen.decodes > 0)).any()
     error = served_errors(CostModel(MODEL, hardware).terms, TURNAROUND_S, seen)
     assert np.abs(error).max() < 1e-6
+
+
+def test_a_pause_counts_where_requests_were_waiting_and_not_where_they_came_later() -> None:
+    loop = VirtualLoop()
+
+    class Instant:
+        name, model, kv, load, drop, evict = "i", MODEL, None, None, None, None
+
+        async def execute(self, batch: Batch, **_: object) -> int:
+            await loop.sleep(0.5)
+            return 1
+
+    timed = Timed(Instant(), loop)  # type: ignore[arg-type]
+    early, late = Request(0, 0.0, "m", 8, 9), Request(1, 2.0, "m", 8, 9)
+
+    async def main() -> None:
+        await timed.execute(Batch(chunks=[(early, 8)]))
+        await loop.sleep(0.25)  # a policy at work
+        await timed.execute(Batch(decodes=[early]))
+        await loop.sleep(1.0)
+        await timed.execute(Batch(chunks=[(late, 8)]))
+
+    loop.run(main())
+    assert [row[-1] for row in timed.rows] == pytest.approx([0.5, 0.75, 0.5])
 
 
 def test_a_fit_finds_the_turnaround_from_a_prior_that_is_off(tmp_path: Path) -> None:

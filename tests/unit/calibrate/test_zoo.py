@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -10,14 +10,17 @@ from harness.calibrate import zoo
 from harness.cluster import ModelSpec
 from harness.errors import UsageError
 from harness.hardware import Hardware
+from harness.pool.blocks import device_shape, host_shape
 from harness.sim.cost import CostModel
+from harness.sim.law import law
 from tests.running import hardware_profile
 
 # Parameters that the published checkpoints hold (the sum of their safetensors), in billions.
 PUBLISHED = {
     "baichuan-7b": 7.000559616, "baichuan2-13b": 13.896668160, "internlm2.5-7b": 7.737708544,
     "llama2-7b": 6.738415616, "llama2-13b": 13.015864320, "llama3-8b": 8.030261248,
-    "llama3.1-8b": 8.030261248, "llama3.1-70b": 70.553706496, "mistral-24b": 23.572403200,
+    "llama3.1-8b": 8.030261248, "llama3.1-70b": 70.553706496,
+    "llama3.2-1b": 1.235814400, "llama3.2-3b": 3.212749824, "mistral-24b": 23.572403200,
     "opt-13b": 12.853473280, "opt-30b": 29.974540288, "opt-66b": 65.718784000,
     "qwen-7b": 7.721324544, "qwen-72b": 72.287920128, "qwen1.5-14b": 14.167290880,
     "qwen2.5-7b": 7.615616512, "qwen2.5-14b": 14.770033664, "qwen2.5-72b": 72.706203648,
@@ -38,6 +41,27 @@ def test_a_model_has_its_published_number_of_parameters(name: str) -> None:
 def test_kv_per_token_is_that_of_aegaeons_table_1() -> None:
     kib = {"qwen-7b": 512, "internlm2.5-7b": 128, "llama2-13b": 800, "qwen-72b": 2560}
     assert {name: zoo.model(name).kv_bytes_per_token / 1024 for name in kib} == kib
+
+
+def test_layers_without_kv_of_the_text_weigh_and_hold_none() -> None:
+    """Llama-3.2-90B: 80 of 100 layers x keys and values x 8 heads x 128 x 2 bytes."""
+    vision, hardware = zoo.model("llama3.2-90b"), zoo.device("h800_sxm")
+    whole = replace(vision, num_kv_layers=None)
+    assert vision.kv_bytes_per_token == vision.held_kv_bytes_per_token == 320 * 1024
+    assert whole.kv_bytes_per_token == 400 * 1024
+    assert vision.weight_bytes == whole.weight_bytes
+    assert host_shape(vision, 16).block_bytes == 16 * 320 * 1024
+    assert device_shape(vision, 16).block_bytes == 16 * 320 * 1024 // vision.tp
+    less, more = (law(model, hardware, hardware.calibration) for model in (vision, whole))
+    assert less.attend_s == pytest.approx(0.8 * more.attend_s)
+    assert less.context_s == pytest.approx(0.8 * more.context_s)
+    assert less.weights_s == more.weights_s
+
+
+def test_kv_is_in_at_least_one_layer_and_in_no_more_than_there_are() -> None:
+    for count in (0, 101):
+        with pytest.raises(ValueError, match=f"num_kv_layers={count} must be 1 to num_layers=100"):
+            replace(zoo.model("llama3.2-90b"), num_kv_layers=count)
 
 
 def step_times(model: ModelSpec, hardware: Hardware) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from harness.claims.__main__ import CLAIMS, judged, main
-from harness.claims.ledger import Claim, Paper, load
+from harness.claims.ledger import Claim, Paper, Variations, load
 from harness.claims.render import as_json, as_markdown
 from harness.errors import UsageError
 
@@ -45,13 +45,34 @@ def test_missing_runs_name_the_command(tmp_path: Path) -> None:
     assert "1 of 3 seeds" in judged(claim(), tmp_path).why
 
 
-def test_rows_that_the_figure_left_out_are_no_attempt(tmp_path: Path) -> None:
+def test_rows_that_the_figure_does_not_have_are_told(tmp_path: Path) -> None:
     figure(tmp_path, 1.0, 2.0, 3.0)
     for function in ("cell", "mean"):
         missing = {function: {"column": "y", "where": {"seed": 7}}}
-        found = judged(claim(value=missing, exact=True), tmp_path)
-        assert (found.verdict, found.ours) == ("not attempted", None)
-        assert "python -m harness.figures p_fig01" in found.why
+        with pytest.raises(UsageError, match=r"claim .*p_fig01\.csv: no row .*'seed': 7"):
+            judged(claim(value=missing, exact=True), tmp_path)
+
+
+def test_a_claim_is_computed_with_a_system_set_otherwise_too(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"system": ["a", "a_fast", "b"], "y": [2.0, 3.0, 12.0]})
+    rows.to_csv(tmp_path / "p_fig01.csv", index=False)
+    (tmp_path / "p_fig01.json").write_text(json.dumps(ABOUT))
+    means = [{"mean": {"column": "y", "where": {"system": name}}} for name in "ba"]
+    mine = claim(value={"ratio": means}, exact=True)
+    others = Variations(figures=["p_fig01"], systems={"a": {"fast": "a_fast"}})
+    found = judged(mine, tmp_path, others)
+    assert found.ours is not None
+    assert found.ours.mean == pytest.approx(6.0)
+    assert {label: ours.mean for label, ours in found.varied.items()} == {"fast": 4.0}
+    paper = Paper(title="t", venue="v", note="Of two seeds.", claims=[mine])
+    page = as_markdown({"p": (paper, [found])})
+    assert "fast: 4 x" in page
+    assert "\nOf two seeds.\n" in page
+    (row,) = as_json("p", [found])["claims"]
+    assert row["varied"] == {"fast": 4.0}
+    elsewhere = Variations(figures=["p_fig02"], systems=others.systems)
+    assert not judged(mine, tmp_path, elsewhere).varied
+    assert not judged(claim(value=means[0], exact=True), tmp_path, others).varied
 
 
 def test_claims_are_counted_by_what_they_rest_on(tmp_path: Path) -> None:

@@ -44,6 +44,19 @@ def test_a_model_with_a_path_is_served_as_it_is(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"mlp_matrices": 2}, "2 matrices in its MLP"), ({"num_kv_layers": 3}, "KV in 3")],
+)
+def test_a_shape_that_a_llama_has_not_is_not_made(
+    changed: dict[str, int], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        model_flags(replace(TINY, **changed), "default", tmp_path, "dummy")
+    assert not any(tmp_path.iterdir())
+    assert model_flags(replace(TINY, path="/models/some", **changed), "default", tmp_path, "dummy")
+
+
 def test_biases_on_qkv_make_it_a_qwen2() -> None:
     assert hf_config(TINY)["architectures"] == ["LlamaForCausalLM"]
     assert hf_config(replace(TINY, qkv_bias=True))["architectures"] == ["Qwen2ForCausalLM"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.config import build
+from harness.engine.engine import check_models
 from harness.errors import UsageError
 from harness.options import plain
-from tests.running import composed
+from tests.running import composed, model_spec
 
 
 def build_engine(override: str) -> None:
@@ -29,3 +32,15 @@ def test_a_share_of_memory_is_at_most_all_of_it(value: str) -> None:
 
 def test_all_of_the_memory_may_be_taken() -> None:
     build_engine("engine.memory_fraction=1")
+
+
+def test_models_that_the_engine_cannot_run_are_refused() -> None:
+    tiny = model_spec("tiny-llama")
+    check_models([tiny])
+    for changed, said in (
+        ({"tp": 2}, r"model\.tp=2 is not supported"),
+        ({"mlp_matrices": 2}, "has 2 matrices in its MLP"),
+        ({"num_kv_layers": 3}, "has 4 layers and KV in 3"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            check_models([tiny, replace(tiny, **changed)])

@@ -18,7 +18,7 @@ def summary(factor: float, **changes: Any) -> dict[str, Any]:
 
 
 def rows(load: float, factor: float) -> list[dict[str, Any]]:
-    about = {"workload": "dice", "load": load}
+    about = {"workload": "dice", "load": load, "valid": True, "pass": 1, "slowness": 1.25}
     return [about | row for row in compare(summary(1.0), summary(factor))]
 
 
@@ -34,17 +34,23 @@ def test_errors_are_signed_and_relative_to_the_real_run() -> None:
 
 def test_targets_are_judged_by_the_worst_point_up_to_nine_tenths_of_the_knee() -> None:
     points = over_passes([*rows(0.3, 1.05), *rows(0.9, 0.88), *rows(1.3, 3.0)])
-    found = {(r["quantity"], r["statistic"]): r for r in verdicts(points)}
+    found = {(r["quantity"], r["statistic"]): r for r in verdicts(points, points)}
     tpot = found["tpot_s", "p50"]
     assert tpot["worst"] == pytest.approx(-12.0)
     assert tpot["median"] == pytest.approx(8.5)
     assert not tpot["met"]
+    assert tpot["median_as_calibrated"] == pytest.approx(8.5)
+    steady = {
+        (r["quantity"], r["statistic"]): r for r in verdicts(points, over_passes(rows(0.3, 2)))
+    }
+    assert steady["tpot_s", "p50"]["median_as_calibrated"] == pytest.approx(100.0)
+    assert steady["tpot_s", "p50"]["median"] == pytest.approx(8.5)
     assert found["ttft_s", "p50"]["met"]
     assert tpot["spread"] is None
 
 
 def test_passes_of_a_point_give_their_median_and_how_far_real_runs_are_apart() -> None:
-    about = {"workload": "dice", "load": 0.9}
+    about = {"workload": "dice", "load": 0.9, "valid": True}
     passes = [
         about | row
         for real, simulated in ((1.0, 1.05), (1.4, 0.7), (0.9, 0.99))
@@ -57,20 +63,38 @@ def test_passes_of_a_point_give_their_median_and_how_far_real_runs_are_apart() -
     assert ttft["simulated"] == pytest.approx(0.099)
     assert ttft["error"] == pytest.approx(-1.0)
     assert ttft["spread"] == pytest.approx(50.0)
-    (found,) = (r for r in verdicts(points) if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
+    (found,) = (
+        r for r in verdicts(points, points) if (r["quantity"], r["statistic"]) == ("ttft_s", "p50")
+    )
     assert found["spread"] == pytest.approx(50.0)
     (nothing,) = (r for r in points if (r["quantity"], r["statistic"]) == ("ttft_s", "p99"))
     assert nothing["error"] is None
 
 
+def test_a_target_is_not_met_by_points_that_are_missing() -> None:
+    late = [row | {"valid": False} for row in rows(0.6, 1.0)]
+    points = over_passes([*rows(0.3, 1.0), *late])
+    found = {(r["quantity"], r["statistic"]): r for r in verdicts(points, points)}
+    assert found["ttft_s", "p50"]["worst"] == pytest.approx(0.0)
+    assert not found["ttft_s", "p50"]["met"]
+    assert {r["error"] for r in points if r["load"] == 0.6} == {None}
+    kept = over_passes([*rows(0.3, 1.0), *late, *rows(0.6, 1.1)])
+    (ttft,) = (
+        r for r in kept if (r["load"], r["quantity"], r["statistic"]) == (0.6, "ttft_s", "p50")
+    )
+    assert ttft["error"] == pytest.approx(10.0)
+
+
 def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> None:
     everything = over_passes([*rows(0.3, 1.05), *rows(0.6, 0.7), *rows(1.3, 3.0)])
-    targets = verdicts(everything)
+    targets = verdicts(everything, everything)
     line = headline(targets, "torch", "cpu (local)")
     assert "engine=torch on cpu (local)" in line
     assert "TTFT P50 18 % (-30 %)" in line
     assert "SLO token 0.00 (+0.00)" in line
-    assert headline(verdicts(over_passes(rows(1.3, 3.0))), "torch", "cpu").endswith("not measured")
+    assert headline(
+        verdicts(over_passes(rows(1.3, 3.0)), []), "torch", "cpu", probed=True
+    ).endswith("the drift of its speed taken out, median (worst): not measured")
     page = markdown(
         {
             "engine": "torch",
@@ -78,9 +102,12 @@ def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> Non
             "machine": {"cpu": "C", "num_cores": 2},
             "date_utc": "today",
             "num_requests": 9,
+            "setting": {"length_scale": 0.25},
             "num_passes": 1,
             "calibrated": True,
             "real_runs_kept": False,
+            "probed": True,
+            "passes": rows(0.3, 1.05),
             "knees_per_s": {"dice": 3.0},
             "targets": targets,
             "invalid": ["dice: late"],
@@ -90,4 +117,5 @@ def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> Non
     for cell in ("100 ms → 105 ms (+5.0 %)", "100 ms → 70.0 ms (-30.0 %)"):
         assert cell in page
     assert "- dice: late" in page
+    assert "| times | 1.25 |  |  |" in page
     assert "| goodput_per_s | 10 → 10.5 (+5.0 %) | 10 → 7 (-30.0 %) | 10 → 30 (+200.0 %) |" in page

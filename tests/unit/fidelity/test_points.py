@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from harness.calibrate import zoo
@@ -12,14 +13,17 @@ from harness.config import typed
 from harness.engine_api import kv_blocks_by_model
 from harness.errors import RunError, UsageError
 from harness.fidelity import points
-from harness.fidelity.__main__ import check, parser, report_folder
-from harness.fidelity.points import calibrated, same_limits, same_memory
+from harness.fidelity.arguments import check, parser, profile_name, report_folder
+from harness.fidelity.drift import Drift, NoDrift
+from harness.fidelity.points import same_limits, same_memory
 from harness.hardware import Hardware
 from harness.options import plain
 from harness.schedule import Schedule
 from harness.sim.cost import CostModel
 from tests.running import composed
 from workloads import compose
+
+SETTING = points.Setting("tiny-llama", "local", 0.25, 0.25, 0.01)
 
 
 @pytest.mark.parametrize("engine", ["torch", "vllm", "sim"])
@@ -54,7 +58,8 @@ def test_the_simulation_gets_the_limits_that_a_server_settled_on() -> None:
         ([], "results/published/fidelity"),
         (["--engine", "vllm"], "results/published/fidelity/vllm"),
         (["--engine", "vllm", "--out", "here"], "here"),
-        (["--passes", "1"], "results/published/fidelity"),
+        (["--passes", "1"], "results/runs/fidelity/torch"),
+        (["--model", "tiny-llama-wide"], "results/runs/fidelity/torch"),
         (["--loads", "0.9"], "results/runs/fidelity/torch"),
         (["--workloads", "burstgpt", "--engine", "vllm"], "results/runs/fidelity/vllm"),
     ],
@@ -67,47 +72,127 @@ def test_the_report_that_figures_quote_is_kept_from_other_engines(
 
 
 @pytest.mark.parametrize("workload", points.HELD_OUT)
-def test_the_knee_is_of_the_requests_that_the_points_begin_with(
+def test_the_knee_is_of_the_requests_of_the_points(
     workload: str, data_dir: Path, tmp_path: Path
 ) -> None:
     home = [f"data.dir={data_dir}", f"data.cache_dir={tmp_path}", "data.download=false"]
 
-    def replayed(num_requests: int) -> Schedule:
-        every = points.Point(workload, 5.0, num_requests).overrides()
+    def replayed(rate_per_s: float) -> Schedule:
+        every = points.Point(workload, rate_per_s, 700, SETTING).overrides()
         overrides = [text for text in every if text.startswith("workload.")]
         return compose.workload(compose.composed(workload, [*home, *overrides])).schedule()
 
-    few, many = replayed(200), replayed(700)
-    assert (few.prompt_tokens == many.prompt_tokens[:200]).all()
-    assert (few.output_tokens == many.output_tokens[:200]).all()
+    burst, slow = replayed(1e6), replayed(5.0)
+    assert (burst.prompt_tokens == slow.prompt_tokens).all()
+    assert (burst.output_tokens == slow.output_tokens).all()
+    assert len(burst) == len(slow) == 700
+
+
+def test_a_knee_counts_neither_the_start_nor_the_tail_of_a_burst() -> None:
+    steady = np.arange(100, 1000) / 10  # 10/s
+    slow_start, tail = np.linspace(0, 9, 50), np.linspace(101, 400, 50)
+    assert points.steady_per_s(np.concatenate([tail, slow_start, steady])) == pytest.approx(10.0)
+    with pytest.raises(RunError, match="9 completed"):
+        points.steady_per_s(np.arange(9.0))
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--passes", "0"], ["--num-requests", "0"], ["--loads", "0"], ["--loads", "nan"]]
-)
+    "wrong",
+    [
+        ["--passes", "0"], ["--num-requests", "0"], ["--loads", "0"], ["--loads", "nan"],
+        ["--loads", "0.3", "0.3"], ["--length-scale", "0"], ["--ttft-s", "nan"],
+        ["--probe", "--keep"], ["--probe", "--engine", "vllm"],
+        ["--hardware", "h100x1", "--engine", "vllm"],
+    ],
+)  # fmt: skip
 def test_what_cannot_be_a_point_is_refused(wrong: list[str]) -> None:
     with pytest.raises(UsageError, match=wrong[0]):
         check(parser().parse_args(wrong))
+
+
+def test_a_report_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+    file = tmp_path / "taken"
+    file.touch()
+    with pytest.raises(UsageError, match=r"cannot write into .*taken"):
+        check(parser().parse_args(["--out", str(file)]))
+
+
+def test_kept_runs_that_are_not_there_are_told_first(tmp_path: Path) -> None:
+    words = ["--keep", "--runs", str(tmp_path), "--out", str(tmp_path)]
+    with pytest.raises(UsageError, match="knee is not a complete run"):
+        check(parser().parse_args(words))
+
+
+def test_more_requests_than_are_held_out_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    short = SimpleNamespace(summary={"num_requests": 700})
+    monkeypatch.setattr(points, "run", lambda *_: short)
+    with pytest.raises(UsageError, match="--num-requests 1000: azure_code has 700"):
+        points.serve(points.Point("azure_code", 1.0, 1000, SETTING), tmp_path, "torch", keep=False)
+
+
+def test_an_invalid_simulation_is_no_measure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = {"block_tokens": 16, "num_kv_blocks": {"m": 3}}
+    made = SimpleNamespace(
+        manifest={"schedule_sha256": "a", "engine": engine},
+        summary={"num_requests": 9, "verdict": {"status": "INVALID", "reasons": ["Little"]}},
+    )
+    monkeypatch.setattr(points, "run", lambda *_: made)
+    with pytest.raises(RunError, match="not VALID: Little"):
+        points.simulate(made, points.Point("azure_code", 1.0, 9, SETTING), tmp_path)
 
 
 def test_runs_of_different_schedules_are_no_pair(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     engine = {"block_tokens": 16, "num_kv_blocks": {"m": 3}}
-    manifests = iter([{"schedule_sha256": digest, "engine": engine} for digest in "ab"])
-
-    def run(*_: object) -> SimpleNamespace:
-        return SimpleNamespace(manifest=next(manifests))
-
-    monkeypatch.setattr(points, "run", run)
+    real, other = (
+        SimpleNamespace(manifest={"schedule_sha256": digest, "engine": engine}) for digest in "ab"
+    )
+    monkeypatch.setattr(points, "run", lambda *_: other)
     with pytest.raises(RunError, match="different schedules"):
-        points.pair(points.Point("azure_code", 1.0, 9), tmp_path, "torch", keep=False)
+        points.simulate(real, points.Point("azure_code", 1.0, 9, SETTING), tmp_path)
+
+
+def test_a_slower_machine_is_simulated_with_all_its_times_longer() -> None:
+    assert points.slowed(SETTING, 1.0) == ()
+    words = points.slowed(SETTING, 1.5)
+    then, now = (
+        composed("+system=vllm", "hardware=local", *more).hardware.calibration
+        for more in ((), words)
+    )
+    before, after = (c.measured["tiny-llama_tp1"] for c in (then, now))
+    assert set(before) == set(after)
+    for key in before:
+        assert after[key] == pytest.approx(1.5 * before[key], rel=1e-5), key
+    assert now.turnaround_s == pytest.approx(1.5 * then.turnaround_s, rel=1e-5)
+    assert {
+        key: v for key, v in now.items() if key not in ("measured", "turnaround_s", "path_s")
+    } == {key: v for key, v in then.items() if key not in ("measured", "turnaround_s", "path_s")}
+
+
+def test_a_point_is_as_slow_as_the_probes_around_it(tmp_path: Path) -> None:
+    probes = iter([1.0, 1.21, 4.0])
+    drift = Drift(lambda: next(probes))
+    order: list[str] = []
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+    served, slowness = drift.over(lambda: order.append("served") or "first", tmp_path / "1")
+    assert (served, slowness) == ("first", pytest.approx(1.1))
+    assert drift.over(lambda: "second", tmp_path / "2") == ("second", pytest.approx(2.2))
+    assert NoDrift(keep=True).over(lambda: "kept", tmp_path / "2") == ("kept", pytest.approx(2.2))
+    assert NoDrift(keep=True).over(lambda: "old", tmp_path) == ("old", 1.0)
+    assert NoDrift(keep=False).over(lambda: "new", tmp_path / "2") == ("new", 1.0)
 
 
 def test_each_engine_is_simulated_by_its_own_profile() -> None:
-    ours, vllm = (
-        composed("+system=vllm", calibrated(engine)).hardware for engine in ("torch", "vllm")
-    )
+    words = (["--engine", "torch"], ["--engine", "vllm"], ["--hardware", "h100x1"])
+    names = [profile_name(parser().parse_args(each)) for each in words]
+    assert names == ["local", "local_vllm", "local_gpu"]  # the last one once there is a GPU
+    ours, vllm = (composed("+system=vllm", f"hardware={name}").hardware for name in names[:2])
     assert ours.name == "local"
     assert vllm.name == "local_vllm"
     assert vllm.calibration.turnaround_s == 0

@@ -86,9 +86,13 @@ def test_a_sweep_says_once_how_wrong_the_simulator_is_now(tmp_path: Path) -> Non
         for name, world in worlds.items()
     ]
     manifests[0]["engine"]["simulator_error"] = "simulator error: what was known when it ran"
+    manifests[0]["engine"]["step_times"] = {"b": "device law", "c": "measured"}
+    manifests[1]["engine"]["step_times"] = {"a": "measured", "b": "device law"}
     said = captions(manifests)
+    device = manifests[0]["hardware"]["device"]
     assert [line.split(" · ")[0] for line in said] == [
         "SIMULATED", "world torch", published_error(),
+        f"iteration times: {device} measured (a, c); {device} device law (b)",
     ]  # fmt: skip
     assert captions(manifests[2:]) == said[1:2]
     text = printed(sweep_table([("one", steady(20).summary())], "run", said), width=200)

@@ -33,14 +33,15 @@ def test_a_figure_names_experiments_that_there_are(name: str) -> None:
 
 
 def test_a_sweep_is_the_product_of_its_values() -> None:
-    points = sweep("aegaeon_fig13")
+    engine, points = sweep("aegaeon_fig13")
     assert len({tuple(point) for point in points}) == len(points) == 3 * 3 * 5
-    assert sweep("aegaeon_fig01") == [[]]
+    assert engine == "sim"
+    assert sweep("aegaeon_fig01") == ("sim", [[]])
 
 
 @pytest.mark.parametrize("name", ["aegaeon_fig11a_bandwidth", "aegaeon_fig13", "aegaeon_fig07"])
 def test_a_point_is_configured_as_hydra_would(name: str) -> None:
-    run = sweep(name)[-1]
+    run = sweep(name)[1][-1]
     made = composed(name, groups(run))
     words = [f"+experiment={name}", *run, *QUIET]
     asked = compose("config", overrides=words, return_hydra_config=True)
@@ -54,9 +55,37 @@ def test_runs_of_one_choice_of_groups_are_composed_once() -> None:
     with ThreadPoolExecutor(1) as pool:
         runs = composed_runs(["aegaeon_fig14_rates", "aegaeon_fig18_small"], pool)
     for name, of_name in runs.items():
-        assert [overrides for _, overrides in of_name] == sweep(name)
+        assert [overrides for _, overrides in of_name] == sweep(name)[1]
         made = {groups(overrides): id(one) for one, overrides in of_name}
         assert len(set(made.values())) == len(made) == len({id(one) for one, _ in of_name})
+
+
+def test_what_is_overridden_is_live_runs_alone() -> None:
+    gpu = "experiment/aegaeon/machine@_global_=gpu"
+    with ThreadPoolExecutor(1) as pool:
+        runs = composed_runs(["aegaeon_fig07", "aegaeon_fig07_sim"], pool, [gpu])
+    for made, run in runs["aegaeon_fig07"]:
+        assert run[-1] == gpu
+        assert (made.choices["hardware"], made.choices["market"]) == ("h100_shared", "billions")
+        assert made.configured(run).engine.device == "cuda"
+    assert [run for _, run in runs["aegaeon_fig07_sim"]] == sweep("aegaeon_fig07_sim")[1]
+
+
+def test_an_overridden_figure_does_not_replace_the_published(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["aegaeon_fig07", "hardware=local_x2"]) == 2
+    assert "needs --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["hardware=nothing", "nothing=1", "engine.device=", "a b=1"])
+def test_an_override_that_cannot_be_is_told(
+    wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["aegaeon_fig10", wrong, "--out", str(tmp_path)]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_overrides_go_by_the_last_part_of_their_keys() -> None:

@@ -38,14 +38,13 @@ def test_a_latency_is_paid_once_a_load() -> None:
 
 
 def test_the_devices_of_an_instance_load_their_shards_at_once() -> None:
-    rig = Rig(replace(H800, gpus_per_pcie_switch=1), tp=4)
+    rig = Rig(tp=4)
     expected = WEIGHTS["13b"] / 4 / PCIE
     assert rig.times(load(rig.devices[0], "13b")) == [pytest.approx(expected, rel=1e-6)]
 
 
 def test_two_loads_behind_one_pcie_switch_halve_each_other() -> None:
-    rig = Rig()
-    assert H800.gpus_per_pcie_switch == 2
+    rig = Rig(replace(H800, gpus_per_pcie_switch=2))
     alone, shared = WEIGHTS["13b"] / PCIE, 2 * WEIGHTS["13b"] / PCIE
     jobs = [load(rig.devices[i], "13b") for i in (0, 1, 2)]
     assert rig.times(*jobs) == pytest.approx([shared, shared, alone])
@@ -108,7 +107,7 @@ def test_kv_copies_of_one_stream_go_one_after_the_other_both_ways_at_once() -> N
 
 
 def test_kv_of_a_parallel_instance_crosses_all_its_links() -> None:
-    rig = Rig(replace(H800, gpus_per_pcie_switch=1), tp=4)
+    rig = Rig(tp=4)
     assert rig.times(partial(rig.devices[0].copy_out, kv(40))) == [
         pytest.approx(10 * BLOCK_BYTES / PCIE)
     ]

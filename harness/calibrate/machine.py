@@ -1,0 +1,165 @@
+"""What a profile of this machine holds besides the iteration times of one model.
+
+Of a CPU the peaks are measured here. Of a GPU they are its datasheet's, as are its links: they come
+from a profile that the user names, for numpy measures the host. The models of one GPU are measured
+one after the other into one file; a CPU's file is written anew, as nothing in it says which CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from harness.calibrate import zoo
+from harness.calibrate.conf_files import yaml_lines
+from harness.calibrate.profiles import Cells
+from harness.cluster import ModelSpec
+from harness.config import typed
+from harness.errors import UsageError
+from harness.hardware import Hardware, StepCoefficients
+from harness.options import plain
+from harness.sim.cost import decode_s, prefill_s
+
+CPU = "cpu"
+MODEL_LINE = "# engine=torch ("  # the first of a measured model's comment lines
+
+
+def base(name: str | None) -> Hardware:
+    """The profile that lends what is not measured: hardware=`name`, or without one this CPU's."""
+    if name is None:
+        return zoo.hardware("local")
+    profiles = zoo.names("hardware")
+    if name in profiles and (found := zoo.hardware(name)).device != CPU:
+        return found
+    gpus = ", ".join(known for known in profiles if zoo.hardware(known).device != CPU)
+    raise UsageError(f"--hardware {name} is not a GPU's profile; valid: {gpus}")
+
+
+def check_device(profile: Hardware, device: str) -> None:
+    """UsageError where the constants of `profile` are not those of `device`, as an engine names it:
+    cpu, or e.g. NVIDIA H100 80GB HBM3."""
+    chip = profile.device.split("-")[0]
+    if device == CPU and profile.device != CPU:
+        raise UsageError(
+            f"--hardware {profile.name} is {profile.device}, but the engine runs on this machine's "
+            "cpu: leave --hardware out"
+        )
+    if device != CPU and profile.device == CPU:
+        raise UsageError(
+            f"the engine runs on {device}, whose peaks and links cannot be measured here: name its "
+            "profile with --hardware, e.g. --hardware h100x1"
+        )
+    if chip not in re.findall(r"\w+", device):
+        raise UsageError(
+            f"--hardware {profile.name} is {profile.device}, but the engine runs on {device}"
+        )
+
+
+def kept(out: Path, profile: Hardware) -> Mapping[str, StepCoefficients]:
+    """The measured pairs of the same GPU in `out`; of a CPU none, as nothing says which it was."""
+    if profile.device == CPU or not out.exists():
+        return {}
+    try:
+        loaded = OmegaConf.load(out)
+        if not isinstance(loaded, DictConfig):
+            raise ValueError("a list")
+        found: Hardware = typed(plain(loaded), Hardware, str(out))
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise UsageError(f"--out {out} is there and is no measured profile of a GPU") from error
+    if found.device != profile.device:
+        raise UsageError(
+            f"--out {out} holds measurements of {found.device}, not of {profile.device}: name "
+            "another file"
+        )
+    return found.calibration.measured
+
+
+def peaks() -> tuple[float, float]:
+    """(float32 FLOP/s, bytes/s copied) of this machine's CPU, best of several."""
+    side, copied = 1024, np.ones(1 << 26, np.uint8)
+    square, target = np.ones((side, side), np.float32), np.empty_like(copied)
+    product_s = min(_seconds(lambda: square @ square) for _ in range(10))
+    copy_s = min(_seconds(lambda: np.copyto(target, copied)) for _ in range(10))
+    return 2 * side**3 / product_s, 2 * copied.nbytes / copy_s
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    start_s = perf_counter()
+    action()
+    return perf_counter() - start_s
+
+
+def as_cells(spec: ModelSpec, terms: StepCoefficients, grid: list[tuple[int, int]]) -> Cells:
+    """What `terms` say of a grid of (length, batch), for the law to learn from."""
+    length, batch = np.array(grid, float).T
+    empty = Cells(spec.name, "local", spec.tp, length, batch, length, length)
+    return replace(
+        empty,
+        prefill_s=prefill_s(terms, empty.tokens, empty.query_key_pairs, batch),
+        decode_s=decode_s(terms, batch, empty.context_tokens),
+    )
+
+
+def profile_yaml(measured: Hardware, origin: Hardware, models: Sequence[str]) -> str:
+    """The file's text; `origin` lent what was not measured, `models` are comments on those that
+    were."""
+    if measured.device == CPU:
+        head = [
+            "# This machine, as one device (or more: hardware.num_devices=2 runs two CPU "
+            "instances).",
+            "# Written by `python -m harness.calibrate measure`; the constants serve engine=sim "
+            "only.",
+            "# Measured: dense_flop_per_s, memory_bandwidth_bytes_per_s, pcie_peak_bytes_per_s,",
+            "# pcie_bytes_per_s and calibration. Copied from hardware=local, not measured: all",
+            "# others, that is memory sizes, NVLink, NIC, SSD and the latencies of links.",
+        ]
+        source = "measured"
+    else:
+        head = [
+            f"# This machine's {measured.device}. Only the calibration is measured; all other "
+            "constants are",
+            f"# those of hardware={origin.name} ({origin.source}).",
+            "# Written by `python -m harness.calibrate measure`, which adds a model at a time: the",
+            "# law for others is fitted to all of them, turnaround_s is that of the last.",
+        ]
+        source = f"{origin.source}; calibration measured"
+    return "\n".join([*head, *models, *yaml_lines(asdict(replace(measured, source=source)))]) + "\n"
+
+
+def earlier_comments(out: Path, spec: ModelSpec) -> list[str]:
+    """The lines of `out` on the models that were measured into it before, but `spec`."""
+    lines, keep = [], False
+    for line in out.read_text().splitlines():
+        if line.startswith(MODEL_LINE):
+            keep = f" with {spec.name}, " not in line
+        keep = keep and line.startswith("#")
+        lines += [line] if keep else []
+    return lines
+
+
+def measured_on(device: str = CPU) -> str:
+    processor = platform.processor() or platform.machine()
+    cores = f"{len(os.sched_getaffinity(0))} cores of {processor}"
+    where = cores if device == CPU else f"{device} beside {cores}"
+    return f"{where}, {datetime.now(UTC):%Y-%m-%d}"
+
+
+def score_lines(score: pd.DataFrame, what: str) -> list[str]:
+    """How well `what` were fitted, as comments."""
+    return [
+        f"# {row.number} {what} of serving {row.executes}: R² {row.r2:.3f}, MAPE "
+        f"{row.mape_pct:.1f} %, total time {row.total_pct:+.1f} %."
+        for row in score.itertuples(index=False)
+    ]

@@ -1,0 +1,116 @@
+"""A whole report, with made-up runs in the place of real ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.errors import RunError
+from harness.fidelity import __main__ as fidelity
+from harness.fidelity.arguments import parser
+from harness.fidelity.parity import LATENCIES, RATES
+from harness.fidelity.points import Point
+from harness.fidelity.report import markdown
+
+WORDS = ["--workloads", "azure_code", "burstgpt", "--loads", "0.3", "0.9", "--passes", "2"]
+KNEES = {"azure_code": 10.0, "burstgpt": 20.0}
+
+
+def run(factor: float, status: str = "VALID") -> SimpleNamespace:
+    summary: dict[str, Any] = {
+        name: {"p50": factor, "p90": factor, "p99": None} for name in LATENCIES
+    }
+    summary |= dict.fromkeys(RATES, 10.0)
+    summary |= {"slo_attainment": {"token": 0.9}}
+    reasons = [] if status == "VALID" else ["the client was late"]
+    summary["verdict"] = {"status": status, "reasons": reasons}
+    hardware = {"name": "local", "device": "cpu"}
+    manifest = {"choices": {"model": "tiny-llama"}, "hardware": hardware}
+    return SimpleNamespace(summary=summary, manifest=manifest)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any]]:
+    """What was asked of the parts that would run something."""
+    monkeypatch.chdir(tmp_path)
+    seen: dict[str, list[Any]] = {"profiles": [], "knees": [], "points": [], "slowness": []}
+
+    def profiled(words: list[str]) -> int:
+        seen["profiles"].append(words)
+        return 0
+
+    def knee(point: Point, *_: object) -> float:
+        seen["knees"].append(point.workload)
+        return KNEES[point.workload]
+
+    def late(point: Point, folder: Path) -> bool:
+        return point.rate_per_s == 18.0 and folder.name == "pass-1"
+
+    def serve(point: Point, folder: Path, *_: object) -> SimpleNamespace:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        seen["points"].append((point, folder.parent))
+        return run(1.0, "INVALID" if late(point, folder.parent) else "VALID")
+
+    def simulate(
+        real: SimpleNamespace, point: Point, folder: Path, slowness: float = 1.0
+    ) -> SimpleNamespace:
+        seen["slowness"].append(slowness)
+        return run(2.0 if late(point, folder.parent) else 1.1 * slowness)
+
+    monkeypatch.setattr(fidelity, "calibrate", profiled)
+    monkeypatch.setattr(fidelity, "capacity_per_s", knee)
+    monkeypatch.setattr(fidelity, "serve", serve)
+    monkeypatch.setattr(fidelity, "simulate", simulate)
+    monkeypatch.setattr(fidelity, "slowness_of", lambda *_: 1.0)
+    return seen
+
+
+def test_each_pass_is_calibrated_and_a_knee_is_measured_once(asked: dict[str, list[Any]]) -> None:
+    fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    assert asked["profiles"] == [["measure", "--engine", "torch", "--model", "tiny-llama"]] * 2
+    assert asked["knees"] == ["azure_code", "burstgpt"]
+    rates = [point.rate_per_s for point, _ in asked["points"]]
+    assert rates == pytest.approx([3.0, 9.0, 6.0, 18.0] * 2)
+    folders = [folder for _, folder in asked["points"]]
+    assert len(set(folders)) == 8
+    assert {folder.name for folder in folders} == {"pass-1", "pass-2"}
+
+
+def test_an_invalid_run_is_told_and_left_out(asked: dict[str, list[Any]]) -> None:
+    found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    assert found["invalid"] == ["burstgpt at 0.9 of 20.0 requests/s, pass 1: the client was late"]
+    errors = [
+        row["error"]
+        for row in found["rows"]
+        if (row["quantity"], row["statistic"]) == ("ttft_s", "p50")
+    ]
+    assert errors == pytest.approx([10.0] * 4)
+    (ttft,) = (r for r in found["targets"] if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
+    assert ttft["met"]
+    assert "the client was late" in markdown(found)
+
+
+def test_points_are_simulated_at_the_speed_of_the_minute_and_as_calibrated(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, list[Any]]
+) -> None:
+    monkeypatch.setattr(fidelity, "slowness_of", lambda *_: 1.25)
+    found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    assert asked["slowness"] == [1.25, 1.0] * 8
+    (ttft,) = (r for r in found["targets"] if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
+    assert ttft["median"] == pytest.approx(37.5)
+    assert ttft["median_as_calibrated"] == pytest.approx(10.0)
+    assert "the drift of its speed taken out" in found["headline"]
+    assert "| times | 1.25, 1.25 | 1.25, 1.25 |" in markdown(found)
+
+
+def test_a_failed_calibration_ends_it(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, list[Any]]
+) -> None:
+    monkeypatch.setattr(fidelity, "calibrate", lambda words: 1)
+    with pytest.raises(RunError, match="calibration failed"):
+        fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    assert not asked["points"]
