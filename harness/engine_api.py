@@ -14,7 +14,7 @@ from harness.hardware import Hardware
 from harness.placement import Placement
 from harness.record import Chunk, Recorder
 from harness.request import Request
-from harness.sim.profile import HardwareProfile
+from harness.sim.profile import HardwareProfile, Slowness
 
 if TYPE_CHECKING:
     from harness.pool.instance import PooledInstance
@@ -40,8 +40,9 @@ class Experiment:
         instances: Sequence[Instance] = (),
         pool: Sequence[PooledInstance] = (),
         endpoints: Sequence[Endpoint] = (),
+        slowness: Mapping[str, Slowness] | None = None,
     ) -> Cluster:
-        profile = HardwareProfile(self.hardware)
+        profile = HardwareProfile(self.hardware, slowness)
         return Cluster(
             self.models, instances, pool, endpoints, profile,
             self._answer, self.recorder.failed, self.placements,

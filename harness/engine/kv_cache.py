@@ -26,7 +26,8 @@ class KvCache:
 
     def __init__(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         self.keys, self.values = keys, values
-        _, kv_heads, self.block_tokens, head_dim = keys[0].shape
+        num_ids, kv_heads, self.block_tokens, head_dim = keys[0].shape
+        self.num_blocks = num_ids - FIRST_BLOCK
         self.in_one_piece = keys[0].is_contiguous()  # whether blocks can be multiplied in place
         self._block_rows = keys[0].stride(0) // head_dim  # from a block to the next
         self._head_rows = torch.arange(kv_heads, device=keys[0].device) * self.block_tokens

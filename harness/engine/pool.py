@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from math import inf, lcm
@@ -12,6 +12,7 @@ from harness import gpu_monitor
 from harness.cluster import Cluster, ModelSpec
 from harness.engine.device import TorchDevice
 from harness.engine.host_memory import HostMemory
+from harness.engine.speed import slowness
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess
@@ -20,6 +21,7 @@ from harness.errors import UsageError
 from harness.pool.blocks import device_shape
 from harness.pool.build import make_pool
 from harness.pool.plan import MemoryPlan, PoolConfig, device_weight_bytes, plan_memory
+from harness.sim.profile import HardwareProfile, Slowness
 
 if TYPE_CHECKING:
     from harness.engine.engine import TorchEngine
@@ -95,16 +97,18 @@ class TorchPool:
             pcie_peak_bytes_per_s=min(paced, hardware.pcie_peak_bytes_per_s),
             pcie_bytes_per_s=min(paced, hardware.pcie_bytes_per_s),
         )
-        return replace(self._experiment, hardware=hardware).cluster(pool=pool), self._resolved(
-            ready
+        found = slowness(
+            [answer["speeds"] for answer in ready], self._models.values(), HardwareProfile(hardware)
         )
+        cluster = replace(self._experiment, hardware=hardware).cluster(pool=pool, slowness=found)
+        return cluster, self._resolved(ready, found)
 
     def _device(self, index: int, num_devices: int, book: TokenBook) -> TorchDevice:
         def spawn(anew: bool) -> WorkerProcess:
             """Each worker writes some of the models, the first time."""
             worker = self._new_process(index, WORKER, self._memory.files)
             mine = [] if anew else list(self._models)[index::num_devices]
-            worker.send(self._setup(index, mine))
+            worker.send({**self._setup(index, mine), "time": not anew})
             return worker
 
         return TorchDevice(
@@ -132,7 +136,9 @@ class TorchPool:
             "link_bytes_per_s": config.pool.link_bytes_per_s,
         }
 
-    def _resolved(self, ready: Sequence[Header]) -> dict[str, Any]:
+    def _resolved(
+        self, ready: Sequence[Header], slowness: Mapping[str, Slowness]
+    ) -> dict[str, Any]:
         pool, plan = self._config.pool, self._division.plan
         rate = pool.link_bytes_per_s
         paced = "" if rate is None else f", links slowed to {rate / 1e9:g} GB/s"
@@ -142,6 +148,7 @@ class TorchPool:
             "num_threads": [answer["num_threads"] for answer in ready],
             "block_tokens": self._config.block_tokens,
             "torch": ready[0]["torch"],
+            "slowness": {name: asdict(found) for name, found in slowness.items()},
             "pool": {
                 "weights_bytes": plan.weights_bytes,
                 "kv_bytes": plan.kv_bytes,

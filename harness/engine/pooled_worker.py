@@ -28,6 +28,7 @@ from harness.engine.link import Link
 from harness.engine.loader import Source, WeightsLoader, finish_copies
 from harness.engine.model import Decoder
 from harness.engine.runner import Runner
+from harness.engine.speed import timed
 from harness.engine.transport import Connection, Header
 from harness.engine.work import ChunkWork, unpack
 from harness.engine.worker import device_name, failure, pick_device, run_worker
@@ -57,6 +58,7 @@ class PooledWorker:
         self._runners: dict[tuple[str, int], Runner] = {}  # model and place -> what runs it there
         for name in self._specs:
             self._warm_up(self._runner(name, 0))
+        speeds = self._speeds() if setup["time"] else {}
         self._stops: dict[int, threading.Event] = {}  # seq -> of the command in flight
         self._work = self._lanes()
         connection.send(
@@ -65,6 +67,7 @@ class PooledWorker:
                 "device": device_name(device),
                 "num_threads": torch.get_num_threads(),
                 "torch": torch.__version__,
+                "speeds": speeds,
             }
         )
 
@@ -166,6 +169,18 @@ class PooledWorker:
         """One iteration without weights, so that libraries load before the first request comes."""
         for _ in runner.steps([ChunkWork([0], 0, True, [FIRST_BLOCK])], [], 1):
             finish_copies(self._weights)
+
+    def _speeds(self) -> dict[str, dict[str, float]]:
+        """Of each architecture, without weights."""
+        firsts = {spec.name: name for name, spec in reversed(self._specs.items())}
+        speeds = {}
+        for architecture, name in firsts.items():
+            spec = self._specs[name]
+            num_blocks = self._kv.cache(spec, self._block_tokens).num_blocks
+            speeds[architecture] = timed(
+                self._runner(name, 0), spec, num_blocks, self._block_tokens
+            )
+        return speeds
 
     def _fail(self, error: BaseException) -> None:
         traceback.print_exception(error)

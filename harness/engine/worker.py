@@ -31,6 +31,7 @@ from harness.engine.transport import HEARTBEAT_S, Connection, Header
 from harness.engine.work import unpack
 
 PR_SET_PDEATHSIG = 1
+BELOW_THE_CLIENT = 5  # niceness: where cores are short, requests are sent and stamped in time
 
 
 class Serves(Protocol):
@@ -154,6 +155,7 @@ def failure(error: BaseException) -> Header:
 def run_worker(make: Callable[[Connection, Header], Serves]) -> None:
     """The whole life of a worker process; `make` brings it up and says that it is ready."""
     _die_with_parent()
+    os.nice(BELOW_THE_CLIENT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's to handle
     connection = Connection(socket.socket(fileno=int(sys.argv[1])))
     threading.Thread(target=_beat, args=(connection,), name="heartbeat", daemon=True).start()

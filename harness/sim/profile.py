@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from harness.cluster import ModelSpec
 from harness.hardware import Hardware
 from harness.sim.cost import CostModel
 
 
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """What iterations take, over what a hardware profile says."""
+
+    prefill: float = 1.0
+    decode: float = 1.0
+
+
+AS_PROFILED = Slowness()
+
+
 class HardwareProfile:
-    def __init__(self, hardware: Hardware) -> None:
+    """slowness: of a machine that is not as its profile says, by the architecture's name."""
+
+    def __init__(self, hardware: Hardware, slowness: Mapping[str, Slowness] | None = None) -> None:
         self.pcie_peak_bytes_per_s = hardware.pcie_peak_bytes_per_s
         self.pcie_bytes_per_s = hardware.pcie_bytes_per_s
         self.ssd_bytes_per_s = hardware.ssd_bytes_per_s
-        self._hardware = hardware
+        self._hardware, self._slowness = hardware, slowness or {}
         self._costs: dict[tuple[str, int], CostModel] = {}
 
     def prefill_s(self, model: ModelSpec, prompt_tokens: int) -> float:
-        return self._cost(model).mixed_step([(0, prompt_tokens)], 0, 0)
+        slowness = self._slowness.get(model.name, AS_PROFILED).prefill
+        return self._cost(model).mixed_step([(0, prompt_tokens)], 0, 0) * slowness
 
     def decode_step_s(self, model: ModelSpec, num_requests: int, context_tokens: int) -> float:
-        return self._cost(model).decode_step(num_requests, context_tokens)[0]
+        slowness = self._slowness.get(model.name, AS_PROFILED).decode
+        return self._cost(model).decode_step(num_requests, context_tokens)[0] * slowness
 
     def _cost(self, model: ModelSpec) -> CostModel:
         key = (model.name, model.tp)

@@ -27,6 +27,7 @@ from harness.placement import dedicated, pooled
 from harness.pool.instance import PooledInstance
 from harness.record import Recorder
 from harness.request import Batch, Request
+from harness.sim.profile import HardwareProfile
 from tests.running import hardware_profile, model_spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,11 +206,24 @@ def test_every_request_has_the_tokens_of_a_dedicated_instance(
         assert [one.kv(model).used_blocks for one in turns.pool for model in models] == [0] * 8
         assert cluster.pool[0].host.slabs.allocated_bytes() == 0
         has_room = engine.resolved()["pool"]["prefetching"]
+        assert_estimates_are_of_this_machine(experiment, engine, cluster)
     assert tokens == expected
     for kind in ("switch", "restart", "load", "collect", "swap_out", "swap_in"):
         assert kinds.count(kind) >= 2, kind
     assert kinds.count("adopt") >= 1 or not has_room
     assert_nothing_left(tmp_path)
+
+
+def assert_estimates_are_of_this_machine(
+    experiment: Experiment, engine: TorchEngine, cluster: Cluster
+) -> None:
+    profiled = HardwareProfile(experiment.hardware)
+    slowness = engine.resolved()["slowness"]
+    assert set(slowness) == {spec.name for spec in experiment.models.values()}
+    for spec in experiment.models.values():
+        ratio = cluster.profile.decode_step_s(spec, 4, 999) / profiled.decode_step_s(spec, 4, 999)
+        assert ratio == pytest.approx(slowness[spec.name]["decode"])
+        assert ratio > 0
 
 
 def workers_alive() -> list[psutil.Process]:

@@ -1,0 +1,75 @@
+"""How fast a worker is now: a few iterations of each architecture before the first request comes.
+
+A system's estimates come from a hardware profile (Aegaeon A.2), which another machine, or this one
+on another day, may have been measured for: two to three times faster or slower is common. What the
+same iterations take now, over what the profile says, scales the estimates of a live run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import cycle, islice
+from statistics import fmean, median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from harness.cluster import ModelSpec, Profile
+from harness.engine.block_tables import FIRST_BLOCK
+from harness.engine.work import ChunkWork, DecodeWork
+from harness.sim.profile import Slowness
+
+if TYPE_CHECKING:
+    from harness.engine.runner import Runner
+
+PROMPT_TOKENS, NUM_REQUESTS, STEPS, REPEATS = 256, 4, 8, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    prompt_tokens: int  # of each request; then each decodes for STEPS
+    prefill_s: float  # one prompt
+    decode_s: float  # one step of NUM_REQUESTS
+
+
+def timed(runner: Runner, spec: ModelSpec, num_blocks: int, block_tokens: int) -> dict[str, float]:
+    """A `Speed`, as the worker tells it: the median of five. Overwrites KV, whose blocks are taken
+    in turns where they are fewer than the prompt's; the numbers do not matter to the time."""
+    prompt_tokens = min(PROMPT_TOKENS, spec.max_position - STEPS)
+    ids = cycle(range(FIRST_BLOCK, FIRST_BLOCK + num_blocks))
+    blocks = list(islice(ids, -(-(prompt_tokens + STEPS) // block_tokens)))
+    prompt = ChunkWork([0] * prompt_tokens, 0, True, blocks)
+    decodes = [DecodeWork(0, prompt_tokens, blocks)] * NUM_REQUESTS
+    return asdict(
+        Speed(
+            prompt_tokens,
+            median(_elapsed_s(runner.steps([prompt], [], 1)) for _ in range(REPEATS)),
+            median(_elapsed_s(runner.steps([], decodes, STEPS)) / STEPS for _ in range(REPEATS)),
+        )
+    )
+
+
+def slowness(
+    speeds: Sequence[Mapping[str, Mapping[str, float]]],
+    specs: Iterable[ModelSpec],
+    profile: Profile,
+) -> dict[str, Slowness]:
+    """By the name of the architecture; speeds: each worker's, by that name too. Workers' mean."""
+    found = {}
+    for spec in {spec.name: spec for spec in specs}.values():
+        seen = [Speed(**speed[spec.name]) for speed in speeds]  # type: ignore[arg-type]
+        tokens = seen[0].prompt_tokens
+        context_tokens = NUM_REQUESTS * (tokens + STEPS // 2)
+        found[spec.name] = Slowness(
+            fmean(one.prefill_s for one in seen) / profile.prefill_s(spec, tokens),
+            fmean(one.decode_s for one in seen)
+            / profile.decode_step_s(spec, NUM_REQUESTS, context_tokens),
+        )
+    return found
+
+
+def _elapsed_s(steps: Iterable[object]) -> float:
+    begun_s = perf_counter()
+    for _ in steps:
+        pass
+    return perf_counter() - begun_s
