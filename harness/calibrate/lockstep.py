@@ -23,7 +23,7 @@ from harness.calibrate.serving import Iterations
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a client saw of one request: two tokens at least."""
+    """What a client saw of one request: one token at least."""
 
     prompt_tokens: int
     sent_s: float
@@ -75,7 +75,8 @@ def _first_iteration(
     leader = max(running, key=lambda r: first[r] + len(streams[r].times_s))
     own, others, begun = streams[new].times_s, streams[leader].times_s, first[leader]
     if begun + len(others) == now + 1:  # it has ended: was that in the same iteration?
-        same = own[0] - others[-1] < (own[1] - own[0]) / 2
+        two = own[:2] if len(own) > 1 else others[-2:]  # an iteration apart, if it is two
+        same = own[0] - others[-1] <= (two[-1] - two[0]) / 2
         return now if same else now + 1
 
     def apart_s(candidate: int) -> float:

@@ -43,7 +43,6 @@ from harness.request import Batch, Request
 
 MAX_TOKENS = 4096  # of one prefill: larger cells are left out
 NAME = "default"
-PROBE_REQUESTS, PROBE_LOADS = 30, (0.6,)  # of each mix: some 20 s
 
 
 @dataclass(frozen=True)
@@ -200,17 +199,6 @@ def running(
             (device,) = engine.resolved()["devices"]
             machine.check_device(hardware, device)
             yield engine.resolved(), cluster, loop, recorder
-
-
-def slowness(model: str, profile: str, num_threads: int) -> float:
-    """The seconds that a short serving takes here now, over those that hardware=`profile` predicts:
-    a machine's speed drifts. Synthetic lengths, as calibration's."""
-    spec, hardware = zoo.model(zoo.model_name(model)), zoo.hardware(profile)
-    with running(spec, hardware, num_threads) as (_, cluster, loop, recorder):
-        seen = served(cluster, loop, recorder, NAME, PROBE_REQUESTS, PROBE_LOADS)
-    terms = hardware.calibration.measured[pair_key(spec.name, spec.tp)]
-    errors = served_errors(terms, hardware.calibration.turnaround_s, seen)
-    return float(seen.seconds.sum() / (seen.seconds * (1 + errors)).sum())
 
 
 class _Bench:

@@ -77,10 +77,9 @@ def _work(batch: Batch) -> tuple[float, ...]:
 
 
 def served(
-    cluster: Cluster, loop: Loop, recorder: Recorder, model: str, num_requests: int,
-    loads: Sequence[float] = LOADS,
-) -> Iterations:  # fmt: skip
-    """Of each mix, serves `num_requests` at once, then as many at each of `loads` of the rate at
+    cluster: Cluster, loop: Loop, recorder: Recorder, model: str, num_requests: int
+) -> Iterations:
+    """Of each mix, serves `num_requests` at once, then as many at each of LOADS of the rate at
     which those were completed; returns every execute."""
     timed = Timed(cluster.instances[0], loop)
     arranged = replace(cluster, instances=[timed])
@@ -94,7 +93,7 @@ def served(
 
     for mix in MIXES:
         capacity_per_s = num_requests / once(mix, inf)
-        for load in loads:
+        for load in LOADS:
             once(mix, load * capacity_per_s)
     return Iterations(*np.array(timed.rows, float).T)
 

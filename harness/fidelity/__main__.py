@@ -5,10 +5,10 @@ The engine is profiled first (`harness.calibrate measure`, which writes conf/har
 local_vllm.yaml for --engine vllm): the simulator is judged by what it knows of this machine today.
 Loads are shares of the knee, the rate at which the engine completes requests that all arrive at
 once; it is measured before them.
-Of engine=torch, probes between the points follow the machine's speed, which drifts; points are
-simulated at that speed, and once more as calibrated.
-All of it is done in several passes, since a machine's speed drifts: errors are medians over them,
-and how far the real runs of a point are apart stands beside.
+A point is simulated as calibrated, and once more at the speed that the machine had during its real
+run (`harness.fidelity.speed`), since that drifts.
+All of it is done in several passes: errors are medians over them, and how far the real runs of a
+point are apart stands beside.
 Writes parity.json and parity.md; plots/fidelity.py draws them.
 """
 
@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -28,22 +27,19 @@ from typing import Any
 from rich.console import Console
 
 from harness.calibrate.__main__ import main as calibrate
-from harness.calibrate.measure import slowness as slowness_of
-from harness.engine.threads import engine_threads
 from harness.errors import RunError, UsageError
 from harness.fidelity.arguments import (
     check,
     knee_folder,
     parser,
     point_folder,
-    probed,
     profile_name,
     report_folder,
 )
-from harness.fidelity.drift import Drift, NoDrift
 from harness.fidelity.parity import Row, compare, headline, over_passes, verdicts
 from harness.fidelity.points import Point, Setting, capacity_per_s, serve, simulate
 from harness.fidelity.report import markdown
+from harness.fidelity.speed import slowness
 from harness.files import write_text
 from harness.manifest import git_revision, machine
 from harness.run_folder import FinishedRun
@@ -57,18 +53,14 @@ def profile(arguments: argparse.Namespace) -> None:
         raise RunError("calibration failed")
 
 
-def probe(setting: Setting) -> float:
-    """What work takes here now over what calibration found."""
-    return slowness_of(setting.model, setting.profile, engine_threads())
-
-
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A point in one pass. Its rows, and those as calibrated, say of which workload and load."""
+    """A point in one pass. Its rows say of which workload and load; `at_its_speed`: of the
+    simulation at the real run's speed, none where that cannot be told."""
 
     real: FinishedRun
     rows: list[Row]
-    as_calibrated: list[Row]
+    at_its_speed: list[Row]
     invalid: list[str]  # why the real run is not VALID
 
 
@@ -80,7 +72,6 @@ def passes(
     for number in range(1, arguments.passes + 1):
         if arguments.calibrate:
             profile(arguments)
-        drift = Drift(partial(probe, setting)) if probed(arguments) else NoDrift(keep)
         for workload in arguments.workloads:
             point = Point(workload, inf, arguments.num_requests, setting)
             if workload not in knees:
@@ -90,27 +81,28 @@ def passes(
                 run_dir = point_folder(arguments, workload, load, number)
                 at = replace(point, rate_per_s=load * knees[workload])
                 name = f"{workload} at {load:g} of {knees[workload]:.1f} requests/s, pass {number}"
-                real, slowness = drift.over(
-                    partial(serve, at, run_dir / engine, engine, keep), run_dir
-                )
-                about = {"workload": workload, "load": load, "pass": number, "slowness": slowness}
+                real = serve(at, run_dir / engine, engine, keep)
+                times = slowness(real, setting)
+                about = {"workload": workload, "load": load, "pass": number, "slowness": times}
                 yield compared(name, real, at, run_dir, about)
                 status = real.summary["verdict"]["status"]
-                said = f"{name}: {status}, {slowness:.2f} of the calibrated times"
+                speed = "?" if times is None else f"{times:.2f}"
+                said = f"{name}: {status}, iterations {speed} of the calibrated times"
                 console.print(said, soft_wrap=True)
 
 
 def compared(name: str, real: FinishedRun, point: Point, run_dir: Path, about: Row) -> Compared:
-    simulated = told = simulate(real, point, run_dir / "sim", about["slowness"])
-    if about["slowness"] != 1:
-        told = simulate(real, point, run_dir / "sim-as-calibrated")
     verdict = real.summary["verdict"]
     about = about | {"valid": verdict["status"] == "VALID"}
+
+    def errors(simulated: FinishedRun) -> list[Row]:
+        return [about | row for row in compare(real.summary, simulated.summary)]
+
+    as_calibrated, at_its_speed = errors(simulate(real, point, run_dir / "sim")), []
+    if about["slowness"] is not None:
+        at_its_speed = errors(simulate(real, point, run_dir / "sim-speed", about["slowness"]))
     return Compared(
-        real,
-        [about | row for row in compare(real.summary, simulated.summary)],
-        [about | row for row in compare(real.summary, told.summary)],
-        [f"{name}: {why}" for why in verdict["reasons"]],
+        real, as_calibrated, at_its_speed, [f"{name}: {why}" for why in verdict["reasons"]]
     )
 
 
@@ -122,11 +114,10 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     setting = Setting(arguments.model, profile_name(arguments), scale, ttft_s, tbt_s)
     points = list(passes(arguments, setting, knees, console))
     rows = [row for point in points for row in point.rows]
-    as_calibrated = [row for point in points for row in point.as_calibrated]
-    drifted = any(row["slowness"] != 1 for row in rows)
+    at_their_speed = [row for point in points for row in point.at_its_speed]
     manifest = points[0].real.manifest
     merged = over_passes(rows)
-    targets = verdicts(merged, over_passes(as_calibrated))
+    targets = verdicts(merged, over_passes(at_their_speed))
     hardware = manifest["hardware"]
     return {
         "engine": arguments.engine,
@@ -140,19 +131,15 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "setting": asdict(setting),
         "num_passes": arguments.passes,
         "calibrated": arguments.calibrate,
-        "probed": drifted,
         "real_runs_kept": arguments.keep,
         "invalid": [why for point in points for why in point.invalid],
         "targets": targets,
         "headline": headline(
-            targets,
-            arguments.engine,
-            f"{hardware['device']} ({hardware['name']})",
-            probed=drifted,
+            targets, arguments.engine, f"{hardware['device']} ({hardware['name']})"
         ),
         "rows": merged,
         "passes": rows,
-        "passes_as_calibrated": as_calibrated,
+        "passes_at_their_speed": at_their_speed,
     }
 
 

@@ -38,11 +38,6 @@ def parser(about: str | None = None) -> argparse.ArgumentParser:
         help="profile the engine here before each pass",
     )
     made.add_argument(
-        "--probe",
-        action=argparse.BooleanOptionalAction,
-        help="follow the machine's speed; default: with --engine torch, but --keep",
-    )
-    made.add_argument(
         "--keep", action="store_true", help="simulate anew, beside the real runs that --runs holds"
     )
     made.add_argument("--runs", type=Path, default=Path("results/runs/fidelity"))
@@ -62,7 +57,7 @@ def report_folder(arguments: argparse.Namespace) -> Path:
     whole = parser().parse_args([])
     names = (
         "workloads", "loads", "num_requests", "model", "length_scale", "ttft_s", "tbt_s", "passes",
-        "calibrate", "probe", "keep",
+        "calibrate", "keep",
     )  # fmt: skip
     if any(getattr(arguments, name) != getattr(whole, name) for name in names):
         folder: Path = arguments.runs
@@ -76,10 +71,6 @@ def report_folder(arguments: argparse.Namespace) -> Path:
 def check(arguments: argparse.Namespace) -> None:
     """UsageError for what cannot be measured, before anything is."""
     _check_numbers(arguments)
-    if arguments.probe and (arguments.engine == "vllm" or arguments.keep):
-        raise UsageError(
-            "--probe is of runs on engine=torch: leave it out with --engine vllm and --keep"
-        )
     if arguments.hardware and arguments.engine == "vllm":
         raise UsageError(
             f"--hardware {arguments.hardware} is of --engine torch alone: leave it out"
@@ -135,10 +126,3 @@ def profile_name(arguments: argparse.Namespace) -> str:
     if arguments.engine == "vllm":
         return "local_vllm"
     return "local_gpu" if arguments.hardware else "local"
-
-
-def probed(arguments: argparse.Namespace) -> bool:
-    """Whether the machine's speed is followed."""
-    if arguments.probe is None:
-        return arguments.engine == "torch" and not arguments.keep
-    return bool(arguments.probe)

@@ -68,18 +68,18 @@ def worst(rows: Iterable[Row], quantity: str, statistic: str) -> float | None:
     return max(errors, key=abs) if errors else None
 
 
-def verdicts(rows: Sequence[Row], as_calibrated: Sequence[Row]) -> list[Row]:
+def verdicts(rows: Sequence[Row], at_their_speed: Sequence[Row]) -> list[Row]:
     """Each target with the worst and the median error found for it up to TARGET_LOAD, and the
     largest spread of the real runs there. It is met where every point has an error and none is
-    too large. Beside stands the median of what was simulated `as_calibrated`, at one speed. Both
-    are from `over_passes`."""
+    too large. Beside stand the same of what was simulated `at_their_speed`, the real runs': they
+    decide nothing. Both are from `over_passes`."""
     low = [row for row in rows if row["load"] <= TARGET_LOAD]
     out = []
     for quantity, statistic, limit in TARGETS:
         found = worst(low, quantity, statistic)
         of_target = [r for r in low if (r["quantity"], r["statistic"]) == (quantity, statistic)]
         sizes = _sizes(low, quantity, statistic)
-        steady = [row for row in as_calibrated if row["load"] <= TARGET_LOAD]
+        known = [row for row in at_their_speed if row["load"] <= TARGET_LOAD]
         spreads = [row["spread"] for row in of_target if row["spread"] is not None]
         out.append(
             {
@@ -88,7 +88,8 @@ def verdicts(rows: Sequence[Row], as_calibrated: Sequence[Row]) -> list[Row]:
                 "limit": limit,
                 "worst": found,
                 "median": _median(sizes),
-                "median_as_calibrated": _median(_sizes(steady, quantity, statistic)),
+                "worst_at_their_speed": worst(known, quantity, statistic),
+                "median_at_their_speed": _median(_sizes(known, quantity, statistic)),
                 "spread": max(spreads, default=None),
                 "met": 0 < len(sizes) == len(of_target) and max(sizes) <= limit,
             }
@@ -108,13 +109,11 @@ def _median(sizes: Sequence[float]) -> float | None:
     return median(sizes) if sizes else None
 
 
-def headline(targets: Sequence[Row], real: str, hardware: str, *, probed: bool = False) -> str:
-    """One line for everything that is simulated: where it was checked and how wrong it was.
-    `probed`: at the machine's speed of the minute."""
+def headline(targets: Sequence[Row], real: str, hardware: str) -> str:
+    """One line for everything that is simulated: where it was checked and how wrong it was."""
     parts = [_brief(row) for row in targets if row["median"] is not None]
     return (
         f"simulator error against engine={real} on {hardware} up to {TARGET_LOAD} of the knee, "
-        f"{'the drift of its speed taken out, ' if probed else ''}"
         f"median (worst): {', '.join(parts) or 'not measured'}"
     )
 

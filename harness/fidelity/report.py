@@ -25,12 +25,15 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"Knees (requests/s): {_knees(found['knees_per_s'])}."
         + (" The real runs are an earlier report's." if found["real_runs_kept"] else ""),
         "",
-        *_of_drift(found["probed"]),
+        "The machine's speed drifts. `times`: what a real run's iterations took over what "
+        "calibration found for them, in each pass. Beside each target stands what is left when a "
+        "point is simulated at that speed; the verdict is on simulations as calibrated.",
+        "",
         "`spread`: of the real runs of one point among themselves, the most of any point.",
         "",
-        "| target up to 0.9 of the knee | limit | worst | median size | met | as calibrated "
-        "| spread |",
-        "|---|---|---|---|---|---|---|",
+        "| target up to 0.9 of the knee | limit | worst | median size | met "
+        "| worst at its speed | median size at its speed | spread |",
+        "|---|---|---|---|---|---|---|---|",
         *(_target(row) for row in found["targets"]),
         "",
     ]
@@ -45,18 +48,6 @@ def markdown(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _of_drift(probed: bool) -> list[str]:
-    if not probed:
-        return []
-    return [
-        "The machine's speed drifts. Probes between the points follow it, `times` says what they "
-        "took over what calibration found, in each pass, and each point is simulated at that "
-        "speed. `as calibrated`: the median size of the errors of simulations at the speed of "
-        "calibration.",
-        "",
-    ]
-
-
 def _knees(knees: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {rate:.1f}" for name, rate in knees.items())
 
@@ -64,13 +55,16 @@ def _knees(knees: Mapping[str, float]) -> str:
 def _target(row: Mapping[str, Any]) -> str:
     share = row["quantity"] == "slo_attainment"
     name = f"{row['quantity'].removesuffix('_s')} {row['statistic']}"
-    limit, median, steady, spread = (
+    limit, median, known, spread = (
         _error(row[key], share, signed=False)
-        for key in ("limit", "median", "median_as_calibrated", "spread")
+        for key in ("limit", "median", "median_at_their_speed", "spread")
     )
-    worst = _error(row["worst"], share, signed=True)
+    worst, worst_known = (
+        _error(row[key], share, signed=True) for key in ("worst", "worst_at_their_speed")
+    )
     met = "yes" if row["met"] else "no"
-    return f"| {name} | {limit} | {worst} | {median} | {met} | {steady} | {spread} |"
+    cells = name, limit, worst, median, met, worst_known, known, spread
+    return f"| {' | '.join(cells)} |"
 
 
 def _workload(
@@ -91,9 +85,9 @@ def _workload(
 
 
 def _times(passes: Sequence[Mapping[str, Any]], load: float) -> str:
-    """What work took in each pass, over what it took at calibration."""
+    """What iterations took in each pass, over what calibration found."""
     found = {row["pass"]: row["slowness"] for row in passes if row["load"] == load}
-    return ", ".join(f"{slowness:.2f}" for slowness in found.values())
+    return ", ".join("?" if times is None else f"{times:.2f}" for times in found.values())
 
 
 def _cell(row: Mapping[str, Any]) -> str:

@@ -38,6 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any
     """What was asked of the parts that would run something."""
     monkeypatch.chdir(tmp_path)
     seen: dict[str, list[Any]] = {"profiles": [], "knees": [], "points": [], "slowness": []}
+    seen["speeds"] = [1.0]
 
     def profiled(words: list[str]) -> int:
         seen["profiles"].append(words)
@@ -65,7 +66,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any
     monkeypatch.setattr(fidelity, "capacity_per_s", knee)
     monkeypatch.setattr(fidelity, "serve", serve)
     monkeypatch.setattr(fidelity, "simulate", simulate)
-    monkeypatch.setattr(fidelity, "slowness_of", lambda *_: 1.0)
+    monkeypatch.setattr(fidelity, "slowness", lambda *_: seen["speeds"][0])
     return seen
 
 
@@ -94,17 +95,27 @@ def test_an_invalid_run_is_told_and_left_out(asked: dict[str, list[Any]]) -> Non
     assert "the client was late" in markdown(found)
 
 
-def test_points_are_simulated_at_the_speed_of_the_minute_and_as_calibrated(
-    monkeypatch: pytest.MonkeyPatch, asked: dict[str, list[Any]]
+def test_points_are_simulated_as_calibrated_and_at_the_speed_of_the_real_run(
+    asked: dict[str, list[Any]],
 ) -> None:
-    monkeypatch.setattr(fidelity, "slowness_of", lambda *_: 1.25)
+    asked["speeds"] = [1.25]
     found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
-    assert asked["slowness"] == [1.25, 1.0] * 8
+    assert asked["slowness"] == [1.0, 1.25] * 8
     (ttft,) = (r for r in found["targets"] if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
-    assert ttft["median"] == pytest.approx(37.5)
-    assert ttft["median_as_calibrated"] == pytest.approx(10.0)
-    assert "the drift of its speed taken out" in found["headline"]
+    assert ttft["median"] == pytest.approx(10.0)
+    assert ttft["median_at_their_speed"] == pytest.approx(37.5)
+    assert "TTFT P50 10 % (+10 %)" in found["headline"]
     assert "| times | 1.25, 1.25 | 1.25, 1.25 |" in markdown(found)
+
+
+def test_a_run_whose_speed_cannot_be_told_is_simulated_as_calibrated_alone(
+    asked: dict[str, list[Any]],
+) -> None:
+    asked["speeds"] = [None]
+    found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    assert asked["slowness"] == [1.0] * 8
+    assert found["targets"][0]["median_at_their_speed"] is None
+    assert "| times | ?, ? | ?, ? |" in markdown(found)
 
 
 def test_a_failed_calibration_ends_it(

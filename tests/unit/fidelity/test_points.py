@@ -14,13 +14,14 @@ from harness.engine_api import kv_blocks_by_model
 from harness.errors import RunError, UsageError
 from harness.fidelity import points
 from harness.fidelity.arguments import check, parser, profile_name, report_folder
-from harness.fidelity.drift import Drift, NoDrift
 from harness.fidelity.points import same_limits, same_memory
+from harness.fidelity.speed import slowness
 from harness.hardware import Hardware
 from harness.options import plain
+from harness.run_folder import FinishedRun
 from harness.schedule import Schedule
 from harness.sim.cost import CostModel
-from tests.running import composed
+from tests.running import composed, run_here
 from workloads import compose
 
 SETTING = points.Setting("tiny-llama", "local", 0.25, 0.25, 0.01)
@@ -101,7 +102,6 @@ def test_a_knee_counts_neither_the_start_nor_the_tail_of_a_burst() -> None:
     [
         ["--passes", "0"], ["--num-requests", "0"], ["--loads", "0"], ["--loads", "nan"],
         ["--loads", "0.3", "0.3"], ["--length-scale", "0"], ["--ttft-s", "nan"],
-        ["--probe", "--keep"], ["--probe", "--engine", "vllm"],
         ["--hardware", "h100x1", "--engine", "vllm"],
     ],
 )  # fmt: skip
@@ -174,18 +174,16 @@ def test_a_slower_machine_is_simulated_with_all_its_times_longer() -> None:
     } == {key: v for key, v in then.items() if key not in ("measured", "turnaround_s", "path_s")}
 
 
-def test_a_point_is_as_slow_as_the_probes_around_it(tmp_path: Path) -> None:
-    probes = iter([1.0, 1.21, 4.0])
-    drift = Drift(lambda: next(probes))
-    order: list[str] = []
-    for number in (1, 2):
-        (tmp_path / str(number)).mkdir()
-    served, slowness = drift.over(lambda: order.append("served") or "first", tmp_path / "1")
-    assert (served, slowness) == ("first", pytest.approx(1.1))
-    assert drift.over(lambda: "second", tmp_path / "2") == ("second", pytest.approx(2.2))
-    assert NoDrift(keep=True).over(lambda: "kept", tmp_path / "2") == ("kept", pytest.approx(2.2))
-    assert NoDrift(keep=True).over(lambda: "old", tmp_path) == ("old", 1.0)
-    assert NoDrift(keep=False).over(lambda: "new", tmp_path / "2") == ("new", 1.0)
+@pytest.mark.parametrize("times", [1.0, 1.3])
+def test_a_runs_speed_is_read_from_its_token_times(tmp_path: Path, times: float) -> None:
+    point = points.Point("azure_code", 12.0, 200, SETTING)
+    words = [text for text in point.overrides() if text not in points.COMMON]
+    more = [*points.slowed(SETTING, times), "hardware=local", "engine=sim", "+system=vllm"]
+    more += ["workload.lengths.scale_output=0.1"]  # many answers are of one token
+    run_here(tmp_path / "run", *words, *more)
+    served = FinishedRun.load(tmp_path / "run")
+    assert any(len(request) == 1 for request in served.requests["token_times_s"].to_pylist())
+    assert slowness(served, SETTING) == pytest.approx(times, rel=0.02)
 
 
 def test_each_engine_is_simulated_by_its_own_profile() -> None:

@@ -1,0 +1,56 @@
+"""How fast this machine was during a real run, from that run's own iterations: its speed drifts.
+
+Near the knee a few per cent of speed decide whether a queue builds up. A point is therefore
+simulated twice: as calibrated, which is the prediction, and with every time of the profile taken
+as much longer as the real run's iterations were in all, which leaves what is not drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from harness.calibrate import zoo
+from harness.calibrate.fit import served_errors
+from harness.calibrate.lockstep import (
+    Budget,
+    Stream,
+    iterations,
+    misplaced,
+    timeline,
+    works,
+)
+from harness.calibrate.measure_vllm import MISPLACED
+from harness.fidelity.points import Setting
+from harness.hardware import pair_key
+from harness.run_folder import FinishedRun
+
+
+def slowness(served: FinishedRun, setting: Setting) -> float | None:
+    """The seconds of the run's iterations over those that the profile has for them. None where
+    streams do not tick together, so that iterations cannot be told apart."""
+    streams = [stream(row) for row in served.requests.to_pylist() if row["token_times_s"]]
+    found = timeline(streams)
+    if misplaced(streams, found) > MISPLACED * sum(len(stream.times_s) for stream in streams):
+        return None
+    seen = iterations(works(streams, found, budget(served)), found.ends_s)
+    calibration = zoo.hardware(setting.profile).calibration
+    terms = calibration.measured[pair_key(setting.model, 1)]
+    errors = served_errors(terms, calibration.turnaround_s, seen)
+    return float(seen.seconds.sum() / (seen.seconds * (1 + errors)).sum())
+
+
+def stream(row: Mapping[str, Any]) -> Stream:
+    """Of a row of requests.parquet."""
+    times_s = np.repeat(row["token_times_s"], row["chunk_tokens"])
+    return Stream(row["prompt_tokens"], row["sent_s"], times_s)
+
+
+def budget(served: FinishedRun) -> Budget:
+    """Of one iteration: of a server that schedules by itself what it said, else our policy's."""
+    limits: Mapping[str, Any] = served.config["system"]
+    for server in served.manifest["engine"].get("servers", {}).values():
+        limits = server
+    return Budget(limits["max_num_seqs"], limits["max_num_batched_tokens"])
