@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from harness.record import Chunk, Recorder, Segment, TokenRecord
 
-BATCH_REQUESTS = 20_000  # bounds the temporary arrays of a run of millions of requests
+BATCH_REQUESTS = 2_000  # keeps temporary arrays so small that memory once had is used again
 
 REQUESTS = pa.schema(
     [
