@@ -14,9 +14,13 @@ class HardwareProfile:
         self.ssd_bytes_per_s = hardware.ssd_bytes_per_s
         self._hardware = hardware
         self._costs: dict[tuple[str, int], CostModel] = {}
+        self._prefill_s: dict[tuple[str, int, int], float] = {}
 
     def prefill_s(self, model: ModelSpec, prompt_tokens: int) -> float:
-        return self._cost(model).mixed_step([(0, prompt_tokens)], 0, 0)
+        key = (model.name, model.tp, prompt_tokens)
+        if key not in self._prefill_s:  # those that sort queues ask for the same ones again
+            self._prefill_s[key] = self._cost(model).mixed_step([(0, prompt_tokens)], 0, 0)
+        return self._prefill_s[key]
 
     def decode_step_s(self, model: ModelSpec, num_requests: int, context_tokens: int) -> float:
         return self._cost(model).decode_step(num_requests, context_tokens)[0]
