@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing import get_context
 
@@ -17,6 +17,7 @@ from harness.points import Point, run_point
 from harness.seek import Sought, next_runs
 
 Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides
+Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides of each run
 
 
 def run_all(
@@ -53,18 +54,33 @@ def find_ends(
     *,
     again: bool,
 ) -> None:
-    """Adds to each experiment's `points` those that `sought` asks for, round after round."""
+    """Adds to each experiment's `points` those that `sought` asks for. A curve goes on as soon as
+    all draws of its latest value are there, whatever other curves are waiting for."""
     made = {name: {groups(run): found for found, run in runs[name]} for name in points}
-    while True:
-        more = [
-            (name, pool.submit(run_point, name, made[name][groups(run)], run, again=again))
-            for name in points
-            for run in next_runs(points[name], sought[name])
-        ]
-        if not more:
-            return
-        for name, future in more:
-            points[name].append(future.result())
+    found: dict[str, list[Point]] = {name: [] for name in points}
+    under_way: dict[Halving, list[Future[Point]]] = {}
+
+    def halve(name: str) -> None:
+        for of_curve in next_runs([*points[name], *found[name]], sought[name]):
+            halving = name, tuple(map(tuple, of_curve))
+            if halving not in under_way:
+                under_way[halving] = [
+                    pool.submit(run_point, name, made[name][groups(run)], run, again=again)
+                    for run in of_curve
+                ]
+
+    for name in points:
+        halve(name)
+    while under_way:
+        left = [future for futures in under_way.values() for future in futures if not future.done()]
+        wait(left, return_when=FIRST_COMPLETED)
+        for halving, futures in list(under_way.items()):
+            if all(future.done() for future in futures):
+                del under_way[halving]
+                found[halving[0]] += [future.result() for future in futures]
+                halve(halving[0])
+    for name, of_name in points.items():  # in one order, whichever came first
+        of_name += sorted(found[name], key=lambda point: list(point.overrides.values()))
 
 
 @contextmanager

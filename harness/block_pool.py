@@ -37,13 +37,14 @@ class BlockPool:
 
     def grow(self, request: Request, tokens: int) -> bool:
         """Makes `request` hold blocks for `tokens` tokens in all. False, and no change: no room."""
-        more = self.blocks_for(tokens) - self.held.get(request.request_id, 0)
-        if more <= 0:
+        held = self.held.get(request.request_id, 0)
+        if tokens <= held * self.block_tokens:
             return True
+        more = self.blocks_for(tokens) - held
         if more > self.free_blocks:
             return False
         self._take(request.request_id, more)
-        self.held[request.request_id] = self.held.get(request.request_id, 0) + more
+        self.held[request.request_id] = held + more
         return True
 
     def shrink(self, request: Request, tokens: int) -> None:

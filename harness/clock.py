@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from math import inf
+from types import coroutine
 from typing import Any, Generic, TypeVar
 
 
@@ -61,20 +62,13 @@ class Task:
         self.finished = Event(loop)
 
 
-class _Wait:
-    """The only thing a task yields to the kernel: events, a deadline, or both."""
+# The only thing a task yields to the kernel: events, a deadline (inf: none), or both.
+_Wait = tuple[tuple[Event, ...], float]
 
-    __slots__ = ("deadline", "event", "others")
 
-    def __init__(
-        self, event: Event | None, deadline: float, others: tuple[Event, ...] = ()
-    ) -> None:
-        self.event = event
-        self.deadline = deadline
-        self.others = others
-
-    def __await__(self) -> Generator[_Wait, bool, bool]:
-        return (yield self)
+@coroutine
+def _wait(events: tuple[Event, ...], deadline: float) -> Generator[_Wait, bool, bool]:
+    return (yield events, deadline)
 
 
 class Deadlock(RuntimeError):
@@ -105,15 +99,15 @@ class Loop:
         """Waits `seconds` (≥ 0); a task that sleeps 0 s goes to the back of the ready queue."""
         if not seconds >= 0:
             raise ValueError(f"sleep needs a time of at least 0 s, got {seconds}")
-        return _Wait(None, self.now + seconds)
+        return _wait((), self.now + seconds)
 
     def sleep_until(self, deadline: float) -> Awaitable[bool]:
-        return _Wait(None, deadline)
+        return _wait((), deadline)
 
     def wait(self, event: Event, *others: Event, until: float = inf) -> Awaitable[bool]:
         """Waits for `event` or the first of `others`, at most to the time `until`. False: the time
         came first."""
-        return _Wait(event, until, others)
+        return _wait((event, *others), until)
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
         """Runs until `main` returns, closes every other task, and returns `main`'s result.
@@ -142,7 +136,7 @@ class Loop:
 
     def _step(self, task: Task, value: bool) -> None:
         try:
-            wait: _Wait = task._coro.send(value if task._wait_id > 1 else None)
+            events, deadline = task._coro.send(value if task._wait_id > 1 else None)
         except StopIteration as stop:
             task.done, task.result = True, stop.value
             del self._tasks[task]
@@ -152,20 +146,14 @@ class Loop:
             del self._tasks[task]
             error.add_note(f"in task {task.name!r} at {self.now:.6f} s")
             raise
-        event = wait.event
-        if event is not None:
+        for event in events:
             if event._is_set:
                 self._make_ready(task, True)
                 return
-            for other in wait.others:
-                if other._is_set:
-                    self._make_ready(task, True)
-                    return
-                other._waiters.append((task, task._wait_id))
             event._waiters.append((task, task._wait_id))
-        if wait.deadline < inf:
+        if deadline < inf:
             self._sequence += 1
-            heapq.heappush(self._timers, (wait.deadline, self._sequence, task, task._wait_id))
+            heapq.heappush(self._timers, (deadline, self._sequence, task, task._wait_id))
 
     def _fire_timers(self, up_to: float) -> None:
         """Readies every task whose timer is due; timers overtaken by an event are dropped."""
@@ -191,15 +179,13 @@ class Loop:
 class VirtualLoop(Loop):
     """Simulated time: jumps to the next timer, so a run takes as long as its Python code."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._now = 0.0
+    now: float = 0.0  # read at every step: a property costs as much as what is done with it
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
         """As `Loop.run`; time 0 is now, whatever ran before. Cyclic garbage, of which tasks leave
         none, is not looked for meanwhile: a log of millions of objects would be searched again and
         again."""
-        self._now = 0.0
+        self.now = 0.0
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -208,17 +194,13 @@ class VirtualLoop(Loop):
             if was_enabled:
                 gc.enable()
 
-    @property
-    def now(self) -> float:
-        return self._now
-
     def _advance(self) -> None:
         self._drop_stale_timers()
         if not self._timers:
             names = sorted(task.name for task in self._tasks)
-            raise Deadlock(f"no timer is left at {self._now:.6f} s; waiting: {', '.join(names)}")
-        self._now = max(self._now, self._timers[0][0])
-        self._fire_timers(self._now)
+            raise Deadlock(f"no timer is left at {self.now:.6f} s; waiting: {', '.join(names)}")
+        self.now = max(self.now, self._timers[0][0])
+        self._fire_timers(self.now)
 
 
 class WallLoop(Loop):

@@ -14,6 +14,8 @@ class Medium(Enum):
     DRAM = "dram"
     SSD = "ssd"
 
+    __hash__ = object.__hash__  # Enum's own is a call in Python, at every look-up of a path
+
 
 class Location(NamedTuple):
     """`device` counts within the node, and is 0 for DRAM and SSD, which a node has one of."""

@@ -43,7 +43,8 @@ class Request:
     @property
     def decoding(self) -> bool:
         """Has its whole context computed but for the newest token: one token per iteration."""
-        return self.generated_tokens > 0 and self.computed_tokens == self.known_tokens - 1
+        lacking = self.prompt_tokens + self.generated_tokens - self.computed_tokens
+        return lacking == 1 and self.generated_tokens > 0
 
 
 @dataclass(slots=True)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from statistics import mean
 
 from harness.claims.expressions import GOOD
@@ -30,20 +32,22 @@ class Sought:
     draws: tuple[str, ...] = ("seed",)
 
 
-def next_runs(points: Sequence[Point], sought: Sought) -> list[list[str]]:
-    """The overrides of the runs that halve where each curve's end may be; none: all are found."""
+def next_runs(points: Sequence[Point], sought: Sought) -> list[list[list[str]]]:
+    """For each curve whose end is not found, the overrides of the runs, one for each of its draws,
+    that halve where it may be."""
     curves: dict[tuple[tuple[str, str], ...], list[Point]] = {}
     for point in points:
         of_curve = {
             k: v for k, v in point.overrides.items() if k not in (sought.key, *sought.draws)
         }
         curves.setdefault(tuple(of_curve.items()), []).append(point)
-    runs: dict[tuple[str, ...], None] = {}
+    halvings = []
     for curve in curves.values():
         value = middle(attained(curve, sought.key), sought.values)
         if value is not None:
-            runs |= dict.fromkeys(_at(point, sought.key, value) for point in curve)
-    return [list(run) for run in runs]
+            runs = dict.fromkeys(_at(point, sought.key, value) for point in curve)
+            halvings.append([list(run) for run in runs])
+    return halvings
 
 
 def attained(curve: Sequence[Point], key: str) -> dict[float, float | None]:
@@ -52,8 +56,7 @@ def attained(curve: Sequence[Point], key: str) -> dict[float, float | None]:
     for point in curve:
         of_value = shares.setdefault(float(point.overrides[key]), [])
         if point.path is not None:
-            summary = json.loads((point.path / "summary.json").read_text())
-            of_value.append(summary["slo_attainment"]["token"])
+            of_value.append(_token_share(point.path))
     return {value: mean(found) if found else None for value, found in sorted(shares.items())}
 
 
@@ -67,6 +70,13 @@ def middle(found: dict[float, float | None], values: Sequence[float]) -> float |
             between = [value for value in values if low < value < high]
             return between[len(between) // 2] if between else None
     return None
+
+
+@cache
+def _token_share(run: Path) -> float:
+    """Of a run that is complete, which curves ask for again and again."""
+    share: float = json.loads((run / "summary.json").read_text())["slo_attainment"]["token"]
+    return share
 
 
 def _at(point: Point, key: str, value: float) -> tuple[str, ...]:

@@ -58,7 +58,6 @@ class SlabAllocator:
         self.num_slabs = capacity_bytes // slab_bytes
         self._free_slabs = list(range(self.num_slabs - 1, -1, -1))  # the next to use last
         self._pools: dict[KvShape, _Pool] = {}
-        self._used: set[int] = set()  # offsets of the blocks in use
         self._owner: dict[int, _Pool] = {}  # slab -> whose it is
         self._peak_slabs = 0
 
@@ -93,23 +92,23 @@ class SlabAllocator:
             pool = _Pool(shape.block_bytes, self._blocks_per_slab(shape))
             self._pools[shape] = pool
         offsets: list[int] = []
-        while len(offsets) < num_blocks:
+        while (left := num_blocks - len(offsets)) > 0:
             if not pool.free:
-                self._add_slab(pool)
+                index, blocks = self._add_slab(pool)
+                if left >= len(blocks):
+                    offsets += blocks
+                    continue
+                pool.free[index] = _Slab(blocks)
             index, slab = next(iter(pool.free.items()))
-            offsets += slab.take(num_blocks - len(offsets))
+            offsets += slab.take(left)
             if not (slab.returned or slab.fresh):
                 del pool.free[index]
         pool.num_used += num_blocks
-        self._used.update(offsets)
         return offsets
 
     def free(self, offsets: list[int]) -> None:
-        """Gives blocks back, and with the last block of a slab the slab. KeyError: not in use."""
-        num_used = len(self._used)
-        self._used.difference_update(offsets)
-        if num_used - len(self._used) != len(offsets):
-            raise KeyError("blocks are given back that nobody uses")
+        """Gives blocks back, and with the last block of a slab the slab. KeyError: nobody uses
+        them, which is found out by the time that all of their slab has been given back."""
         for index, freed in self._by_slab(offsets):
             pool = self._owner[index]
             slab = pool.free.get(index)
@@ -119,7 +118,9 @@ class SlabAllocator:
             pool.num_used += len(returned)
             returned += freed
             pool.num_used -= len(returned)
-            if len(returned) + len(slab.fresh) == pool.blocks_per_slab:
+            if len(returned) + len(slab.fresh) >= pool.blocks_per_slab:
+                if len(set(returned)) + len(slab.fresh) != pool.blocks_per_slab:
+                    raise KeyError("blocks are given back that nobody uses")
                 del pool.free[index], self._owner[index]
                 pool.num_slabs -= 1
                 self._free_slabs.append(index)
@@ -152,15 +153,16 @@ class SlabAllocator:
             peak = self._pools[shape].peak_slabs if shape in self._pools else 0
         return self.unused_bytes(shape) / (peak * self.slab_bytes) if peak else 0.0
 
-    def _add_slab(self, pool: _Pool) -> None:
+    def _add_slab(self, pool: _Pool) -> tuple[int, range]:
+        """Gives `pool` a slab; which one, and its blocks."""
         index = self._free_slabs.pop()
         start = index * self.slab_bytes
-        end = start + pool.blocks_per_slab * pool.block_bytes
-        pool.free[index] = _Slab(range(start, end, pool.block_bytes))
         self._owner[index] = pool
         pool.num_slabs += 1
         pool.peak_slabs = max(pool.peak_slabs, pool.num_slabs)
         self._peak_slabs = max(self._peak_slabs, self.num_slabs - len(self._free_slabs))
+        end = start + pool.blocks_per_slab * pool.block_bytes
+        return index, range(start, end, pool.block_bytes)
 
     def _used_bytes(self, shape: KvShape) -> int:
         pool = self._pools.get(shape)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from harness.record import Chunk, Recorder, Segment, TokenRecord
 
-BATCH_REQUESTS = 20_000  # bounds the temporary arrays of a run of millions of requests
+BATCH_REQUESTS = 2_000  # keeps temporary arrays so small that memory once had is used again
 
 REQUESTS = pa.schema(
     [
@@ -57,16 +57,25 @@ def requests_table(recorder: Recorder) -> pa.Table:
 
 def events_table(recorder: Recorder) -> pa.Table:
     """One row per device event, in the order in which they were stamped."""
-    encode = json.JSONEncoder(default=_plain).encode
     events = recorder.events
     columns = [
         [event["kind"] for event in events],
         [event["instance"] for event in events],
         [event["start_s"] for event in events],
         [event["end_s"] for event in events],
-        [encode(event["fields"]) for event in events],
+        _encoded([event["fields"] for event in events]),
     ]
     return pa.table(columns, schema=EVENTS)
+
+
+def _encoded(objects: list[dict[str, Any]]) -> list[str]:
+    """Each as JSON. They are encoded as one list, with a string between them that no event has:
+    each by itself would take twice as long."""
+    mark = "\0"
+    encoded = json.JSONEncoder(default=_plain).encode
+    text = encoded(list(chain.from_iterable(zip(objects, repeat(mark)))))
+    between = f", {encoded(mark)}"
+    return text[1:-1].removesuffix(between).split(f"{between}, ") if objects else []
 
 
 def _batch(records: Sequence[TokenRecord]) -> pa.RecordBatch:

@@ -100,7 +100,9 @@ class TokenLog:
 
     def rank(self) -> Ints:
         """Each token's place in its request: 0, 1, …"""
-        return np.arange(len(self.times_s)) - np.repeat(self.start, self.num_tokens)
+        rank = np.arange(len(self.times_s))
+        rank -= np.repeat(self.start, self.num_tokens)
+        return rank
 
     @property
     def one_token_chunks(self) -> bool:

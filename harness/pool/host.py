@@ -97,6 +97,8 @@ class Host:
                 f"{self.slabs.capacity_blocks(shape)} blocks of {shape.block_bytes} bytes, and a "
                 f"request needs {num_blocks}: raise engine.pool.host_kv_bytes"
             )
+        if self.has_room(shape, num_blocks):
+            return self.slabs.alloc(shape, num_blocks)
         turn = Event(self._loop)
         self._waiting.append(turn)
         while self._waiting[0] is not turn or self.slabs.room(shape) < num_blocks:

@@ -105,19 +105,22 @@ class PooledInstance:
         requests = batch.requests
         model, running = requests[0].model, self.model
         assert model == running, f"{self.name} runs {running}, not {model}"
+        held, arriving = self.kv(model).held, self._arriving
         for request in requests:  # rule ①
             assert request.model == model, request
-            assert self.holds(request), f"request {request.request_id} is not on {self.name}"
+            here = request.request_id in held and request.request_id not in arriving
+            assert here, f"request {request.request_id} is not on {self.name}"
         if model != self._last_ran:
             self._recorder.event(
                 "switch", self.name, self._idle_since_s, self._loop.now,
                 model=model, before=self._last_ran, hidden=self._hidden,
             )  # fmt: skip
             self._last_ran = model
-        if model not in self._executors:
-            self._executors[model] = self._device.executor(model, self.kv(model))
+        executor = self._executors.get(model)
+        if executor is None:
+            executor = self._executors[model] = self._device.executor(model, self.kv(model))
         start_s = self._loop.now
-        steps = await self._executors[model].execute(batch, until=until, stop=stop)
+        steps = await executor.execute(batch, until=until, stop=stop)
         self._recorder.event(
             "run", self.name, start_s, self._loop.now, model=model,
             phase="prefill" if batch.chunks else "decode",

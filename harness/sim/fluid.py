@@ -9,6 +9,7 @@ Knows links, not places; chunks, queues and latency are the network's.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -71,6 +72,7 @@ class Fluid:
         self._changed = Event(loop)
         self._finishes: list[tuple[float, int, Flow]] = []  # a heap; stale entries are skipped
         self._order = count()
+        self._alone: dict[tuple[Link, ...], float] = {}  # the rate of a flow that shares no link
 
     def start(self, links: tuple[Link, ...], num_bytes: int, priority: int) -> Flow:
         """A flow from now on; `flow.done` is set at its end."""
@@ -138,16 +140,26 @@ class Fluid:
         if not flows:
             return
         now = self._loop.now
-        rates = fair_rates([(flow.priority, flow.links) for flow in flows])
-        for flow, rate in zip(flows, rates, strict=True):
+        for flow, rate in zip(flows, self._rates(flows), strict=True):
             if rate != flow.rate:
                 flow.change_rate(rate, now)
                 if rate > 0:
                     heappush(self._finishes, (flow.finish_s, next(self._order), flow))
 
+    def _rates(self, flows: Sequence[Flow]) -> Sequence[float]:
+        if len(flows) > 1:
+            return fair_rates([(flow.priority, flow.links) for flow in flows])
+        links = flows[0].links
+        if links not in self._alone:
+            (self._alone[links],) = fair_rates([(0, links)])
+        return (self._alone[links],)
+
     def _affected(self) -> list[Flow]:
         """The flows connected to the touched links through shared links."""
-        links, seen = list(self._touched), set(self._touched)
+        links = [link for link in self._touched if self._on[link]]
+        if not links:
+            return []
+        seen = set(links)
         flows: dict[Flow, None] = {}
         while links:
             for flow in self._on[links.pop()]:

@@ -69,9 +69,9 @@ class SimInstance:
         self, decodes: list[Request], until: float, stop: Event | None
     ) -> int:
         start_s = self._loop.now + self._cost.turnaround_s  # of the first step
-        context = sum(request.computed_tokens for request in decodes) + len(decodes)
+        context = sum([request.computed_tokens for request in decodes]) + len(decodes)
         step_s, growth_s = self._cost.decode_step(len(decodes), context)
-        limit = min(request.output_tokens - request.generated_tokens for request in decodes)
+        limit = min([request.output_tokens - request.generated_tokens for request in decodes])
         steps = self.kv.growth_steps(decodes, limit)
         if until < inf:
             steps = min(steps, steps_to_reach(until - start_s, step_s, growth_s))
@@ -82,10 +82,11 @@ class SimInstance:
             elapsed_s = self._loop.now - start_s
             steps = min(steps, steps_to_reach(elapsed_s, step_s, growth_s))
             await self._loop.sleep_until(start_s + steps_time_s(steps, step_s, growth_s))
+        grow = self.kv.grow
         for request in decodes:
             request.computed_tokens += steps
             request.generated_tokens += steps
-            grown = self.kv.grow(request, request.computed_tokens)
+            grown = grow(request, request.computed_tokens)
             assert grown, f"{self.name}: a decode ran into a full pool"
         self._stamp(decodes, Segment(start_s, steps, step_s, growth_s))
         return steps

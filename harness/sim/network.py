@@ -45,6 +45,9 @@ class _Channel:
 
     async def enter(self, rank: tuple[int, int]) -> None:
         """Returns when it is the turn of `rank`."""
+        if not self._busy and not self._waiting:
+            self._busy = True
+            return
         turn = Event(self._loop)
         heappush(self._waiting, (rank, turn))
         self.admit()

@@ -30,10 +30,15 @@ class HardwareProfile:
         self.ssd_bytes_per_s = hardware.ssd_bytes_per_s
         self._hardware, self._slowness = hardware, slowness or {}
         self._costs: dict[tuple[str, int], CostModel] = {}
+        self._prefill_s: dict[tuple[str, int, int], float] = {}
 
     def prefill_s(self, model: ModelSpec, prompt_tokens: int) -> float:
-        slowness = self._slowness.get(model.name, AS_PROFILED).prefill
-        return self._cost(model).mixed_step([(0, prompt_tokens)], 0, 0) * slowness
+        key = (model.name, model.tp, prompt_tokens)
+        if key not in self._prefill_s:  # those that sort queues ask for the same ones again
+            slowness = self._slowness.get(model.name, AS_PROFILED).prefill
+            step_s = self._cost(model).mixed_step([(0, prompt_tokens)], 0, 0)
+            self._prefill_s[key] = step_s * slowness
+        return self._prefill_s[key]
 
     def decode_step_s(self, model: ModelSpec, num_requests: int, context_tokens: int) -> float:
         slowness = self._slowness.get(model.name, AS_PROFILED).decode

@@ -38,8 +38,11 @@ class Turn:
 
     def starts(self, arrived: Sequence[Request]) -> bool:
         """Whether the clock runs. Who joins later does not stop it."""
-        awaited = self.batch.requests if self.awaited is None else self.awaited
-        self.awaited = [r for r in awaited if r in self.batch.requests and r not in arrived]
+        if self.awaited is None:
+            self.awaited = self.batch.requests
+        if self.awaited:
+            waited_for = set(self.batch.requests).difference(arrived)
+            self.awaited = [request for request in self.awaited if request in waited_for]
         return not self.awaited
 
 

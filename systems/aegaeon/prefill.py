@@ -51,7 +51,7 @@ def joinable(
 
 def least(loads: Sequence[float]) -> int:
     """Lines 10 to 12: the first of the least loaded."""
-    return min(range(len(loads)), key=lambda index: loads[index])
+    return loads.index(min(loads))
 
 
 def pending_time_s(queue: JobQueue, running: str | None, estimator: Estimator) -> float:

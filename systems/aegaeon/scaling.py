@@ -63,9 +63,10 @@ class Scaler:
         """
         if self._switching or (not self._on.fine_grained_sync and self.room_is_coming()):
             return False
-        kept = set(keep)
-        leaving = [r for r in self._here if not r.finished and r not in kept]
-        self._here = {r: None for r in self._here if r in kept}
+        kept, leaving = set(keep), []
+        if not self._here.keys() <= kept:
+            leaving = [r for r in self._here if not r.finished and r not in kept]
+            self._here = {r: None for r in self._here if r in kept}
         if self.instance.model == model and not leaving:
             return True
         self._switching = True
@@ -150,7 +151,9 @@ class Scaler:
 
     def ready(self, requests: Sequence[Request]) -> list[Request]:
         """Those of `requests` that can decode now; all or none without fine-grained sync."""
-        here = [r for r in requests if r in self._here and r not in self._arriving]
+        here = [r for r in requests if r in self._here]
+        if self._arriving:
+            here = [r for r in here if r not in self._arriving]
         return here if self._on.fine_grained_sync or len(here) == len(requests) else []
 
     def room_is_coming(self) -> bool:

@@ -110,6 +110,9 @@ class Mesh:
             self._wake.set()
 
     def _move_quotas(self) -> None:
-        self._spare_bytes += sum(resident.give() for resident in self._residents)
         for resident in self._residents:
-            self._spare_bytes -= resident.take(self._spare_bytes)
+            if resident.owed_blocks:
+                self._spare_bytes += resident.give()
+        for resident in self._residents:
+            if resident.wanted_blocks:
+                self._spare_bytes -= resident.take(self._spare_bytes)

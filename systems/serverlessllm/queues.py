@@ -59,12 +59,13 @@ def join(model: str, tails: Sequence[Tail], queue_slots: int, free_slots: int) -
 def batches_of(queue: Sequence[Request], queue_slots: int) -> Batches:
     """The queue as batches of one model and at most `queue_slots` requests, in order."""
     batches: Batches = []
+    latest: dict[str, list[Request]] = {}  # of each model: those before it are full
     for request in queue:
-        batch = _batch_for(request, batches, queue_slots)
-        if batch is None:
-            batches.append([request])
-        else:
-            batch.append(request)
+        batch = latest.get(request.model)
+        if batch is None or len(batch) == queue_slots:
+            batch = latest[request.model] = []
+            batches.append(batch)
+        batch.append(request)
     return batches
 
 

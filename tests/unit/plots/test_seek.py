@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from math import log2
 from pathlib import Path
+from time import sleep
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness import batch
 from harness.points import Point
 from harness.seek import Sought, attained, middle, next_runs
 
@@ -38,10 +41,8 @@ def test_the_next_runs_halve_each_curves_end_with_every_draw_of_it(tmp_path: Pat
         for draw in "ab"
     ]
     assert next_runs(points, SOUGHT) == [
-        ["system=good", f"{DRAW}=a", f"{KEY}=40"],
-        ["system=good", f"{DRAW}=b", f"{KEY}=40"],
-        ["system=bad", f"{DRAW}=a", f"{KEY}=20"],
-        ["system=bad", f"{DRAW}=b", f"{KEY}=20"],
+        [["system=good", f"{DRAW}=a", f"{KEY}=40"], ["system=good", f"{DRAW}=b", f"{KEY}=40"]],
+        [["system=bad", f"{DRAW}=a", f"{KEY}=20"], ["system=bad", f"{DRAW}=b", f"{KEY}=20"]],
     ]
 
 
@@ -52,7 +53,7 @@ def test_a_point_is_refused_only_where_every_draw_was(tmp_path: Path) -> None:
         for draw, token in zip("ab", tokens, strict=True)
     ]
     assert attained(points, KEY) == {32: 1.0, 48: None}
-    assert next_runs(points, SOUGHT)[0][-1] == f"{KEY}=40"
+    assert next_runs(points, SOUGHT)[0][0][-1] == f"{KEY}=40"
 
 
 @pytest.mark.parametrize("found", [{8: 0.5, 16: 0.95, 32: 0.1}, {8: 1.0, 32: 0.9}, {}])
@@ -78,3 +79,35 @@ def test_ends_are_found_to_between_neighbours_in_few_rounds(
     assert last <= capacity < last + 2
     assert min(n for n in found if n > last) == last + 2
     assert rounds <= log2(len(VALUES)) + 1
+
+
+def test_every_curve_is_halved_to_its_end_as_its_runs_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capacities = {"good": 61, "bad": 23}
+
+    def made(system: str, models: int, draw: str) -> Point:
+        return point(tmp_path, system, models, draw, 1.0 if models <= capacities[system] else 0.5)
+
+    def run(experiment: str, made_of: None, words: list[str], *, again: bool) -> Point:
+        values = dict(word.split("=", 1) for word in words)
+        if values[DRAW] == "a":
+            sleep(0.01)  # the draws of a value do not come together
+        return made(values["system"], int(values[KEY]), values[DRAW])
+
+    monkeypatch.setattr(batch, "run_point", run)
+    begun = [made(system, n, draw) for system in capacities for n in (8, 80) for draw in "ab"]
+    words = [[f"{key}={value}" for key, value in p.overrides.items()] for p in begun]
+    points = {"e": list(begun)}
+    with ThreadPoolExecutor(2) as pool:
+        runs = {"e": [(None, run) for run in words]}
+        batch.find_ends(points, {"e": SOUGHT}, runs, pool, again=False)  # type: ignore[arg-type]
+    added = [list(p.overrides.values()) for p in points["e"][len(begun) :]]
+    assert added == sorted(added)
+    for system, capacity in capacities.items():
+        found = {int(p.overrides[KEY]) for p in points["e"] if p.overrides["system"] == system}
+        assert {capacity - 1, capacity + 1} <= found
+        assert all(
+            {p.overrides[DRAW] for p in points["e"] if p.overrides[KEY] == str(n)} == {"a", "b"}
+            for n in found
+        )
