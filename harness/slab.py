@@ -58,6 +58,7 @@ class SlabAllocator:
         self.num_slabs = capacity_bytes // slab_bytes
         self._free_slabs = list(range(self.num_slabs - 1, -1, -1))  # the next to use last
         self._pools: dict[KvShape, _Pool] = {}
+        self._used: set[int] = set()  # offsets of the blocks in use
         self._owner: dict[int, _Pool] = {}  # slab -> whose it is
         self._peak_slabs = 0
 
@@ -104,11 +105,15 @@ class SlabAllocator:
             if not (slab.returned or slab.fresh):
                 del pool.free[index]
         pool.num_used += num_blocks
+        self._used.update(offsets)
         return offsets
 
     def free(self, offsets: list[int]) -> None:
-        """Gives blocks back, and with the last block of a slab the slab. KeyError: nobody uses
-        them, which is found out by the time that all of their slab has been given back."""
+        """Gives blocks back, and with the last block of a slab the slab. KeyError: not in use."""
+        num_used = len(self._used)
+        self._used.difference_update(offsets)
+        if num_used - len(self._used) != len(offsets):
+            raise KeyError("blocks are given back that nobody uses")
         for index, freed in self._by_slab(offsets):
             pool = self._owner[index]
             slab = pool.free.get(index)
@@ -118,9 +123,7 @@ class SlabAllocator:
             pool.num_used += len(returned)
             returned += freed
             pool.num_used -= len(returned)
-            if len(returned) + len(slab.fresh) >= pool.blocks_per_slab:
-                if len(set(returned)) + len(slab.fresh) != pool.blocks_per_slab:
-                    raise KeyError("blocks are given back that nobody uses")
+            if len(returned) + len(slab.fresh) == pool.blocks_per_slab:
                 del pool.free[index], self._owner[index]
                 pool.num_slabs -= 1
                 self._free_slabs.append(index)

@@ -12,7 +12,7 @@ prompts computed before their turn for none but the next in line, as vLLM does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -174,7 +174,7 @@ def iterations(works: Sequence[Work], ends_s: Floats) -> Iterations:
         seconds = ends_s[j - 1] - ends_s[start - 1]
         if work.decodes and seconds > 0:
             rows.append((*astuple(work), j - start, seconds))
-    return Iterations(*np.array(rows, float).T)
+    return Iterations(*np.array(rows, float).reshape(len(rows), len(fields(Iterations))).T)
 
 
 def _goes_on(batch: Work, other: Work) -> bool:

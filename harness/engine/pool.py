@@ -97,9 +97,8 @@ class TorchPool:
             pcie_peak_bytes_per_s=min(paced, hardware.pcie_peak_bytes_per_s),
             pcie_bytes_per_s=min(paced, hardware.pcie_bytes_per_s),
         )
-        found = slowness(
-            [answer["speeds"] for answer in ready], self._models.values(), HardwareProfile(hardware)
-        )
+        profile = HardwareProfile(hardware)
+        found = slowness([answer["speeds"] for answer in ready], self._models.values(), profile)
         cluster = replace(self._experiment, hardware=hardware).cluster(pool=pool, slowness=found)
         return cluster, self._resolved(ready, found)
 
@@ -136,9 +135,7 @@ class TorchPool:
             "link_bytes_per_s": config.pool.link_bytes_per_s,
         }
 
-    def _resolved(
-        self, ready: Sequence[Header], slowness: Mapping[str, Slowness]
-    ) -> dict[str, Any]:
+    def _resolved(self, ready: Sequence[Header], times: Mapping[str, Slowness]) -> dict[str, Any]:
         pool, plan = self._config.pool, self._division.plan
         rate = pool.link_bytes_per_s
         paced = "" if rate is None else f", links slowed to {rate / 1e9:g} GB/s"
@@ -148,7 +145,8 @@ class TorchPool:
             "num_threads": [answer["num_threads"] for answer in ready],
             "block_tokens": self._config.block_tokens,
             "torch": ready[0]["torch"],
-            "slowness": {name: asdict(found) for name, found in slowness.items()},
+            "slowness": {name: asdict(found) for name, found in times.items()},
+            "speeds": [answer["speeds"] for answer in ready],
             "pool": {
                 "weights_bytes": plan.weights_bytes,
                 "kv_bytes": plan.kv_bytes,

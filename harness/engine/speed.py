@@ -2,12 +2,13 @@
 
 A system's estimates come from a hardware profile (Aegaeon A.2), which another machine, or this one
 on another day, may have been measured for: two to three times faster or slower is common. What the
-same iterations take now, over what the profile says, scales the estimates of a live run.
+same iterations take now, over what the profile says, scales the estimates of a live run on pooled
+instances. Workers time themselves as they start, beside one another as they will serve.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from statistics import fmean, median
@@ -22,7 +23,8 @@ from harness.sim.profile import Slowness
 if TYPE_CHECKING:
     from harness.engine.runner import Runner
 
-PROMPT_TOKENS, NUM_REQUESTS, STEPS, REPEATS = 256, 4, 8, 5
+PROMPT_TOKENS, NUM_REQUESTS, STEPS = 256, 4, 8
+REPEATS, ENOUGH_S = 5, 1.0  # of a phase: five times, or as often as this takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ class Speed:
 
 
 def timed(runner: Runner, spec: ModelSpec, num_blocks: int, block_tokens: int) -> dict[str, float]:
-    """A `Speed`, as the worker tells it: the median of five. Overwrites KV, whose blocks are taken
-    in turns where they are fewer than the prompt's; the numbers do not matter to the time."""
+    """A `Speed`, as the worker tells it. Overwrites KV, whose blocks are taken in turns where they
+    are fewer than the prompt's; the numbers do not matter to the time."""
     prompt_tokens = min(PROMPT_TOKENS, spec.max_position - STEPS)
     ids = cycle(range(FIRST_BLOCK, FIRST_BLOCK + num_blocks))
     blocks = list(islice(ids, -(-(prompt_tokens + STEPS) // block_tokens)))
@@ -43,8 +45,8 @@ def timed(runner: Runner, spec: ModelSpec, num_blocks: int, block_tokens: int) -
     return asdict(
         Speed(
             prompt_tokens,
-            median(_elapsed_s(runner.steps([prompt], [], 1)) for _ in range(REPEATS)),
-            median(_elapsed_s(runner.steps([], decodes, STEPS)) / STEPS for _ in range(REPEATS)),
+            _usual_s(lambda: runner.steps([prompt], [], 1)),
+            _usual_s(lambda: runner.steps([], decodes, STEPS)) / STEPS,
         )
     )
 
@@ -68,8 +70,12 @@ def slowness(
     return found
 
 
-def _elapsed_s(steps: Iterable[object]) -> float:
-    begun_s = perf_counter()
-    for _ in steps:
-        pass
-    return perf_counter() - begun_s
+def _usual_s(steps: Callable[[], Iterable[object]]) -> float:
+    """The median time of running through `steps()`."""
+    times_s: list[float] = []
+    while len(times_s) < REPEATS and sum(times_s) < ENOUGH_S:
+        begun_s = perf_counter()
+        for _ in steps():
+            pass
+        times_s.append(perf_counter() - begun_s)
+    return median(times_s)

@@ -71,15 +71,16 @@ def worst(rows: Iterable[Row], quantity: str, statistic: str) -> float | None:
 def verdicts(rows: Sequence[Row], at_their_speed: Sequence[Row]) -> list[Row]:
     """Each target with the worst and the median error found for it up to TARGET_LOAD, and the
     largest spread of the real runs there. It is met where every point has an error and none is
-    too large. Beside stand the same of what was simulated `at_their_speed`, the real runs': they
-    decide nothing. Both are from `over_passes`."""
+    too large. Beside stand the same of what was simulated `at_their_speed`, the real runs', where
+    it is of as many points: they decide nothing. Both are from `over_passes`."""
     low = [row for row in rows if row["load"] <= TARGET_LOAD]
+    known = [row for row in at_their_speed if row["load"] <= TARGET_LOAD]
     out = []
     for quantity, statistic, limit in TARGETS:
         found = worst(low, quantity, statistic)
         of_target = [r for r in low if (r["quantity"], r["statistic"]) == (quantity, statistic)]
-        sizes = _sizes(low, quantity, statistic)
-        known = [row for row in at_their_speed if row["load"] <= TARGET_LOAD]
+        sizes, told = (_sizes(each, quantity, statistic) for each in (low, known))
+        alike = len(sizes) == len(told)
         spreads = [row["spread"] for row in of_target if row["spread"] is not None]
         out.append(
             {
@@ -88,8 +89,8 @@ def verdicts(rows: Sequence[Row], at_their_speed: Sequence[Row]) -> list[Row]:
                 "limit": limit,
                 "worst": found,
                 "median": _median(sizes),
-                "worst_at_their_speed": worst(known, quantity, statistic),
-                "median_at_their_speed": _median(_sizes(known, quantity, statistic)),
+                "worst_at_their_speed": worst(known, quantity, statistic) if alike else None,
+                "median_at_their_speed": _median(told) if alike else None,
                 "spread": max(spreads, default=None),
                 "met": 0 < len(sizes) == len(of_target) and max(sizes) <= limit,
             }

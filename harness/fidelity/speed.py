@@ -30,12 +30,15 @@ from harness.run_folder import FinishedRun
 
 def slowness(served: FinishedRun, setting: Setting) -> float | None:
     """The seconds of the run's iterations over those that the profile has for them. None where
-    streams do not tick together, so that iterations cannot be told apart."""
+    no answer had a second token, or streams do not tick together, so that iterations cannot be
+    told apart."""
     streams = [stream(row) for row in served.requests.to_pylist() if row["token_times_s"]]
     found = timeline(streams)
     if misplaced(streams, found) > MISPLACED * sum(len(stream.times_s) for stream in streams):
         return None
     seen = iterations(works(streams, found, budget(served)), found.ends_s)
+    if not len(seen.seconds):
+        return None
     calibration = zoo.hardware(setting.profile).calibration
     terms = calibration.measured[pair_key(setting.model, 1)]
     errors = served_errors(terms, calibration.turnaround_s, seen)

@@ -106,7 +106,7 @@ class PooledInstance:
         model, running = requests[0].model, self.model
         assert model == running, f"{self.name} runs {running}, not {model}"
         held, arriving = self.kv(model).held, self._arriving
-        for request in requests:  # rule ①
+        for request in requests:  # rule ①: `holds`, without its look-ups for every request
             assert request.model == model, request
             here = request.request_id in held and request.request_id not in arriving
             assert here, f"request {request.request_id} is not on {self.name}"

@@ -40,11 +40,12 @@ def test_targets_are_judged_by_the_worst_point_up_to_nine_tenths_of_the_knee() -
     assert tpot["median"] == pytest.approx(8.5)
     assert not tpot["met"]
     assert tpot["median_at_their_speed"] == pytest.approx(8.5)
-    steady = {
-        (r["quantity"], r["statistic"]): r for r in verdicts(points, over_passes(rows(0.3, 2)))
-    }
-    assert steady["tpot_s", "p50"]["median_at_their_speed"] == pytest.approx(100.0)
-    assert steady["tpot_s", "p50"]["median"] == pytest.approx(8.5)
+    known = over_passes([*rows(0.3, 2), *rows(0.9, 2)])
+    beside = {(r["quantity"], r["statistic"]): r for r in verdicts(points, known)}
+    assert beside["tpot_s", "p50"]["median_at_their_speed"] == pytest.approx(100.0)
+    assert beside["tpot_s", "p50"]["median"] == pytest.approx(8.5)
+    fewer = verdicts(points, over_passes(rows(0.3, 2)))  # not of the same points
+    assert {row["median_at_their_speed"] for row in fewer} == {None}
     assert found["ttft_s", "p50"]["met"]
     assert tpot["spread"] is None
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from math import log2
 from pathlib import Path
-from time import sleep
 
 import pytest
 from hypothesis import given
@@ -89,17 +89,22 @@ def test_every_curve_is_halved_to_its_end_as_its_runs_come(
     def made(system: str, models: int, draw: str) -> Point:
         return point(tmp_path, system, models, draw, 1.0 if models <= capacities[system] else 0.5)
 
+    other_ended = threading.Event()
+
     def run(experiment: str, made_of: None, words: list[str], *, again: bool) -> Point:
         values = dict(word.split("=", 1) for word in words)
-        if values[DRAW] == "a":
-            sleep(0.01)  # the draws of a value do not come together
-        return made(values["system"], int(values[KEY]), values[DRAW])
+        models = int(values[KEY])
+        if values["system"] == "good" and values[DRAW] == "a":
+            assert other_ended.wait(10), "a curve waits for another's runs"
+        if (values["system"], models, values[DRAW]) == ("bad", capacities["bad"] + 1, "b"):
+            other_ended.set()
+        return made(values["system"], models, values[DRAW])
 
     monkeypatch.setattr(batch, "run_point", run)
     begun = [made(system, n, draw) for system in capacities for n in (8, 80) for draw in "ab"]
     words = [[f"{key}={value}" for key, value in p.overrides.items()] for p in begun]
     points = {"e": list(begun)}
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(4) as pool:
         runs = {"e": [(None, run) for run in words]}
         batch.find_ends(points, {"e": SOUGHT}, runs, pool, again=False)  # type: ignore[arg-type]
     added = [list(p.overrides.values()) for p in points["e"][len(begun) :]]

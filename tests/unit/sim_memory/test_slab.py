@@ -76,10 +76,11 @@ def test_fragmentation_is_what_lies_unused_of_the_peak() -> None:
 
 def test_a_block_is_given_back_once() -> None:
     slabs = SlabAllocator(200, slab_bytes=100)
-    blocks = slabs.alloc(SMALL, 2)
+    blocks = slabs.alloc(SMALL, 5)
     slabs.free(blocks[:1])
-    with pytest.raises(KeyError):
-        slabs.free(blocks[:1])
+    for wrong in (blocks[:1], blocks[1:2] * 2, [50], [55]):  # again, twice, never had, between two
+        with pytest.raises(KeyError):
+            slabs.free(wrong)
 
 
 def test_a_block_larger_than_a_slab_is_an_error() -> None:
