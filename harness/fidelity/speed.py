@@ -46,9 +46,8 @@ def slowness(served: FinishedRun, setting: Setting) -> float | None:
 
 
 def stream(row: Mapping[str, Any]) -> Stream:
-    """Of a row of requests.parquet."""
-    times_s = np.repeat(row["token_times_s"], row["chunk_tokens"])
-    return Stream(row["prompt_tokens"], row["sent_s"], times_s)
+    """Of a row of requests.parquet, which has every token's time, also where some came together."""
+    return Stream(row["prompt_tokens"], row["sent_s"], np.array(row["token_times_s"]))
 
 
 def budget(served: FinishedRun) -> Budget:

@@ -15,7 +15,7 @@ from harness.errors import RunError, UsageError
 from harness.fidelity import points
 from harness.fidelity.arguments import check, parser, profile_name, report_folder
 from harness.fidelity.points import same_limits, same_memory
-from harness.fidelity.speed import slowness
+from harness.fidelity.speed import slowness, stream
 from harness.hardware import Hardware
 from harness.options import plain
 from harness.run_folder import FinishedRun
@@ -184,6 +184,16 @@ def test_a_runs_speed_is_read_from_its_token_times(tmp_path: Path, times: float)
     served = FinishedRun.load(tmp_path / "run")
     assert any(len(request) == 1 for request in served.requests["token_times_s"].to_pylist())
     assert slowness(served, SETTING) == pytest.approx(times, rel=0.02)
+
+
+def test_tokens_that_came_in_one_chunk_are_each_in_the_stream() -> None:
+    row = {
+        "prompt_tokens": 3,
+        "sent_s": 0.5,
+        "token_times_s": [1.0, 1.0, 2.0],
+        "chunk_tokens": [2, 1],
+    }
+    assert stream(row).times_s.tolist() == [1.0, 1.0, 2.0]
 
 
 def test_each_engine_is_simulated_by_its_own_profile() -> None:
