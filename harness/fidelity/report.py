@@ -25,9 +25,10 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"Knees (requests/s): {_knees(found['knees_per_s'])}."
         + (" The real runs are an earlier report's." if found["real_runs_kept"] else ""),
         "",
-        "The machine's speed drifts. `times`: what a real run's iterations took over what "
-        "calibration found for them, in each pass. Beside each target stands what is left when a "
-        "point is simulated at that speed; the verdict is on simulations as calibrated.",
+        "`times`: what a real run's iterations took over what calibration has for them, in each "
+        "pass: the machine's speed drifts, and calibration may be off for such iterations. Beside "
+        "each target stands what is left when a point is simulated at that speed, which is no "
+        "prediction; the verdict is on simulations as calibrated.",
         "",
         "`spread`: of the real runs of one point among themselves, the most of any point.",
         "",

@@ -1,8 +1,10 @@
-"""How fast this machine was during a real run, from that run's own iterations: its speed drifts.
+"""How fast a real run's iterations were against the profile's: the machine's speed drifts.
 
 Near the knee a few per cent of speed decide whether a queue builds up. A point is therefore
 simulated twice: as calibrated, which is the prediction, and with every time of the profile taken
-as much longer as the real run's iterations were in all, which leaves what is not drift.
+as much longer as the real run's iterations were in all. That takes out drift, and also what the
+profile gets wrong of such iterations on the whole: it tells the errors of iteration times from
+those of queueing and batching, and is no prediction.
 """
 
 from __future__ import annotations
