@@ -21,7 +21,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         for setting, title in SETTINGS.items()
         for _, found in of_seeds(rows, setting, "token").iterrows()
     ]
-    made, (axes,) = figure(1, 1, width=6.5, height=2.4)
+    made, (axes,) = figure(1, 1, width=7.5, height=2.4)
     axes.axis("off")
     drawn = axes.table(
         cells, colLabels=HEADINGS, loc="center", cellLoc="center", edges="horizontal"
