@@ -28,6 +28,7 @@ from harness.engine.linear import LoadedLayers
 from harness.engine.model import Decoder
 from harness.engine.runner import Runner
 from harness.engine.transport import HEARTBEAT_S, Connection, Header
+from harness.engine.warm_up import warm_up
 from harness.engine.work import unpack
 
 PR_SET_PDEATHSIG = 1
@@ -53,6 +54,7 @@ class Worker:
         cache = new_cache(spec, num_blocks, setup["block_tokens"], device)
         decoder = Decoder(spec, self._layers.ends, device)
         self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
+        warm_up(spec, self._layers.on_device[0], self._layers.ends, device)
         connection.send(
             {
                 "op": "ready",

@@ -72,7 +72,7 @@ def passes(
     for number in range(1, arguments.passes + 1):
         if arguments.calibrate:
             profile(arguments)
-        for workload in arguments.workloads:
+        for workload in rotated(arguments.workloads, number - 1):
             point = Point(workload, inf, arguments.num_requests, setting)
             if workload not in knees:
                 folder = knee_folder(arguments, workload)
@@ -89,6 +89,12 @@ def passes(
                 speed = "?" if times is None else f"{times:.2f}"
                 said = f"{name}: {status}, iterations {speed} of the calibrated times"
                 console.print(said, soft_wrap=True)
+
+
+def rotated(workloads: list[str], by: int) -> list[str]:
+    """Each pass begins with another one: what the machine's speed does within passes, all get."""
+    begin = by % len(workloads)
+    return workloads[begin:] + workloads[:begin]
 
 
 def compared(name: str, real: FinishedRun, point: Point, run_dir: Path, about: Row) -> Compared:

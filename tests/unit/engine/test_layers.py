@@ -8,6 +8,7 @@ import torch
 
 from harness.engine.hf_config import check_config
 from harness.engine.runner import padding_rows
+from harness.engine.warm_up import row_numbers
 from harness.engine.weights import HostWeights, save_checkpoint
 from harness.engine.work import ChunkWork, DecodeWork
 from harness.errors import UsageError
@@ -34,6 +35,11 @@ def test_padding_is_small_and_leaves_few_numbers_of_rows(num_rows: int) -> None:
     assert len({n + padding_rows(n) for n in range(1, num_rows + 1)}) <= 16 * num_rows.bit_length()
 
 
+def test_products_are_prepared_for_every_number_of_rows_that_padding_leaves() -> None:
+    prepared = set(row_numbers(2048))
+    assert {n + padding_rows(n) for n in range(1, 2049)} == prepared
+
+
 def test_padding_changes_no_token() -> None:
     """39 rows are padded; the same chunks one by one are not."""
     runner = runner_of(loaded(SPEC), SPEC)
@@ -42,6 +48,18 @@ def test_padding_changes_no_token() -> None:
     (together,) = runner.steps([CHUNKS[0], replace(CHUNKS[1], samples=True)], [], 1)
     apart = [next(runner.steps([replace(chunk, samples=True)], [], 1)) for chunk in CHUNKS]
     assert [together] == [[token for tokens in apart for token in tokens]]
+
+
+def test_padding_changes_no_token_of_decodes() -> None:
+    """33 of them are padded, one is not; nor is a chunk that picks nothing."""
+    runner = runner_of(loaded(SPEC), SPEC)
+    assert list(runner.steps([replace(CHUNKS[0], samples=False)], [], 1)) == [[]]
+    decodes = [DecodeWork(token, 3, [1 + token]) for token in range(33)]
+    step, _ = runner.build([], decodes)
+    assert step.num_padding_rows == 1
+    together = list(runner.steps([], decodes, 3))
+    apart = [list(runner.steps([], [decode], 3)) for decode in decodes]
+    assert [[token for (token,) in steps] for steps in zip(*apart, strict=True)] == together
 
 
 def test_a_dropped_layer_cannot_run_and_a_loaded_one_runs_as_before() -> None:

@@ -75,7 +75,7 @@ def test_each_pass_is_calibrated_and_a_knee_is_measured_once(asked: dict[str, li
     assert asked["profiles"] == [["measure", "--engine", "torch", "--model", "tiny-llama"]] * 2
     assert asked["knees"] == ["azure_code", "burstgpt"]
     rates = [point.rate_per_s for point, _ in asked["points"]]
-    assert rates == pytest.approx([3.0, 9.0, 6.0, 18.0] * 2)
+    assert rates == pytest.approx([3.0, 9.0, 6.0, 18.0, 6.0, 18.0, 3.0, 9.0])  # in turns
     folders = [folder for _, folder in asked["points"]]
     assert len(set(folders)) == 8
     assert {folder.name for folder in folders} == {"pass-1", "pass-2"}
