@@ -73,7 +73,6 @@ bench-sim: setup
 
 fidelity: setup
 	$(PY) -m harness.fidelity
-	$(PY) -m plots fidelity
 
 figure-%: setup
 	$(PY) -m harness.figures $*

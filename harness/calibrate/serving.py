@@ -1,8 +1,8 @@
 """Iterations as serving makes them: a synthetic schedule through policy, client and engine.
 
 A grid of cells repeats one batch on an idle harness. Serving does not: it mixes prompts with
-decodes, ends decodes at arrivals, hardly ever sees the same number of tokens twice (a CPU's
-matrix library then prepares its kernels anew), and shares the machine with its own client.
+decodes, ends decodes at arrivals, hardly ever sees the same batch twice, and shares the machine
+with its own client.
 Lengths are log-uniform and arrivals Poisson: no trace is touched.
 """
 

@@ -45,13 +45,13 @@ class Runner:
                 if index:
                     self._advance(step)
                 hidden = self.forward(self.embed(tokens, step), step, 0, self._spec.num_layers)
-                tokens = self.pick(hidden if sampled is None else hidden[padded(sampled)])
+                tokens = self.pick(hidden if sampled is None else hidden[self._padded(sampled)])
                 tokens = tokens[: len(decodes) if sampled is None else len(sampled)]
                 yield tokens.tolist()
 
     def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         """`ids`: of the step's tokens. Gives their rows and those of padding."""
-        return self._decoder.embed(padded(ids))
+        return self._decoder.embed(pad(ids, (0, step.num_padding_rows)))
 
     def forward(self, hidden: torch.Tensor, step: Step, lo: int, hi: int) -> torch.Tensor:
         """Layers [lo, hi) of one iteration; KeyError where one of them is not loaded."""
@@ -88,11 +88,19 @@ class Runner:
             rows.append(decode.begin_step())
             positions.append(torch.from_numpy(at_numpy).to(self.device))
             sampled += range(start, start + len(decodes))
-        at = torch.cat(positions)
-        step = Step(padded(at), torch.cat(rows), attentions, decode, start, padding_rows(len(at)))
+        places = torch.cat(positions)
+        padded = self._padded(places)
+        num_padding = len(padded) - len(places)
+        step = Step(padded, torch.cat(rows), attentions, decode, start, num_padding)
         if not chunks:
             return step, None
         return step, torch.tensor(sampled, dtype=torch.int64, device=self.device)
+
+    def _padded(self, rows: torch.Tensor) -> torch.Tensor:
+        """[n] -> [n + padding_rows(n)], with zeros; on a GPU nothing generates code by rows."""
+        if self.device.type != "cpu":
+            return rows
+        return pad(rows, (0, padding_rows(len(rows))))
 
     def _advance(self, step: Step) -> None:
         """The next iteration of a batch of decodes."""
@@ -107,11 +115,6 @@ class Runner:
             start, num_tokens, chunk.context,
             torch.tensor(blocks, dtype=torch.int64, device=self.device),
         )  # fmt: skip
-
-
-def padded(rows: torch.Tensor) -> torch.Tensor:
-    """[n] -> [n + padding_rows(n)], with zeros."""
-    return pad(rows, (0, padding_rows(len(rows))))
 
 
 def padding_rows(num_rows: int) -> int:

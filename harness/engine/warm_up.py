@@ -2,7 +2,8 @@
 
 oneDNN generates code for each number of rows that a product meets, about 2 ms on one core here:
 cold, the first five seconds of a run took 10 to 35 % longer than such work did later. A server that
-is ready has this behind it (vLLM warms up too), so that no request pays for it.
+is ready has this behind it (vLLM warms up too), so that no request pays for it. Instances that
+models take turns on do without: a restart (Aegaeon's T0) would pay for it every time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ ENOUGH_S = 10.0  # a large model on a CPU: the smallest numbers of rows, which g
 
 
 def warm_up(spec: ModelSpec, layer: Layer, ends: Ends, device: torch.device) -> None:
-    """Runs the products of one layer, and the last one, on zeros: all layers have one shape."""
+    """Runs the products of one layer, and the last one, on zeros: all layers have one shape. On a
+    GPU nothing: what a first iteration costs there has not been measured."""
+    if device.type != "cpu":
+        return
     sizes = spec.hidden_size, spec.num_heads * spec.head_dim, spec.intermediate_size
     until_s = perf_counter() + ENOUGH_S
     with torch.inference_mode():

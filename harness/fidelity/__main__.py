@@ -9,7 +9,7 @@ A point is simulated as calibrated, and once more at the speed that the machine 
 run (`harness.fidelity.speed`), since that drifts.
 All of it is done in several passes: errors are medians over them, and how far the real runs of a
 point are apart stands beside.
-Writes parity.json and parity.md; plots/fidelity.py draws them.
+Writes parity.json, parity.md and parity.png.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,14 @@ from harness.fidelity.arguments import (
     report_folder,
 )
 from harness.fidelity.parity import Row, compare, headline, over_passes, verdicts
-from harness.fidelity.points import Point, Setting, capacity_per_s, serve, simulate
+from harness.fidelity.points import (
+    Point,
+    Setting,
+    calibration,
+    capacity_per_s,
+    serve,
+    simulate,
+)
 from harness.fidelity.report import markdown
 from harness.fidelity.speed import slowness
 from harness.files import write_text
@@ -61,6 +69,7 @@ class Compared:
     real: FinishedRun
     rows: list[Row]
     at_its_speed: list[Row]
+    known: Row  # what calibration knew of the machine: its pass and the times
     invalid: list[str]  # why the real run is not VALID
 
 
@@ -107,9 +116,9 @@ def compared(name: str, real: FinishedRun, point: Point, run_dir: Path, about: R
     as_calibrated, at_its_speed = errors(simulate(real, point, run_dir / "sim")), []
     if about["slowness"] is not None:
         at_its_speed = errors(simulate(real, point, run_dir / "sim-speed", about["slowness"]))
-    return Compared(
-        real, as_calibrated, at_its_speed, [f"{name}: {why}" for why in verdict["reasons"]]
-    )
+    reasons = [f"{name}: {why}" for why in verdict["reasons"]]
+    times = {"pass": about["pass"], **asdict(calibration(real, point.setting))}
+    return Compared(real, as_calibrated, at_its_speed, times, reasons)
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -123,7 +132,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     at_their_speed = [row for point in points for row in point.at_its_speed]
     manifest = points[0].real.manifest
     merged = over_passes(rows)
-    targets = verdicts(merged, over_passes(at_their_speed))
+    targets = verdicts(rows, at_their_speed)
     hardware = manifest["hardware"]
     return {
         "engine": arguments.engine,
@@ -137,6 +146,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "setting": asdict(setting),
         "num_passes": arguments.passes,
         "calibrated": arguments.calibrate,
+        "calibrations": list({point.known["pass"]: point.known for point in points}.values()),
         "real_runs_kept": arguments.keep,
         "invalid": [why for point in points for why in point.invalid],
         "targets": targets,
@@ -160,6 +170,7 @@ def main() -> int:
     out = report_folder(arguments)
     write_text(out / "parity.json", json.dumps(found, indent=1) + "\n")
     write_text(out / "parity.md", markdown(found))
+    import_module("plots.fidelity").draw(out / "parity.json", out / "parity.png")
     console.print(f"{found['headline']}\n{out / 'parity.md'}", soft_wrap=True)
     return 0
 

@@ -1,4 +1,4 @@
-"""How fast a real run's iterations were against the profile's: the machine's speed drifts.
+"""How fast a real run's decoding iterations were against the profile's: the machine drifts.
 
 Near the knee a few per cent of speed decide whether a queue builds up. A point is therefore
 simulated twice: as calibrated, which is the prediction, and with every time of the profile taken
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from harness.calibrate import zoo
 from harness.calibrate.fit import served_errors
 from harness.calibrate.lockstep import (
     Budget,
@@ -25,15 +24,15 @@ from harness.calibrate.lockstep import (
     works,
 )
 from harness.calibrate.measure_vllm import MISPLACED
-from harness.fidelity.points import Setting
+from harness.fidelity.points import Setting, calibration
 from harness.hardware import pair_key
 from harness.run_folder import FinishedRun
 
 
 def slowness(served: FinishedRun, setting: Setting) -> float | None:
-    """The seconds of the run's iterations over those that the profile has for them. None where
-    no answer had a second token, or streams do not tick together, so that iterations cannot be
-    told apart."""
+    """The seconds of the run's iterations over those that the profile has for them: of those with
+    decodes, since a prompt's alone has no end before it to count from. None where no answer had a
+    second token, or streams do not tick together, so that iterations cannot be told apart."""
     streams = [stream(row) for row in served.requests.to_pylist() if row["token_times_s"]]
     found = timeline(streams)
     if misplaced(streams, found) > MISPLACED * sum(len(stream.times_s) for stream in streams):
@@ -41,9 +40,9 @@ def slowness(served: FinishedRun, setting: Setting) -> float | None:
     seen = iterations(works(streams, found, budget(served)), found.ends_s)
     if not len(seen.seconds):
         return None
-    calibration = zoo.hardware(setting.profile).calibration
-    terms = calibration.measured[pair_key(setting.model, 1)]
-    errors = served_errors(terms, calibration.turnaround_s, seen)
+    known = calibration(served, setting)
+    terms = known.measured[pair_key(setting.model, 1)]
+    errors = served_errors(terms, known.turnaround_s, seen)
     return float(seen.seconds.sum() / (seen.seconds * (1 + errors)).sum())
 
 

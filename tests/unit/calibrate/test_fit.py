@@ -39,6 +39,7 @@ from harness.sim.cost import decode_s, prefill_s
 LATE_PREFILL = {("yi-6b", "h800_sxm", 1): 15.0, ("llama2-7b", "h800_sxm", 4): 8.0}
 LATE_DECODE = {("llama2-7b", "h800_sxm", 1): 5.7, ("qwen-7b", "h800_sxm", 1): 5.7}
 TENSOR_PARALLEL_DECODE_PCT = 11.5  # on H800, all measured tensor-parallel pairs
+TENSOR_PARALLEL_R2 = 0.68  # of decodes, which scatter more than they grow
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +117,7 @@ def test_every_fitted_pair_meets_its_bars_or_is_known_to_miss_them(fitted: pd.Da
         assert row.prefill_mape_pct <= LATE_PREFILL.get(pair, PREFILL_BAR_PCT), pair
         decode_bar = DECODE_BAR_PCT if row.tp == 1 else TENSOR_PARALLEL_DECODE_PCT
         assert row.decode_mape_pct <= LATE_DECODE.get(pair, decode_bar), pair
-        if row.tp == 1:
-            assert row.decode_r2 > R2_BAR, pair
+        assert row.decode_r2 > (R2_BAR if row.tp == 1 else TENSOR_PARALLEL_R2), pair
         if pair not in LATE_PREFILL:
             assert row.prefill_r2 > R2_BAR, pair
 

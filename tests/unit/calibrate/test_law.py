@@ -12,7 +12,7 @@ from harness.calibrate import zoo
 from harness.hardware import StepCoefficients
 from harness.sim.cost import CostModel, steps_time_s
 from harness.sim.law import coefficients, law, stage
-from harness.sim.links import all_reduce_s, layer_load_s
+from harness.sim.links import activation_s, all_reduce_s, layer_load_s
 
 MODELS = st.sampled_from([n for n in zoo.names("model") if n != "tiny-llama"])
 DEVICES = st.sampled_from(zoo.names("hardware/device"))
@@ -117,3 +117,12 @@ def test_weights_move_at_the_rate_of_their_links() -> None:
     assert layer_load_s(LLAMA, A100) == pytest.approx(0.01619, rel=1e-3)
     assert layer_load_s(replace(LLAMA, tp=2), A100) == pytest.approx(0.00810, rel=1e-3)
     assert all_reduce_s(1e9, 1, A100) == (0.0, 0.0)
+
+
+def test_activations_go_over_the_link_between_two_stages() -> None:
+    size = 1000 * 4096 * 2  # bytes
+    assert activation_s(1000, LLAMA, A100, same_node=True) == pytest.approx(6.4e-5 + size / 2.5e11)
+    assert activation_s(1000, LLAMA, A100, same_node=False) == pytest.approx(2.9e-5 + size / 2.5e10)
+    a10 = zoo.device("a10")
+    over_pcie = a10.pcie_latency_s + size / a10.pcie_bytes_per_s
+    assert activation_s(1000, LLAMA, a10, same_node=True) == pytest.approx(over_pcie)

@@ -1,5 +1,6 @@
 """Layers one by one: executed in ranges, dropped and loaded, drawn from a seed, saved and read."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,12 +8,13 @@ import pytest
 import torch
 
 from harness.engine.hf_config import check_config
+from harness.engine.linear import Linear
 from harness.engine.runner import padding_rows
-from harness.engine.warm_up import row_numbers
+from harness.engine.warm_up import warm_up
 from harness.engine.weights import HostWeights, save_checkpoint
 from harness.engine.work import ChunkWork, DecodeWork
 from harness.errors import UsageError
-from tests.unit.engine.serving import SPEC, loaded, runner_of, spec_like
+from tests.unit.engine.serving import CPU, SPEC, loaded, runner_of, spec_like
 
 PROMPT = list(range(20, 50))
 CHUNKS = [ChunkWork(PROMPT, 0, True, [1, 2, 3, 4]), ChunkWork(PROMPT[:9], 0, False, [5, 6])]
@@ -35,9 +37,31 @@ def test_padding_is_small_and_leaves_few_numbers_of_rows(num_rows: int) -> None:
     assert len({n + padding_rows(n) for n in range(1, num_rows + 1)}) <= 16 * num_rows.bit_length()
 
 
-def test_products_are_prepared_for_every_number_of_rows_that_padding_leaves() -> None:
-    prepared = set(row_numbers(2048))
-    assert {n + padding_rows(n) for n in range(1, 2049)} == prepared
+def test_iterations_have_no_product_that_was_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = loaded(SPEC)
+    seen: set[tuple[tuple[int, ...], int]] = set()  # the matrix's shape, and rows
+
+    def written_down(name: str) -> None:
+        real = getattr(Linear, name)
+
+        def product(self: Linear, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+            seen.add((tuple(self._weight.shape), len(x)))
+            return real(self, x, *more)
+
+        monkeypatch.setattr(Linear, name, product)
+
+    written_down("__call__")
+    written_down("plus")
+    warm_up(SPEC, layers.on_device[0], layers.ends, CPU)
+    prepared, seen = seen, set()
+    runner, rng = runner_of(layers, SPEC), random.Random(0)
+    for _ in range(40):
+        sizes = [rng.randrange(1, 200) for _ in range(rng.randrange(4))]
+        chunks = [ChunkWork([7] * n, 0, rng.random() < 0.7, list(range(1, 30))) for n in sizes]
+        decodes = [DecodeWork(7, 3, [40])] * rng.randrange(0 if chunks else 1, 60)
+        list(runner.steps(chunks, decodes, 1 if chunks else 3))
+    assert seen
+    assert seen <= prepared
 
 
 def test_padding_changes_no_token() -> None:

@@ -30,7 +30,7 @@ def run(factor: float, status: str = "VALID") -> SimpleNamespace:
     summary["verdict"] = {"status": status, "reasons": reasons}
     hardware = {"name": "local", "device": "cpu"}
     manifest = {"choices": {"model": "tiny-llama"}, "hardware": hardware}
-    return SimpleNamespace(summary=summary, manifest=manifest)
+    return SimpleNamespace(summary=summary, manifest=manifest, config={"hardware": {"name": ""}})
 
 
 @pytest.fixture

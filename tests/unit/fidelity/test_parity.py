@@ -33,18 +33,18 @@ def test_errors_are_signed_and_relative_to_the_real_run() -> None:
 
 
 def test_targets_are_judged_by_the_worst_point_up_to_nine_tenths_of_the_knee() -> None:
-    points = over_passes([*rows(0.3, 1.05), *rows(0.9, 0.88), *rows(1.3, 3.0)])
+    points = [*rows(0.3, 1.05), *rows(0.9, 0.88), *rows(1.3, 3.0)]
     found = {(r["quantity"], r["statistic"]): r for r in verdicts(points, points)}
     tpot = found["tpot_s", "p50"]
     assert tpot["worst"] == pytest.approx(-12.0)
     assert tpot["median"] == pytest.approx(8.5)
     assert not tpot["met"]
     assert tpot["median_at_their_speed"] == pytest.approx(8.5)
-    known = over_passes([*rows(0.3, 2), *rows(0.9, 2)])
+    known = [*rows(0.3, 2), *rows(0.9, 2)]
     beside = {(r["quantity"], r["statistic"]): r for r in verdicts(points, known)}
     assert beside["tpot_s", "p50"]["median_at_their_speed"] == pytest.approx(100.0)
     assert beside["tpot_s", "p50"]["median"] == pytest.approx(8.5)
-    fewer = verdicts(points, over_passes(rows(0.3, 2)))  # not of the same points
+    fewer = verdicts(points, rows(0.3, 2))  # not of the same points
     assert {row["median_at_their_speed"] for row in fewer} == {None}
     assert found["ttft_s", "p50"]["met"]
     assert tpot["spread"] is None
@@ -65,17 +65,20 @@ def test_passes_of_a_point_give_their_median_and_how_far_real_runs_are_apart() -
     assert ttft["error"] == pytest.approx(-1.0)
     assert ttft["spread"] == pytest.approx(50.0)
     (found,) = (
-        r for r in verdicts(points, points) if (r["quantity"], r["statistic"]) == ("ttft_s", "p50")
+        r for r in verdicts(passes, passes) if (r["quantity"], r["statistic"]) == ("ttft_s", "p50")
     )
     assert found["spread"] == pytest.approx(50.0)
+    assert found["met"]
+    assert found["worst_pass"] == pytest.approx(-50.0)  # told beside the median that hides it
     (nothing,) = (r for r in points if (r["quantity"], r["statistic"]) == ("ttft_s", "p99"))
     assert nothing["error"] is None
 
 
 def test_a_target_is_not_met_by_points_that_are_missing() -> None:
     late = [row | {"valid": False} for row in rows(0.6, 1.0)]
-    points = over_passes([*rows(0.3, 1.0), *late])
-    found = {(r["quantity"], r["statistic"]): r for r in verdicts(points, points)}
+    passes = [*rows(0.3, 1.0), *late]
+    points = over_passes(passes)
+    found = {(r["quantity"], r["statistic"]): r for r in verdicts(passes, passes)}
     assert found["ttft_s", "p50"]["worst"] == pytest.approx(0.0)
     assert not found["ttft_s", "p50"]["met"]
     assert {r["error"] for r in points if r["load"] == 0.6} == {None}
@@ -87,13 +90,13 @@ def test_a_target_is_not_met_by_points_that_are_missing() -> None:
 
 
 def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> None:
-    everything = over_passes([*rows(0.3, 1.05), *rows(0.6, 0.7), *rows(1.3, 3.0)])
-    targets = verdicts(everything, everything)
+    passes = [*rows(0.3, 1.05), *rows(0.6, 0.7), *rows(1.3, 3.0)]
+    everything, targets = over_passes(passes), verdicts(passes, passes)
     line = headline(targets, "torch", "cpu (local)")
     assert "engine=torch on cpu (local)" in line
     assert "TTFT P50 18 % (-30 %)" in line
     assert "SLO token 0.00 (+0.00)" in line
-    beyond = verdicts(over_passes(rows(1.3, 3.0)), [])
+    beyond = verdicts(rows(1.3, 3.0), [])
     assert headline(beyond, "torch", "cpu").endswith("median (worst): not measured")
     page = markdown(
         {

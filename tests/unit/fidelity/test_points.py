@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,6 +139,7 @@ def test_an_invalid_simulation_is_no_measure(
     engine = {"block_tokens": 16, "num_kv_blocks": {"m": 3}}
     made = SimpleNamespace(
         manifest={"schedule_sha256": "a", "engine": engine},
+        config={"hardware": {"name": "another"}},
         summary={"num_requests": 9, "verdict": {"status": "INVALID", "reasons": ["Little"]}},
     )
     monkeypatch.setattr(points, "run", lambda *_: made)
@@ -150,7 +152,11 @@ def test_runs_of_different_schedules_are_no_pair(
 ) -> None:
     engine = {"block_tokens": 16, "num_kv_blocks": {"m": 3}}
     real, other = (
-        SimpleNamespace(manifest={"schedule_sha256": digest, "engine": engine}) for digest in "ab"
+        SimpleNamespace(
+            manifest={"schedule_sha256": digest, "engine": engine},
+            config={"hardware": {"name": "another"}},
+        )
+        for digest in "ab"
     )
     monkeypatch.setattr(points, "run", lambda *_: other)
     with pytest.raises(RunError, match="different schedules"):
@@ -158,8 +164,7 @@ def test_runs_of_different_schedules_are_no_pair(
 
 
 def test_a_slower_machine_is_simulated_with_all_its_times_longer() -> None:
-    assert points.slowed(SETTING, 1.0) == ()
-    words = points.slowed(SETTING, 1.5)
+    words = points.known(zoo.hardware("local").calibration, SETTING, 1.5)
     then, now = (
         composed("+system=vllm", "hardware=local", *more).hardware.calibration
         for more in ((), words)
@@ -178,12 +183,26 @@ def test_a_slower_machine_is_simulated_with_all_its_times_longer() -> None:
 def test_a_runs_speed_is_read_from_its_token_times(tmp_path: Path, times: float) -> None:
     point = points.Point("azure_code", 12.0, 200, SETTING)
     words = [text for text in point.overrides() if text not in points.COMMON]
-    more = [*points.slowed(SETTING, times), "hardware=local", "engine=sim", "+system=vllm"]
+    slower = points.known(zoo.hardware("local").calibration, SETTING, times)
+    more = [*slower, "hardware=local", "hardware.name=elsewhere", "engine=sim", "+system=vllm"]
     more += ["workload.lengths.scale_output=0.1"]  # many answers are of one token
     run_here(tmp_path / "run", *words, *more)
     served = FinishedRun.load(tmp_path / "run")
     assert any(len(request) == 1 for request in served.requests["token_times_s"].to_pylist())
     assert slowness(served, SETTING) == pytest.approx(times, rel=0.02)
+
+
+def test_a_run_is_held_to_the_calibration_that_it_ran_with(tmp_path: Path) -> None:
+    slower = points.known(zoo.hardware("local").calibration, SETTING, 1.3)
+    point = points.Point("azure_code", 12.0, 20, SETTING)
+    words = [text for text in point.overrides() if text not in points.COMMON]
+    run_here(tmp_path / "run", *words, "hardware=local", "engine=sim", "+system=vllm", *slower)
+    served = FinishedRun.load(tmp_path / "run")
+    then, now = points.calibration(served, SETTING), zoo.hardware("local").calibration
+    assert then.turnaround_s == pytest.approx(1.3 * now.turnaround_s)
+    assert points.known(then, SETTING, 1.0) == slower
+    of_vllm = replace(SETTING, profile="local_vllm")
+    assert points.calibration(served, of_vllm) == zoo.hardware("local_vllm").calibration
 
 
 def test_tokens_that_came_in_one_chunk_are_each_in_the_stream() -> None:
