@@ -19,8 +19,8 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"{found['num_requests']} requests a point, identical schedules, held out from "
         f"calibration; lengths are {found['setting']['length_scale']:g} times the traces'. "
         "Errors are (simulated − real) / real, "
-        f"of the medians over {found['num_passes']} passes"
-        + (", each with a calibration of its own." if found["calibrated"] else "."),
+        f"of the medians over {found['num_passes']} passes, each simulated by its calibration, "
+        "which parity.json has.",
         "",
         f"Knees (requests/s): {_knees(found['knees_per_s'])}."
         + (" The real runs are an earlier report's." if found["real_runs_kept"] else ""),
