@@ -141,7 +141,8 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--lengths", type=numbers, default=lengths, help="default: %(default)s")
     one.add_argument("--batches", type=numbers, default=batches, help="default: %(default)s")
     one.add_argument("--repeats", type=int, help=f"per cell, of torch; default: {REPEATS}")
-    one.add_argument("--num-requests", type=int, default=200, help="per load; default: %(default)s")
+    per_load = "per round, mix and load; default: %(default)s"
+    one.add_argument("--num-requests", type=int, default=100, help=per_load)
     one.add_argument("--num-threads", type=int, help="of torch; default: cores but one")
     one.add_argument("--hardware", help="the profile of the GPU that torch runs on: h100x1; no CPU")
     outs = "local.yaml, of a GPU local_gpu.yaml, of vLLM local_vllm.yaml"

@@ -28,7 +28,7 @@ from harness.calibrate.machine import CPU, as_cells, measured_on, score_lines
 from harness.calibrate.measure import NAME, grid, served_scores
 from harness.calibrate.profiles import Floats
 from harness.calibrate.report import show
-from harness.calibrate.serving import LOADS, MIXES, Iterations, play, schedule
+from harness.calibrate.serving import LOADS, MIXES, ROUNDS, Iterations, play, schedule
 from harness.clock import Loop
 from harness.cluster import Cluster, ModelSpec
 from harness.config import build
@@ -84,10 +84,10 @@ def profile(
 
 
 def schedules(num_requests: int) -> Iterable[Phase]:
-    """The requests of each mix: at once, then at each of LOADS of one request a second, which
-    `play_all` scales to the rate that the burst was completed at."""
+    """The requests of each mix, ROUNDS times: at once, then at each of LOADS of one request a
+    second, which `play_all` scales to the rate that the burst was completed at."""
     rng, ids = np.random.default_rng(0), iter(range(10**9))
-    for mix in MIXES:
+    for mix in MIXES * ROUNDS:
         for load in (inf, *LOADS):
             yield schedule(rng, ids, NAME, mix, num_requests, load), load
 

@@ -26,6 +26,9 @@ from harness.request import Batch, Request
 from harness.system import System
 
 LOADS = (0.3, 0.6, 0.9)  # of the rate that a burst is completed at
+# Of all mixes and loads, one after the other: each has batches of its own, and if it had its half
+# a minute alone, what the machine did in that would stay in the terms of just such batches.
+ROUNDS = 3
 # (Shortest, longest) prompt and output: of work that is mostly prompts, and mostly decodes. The
 # first alone hardly ever has more than ten decodes in a batch.
 MIXES = (((8, 2048), (2, 128)), ((8, 256), (16, 256)))
@@ -79,8 +82,8 @@ def _work(batch: Batch) -> tuple[float, ...]:
 def served(
     cluster: Cluster, loop: Loop, recorder: Recorder, model: str, num_requests: int
 ) -> Iterations:
-    """Of each mix, serves `num_requests` at once, then as many at each of LOADS of the rate at
-    which those were completed; returns every execute."""
+    """In each of ROUNDS, and of each mix, serves `num_requests` at once, then as many at each of
+    LOADS of the rate at which those were completed; returns every execute."""
     timed = Timed(cluster.instances[0], loop)
     arranged = replace(cluster, instances=[timed])
     rng, ids = np.random.default_rng(0), iter(range(10**6, 10**9))
@@ -91,7 +94,7 @@ def served(
         timed.ended_s = -inf  # the clock starts again
         return play(requests, arranged, loop, recorder)
 
-    for mix in MIXES:
+    for mix in MIXES * ROUNDS:
         capacity_per_s = num_requests / once(mix, inf)
         for load in LOADS:
             once(mix, load * capacity_per_s)
