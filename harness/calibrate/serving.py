@@ -26,8 +26,8 @@ from harness.request import Batch, Request
 from harness.system import System
 
 LOADS = (0.3, 0.6, 0.9)  # of the rate that a burst is completed at
-# Of all mixes and loads, one after the other: each has batches of its own, and if it had its half
-# a minute alone, what the machine did in that would stay in the terms of just such batches.
+# Of all mixes and loads, one after the other: each has batches of its own, and were it served once,
+# what the machine did just then would stay in the terms of such batches.
 ROUNDS = 3
 # (Shortest, longest) prompt and output: of work that is mostly prompts, and mostly decodes. The
 # first alone hardly ever has more than ten decodes in a batch.

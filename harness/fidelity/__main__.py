@@ -79,7 +79,7 @@ def passes(
     """Every point of every pass, as it is done; fills `knees`."""
     engine, keep = arguments.engine, arguments.keep
     for number in range(1, arguments.passes + 1):
-        if arguments.calibrate:
+        if arguments.calibrate and not arguments.keep:
             profile(arguments)
         for workload in rotated(arguments.workloads, number - 1):
             point = Point(workload, inf, arguments.num_requests, setting)
@@ -145,7 +145,6 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "num_requests": arguments.num_requests,
         "setting": asdict(setting),
         "num_passes": arguments.passes,
-        "calibrated": arguments.calibrate,
         "calibrations": list({point.known["pass"]: point.known for point in points}.values()),
         "real_runs_kept": arguments.keep,
         "invalid": [why for point in points for why in point.invalid],

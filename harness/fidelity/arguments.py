@@ -38,7 +38,10 @@ def parser(about: str | None = None) -> argparse.ArgumentParser:
         help="profile the engine here before each pass",
     )
     made.add_argument(
-        "--keep", action="store_true", help="simulate anew, beside the real runs that --runs holds"
+        "--keep",
+        action="store_true",
+        help="simulate anew, beside the real runs that --runs holds:"
+        " torch's by the calibration that each ran with, vLLM's by the one in conf/ now",
     )
     made.add_argument("--runs", type=Path, default=Path("results/runs/fidelity"))
     made.add_argument(

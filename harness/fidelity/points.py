@@ -24,8 +24,9 @@ from harness.hardware import Calibration, pair_key
 from harness.run_folder import FinishedRun
 from harness.token_log import TokenLog
 
-# Rows that calibration never sees: it serves synthetic lengths. Nor did those who chose its form,
-# who had other rows; what a report on these led to is a change of the engine (`engine/warm_up.py`).
+# Rows that calibration never sees: it serves synthetic lengths. Nor did those who chose the form of
+# the cost model, who had other rows. Reports on these led to a change of the engine
+# (`engine/warm_up.py`) and to calibration in rounds: the next one should have others.
 # Shorter ones let a CPU serve enough requests for a P99 in minutes; both worlds see the same.
 HELD_OUT = {
     "azure_code": ("workload.window.rows=[4000,4700]",),

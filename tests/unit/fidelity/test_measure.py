@@ -125,3 +125,9 @@ def test_a_failed_calibration_ends_it(
     with pytest.raises(RunError, match="calibration failed"):
         fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
     assert not asked["points"]
+
+
+def test_kept_runs_are_not_calibrated_anew(asked: dict[str, list[Any]]) -> None:
+    fidelity.measure(parser().parse_args([*WORDS, "--keep"]), Console(quiet=True))
+    assert asked["points"]
+    assert not asked["profiles"]

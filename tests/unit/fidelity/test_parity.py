@@ -107,7 +107,6 @@ def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> Non
             "num_requests": 9,
             "setting": {"length_scale": 0.25},
             "num_passes": 1,
-            "calibrated": True,
             "real_runs_kept": False,
             "passes": rows(0.3, 1.05),
             "knees_per_s": {"dice": 3.0},
