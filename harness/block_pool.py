@@ -47,6 +47,13 @@ class BlockPool:
         self.held[request.request_id] = held + more
         return True
 
+    def grow_to_computed(self, requests: Sequence[Request]) -> bool:
+        """`grow`, of each of `requests`, which must hold blocks, to its computed tokens. False: no
+        room for one of them; those before it have grown."""
+        held, size = self.held, self.block_tokens
+        short = [r for r in requests if r.computed_tokens > held[r.request_id] * size]
+        return all(self.grow(request, request.computed_tokens) for request in short)
+
     def shrink(self, request: Request, tokens: int) -> None:
         """Gives back what `request` holds beyond `tokens` tokens."""
         less = self.held.get(request.request_id, 0) - self.blocks_for(tokens)

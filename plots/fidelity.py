@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from matplotlib.axes import Axes
-
 from plots.style import PALETTE, figure, save
 
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
@@ -26,7 +24,10 @@ def draw(parity: Path, out: Path) -> Path:
         panel.axhline(0, color="0.3", lw=0.8)
         for workload, colour in zip(workloads, PALETTE, strict=False):
             for statistic, style in STATISTICS.items():
-                _line(panel, found["rows"], (workload, quantity, statistic), colour, style)
+                made_up = " SYNTHETIC" if workload in found["synthetic"] else ""
+                label = f"{workload}{made_up} {statistic.upper()}"
+                points = _points(found["rows"], (workload, quantity, statistic))
+                panel.plot(*points, color=colour, ls=style, marker="o", ms=3, label=label)
         if limit := limits.get((quantity, "p50")):
             panel.axhspan(-limit, limit, color="0.9", zorder=0)
         panel.axvline(0.9, color="0.6", lw=0.8, ls=":")
@@ -42,16 +43,11 @@ def draw(parity: Path, out: Path) -> Path:
     return save(made, out)
 
 
-def _line(
-    panel: Axes, rows: list[dict], key: tuple[str, str, str], colour: object, style: str
-) -> None:
-    points = [
-        (row["load"], row["error"])
+def _points(rows: list[dict], key: tuple[str, str, str]) -> tuple[list[float], list[float]]:
+    """(loads, errors) where there is an error."""
+    found = [
+        row
         for row in rows
         if (row["workload"], row["quantity"], row["statistic"]) == key and row["error"] is not None
     ]
-    if points:
-        label = f"{key[0]} {key[2].upper()}"
-        panel.plot(
-            *zip(*points, strict=True), color=colour, ls=style, marker="o", ms=3, label=label
-        )
+    return [row["load"] for row in found], [row["error"] for row in found]

@@ -103,12 +103,13 @@ An efficiency of 1 is the datasheet's peak, which kernels do not reach: the cell
 there. Where launching its kernels takes a decode longer than reading the weights, how fast memory
 is read hardly shows.
 
-## Two independent sources on A100
+## Three independent sources on A100
 
-DistServe's coefficients are of two engines; MuxServe's are from its own profiles of LLaMA. Neither
-was fitted. `outside_pct`: how far the model lies outside the range of what they say, in percent of
-the nearest of them. Prefill in µs per token from 512 to 2048 tokens, a decode step of 1 and of 32
-requests at 128 tokens in ms. Beside OPT-13B stands MuxServe's LLaMA-13B, of nearly its size.
+DistServe's coefficients are of two engines; MuxServe's are from its own profiles of LLaMA,
+Splitwise's from its own of Llama-2-70B, at 576 tokens of context. None was fitted. `outside_pct`:
+how far the model lies outside the range of what they say, in percent of the nearest of them.
+Prefill in µs per token from 512 to 2048 tokens, a decode step of 1 and of 32 requests at 128 tokens
+in ms. Beside OPT-13B stands MuxServe's LLaMA-13B, of nearly its size.
 
 {markdown(sources)}
 """

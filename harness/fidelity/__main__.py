@@ -72,6 +72,14 @@ class Compared:
     known: Row  # what calibration knew of the machine: its pass and the times
     invalid: list[str]  # why the real run is not VALID
 
+    @property
+    def workload(self) -> str:
+        return str(self.rows[0]["workload"])
+
+    @property
+    def synthetic(self) -> bool:
+        return bool(self.real.manifest["dataset"]["synthetic"])
+
 
 def passes(
     arguments: argparse.Namespace, setting: Setting, knees: dict[str, float], console: Console
@@ -145,6 +153,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "num_requests": arguments.num_requests,
         "setting": asdict(setting),
         "num_passes": arguments.passes,
+        "synthetic": sorted({point.workload for point in points if point.synthetic}),
         "calibrations": list({point.known["pass"]: point.known for point in points}.values()),
         "real_runs_kept": arguments.keep,
         "invalid": [why for point in points for why in point.invalid],

@@ -25,8 +25,8 @@ from harness.run_folder import FinishedRun
 from harness.token_log import TokenLog
 
 # Rows that calibration never sees: it serves synthetic lengths. Nor did those who chose the form of
-# the cost model, the engine's warm-up or the calibration, who had others. A report on these that
-# leads to any such change has used them up: the next one should have others again.
+# the cost model, the engine's warm-up or the calibration, who had others. But two terms were tried
+# on the report of these, and left out: they are used up, and the next one should have others.
 # Shorter ones let a CPU serve enough requests for a P99 in minutes; both worlds see the same.
 HELD_OUT = {
     "azure_code": ("workload.window.rows=[5000,5700]",),

@@ -23,7 +23,8 @@ def markdown(found: Mapping[str, Any]) -> str:
         "which parity.json has.",
         "",
         f"Knees (requests/s): {_knees(found['knees_per_s'])}."
-        + (" The real runs are an earlier report's." if found["real_runs_kept"] else ""),
+        + (" The real runs are an earlier report's." if found["real_runs_kept"] else "")
+        + (" SYNTHETIC: of a statistical twin of the trace." if found["synthetic"] else ""),
         "",
         "`times`: what a real run's iterations with decodes took over what calibration has for "
         "them, in each pass: the machine's speed drifts, and calibration may be off for such "
@@ -46,7 +47,8 @@ def markdown(found: Mapping[str, Any]) -> str:
         rows, passes = (
             [row for row in found[key] if row["workload"] == workload] for key in ("rows", "passes")
         )
-        lines += _workload(workload, rows, passes)
+        label = f"{workload} (SYNTHETIC)" if workload in found["synthetic"] else workload
+        lines += _workload(label, rows, passes)
     return "\n".join(lines)
 
 

@@ -50,8 +50,12 @@ def decode_s(
     c: StepCoefficients, requests: Number, context_tokens: Number, launch: float = 1.0
 ) -> Number:
     """An iteration that is all decodes."""
+    return _contextless_s(c, requests, launch) + c.context_s * context_tokens
+
+
+def _contextless_s(c: StepCoefficients, requests: Number, launch: float) -> Number:
     step = c.decode_s + work_s(c, requests, launch) + c.request_s * requests
-    return step + c.context_s * context_tokens + c.wide_s * (requests > WIDE_BATCH)
+    return step + c.wide_s * (requests > WIDE_BATCH)
 
 
 def mixed_s(
@@ -93,14 +97,19 @@ class CostModel:
         self.path_s = hardware.calibration.path_s
         self.layer_load_s = layer_load_s(model, hardware)
         self._launch = launch
+        self._steps_s: dict[int, float] = {}  # of decodes without context, by their number
 
     def decode_step(self, num_requests: int, context_tokens: int) -> tuple[float, float]:
         """(time of the next step, growth of the time from one step to the next).
 
         `context_tokens` sums, over the batch, the tokens that the next step attends to.
         """
-        step_s = decode_s(self.terms, num_requests, context_tokens, self._launch)
-        return step_s, self.terms.context_s * num_requests
+        terms = self.terms
+        step_s = self._steps_s.get(num_requests)
+        if step_s is None:
+            step_s = _contextless_s(terms, float(num_requests), self._launch)
+            self._steps_s[num_requests] = step_s
+        return step_s + terms.context_s * context_tokens, terms.context_s * num_requests
 
     def mixed_step(
         self, chunks: Iterable[tuple[int, int]], num_decodes: int, context_tokens: int

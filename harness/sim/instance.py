@@ -63,6 +63,7 @@ class SimInstance:
             request.generated_tokens += 1
         if sampled:
             self._stamp(sampled, Segment(start_s, 1, step_s, 0.0))
+            self._end_finished(sampled)
         return 1
 
     async def _decode_macro_step(
@@ -71,8 +72,8 @@ class SimInstance:
         start_s = self._loop.now + self._cost.turnaround_s  # of the first step
         context = sum([request.computed_tokens for request in decodes]) + len(decodes)
         step_s, growth_s = self._cost.decode_step(len(decodes), context)
-        limit = min([request.output_tokens - request.generated_tokens for request in decodes])
-        steps = self.kv.growth_steps(decodes, limit)
+        until_one_ends = min([r.output_tokens - r.generated_tokens for r in decodes])
+        steps = self.kv.growth_steps(decodes, until_one_ends)
         if until < inf:
             steps = min(steps, steps_to_reach(until - start_s, step_s, growth_s))
         end_s = start_s + steps_time_s(steps, step_s, growth_s)
@@ -82,18 +83,21 @@ class SimInstance:
             elapsed_s = self._loop.now - start_s
             steps = min(steps, steps_to_reach(elapsed_s, step_s, growth_s))
             await self._loop.sleep_until(start_s + steps_time_s(steps, step_s, growth_s))
-        grow = self.kv.grow
         for request in decodes:
             request.computed_tokens += steps
             request.generated_tokens += steps
-            grown = grow(request, request.computed_tokens)
-            assert grown, f"{self.name}: a decode ran into a full pool"
+        grown = self.kv.grow_to_computed(decodes)
+        assert grown, f"{self.name}: a decode ran into a full pool"
         self._stamp(decodes, Segment(start_s, steps, step_s, growth_s))
+        if steps == until_one_ends:
+            self._end_finished(decodes)
         return steps
 
     def _stamp(self, requests: list[Request], segment: Segment) -> None:
         segment.start_s += self._cost.path_s
         self._recorder.segment(requests, segment, self.name)
+
+    def _end_finished(self, requests: list[Request]) -> None:
         for request in requests:
             if request.generated_tokens >= request.output_tokens:
                 self.kv.release(request)

@@ -52,7 +52,9 @@ def schedule_iteration(
     num_preempted = index = 0
     while index < len(running) and budget > 0:
         request = running[index]
-        tokens = min(request.known_tokens - request.computed_tokens, budget)
+        # `known_tokens` and `decoding`, written out: simulations spend their time here.
+        lacking = request.prompt_tokens + request.generated_tokens - request.computed_tokens
+        tokens = lacking if lacking < budget else budget
         while not kv.grow(request, request.computed_tokens + tokens):
             victim = running.pop()
             evict(victim)
@@ -61,7 +63,10 @@ def schedule_iteration(
             if victim is request:
                 break
         else:
-            _add(batch, request, tokens)
+            if lacking == 1 and request.generated_tokens:
+                batch.decodes.append(request)
+            else:
+                batch.chunks.append((request, tokens))
             budget -= tokens
             index += 1
     if not num_preempted:
@@ -89,15 +94,8 @@ def _admit(
         if not kv.grow(request, tokens):
             return
         running.append(waiting.popleft())
-        _add(batch, request, tokens)
-        budget -= tokens
-
-
-def _add(batch: Batch, request: Request, tokens: int) -> None:
-    if request.decoding:
-        batch.decodes.append(request)
-    else:
         batch.chunks.append((request, tokens))
+        budget -= tokens
 
 
 class Backend(Protocol):
@@ -139,8 +137,7 @@ class Replica:
             # An arrival can be admitted at once only if none waits before it and a seat is free.
             admits = not self._waiting and len(self._running) < self._limits.max_num_seqs
             await instance.execute(batch, stop=wake if admits or wake.is_set else None)
-            if any(request.finished for request in self._running):
-                self._running = [r for r in self._running if not r.finished]
+            self._running = [r for r in self._running if r.generated_tokens < r.output_tokens]
 
     def _preempt(self, request: Request) -> None:
         self._instance.evict(request)

@@ -26,6 +26,7 @@ class PerTokenInstance(SimInstance):
                 request.generated_tokens += 1
             self._stamp(batch.decodes, Segment(start_s, 1, step_s, 0.0))
             steps += 1
+            self._end_finished(batch.decodes)
             over = any(request.finished for request in batch.decodes)
             if over or self._loop.now >= until or (stop is not None and stop.is_set):
                 return steps

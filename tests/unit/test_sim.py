@@ -120,3 +120,21 @@ def test_the_same_input_gives_bit_identical_times() -> None:
     rows = [(i * 0.01, 100 + i, 50) for i in range(40)]
     first, second = (play(rows, 100, 8, SimInstance) for _ in range(2))
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
+
+
+def test_growing_to_what_was_computed_is_growing_each() -> None:
+    rng = np.random.default_rng(0)
+    together, each = BlockPool(40, 16), BlockPool(40, 16)
+    requests = [Request(i, 0.0, "m", 8, 500) for i in range(6)]
+    for request in requests:
+        assert together.grow(request, 1)
+        assert each.grow(request, 1)
+    fits = True
+    while fits:
+        for request in requests:
+            request.computed_tokens += int(rng.integers(0, 30))
+        fits = all(each.grow(request, request.computed_tokens) for request in requests)
+        assert together.grow_to_computed(requests) == fits
+        assert together.held == each.held
+        together.check()
+    assert together.free_blocks < 2

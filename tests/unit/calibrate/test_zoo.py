@@ -18,8 +18,8 @@ from tests.running import hardware_profile
 # Parameters that the published checkpoints hold (the sum of their safetensors), in billions.
 PUBLISHED = {
     "baichuan-7b": 7.000559616, "baichuan2-13b": 13.896668160, "internlm2.5-7b": 7.737708544,
-    "llama2-7b": 6.738415616, "llama2-13b": 13.015864320, "llama3-8b": 8.030261248,
-    "llama3.1-8b": 8.030261248, "llama3.1-70b": 70.553706496,
+    "llama2-7b": 6.738415616, "llama2-13b": 13.015864320, "llama2-70b": 68.976648192,
+    "llama3-8b": 8.030261248, "llama3.1-8b": 8.030261248, "llama3.1-70b": 70.553706496,
     "llama3.2-1b": 1.235814400, "llama3.2-3b": 3.212749824, "mistral-24b": 23.572403200,
     "opt-13b": 12.853473280, "opt-30b": 29.974540288, "opt-66b": 65.718784000,
     "qwen-7b": 7.721324544, "qwen-72b": 72.287920128, "qwen1.5-14b": 14.167290880,

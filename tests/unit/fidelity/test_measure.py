@@ -20,7 +20,7 @@ WORDS = ["--workloads", "azure_code", "burstgpt", "--loads", "0.3", "0.9", "--pa
 KNEES = {"azure_code": 10.0, "burstgpt": 20.0}
 
 
-def run(factor: float, status: str = "VALID") -> SimpleNamespace:
+def run(factor: float, status: str = "VALID", *, synthetic: bool = False) -> SimpleNamespace:
     summary: dict[str, Any] = {
         name: {"p50": factor, "p90": factor, "p99": None} for name in LATENCIES
     }
@@ -29,7 +29,10 @@ def run(factor: float, status: str = "VALID") -> SimpleNamespace:
     reasons = [] if status == "VALID" else ["the client was late"]
     summary["verdict"] = {"status": status, "reasons": reasons}
     hardware = {"name": "local", "device": "cpu"}
-    manifest = {"choices": {"model": "tiny-llama"}, "hardware": hardware}
+    manifest = {
+        "choices": {"model": "tiny-llama"}, "hardware": hardware,
+        "dataset": {"synthetic": synthetic},
+    }  # fmt: skip
     return SimpleNamespace(summary=summary, manifest=manifest, config={"hardware": {"name": ""}})
 
 
@@ -54,7 +57,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any
     def serve(point: Point, folder: Path, *_: object) -> SimpleNamespace:
         folder.parent.mkdir(parents=True, exist_ok=True)
         seen["points"].append((point, folder.parent))
-        return run(1.0, "INVALID" if late(point, folder.parent) else "VALID")
+        status = "INVALID" if late(point, folder.parent) else "VALID"
+        return run(1.0, status, synthetic=point.workload == "burstgpt")
 
     def simulate(
         real: SimpleNamespace, point: Point, folder: Path, slowness: float = 1.0
@@ -93,6 +97,14 @@ def test_an_invalid_run_is_told_and_left_out(asked: dict[str, list[Any]]) -> Non
     (ttft,) = (r for r in found["targets"] if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
     assert ttft["met"]
     assert "the client was late" in markdown(found)
+
+
+def test_a_workload_that_is_synthetic_says_so(asked: dict[str, list[Any]]) -> None:
+    found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    assert found["synthetic"] == ["burstgpt"]
+    page = markdown(found)
+    assert "## burstgpt (SYNTHETIC)\n" in page
+    assert "## azure_code\n" in page
 
 
 def test_points_are_simulated_as_calibrated_and_at_the_speed_of_the_real_run(
