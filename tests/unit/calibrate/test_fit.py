@@ -177,7 +177,7 @@ def test_the_model_agrees_with_other_sources_as_they_do_with_each_other(data_dir
     engines = frame[["DistServe's distserve", "DistServe's vllm"]].dropna()
     spread_pct = 100 * (engines.max(axis=1) / engines.min(axis=1) - 1)
     assert frame.outside_pct.max() < spread_pct.median()
-    alone = frame.model == SPLITWISE  # one engine, older than the others and slower on 8 GPUs
+    alone = frame.model == SPLITWISE  # one engine alone, and slower than the model on 8 GPUs
     assert frame[~alone].outside_pct.max() < 20
     assert (frame[~alone].outside_pct == 0).mean() > 0.6
 
