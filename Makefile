@@ -75,10 +75,10 @@ fidelity: setup
 	$(PY) -m harness.fidelity
 
 figure-%: setup
-	$(PY) -m harness.figures $*
+	$(PY) -m harness.experiments.figures $*
 
 figures-%: setup
-	$(PY) -m harness.figures '$*_*'
+	$(PY) -m harness.experiments.figures '$*_*'
 	$(PY) -m harness.claims $*
 
 clean:

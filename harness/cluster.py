@@ -9,154 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from harness.block_pool import BlockPool
-from harness.clock import Event
-from harness.request import Batch, Request
-
-if TYPE_CHECKING:
-    from harness.placement import Placement
-    from harness.pool.instance import PooledInstance
-
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-COUNTS = (
-    "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size",
-    "vocab_size", "tp",
-)  # fmt: skip
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class ModelSpec:
-    """Dimensions of a Llama/Mistral/Qwen2-family decoder, as in its Hugging Face config.json.
-
-    `path` is a directory with config.json and safetensors; None means random weights drawn
-    from `seed`.
-    """
-
-    name: str
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    mlp_matrices: int  # 3: gate, up and down (SwiGLU); 2: up and down (OPT)
-    vocab_size: int
-    max_position: int
-    rope_theta: float
-    rms_norm_eps: float
-    qkv_bias: bool
-    tie_embeddings: bool
-    dtype: str  # float32, float16 or bfloat16
-    tp: int  # GPUs that one instance spans
-    path: str | None
-    seed: int
-    num_kv_layers: int | None = None  # that attend to the text and hold its KV; None: all
-
-    def __post_init__(self) -> None:
-        for name in COUNTS:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("rope_theta", "rms_norm_eps"):
-            value = getattr(self, name)
-            if not (isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value} must be a finite number above 0")
-        if not 1 <= self.kv_layers <= self.num_layers:
-            raise ValueError(
-                f"num_kv_layers={self.num_kv_layers} must be 1 to num_layers={self.num_layers}"
-            )
-        if self.max_position < 2:
-            raise ValueError(f"max_position={self.max_position} has no room for prompt and output")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads={self.num_heads} is no multiple of num_kv_heads={self.num_kv_heads}"
-            )
-        if self.num_heads % self.tp:
-            valid = ", ".join(str(tp) for tp in range(1, 17) if self.num_heads % tp == 0)
-            raise ValueError(
-                f"tp={self.tp} does not divide the {self.num_heads} heads; valid up to 16: {valid}"
-            )
-        if self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"dtype={self.dtype} is unknown; valid: {', '.join(DTYPE_BYTES)}")
-
-    @property
-    def dtype_bytes(self) -> int:
-        return DTYPE_BYTES[self.dtype]
-
-    @property
-    def kv_layers(self) -> int:
-        """How many layers attend to the text; others (cross-attention) hold no KV of it."""
-        return self.num_layers if self.num_kv_layers is None else self.num_kv_layers
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return 2 * self.kv_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
-
-    @property
-    def held_kv_bytes_per_token(self) -> int:
-        """Of all tp devices together. Heads are whole: more devices than heads hold them twice."""
-        heads = -(-self.num_kv_heads // self.tp) * self.tp
-        return 2 * self.kv_layers * heads * self.head_dim * self.dtype_bytes
-
-    @property
-    def layer_params(self) -> int:
-        """Weights of one decoder layer: attention, MLP and the two norms."""
-        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
-        bias = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0
-        mlp = self.mlp_matrices * self.hidden_size * self.intermediate_size
-        return attention + bias + mlp + 2 * self.hidden_size
-
-    @property
-    def num_params(self) -> int:
-        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
-        return self.num_layers * self.layer_params + embeddings + self.hidden_size
-
-    @property
-    def layer_bytes(self) -> int:
-        return self.layer_params * self.dtype_bytes
-
-    @property
-    def weight_bytes(self) -> int:
-        return self.num_params * self.dtype_bytes
-
-
-class Instance(Protocol):
-    """One model replica on its device(s), scheduled by us."""
-
-    name: str
-    model: ModelSpec
-    kv: BlockPool
-
-    async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
-        """Runs `batch` and returns the number of iterations done (≥ 1).
-
-        With prefill chunks: one iteration. Decodes alone: iterations until the first of: a
-        request finishes; the loop's time reaches `until` at a step boundary; the pool cannot
-        hold the next iteration's tokens; the step boundary after `stop` is set.
-        The caller has grown the pool for the first iteration; `execute` grows it for further
-        ones, updates computed_tokens and generated_tokens, stamps each token into the recorder
-        and releases the blocks of a request that finishes. All layers must be loaded.
-        One `execute` at a time per instance.
-        """
-        ...
-
-    def evict(self, request: Request) -> None:
-        """Gives up the KV of `request`: its blocks are free and nothing of it is computed.
-
-        Preemption by recompute (PagedAttention §4.5): its tokens so far are kept, and computing
-        them again brings it back. Not while it is part of a running `execute`.
-        """
-        ...
-
-    async def load(self, layers: range) -> None:
-        """Brings the weights of `layers` from host memory; a loaded layer costs nothing."""
-        ...
-
-    async def drop(self, layers: range) -> None:
-        """Frees the device memory of the weights of `layers`."""
-        ...
+from harness.device.instance import Instance
+from harness.device.pooled import PooledInstance
+from harness.model_spec import ModelSpec
+from harness.placement import Placement, Profile
+from harness.request import Request
 
 
 class Endpoint(Protocol):
@@ -167,23 +26,6 @@ class Endpoint(Protocol):
 
     def submit(self, request: Request) -> None:
         """Sends `request`; never blocks."""
-        ...
-
-
-class Profile(Protocol):
-    """What was measured of the models on this hardware before the run, for a system's estimates
-    (Aegaeon A.2: "profiled data"). Seconds."""
-
-    pcie_peak_bytes_per_s: float  # from host memory to one device, nominal
-    pcie_bytes_per_s: float  # the same, achieved
-    ssd_bytes_per_s: float  # from its node's SSDs to one device
-
-    def prefill_s(self, model: ModelSpec, prompt_tokens: int) -> float:
-        """One prompt, by itself."""
-        ...
-
-    def decode_step_s(self, model: ModelSpec, num_requests: int, context_tokens: int) -> float:
-        """One iteration of `num_requests` that attend to `context_tokens` in all."""
         ...
 
 

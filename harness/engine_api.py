@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from harness.clock import Loop
-from harness.cluster import Cluster, Endpoint, Instance, ModelSpec
-from harness.hardware import Hardware
+from harness.cluster import Cluster, Endpoint
+from harness.cost.hardware import Hardware
+from harness.cost.profile import HardwareProfile, Slowness
+from harness.device.instance import Instance
+from harness.device.pooled import PooledInstance
+from harness.model_spec import ModelSpec
 from harness.placement import Placement
 from harness.record import Chunk, Recorder
 from harness.request import Request
-from harness.sim.profile import HardwareProfile, Slowness
-
-if TYPE_CHECKING:
-    from harness.pool.instance import PooledInstance
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.cluster import ModelSpec
 from harness.errors import UsageError
+from harness.model_spec import ModelSpec
 from harness.schedule import Schedule
 
 FIT_CONTEXT = ("truncate", "refuse")

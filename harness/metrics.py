@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from harness.attainment import Attained
-from harness.device_events import Event, summarise_events
-from harness.littles_law import littles_law
-from harness.percentiles import distribution
-from harness.slo import Slo
-from harness.token_log import Floats, TokenLog
-from harness.verdict import judge, rate_per_s
+from harness.records.attainment import Attained
+from harness.records.device_events import Event, summarise_events
+from harness.records.littles_law import littles_law
+from harness.records.percentiles import distribution
+from harness.records.slo import Slo
+from harness.records.token_log import Floats, TokenLog
+from harness.records.verdict import judge, rate_per_s
 
 MAX_ERRORS = 10  # distinct error texts kept in the summary, most frequent first
 

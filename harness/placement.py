@@ -8,11 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from harness.cluster import ModelSpec, Profile
+from harness.cost.hardware import Hardware
+from harness.cost.profile import HardwareProfile
 from harness.errors import UsageError
-from harness.hardware import Hardware
-from harness.sim.profile import HardwareProfile
+from harness.model_spec import ModelSpec
+
+
+class Profile(Protocol):
+    """What was measured of the models on this hardware before the run, for a system's estimates
+    (Aegaeon A.2: "profiled data"). Seconds."""
+
+    pcie_peak_bytes_per_s: float  # from host memory to one device, nominal
+    pcie_bytes_per_s: float  # the same, achieved
+    ssd_bytes_per_s: float  # from its node's SSDs to one device
+
+    def prefill_s(self, model: ModelSpec, prompt_tokens: int) -> float:
+        """One prompt, by itself."""
+
+    def decode_step_s(self, model: ModelSpec, num_requests: int, context_tokens: int) -> float:
+        """One iteration of `num_requests` that attend to `context_tokens` in all."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

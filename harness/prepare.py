@@ -16,16 +16,16 @@ from typing import Any
 from omegaconf import DictConfig
 
 from harness.client import Client
-from harness.cluster import ModelSpec
 from harness.config import build, class_of, settings, typed
+from harness.cost.hardware import Hardware
 from harness.engine_api import Engine
 from harness.errors import UsageError
 from harness.fit import fit_context, models_of_schedule
-from harness.hardware import Hardware
-from harness.manifest import hash_of
+from harness.model_spec import ModelSpec
 from harness.options import known_keys, plain
+from harness.records.manifest import hash_of
+from harness.records.slo import Slo
 from harness.schedule import Schedule
-from harness.slo import Slo
 from harness.tracking import Tracker
 
 GROUPS = (

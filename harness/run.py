@@ -12,12 +12,12 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from harness.errors import UsageError
-from harness.manifest import command_line, git_revision, manifest
+from harness.experiments.sweep import mark
 from harness.prepare import Prepared, announce, prepare
-from harness.report import end_table
-from harness.run_folder import FinishedRun, RunFolder
+from harness.records.manifest import command_line, git_revision, manifest
+from harness.records.report import end_table
+from harness.records.run_folder import FinishedRun, RunFolder
 from harness.serve import serve
-from harness.sweep import mark
 
 
 def run(

@@ -19,18 +19,18 @@ from harness.clock import Loop
 from harness.cluster import Cluster
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
-from harness.gpu_monitor import GpuMonitor
-from harness.manifest import ended
 from harness.metrics import summarise
 from harness.placement import Demand, Placement
 from harness.prepare import Prepared, announce
 from harness.progress import ProgressBar
 from harness.record import Recorder
+from harness.records.gpu_monitor import GpuMonitor
+from harness.records.manifest import ended
+from harness.records.run_folder import RunFolder
+from harness.records.tables import events_table, requests_table
 from harness.request import Request
-from harness.run_folder import RunFolder
 from harness.schedule import Schedule
 from harness.system import System
-from harness.tables import events_table, requests_table
 
 
 def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> None:

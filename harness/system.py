@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from harness.clock import Loop
-from harness.cluster import Cluster, ModelSpec
-from harness.hardware import Hardware
+from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
+from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement
 from harness.request import Request
 

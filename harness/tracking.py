@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from harness.errors import UsageError
 from harness.metrics import over_time
-from harness.run_folder import FILES, FinishedRun
+from harness.records.run_folder import FILES, FinishedRun
 
 MODES = ("auto", "online", "offline")
 

@@ -21,9 +21,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.claims.expressions import GOOD, Beyond, crossing
+from harness.experiments.points import Point
 from harness.files import write_text
-from harness.points import Point
-from harness.report import simulator
+from harness.records.report import simulator
 from plots.style import FOOTER_CHARACTERS, PALETTE, save
 
 # (label, colour, marker, line). _artifact: as Aegaeon's authors simulated it.

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from harness.points import Point
+from harness.experiments.points import Point
 from plots.aegaeon import curve, events, frame, gantt, publish, requests, stamp, table
 from plots.style import PALETTE, figure
 

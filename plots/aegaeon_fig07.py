@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.errors import RunError
-from harness.points import Point
-from harness.report import seconds
+from harness.experiments.points import Point
+from harness.records.report import seconds
 from plots.aegaeon import events, overrides, publish, stamp
 from plots.style import PALETTE, figure
 

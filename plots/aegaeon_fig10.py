@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from harness.points import Point
-from harness.report import seconds
+from harness.experiments.points import Point
+from harness.records.report import seconds
 from plots.aegaeon import events, overrides, publish, stamp
 from plots.aegaeon_fig07 import KINDS, PARTS, STAGES, preempting
 from plots.style import PALETTE, figure

@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 
-from harness.points import Point
-from harness.seek import Sought
+from harness.experiments.capacity_search import Sought
+from harness.experiments.points import Point
 from plots.aegaeon import END_TO_END, beside, curve, frame, publish, stamp, table
 from plots.style import PALETTE, figure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.points import Point
+from harness.experiments.points import Point
 from plots.aegaeon import END_TO_END, LOADING, beside, curve, frame, publish, stamp, table
 from plots.aegaeon_fig11 import AT_01, AT_05
 from plots.style import figure

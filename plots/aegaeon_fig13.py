@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
-from harness.attainment import Attained
-from harness.points import Point
-from harness.slo import Slo
-from harness.token_log import TokenLog
+from harness.experiments.points import Point
+from harness.records.attainment import Attained
+from harness.records.slo import Slo
+from harness.records.token_log import TokenLog
 from plots.aegaeon import END_TO_END, LOADING, beside, curve, frame, publish, stamp, table
 from plots.aegaeon_fig11 import AT_01
 from plots.style import figure

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.points import Point
+from harness.experiments.points import Point
 from plots.aegaeon import events, overrides, publish, requests, stamp, table
 from plots.style import PALETTE, figure
 

@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 from matplotlib.axes import Axes
 
-from harness.points import Point
+from harness.experiments.points import Point
 from plots.aegaeon import architectures, events, publish, requests, stamp
 from plots.style import figure, log_scale, thinned
 

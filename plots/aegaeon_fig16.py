@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from harness.points import Point
+from harness.experiments.points import Point
 from plots.aegaeon import events, publish, stamp
 from plots.style import PALETTE, figure
 

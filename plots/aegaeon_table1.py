@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from harness.cluster import ModelSpec
-from harness.experiments import CONF
-from harness.points import Point
+from harness.experiments.compose import CONF
+from harness.experiments.points import Point
+from harness.model_spec import ModelSpec
 from plots.aegaeon import publish, stamp
 from plots.style import figure
 

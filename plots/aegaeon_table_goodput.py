@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.claims.expressions import Beyond, crossing
-from harness.points import Point
+from harness.experiments.points import Point
 from plots.aegaeon import SYSTEMS, beside, publish, stamp, table
 from plots.aegaeon_fig11 import AT_01, AT_05
 from plots.style import figure

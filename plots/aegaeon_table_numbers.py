@@ -14,13 +14,13 @@ import pandas as pd
 from hydra import compose
 
 from harness.calibrate.profiles import read_profiles
-from harness.cluster import ModelSpec
 from harness.config import settings, typed
+from harness.cost.hardware import Hardware
 from harness.errors import UsageError
-from harness.hardware import Hardware
+from harness.experiments.points import Point
+from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.placement import Demand
-from harness.points import Point
 from plots.aegaeon import publish, stamp
 from plots.aegaeon_estimators import lowest
 from plots.aegaeon_fig04 import RATE_PER_S, SERVICE_S, M, expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.points import Point
+from harness.experiments.points import Point
 from plots.aegaeon import of_seeds, publish, stamp, table
 from plots.style import figure
 

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from harness.errors import UsageError
 from harness.metrics import over_time
-from harness.report import COLUMNS, LATENCIES, absent, captions, number, seconds, seeds
-from harness.run_folder import FinishedRun
-from harness.token_log import TokenLog
+from harness.records.report import COLUMNS, LATENCIES, absent, captions, number, seconds, seeds
+from harness.records.run_folder import FinishedRun
+from harness.records.token_log import TokenLog
 from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp
 
 

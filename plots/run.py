@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from harness.metrics import over_time
-from harness.report import title
-from harness.run_folder import FinishedRun
-from harness.token_log import Floats, TokenLog
+from harness.records.report import title
+from harness.records.run_folder import FinishedRun
+from harness.records.token_log import Floats, TokenLog
 from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp, thinned
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from harness.cluster import ModelSpec
 from harness.config import typed
-from harness.hardware import Hardware
+from harness.cost.hardware import Hardware
+from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.run import run
 

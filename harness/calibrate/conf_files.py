@@ -9,8 +9,8 @@ from typing import Any
 
 from harness.calibrate.fit import Law
 from harness.calibrate.profiles import Cells
+from harness.cost.hardware import Calibration, StepCoefficients, pair_key
 from harness.files import write_text
-from harness.hardware import Calibration, StepCoefficients, pair_key
 
 # Devices that are another's chip: its shares of the peaks hold, its pairs only where the memory
 # is the same too.

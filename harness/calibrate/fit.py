@@ -21,9 +21,9 @@ from scipy.optimize import least_squares
 from harness.calibrate import zoo
 from harness.calibrate.profiles import Cells, Floats
 from harness.calibrate.serving import Iterations
-from harness.hardware import Calibration, Hardware, StepCoefficients
-from harness.sim.cost import decode_s, mixed_s, prefill_s, steps_time_s
-from harness.sim.law import law
+from harness.cost.hardware import Calibration, Hardware, StepCoefficients
+from harness.cost.law import law
+from harness.cost.model import decode_s, mixed_s, prefill_s, steps_time_s
 
 NOISE = 0.03  # relative errors below this count squared, above it linearly
 PAIR_WEIGHT = 10  # independent cells that a pair counts for in the law, however many it has

@@ -25,12 +25,12 @@ from yaml import YAMLError
 from harness.calibrate import zoo
 from harness.calibrate.conf_files import yaml_lines
 from harness.calibrate.profiles import Cells
-from harness.cluster import ModelSpec
 from harness.config import typed
+from harness.cost.hardware import Hardware, StepCoefficients
+from harness.cost.model import decode_s, prefill_s
 from harness.errors import UsageError
-from harness.hardware import Hardware, StepCoefficients
+from harness.model_spec import ModelSpec
 from harness.options import plain
-from harness.sim.cost import decode_s, prefill_s
 
 CPU = "cpu"
 MODEL_LINE = "# engine=torch ("  # the first of a measured model's comment lines

@@ -30,17 +30,18 @@ from harness.calibrate.profiles import Floats
 from harness.calibrate.report import show
 from harness.calibrate.serving import LOADS, MIXES, ROUNDS, Iterations, play, schedule
 from harness.clock import Loop
-from harness.cluster import Cluster, ModelSpec
+from harness.cluster import Cluster
 from harness.config import build
+from harness.cost.hardware import Calibration, Hardware, StepCoefficients, pair_key
+from harness.cost.law import coefficients
+from harness.cost.model import mixed_s
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.files import write_text
-from harness.hardware import Calibration, Hardware, StepCoefficients, pair_key
+from harness.model_spec import ModelSpec
 from harness.placement import dedicated
 from harness.record import Recorder, TokenRecord
 from harness.request import Request
-from harness.sim.cost import mixed_s
-from harness.sim.law import coefficients
 
 MISPLACED = 0.05  # of all tokens; with more the streams do not tick together
 Phase = tuple[Sequence[Request], float]  # its load, as a share of the rate of the burst before
@@ -51,7 +52,7 @@ class Seen:
     """What the clients saw, rebuilt: iterations, and prompts that came to an idle server."""
 
     iterations: Iterations
-    alone: list[dict[str, float]]  # columns of `harness.sim.cost.mixed_s`
+    alone: list[dict[str, float]]  # columns of `harness.cost.model.mixed_s`
     alone_s: Floats  # from sending to the first token
     num_tokens: int
     num_misplaced: int

@@ -9,10 +9,10 @@ import pandas as pd
 
 from harness.calibrate import zoo
 from harness.calibrate.profiles import DECODE_STEPS
+from harness.cost.model import CostModel, mixed_s
 from harness.errors import UsageError
 from harness.files import replaced
 from harness.placement import within_nodes
-from harness.sim.cost import CostModel, mixed_s
 
 LARGEST = 1e15  # counts up to here are exact in floating point
 COLUMNS = ["model", "device", "tp", "input_len", "batch"]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from harness.calibrate.fit import errors
 from harness.calibrate.profiles import Cells, Floats
-from harness.hardware import StepCoefficients
+from harness.cost.hardware import StepCoefficients
 
 PREFILL_BAR_PCT, DECODE_BAR_PCT, R2_BAR = 7.0, 5.0, 0.9  # of a fitted pair
 LEFT_OUT_PREFILL_BAR_PCT, LEFT_OUT_DECODE_BAR_PCT = 20.0, 15.0  # median over left-out pairs

@@ -19,8 +19,9 @@ from harness.calibrate import zoo
 from harness.calibrate.profiles import Floats
 from harness.client import Client
 from harness.clock import Event, Loop
-from harness.cluster import Cluster, Instance
+from harness.cluster import Cluster
 from harness.config import build
+from harness.device.instance import Instance
 from harness.record import Recorder
 from harness.request import Batch, Request
 from harness.system import System

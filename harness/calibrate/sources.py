@@ -16,8 +16,8 @@ import pandas as pd
 
 from harness.calibrate import zoo
 from harness.calibrate.profiles import DATA_DIR, read_table
-from harness.hardware import Calibration
-from harness.sim.cost import CostModel
+from harness.cost.hardware import Calibration
+from harness.cost.model import CostModel
 
 DEVICE = "a100_sxm"
 # Quantities: prefill microseconds per token between 512 and 2048; a decode step of 1 and of 32

@@ -12,10 +12,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from harness.cluster import ModelSpec
 from harness.config import typed
+from harness.cost.hardware import Hardware
 from harness.errors import UsageError
-from harness.hardware import Hardware
+from harness.model_spec import ModelSpec
 from harness.options import plain
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

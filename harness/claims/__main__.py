@@ -1,7 +1,7 @@
 """`python -m harness.claims [PAPER …]`: judges each published number by our figures' data.
 
 Reads results/claims/PAPER.yaml and the CSV files in results/published/PAPER that
-`python -m harness.figures` leaves; runs nothing. Writes results/claims/PAPER.json and
+`python -m harness.experiments.figures` leaves; runs nothing. Writes results/claims/PAPER.json and
 results/claims/README.md. Exit status: 0 done, whatever the verdicts; 2 a wrong command or ledger.
 """
 
@@ -63,7 +63,7 @@ def narrowed(source: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _command(claim: Claim) -> str:
-    return f"run `python -m harness.figures {claim.figure}`"
+    return f"run `python -m harness.experiments.figures {claim.figure}`"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from harness.cluster import ModelSpec
+from harness.model_spec import ModelSpec
 from harness.prompts import FIRST_ID, prompt_ids
 from harness.record import TokenRecord
 from harness.request import Request

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from harness.clock import Loop, WallLoop
-from harness.cluster import Cluster, ModelSpec
+from harness.cluster import Cluster
 from harness.drivers import vllm_command
 from harness.drivers.body import completion_body, prebuilt
 from harness.drivers.fleet import OPENER, Member, Plan, running, watch
@@ -27,9 +27,10 @@ from harness.drivers.limits import require_positive
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import RunError
 from harness.files import write_text
-from harness.gpu_monitor import require_gpu
+from harness.model_spec import ModelSpec
 from harness.placement import resident_models
 from harness.prompts import FIRST_ID
+from harness.records.gpu_monitor import require_gpu
 from harness.request import Request
 
 # Exactly the asked number of tokens, and the running usage in each event: exact token counts.

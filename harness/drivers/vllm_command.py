@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.cluster import ModelSpec
 from harness.errors import UsageError
 from harness.files import write_text
+from harness.model_spec import ModelSpec
 
 # What of a system's values vLLM's own scheduler understands; other keys are not its business.
 SCHEDULER_FLAGS = (

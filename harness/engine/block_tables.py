@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from harness.block_pool import BlockPool
+from harness.device.block_pool import BlockPool
 from harness.request import Request
 
 FIRST_BLOCK = 1  # block 0 belongs to nobody: padding points to it

@@ -1,4 +1,4 @@
-"""`harness.pool.device.Device` over a worker process that moves real bytes."""
+"""`harness.device.device.Device` over a worker process that moves real bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from harness.clock import Event, WallLoop
+from harness.device.blocks import SlabPool
+from harness.device.device import KvCopy
 from harness.engine.commands import Commands
 from harness.engine.host_memory import NODE, HostMemory
 from harness.engine.instance import TorchInstance
@@ -18,8 +20,6 @@ from harness.engine.worker_process import WorkerProcess
 from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.location import Location
-from harness.pool.blocks import SlabPool
-from harness.pool.device import KvCopy
 
 
 class TorchDevice:

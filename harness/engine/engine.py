@@ -8,65 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.block_pool import BlockPool
 from harness.clock import WallLoop
-from harness.cluster import Cluster, ModelSpec
-from harness.drivers.limits import require_positive
+from harness.cluster import Cluster
+from harness.device.block_pool import BlockPool
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
+from harness.engine.config import TorchConfig
 from harness.engine.hf_config import check_config
 from harness.engine.instance import TorchInstance
-from harness.engine.pool import NewProcess, TorchPool, TorchPoolConfig
-from harness.engine.threads import engine_threads
+from harness.engine.pool import NewProcess, TorchPool
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
-from harness.gpu_monitor import require_gpu
+from harness.model_spec import ModelSpec
 from harness.placement import resident_models
-
-DEVICES = ("auto", "cpu", "cuda")
-AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads")
+from harness.records.gpu_monitor import require_gpu
+from harness.threads import engine_threads
 
 
 class TorchEngine:
     world = "torch"
     has_devices = True
     devices_known = True
+    Config = TorchConfig
 
-    @dataclass(kw_only=True, slots=True)
-    class Config:
-        device: str  # auto, cpu or cuda
-        block_tokens: int
-        num_kv_blocks: int | None  # per instance; null: as many as the memory below holds
-        memory_fraction: float  # of a GPU's memory, for weights and KV of all its instances
-        cpu_kv_bytes: int  # KV memory per instance on a CPU
-        num_threads: int | None  # CPU threads per instance; null: all cores but one, divided
-        start_timeout_s: float
-        hang_timeout_s: float  # silence after which a worker counts as hung
-        step_timeout_s: float  # the longest that one iteration, load or drop may take
-        pool: TorchPoolConfig  # of systems whose models share instances
-
-    def __init__(self, config: Config) -> None:
-        if config.device not in DEVICES:
-            raise UsageError(
-                f"engine.device={config.device} is not a device; valid: {', '.join(DEVICES)}"
-            )
-        for name in AT_LEAST_ONE:
-            value = getattr(config, name)
-            if value is not None and value < 1:
-                raise UsageError(f"engine.{name}={value} must be at least 1")
-        require_positive(config, "start_timeout_s", "hang_timeout_s", "step_timeout_s")
-        if not 0 < config.memory_fraction <= 1:
-            raise UsageError(
-                f"engine.memory_fraction={config.memory_fraction} must be above 0 and at most 1"
-            )
+    def __init__(self, config: TorchConfig) -> None:
         self._config = config
         self._resolved: dict[str, Any] = {}
 

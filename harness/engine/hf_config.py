@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.cluster import ModelSpec
 from harness.errors import UsageError
+from harness.model_spec import ModelSpec
 
 FAMILIES = ("llama", "mistral", "qwen2")
 # What must agree with the spec, where the file states it.

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from harness.block_pool import BlockPool
 from harness.clock import Event, WallLoop
-from harness.cluster import ModelSpec
+from harness.device.block_pool import BlockPool
 from harness.engine.commands import Commands
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.work import ChunkWork, DecodeWork, pack
 from harness.errors import RunError
+from harness.model_spec import ModelSpec
 from harness.record import Recorder, Segment
 from harness.request import Batch, Request
 

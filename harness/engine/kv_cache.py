@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
-from harness.cluster import ModelSpec
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.weights import torch_dtype
+from harness.model_spec import ModelSpec
 
 
 class KvCache:

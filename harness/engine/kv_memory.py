@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from harness.cluster import ModelSpec
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.kv_cache import KvCache
 from harness.engine.link import Link
 from harness.engine.loader import finish_copies
 from harness.engine.slab_tables import step_bytes
 from harness.engine.weights import torch_dtype
+from harness.model_spec import ModelSpec
 
 
 @dataclass(slots=True, frozen=True)

@@ -12,9 +12,9 @@ from math import prod
 
 import torch
 
-from harness.cluster import ModelSpec
 from harness.engine.linear import Ends, Layer
 from harness.engine.weights import ENDS, HostWeights, Weights, fused_shapes, torch_dtype
+from harness.model_spec import ModelSpec
 
 
 @dataclass(slots=True, frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import linear
 
-from harness.cluster import ModelSpec
 from harness.engine.weights import HostWeights, Weights
+from harness.model_spec import ModelSpec
 
 MATRICES = ("qkv", "o", "gate_up", "down", "lm_head")
 

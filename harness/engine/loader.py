@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.cluster import ModelSpec
 from harness.engine.layout import pieces
 from harness.engine.link import Link
+from harness.model_spec import ModelSpec
 
 NUM_SLOTS = 4  # of the stage buffer, each filled by a thread of its own
 

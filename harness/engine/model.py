@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
 
-from harness.cluster import ModelSpec
 from harness.engine.attention import ChunkAttention, DecodeAttention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Ends, Layer
 from harness.engine.weights import torch_dtype
+from harness.model_spec import ModelSpec
 
 
 @dataclass(slots=True)

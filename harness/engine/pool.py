@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from math import inf, lcm
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness import gpu_monitor
-from harness.cluster import Cluster, ModelSpec
+from harness.cluster import Cluster
+from harness.cost.profile import HardwareProfile, Slowness
+from harness.device.blocks import device_shape
+from harness.device.build import make_pool
+from harness.device.plan import MemoryPlan, PoolConfig, device_weight_bytes, plan_memory
+from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.host_memory import HostMemory
 from harness.engine.speed import slowness
@@ -18,35 +22,11 @@ from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess
 from harness.engine_api import Experiment
 from harness.errors import UsageError
-from harness.pool.blocks import device_shape
-from harness.pool.build import make_pool
-from harness.pool.plan import MemoryPlan, PoolConfig, device_weight_bytes, plan_memory
-from harness.sim.profile import HardwareProfile, Slowness
-
-if TYPE_CHECKING:
-    from harness.engine.engine import TorchEngine
+from harness.model_spec import ModelSpec
+from harness.records import gpu_monitor
 
 WORKER = "harness.engine.pooled_worker"
 NewProcess = Callable[[int, str, Sequence[int]], WorkerProcess]  # index, module, files
-
-
-@dataclass(kw_only=True, slots=True)
-class TorchPoolConfig(PoolConfig):
-    cpu_device_bytes: int  # memory of a pooled instance on a CPU; on a GPU: its share of the GPU's
-    stage_buffer_bytes: int  # of each instance, in host memory
-    link_bytes_per_s: float | None  # of each direction of each bus; null: what the machine gives
-
-    def __post_init__(self) -> None:
-        PoolConfig.__post_init__(self)
-        if self.stage_buffer_bytes < 4096:
-            raise ValueError(f"stage_buffer_bytes={self.stage_buffer_bytes} must be at least 4096")
-        if self.link_bytes_per_s is not None and not self.link_bytes_per_s > 0:
-            raise ValueError(f"link_bytes_per_s={self.link_bytes_per_s} must be above 0, or null")
-        if self.host_slab_bytes > self.host_kv_bytes:
-            raise ValueError(
-                f"host_slab_bytes={self.host_slab_bytes} is more than "
-                f"host_kv_bytes={self.host_kv_bytes}"
-            )
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,7 +42,7 @@ class TorchPool:
     """Started by its constructor, in processes from `new_process`; ended by `stack`."""
 
     def __init__(
-        self, stack: ExitStack, config: TorchEngine.Config, num_threads: int,
+        self, stack: ExitStack, config: TorchConfig, num_threads: int,
         experiment: Experiment, new_process: NewProcess,
     ) -> None:  # fmt: skip
         self._config, self._num_threads = config, num_threads
@@ -159,7 +139,7 @@ class TorchPool:
         }
 
 
-def device_memory_bytes(config: TorchEngine.Config, num_devices: int) -> int:
+def device_memory_bytes(config: TorchConfig, num_devices: int) -> int:
     """Of one instance; those on one GPU share it equally."""
     gpus = [] if config.device == "cpu" else gpu_monitor.devices()
     if not gpus:

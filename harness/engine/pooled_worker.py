@@ -19,7 +19,6 @@ from math import inf
 
 import torch
 
-from harness.cluster import ModelSpec
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.lane import Lane
@@ -32,6 +31,7 @@ from harness.engine.speed import timed
 from harness.engine.transport import Connection, Header
 from harness.engine.work import ChunkWork, unpack
 from harness.engine.worker import device_name, failure, pick_device, run_worker
+from harness.model_spec import ModelSpec
 
 Work = Callable[[Header, bytes], None]
 

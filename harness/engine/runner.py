@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from harness.cluster import ModelSpec
 from harness.engine.attention import ChunkAttention, DecodeAttention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Layer
 from harness.engine.model import Decoder, Step
 from harness.engine.work import ChunkWork, DecodeWork
+from harness.model_spec import ModelSpec
 
 
 class Runner:

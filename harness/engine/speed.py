@@ -15,10 +15,11 @@ from statistics import fmean, median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from harness.cluster import ModelSpec, Profile
+from harness.cost.profile import Slowness
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.work import ChunkWork, DecodeWork
-from harness.sim.profile import Slowness
+from harness.model_spec import ModelSpec
+from harness.placement import Profile
 
 if TYPE_CHECKING:
     from harness.engine.runner import Runner

@@ -13,10 +13,10 @@ from time import perf_counter
 
 import torch
 
-from harness.cluster import ModelSpec
 from harness.engine.linear import Ends, Layer
 from harness.engine.runner import padding_rows
 from harness.engine.weights import torch_dtype
+from harness.model_spec import ModelSpec
 
 # vLLM's defaults, of tokens and requests in a batch: larger ones pay when they come.
 MAX_ROWS, MAX_REQUESTS = 2048, 256

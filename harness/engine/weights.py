@@ -17,9 +17,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from harness.cluster import ModelSpec
 from harness.engine.hf_config import hf_config
 from harness.errors import UsageError
+from harness.model_spec import ModelSpec
 
 Weights = dict[str, torch.Tensor]
 

@@ -22,7 +22,6 @@ from typing import Protocol
 
 import torch
 
-from harness.cluster import ModelSpec
 from harness.engine.kv_cache import block_bytes, new_cache
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import Decoder
@@ -30,6 +29,7 @@ from harness.engine.runner import Runner
 from harness.engine.transport import HEARTBEAT_S, Connection, Header
 from harness.engine.warm_up import warm_up
 from harness.engine.work import unpack
+from harness.model_spec import ModelSpec
 
 PR_SET_PDEATHSIG = 1
 BELOW_THE_CLIENT = 5  # niceness: where cores are short, requests are sent and stamped in time

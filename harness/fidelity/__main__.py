@@ -49,8 +49,8 @@ from harness.fidelity.points import (
 from harness.fidelity.report import markdown
 from harness.fidelity.speed import slowness
 from harness.files import write_text
-from harness.manifest import git_revision, machine
-from harness.run_folder import FinishedRun
+from harness.records.manifest import git_revision, machine
+from harness.records.run_folder import FinishedRun
 
 
 def profile(arguments: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.calibrate import zoo
 from harness.errors import UsageError
 from harness.fidelity.points import HELD_OUT
-from harness.run_folder import FinishedRun
+from harness.records.run_folder import FinishedRun
 
 PUBLISHED = Path("results/published/fidelity")
 LOADS = (0.3, 0.6, 0.9, 1.0, 1.3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.report import seconds
+from harness.records.report import seconds
 
 
 def markdown(found: Mapping[str, Any]) -> str:

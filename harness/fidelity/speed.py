@@ -24,9 +24,9 @@ from harness.calibrate.lockstep import (
     works,
 )
 from harness.calibrate.measure_vllm import MISPLACED
+from harness.cost.hardware import pair_key
 from harness.fidelity.points import Setting, calibration
-from harness.hardware import pair_key
-from harness.run_folder import FinishedRun
+from harness.records.run_folder import FinishedRun
 
 
 def slowness(served: FinishedRun, setting: Setting) -> float | None:

@@ -1,4 +1,4 @@
-"""A simulated device for pooled instances: `harness.pool.device.Device` in virtual time.
+"""A simulated device for pooled instances: `harness.device.device.Device` in virtual time.
 
 Bytes cross the links of `harness.sim.network`, so loads and KV copies share what they share in a
 node. Each kind of copy has a stream of its own (Aegaeon §5.2–5.3) and none has priority: neither
@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from harness.clock import Event, Loop
-from harness.cluster import ModelSpec
-from harness.hardware import Hardware
+from harness.cost.hardware import Hardware
+from harness.cost.model import CostModel
+from harness.device.blocks import SlabPool, device_shape
+from harness.device.device import KvCopy
+from harness.device.plan import PoolConfig, device_weight_bytes
 from harness.location import Location, dram
-from harness.pool.blocks import SlabPool, device_shape
-from harness.pool.device import KvCopy
-from harness.pool.plan import PoolConfig, device_weight_bytes
+from harness.model_spec import ModelSpec
 from harness.record import Recorder
-from harness.sim.cost import CostModel
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
 from harness.sim.topology import Link

@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from harness.block_pool import BlockPool
 from harness.clock import Loop, VirtualLoop
-from harness.cluster import Cluster, ModelSpec
+from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
+from harness.cost.model import CostModel
+from harness.device.block_pool import BlockPool
+from harness.device.build import make_pool
+from harness.device.plan import MemoryPlan, device_weight_bytes, plan_memory
+from harness.device.pooled import PooledInstance
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
-from harness.fidelity.published import published_error
-from harness.hardware import Hardware
 from harness.location import hbm
+from harness.model_spec import ModelSpec
 from harness.placement import Placement
-from harness.pool.build import make_pool
-from harness.pool.instance import PooledInstance
-from harness.pool.plan import MemoryPlan, device_weight_bytes, plan_memory
-from harness.sim.cost import CostModel
+from harness.records.published import published_error
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network

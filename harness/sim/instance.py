@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from math import inf
 
-from harness.block_pool import BlockPool
 from harness.clock import Event, Loop
-from harness.cluster import ModelSpec
+from harness.cost.model import CostModel, steps_time_s, steps_to_reach
+from harness.device.block_pool import BlockPool
+from harness.model_spec import ModelSpec
 from harness.record import Recorder, Segment
 from harness.request import Batch, Request
-from harness.sim.cost import CostModel, steps_time_s, steps_to_reach
 
 
 class SimInstance:

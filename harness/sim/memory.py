@@ -2,7 +2,7 @@
 
 Layers are the grain because systems work by layers: KunServe drops the weights of some and turns
 them into KV blocks of others, BlitzScale loads one after the other. Moving the bytes takes the
-network's time (`network.py`); host DRAM and SSD are plain `harness.memory.Region`s.
+network's time (`network.py`); host DRAM and SSD are plain `harness.device.memory.Region`s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from harness.memory import KvShape, Region
+from harness.device.memory import KvShape, Region
 
 Part = TypeVar("Part", bound=int | str)
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from harness.cost.hardware import Hardware
 from harness.errors import UsageError
-from harness.hardware import Hardware
 from harness.location import Location, Medium, dram
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from harness.block_pool import BlockPool
 from harness.clock import Loop
-from harness.pool.instance import PooledInstance
+from harness.device.block_pool import BlockPool
+from harness.device.pooled import PooledInstance
 from harness.request import Batch, Request
 from systems.aegaeon.estimate import Estimator
 from systems.aegaeon.quota import quotas

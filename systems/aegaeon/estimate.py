@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from harness.cluster import ModelSpec, Profile
+from harness.model_spec import ModelSpec
+from harness.placement import Profile
 
 # The cells of the authors' published profiles; prompts come one at a time (§4.2).
 LENGTHS_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)

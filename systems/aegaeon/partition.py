@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.pool.instance import PooledInstance
+from harness.device.pooled import PooledInstance
 
 PREFILL_SHARE = 6 / 16  # §7.2: six of 16 GPUs
 

@@ -2,7 +2,7 @@
 
 The sequence of Fig. 7 (T0) and what each optimisation takes away from it: component reuse (T1,
 Fig. 8a), explicit memory management (T2, Fig. 8b) with prefetching, and fine-grained KV
-synchronisation (T3, Fig. 10). The operations themselves are `harness.pool.instance`'s. Knows
+synchronisation (T3, Fig. 10). The operations themselves are `harness.device.pooled`'s. Knows
 nothing of quotas and queues: a scheduler says which model it wants and whose KV.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.clock import Event, Loop
-from harness.pool.instance import PooledInstance
+from harness.device.pooled import PooledInstance
 from harness.request import Request
 
 

@@ -13,10 +13,11 @@ from functools import partial
 from typing import TypeVar
 
 from harness.clock import Event, Loop
-from harness.cluster import Cluster, ModelSpec
-from harness.hardware import Hardware
+from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
+from harness.device.pooled import PooledInstance
+from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, pooled
-from harness.pool.instance import PooledInstance
 from harness.request import Request
 from systems.aegaeon.decode import (
     DecodeBatch,

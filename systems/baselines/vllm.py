@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from harness.block_pool import BlockPool
 from harness.clock import Event, Loop
-from harness.cluster import Cluster, Instance, ModelSpec
-from harness.hardware import Hardware
+from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
+from harness.device.block_pool import BlockPool
+from harness.device.instance import Instance
+from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, dedicated
 from harness.request import Batch, Request
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.cluster import ModelSpec, Profile
+from harness.model_spec import ModelSpec
+from harness.placement import Profile
 
 
 @dataclass(slots=True, frozen=True)

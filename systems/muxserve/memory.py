@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.cluster import ModelSpec
+from harness.model_spec import ModelSpec
 
 
 @dataclass(kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 
-from harness.cluster import ModelSpec
+from harness.model_spec import ModelSpec
 from systems.muxserve.estimate import Candidate, Estimator, Llm
 from systems.muxserve.memory import Budget
 

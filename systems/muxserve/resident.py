@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from harness.clock import Event, Loop
-from harness.cluster import Instance
+from harness.device.instance import Instance
 from harness.request import Batch, Request
 from systems.baselines.vllm import Limits, schedule_iteration
 from systems.muxserve.adbs import Quota

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.clock import Loop
-from harness.cluster import Cluster, ModelSpec
+from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
 from harness.errors import UsageError
-from harness.hardware import Hardware
+from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, profile_of
 from harness.request import Request
 from systems.baselines.vllm import Limits

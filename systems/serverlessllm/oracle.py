@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.cluster import ModelSpec, Profile
+from harness.model_spec import ModelSpec
+from harness.placement import Profile
 from harness.request import Request
 
 

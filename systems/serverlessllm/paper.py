@@ -14,7 +14,7 @@ from math import inf
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
-from harness.pool.instance import PooledInstance
+from harness.device.pooled import PooledInstance
 from harness.request import Batch, Request
 from systems.baselines.vllm import Limits, schedule_iteration
 from systems.serverlessllm.loading import Loader

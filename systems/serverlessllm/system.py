@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.clock import Loop
-from harness.cluster import Cluster, ModelSpec
-from harness.hardware import Hardware
+from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
+from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, pooled
 from harness.request import Request
 from systems.serverlessllm.artifact import ArtifactConfig, ArtifactScheduler

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from harness.block_pool import BlockPool
 from harness.clock import Event, Loop
-from harness.cluster import Profile
-from harness.pool.instance import PooledInstance
+from harness.device.block_pool import BlockPool
+from harness.device.pooled import PooledInstance
+from harness.placement import Profile
 from harness.request import Batch, Request
 from systems.serverlessllm.loading import Loader
 

@@ -29,12 +29,12 @@ import numpy as np
 import psutil
 from omegaconf import OmegaConf
 
-from harness.cluster import ModelSpec
 from harness.config import typed
-from harness.manifest import git_revision, machine, versions
+from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.placement import dedicated
 from harness.prompts import prompt_ids
+from harness.records.manifest import git_revision, machine, versions
 from harness.request import Request
 from tests.running import hardware_profile, model_spec
 
@@ -125,7 +125,7 @@ def in_process(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]
     """Our runner under the same policy, without the worker's process: what messages cost."""
     import torch
 
-    from harness.block_pool import BlockPool
+    from harness.device.block_pool import BlockPool
     from harness.engine.block_tables import BlockTables
     from systems.baselines.vllm import Limits, schedule_iteration
     from tests.unit.engine.serving import Server, loaded, runner_of

@@ -22,16 +22,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from harness.block_pool import BlockPool
 from harness.client import Client
 from harness.clock import VirtualLoop
 from harness.cluster import Cluster
-from harness.manifest import git_revision, machine
+from harness.cost.model import CostModel
+from harness.cost.profile import HardwareProfile
+from harness.device.block_pool import BlockPool
 from harness.record import Recorder
+from harness.records.manifest import git_revision, machine
 from harness.request import Request
-from harness.sim.cost import CostModel
 from harness.sim.instance import SimInstance
-from harness.sim.profile import HardwareProfile
 from systems.baselines.vllm import VllmSystem
 from tests.running import composed, hardware_profile, model_spec
 from tests.unit.sim_oracle import PerTokenInstance

@@ -23,11 +23,11 @@ from omegaconf import OmegaConf
 
 from harness.clock import Loop
 from harness.config import typed
+from harness.device.pooled import PooledInstance
 from harness.engine.engine import TorchEngine
 from harness.engine_api import Experiment
 from harness.options import plain
 from harness.placement import pooled
-from harness.pool.instance import PooledInstance
 from harness.record import Recorder
 from harness.request import Batch, Request
 from tests.running import ROOT, hardware_profile, model_spec

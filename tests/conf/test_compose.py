@@ -11,10 +11,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from harness.client import Client
-from harness.cluster import ModelSpec
 from harness.config import build, typed
+from harness.cost.hardware import Hardware
 from harness.errors import UsageError
-from harness.hardware import Hardware
+from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.placement import Demand, Placement
 from harness.prepare import KEYS, Prepared, prepare

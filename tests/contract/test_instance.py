@@ -13,8 +13,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from harness.clock import Event, Loop
-from harness.cluster import Instance
 from harness.config import build
+from harness.device.instance import Instance
 from harness.engine_api import Experiment
 from harness.options import plain
 from harness.placement import dedicated

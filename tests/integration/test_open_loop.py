@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.verdict import MAX_LAG_S
+from harness.records.verdict import MAX_LAG_S
 from tests.golden_server import GoldenServer, Script
 from tests.running import run_command
 

@@ -17,17 +17,18 @@ import pytest
 from omegaconf import OmegaConf
 
 from harness.clock import Event
-from harness.cluster import Cluster, ModelSpec
+from harness.cluster import Cluster
 from harness.config import typed
+from harness.cost.profile import HardwareProfile
+from harness.device.pooled import PooledInstance
 from harness.engine.engine import TorchEngine
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
+from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.placement import dedicated, pooled
-from harness.pool.instance import PooledInstance
 from harness.record import Recorder
 from harness.request import Batch, Request
-from harness.sim.profile import HardwareProfile
 from tests.running import hardware_profile, model_spec
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,10 +17,10 @@ import pytest
 
 from harness.clock import Event, WallLoop
 from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
 from harness.drivers.vllm import VllmEngine
 from harness.engine_api import Experiment
 from harness.errors import RunError
-from harness.hardware import Hardware
 from harness.placement import dedicated
 from harness.record import Recorder, TokenRecord
 from harness.request import Request

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from harness.block_pool import BlockPool
+from harness.device.block_pool import BlockPool
 from harness.engine.hf_config import hf_config
 from harness.request import Request
 from systems.baselines.vllm import Limits, schedule_iteration

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from harness.calibrate import zoo
-from harness.cluster import ModelSpec
+from harness.cost.hardware import Hardware
 from harness.errors import UsageError
-from harness.hardware import Hardware
+from harness.model_spec import ModelSpec
 from harness.placement import Placement, dedicated, pooled
 from tests.running import hardware_profile
 

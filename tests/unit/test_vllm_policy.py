@@ -5,7 +5,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.block_pool import BlockPool
+from harness.device.block_pool import BlockPool
 from harness.request import Batch, Request
 from systems.baselines.vllm import Limits, schedule_iteration
 

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.block_pool import BlockPool
+from harness.device.block_pool import BlockPool
 from harness.request import Request
 from systems.aegaeon.decode import DecodeBatch, by_model_order, fits, grouped, repacked
 

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.hardware import Hardware
-from harness.sim.profile import HardwareProfile
+from harness.cost.hardware import Hardware
+from harness.cost.profile import HardwareProfile
 from systems.aegaeon.estimate import (
     Estimator,
     decode_terms,

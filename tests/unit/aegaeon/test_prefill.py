@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.pool.instance import PooledInstance
+from harness.device.pooled import PooledInstance
 from harness.request import Batch, Request
 from systems.aegaeon.prefill import Group, JobQueue, joinable, pending_time_s
 from tests.unit.aegaeon.world import World, requests_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.device_events import host_full
+from harness.records.device_events import host_full
 from harness.request import Request
 from systems.aegaeon.decode import Turn
 from tests.unit.aegaeon.world import SLAB_BYTES, World, requests_of

@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 from harness.client import Client
 from harness.clock import Loop
 from harness.config import build, settings
+from harness.device.plan import device_weight_bytes
+from harness.device.pooled import PooledInstance
 from harness.engine_api import Experiment
 from harness.options import plain
 from harness.placement import Demand
-from harness.pool.instance import PooledInstance
-from harness.pool.plan import device_weight_bytes
 from harness.record import Recorder
 from harness.request import Request
 from systems.aegaeon.system import Aegaeon

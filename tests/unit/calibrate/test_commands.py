@@ -12,9 +12,9 @@ from harness.calibrate import zoo
 from harness.calibrate.__main__ import main
 from harness.calibrate.profiles import DECODE_STEPS
 from harness.config import typed
-from harness.hardware import Hardware
+from harness.cost.hardware import Hardware
+from harness.cost.model import CostModel
 from harness.options import plain
-from harness.sim.cost import CostModel
 
 
 def predicted(tmp_path: Path, rows: list[dict[str, object]]) -> pd.DataFrame:

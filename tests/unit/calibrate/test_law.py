@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.calibrate import zoo
-from harness.hardware import StepCoefficients
-from harness.sim.cost import CostModel, steps_time_s
-from harness.sim.law import coefficients, law, stage
-from harness.sim.links import activation_s, all_reduce_s, layer_load_s
+from harness.cost.collectives import activation_s, all_reduce_s, layer_load_s
+from harness.cost.hardware import StepCoefficients
+from harness.cost.law import coefficients, law, stage
+from harness.cost.model import CostModel, steps_time_s
 
 MODELS = st.sampled_from([n for n in zoo.names("model") if n != "tiny-llama"])
 DEVICES = st.sampled_from(zoo.names("hardware/device"))

@@ -22,14 +22,14 @@ from harness.calibrate.measure_vllm import (
 )
 from harness.calibrate.scores import mape_pct
 from harness.config import build, typed
+from harness.cost.hardware import Hardware
+from harness.cost.model import CostModel, mixed_s
 from harness.engine_api import Experiment
 from harness.errors import RunError
-from harness.hardware import Hardware
 from harness.options import plain
 from harness.placement import dedicated
 from harness.record import Chunk, Recorder, TokenRecord
 from harness.request import Request
-from harness.sim.cost import CostModel, mixed_s
 
 PATH_S = 3e-3
 LATE_S = 1e-3  # a step takes 20 times as long

@@ -13,14 +13,14 @@ from omegaconf import OmegaConf
 from harness.calibrate import machine, measure, zoo
 from harness.calibrate.__main__ import main
 from harness.calibrate.serving import Iterations
-from harness.cluster import ModelSpec
 from harness.config import typed
+from harness.cost.hardware import Hardware
+from harness.cost.law import law
+from harness.cost.model import CostModel, decode_s, mixed_s
 from harness.engine.engine import TorchEngine
 from harness.errors import UsageError
-from harness.hardware import Hardware
+from harness.model_spec import ModelSpec
 from harness.options import plain
-from harness.sim.cost import CostModel, decode_s, mixed_s
-from harness.sim.law import law
 
 LOCAL, H100 = zoo.hardware("local"), zoo.hardware("h100x1")
 NAMED = "NVIDIA H100 80GB HBM3"  # as torch names it

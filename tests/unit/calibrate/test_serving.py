@@ -13,14 +13,14 @@ from harness.calibrate.fit import fit_served, served_errors
 from harness.calibrate.scores import mape_pct
 from harness.calibrate.serving import Iterations, Timed, served
 from harness.clock import VirtualLoop
-from harness.cluster import ModelSpec
 from harness.config import build
+from harness.cost.hardware import Hardware
+from harness.cost.model import CostModel
 from harness.engine_api import Experiment
-from harness.hardware import Hardware
+from harness.model_spec import ModelSpec
 from harness.placement import dedicated
 from harness.record import Recorder
 from harness.request import Batch, Request
-from harness.sim.cost import CostModel
 
 TURNAROUND_S = 8e-4
 MODEL = zoo.model("llama2-7b")

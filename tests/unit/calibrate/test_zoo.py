@@ -7,12 +7,12 @@ from dataclasses import asdict, replace
 import pytest
 
 from harness.calibrate import zoo
-from harness.cluster import ModelSpec
+from harness.cost.hardware import Hardware
+from harness.cost.law import law
+from harness.cost.model import CostModel
+from harness.device.blocks import device_shape, host_shape
 from harness.errors import UsageError
-from harness.hardware import Hardware
-from harness.pool.blocks import device_shape, host_shape
-from harness.sim.cost import CostModel
-from harness.sim.law import law
+from harness.model_spec import ModelSpec
 from tests.running import hardware_profile
 
 # Parameters that the published checkpoints hold (the sum of their safetensors), in billions.

@@ -40,7 +40,7 @@ def test_a_claim_is_judged_by_its_figures_data(tmp_path: Path) -> None:
 def test_missing_runs_name_the_command(tmp_path: Path) -> None:
     found = judged(claim(), tmp_path)
     assert (found.verdict, found.ours) == ("not attempted", None)
-    assert "python -m harness.figures p_fig01" in found.why
+    assert "python -m harness.experiments.figures p_fig01" in found.why
     figure(tmp_path, 2.0)
     assert "1 of 3 seeds" in judged(claim(), tmp_path).why
 

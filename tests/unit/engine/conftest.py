@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from harness.cluster import ModelSpec
+from harness.model_spec import ModelSpec
 from tests.unit.engine.serving import SPEC, spec_like
 
 # These models are too small to share out, and OpenMP threads that wait for each other's cores on

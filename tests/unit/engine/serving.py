@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from harness.block_pool import BlockPool
-from harness.cluster import ModelSpec
+from harness.device.block_pool import BlockPool
+from harness.device.blocks import SlabPool, device_shape
+from harness.device.slab import SlabAllocator
 from harness.engine.block_tables import BlockTables
 from harness.engine.instance import Tables, described
 from harness.engine.kv_cache import new_cache
@@ -23,9 +24,8 @@ from harness.engine.runner import Runner
 from harness.engine.slab_tables import SlabTables
 from harness.engine.tokens import TokenBook
 from harness.engine.work import pack, unpack
-from harness.pool.blocks import SlabPool, device_shape
+from harness.model_spec import ModelSpec
 from harness.request import Batch, Request
-from harness.slab import SlabAllocator
 
 SPEC = ModelSpec(
     name="test",

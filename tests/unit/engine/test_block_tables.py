@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.block_pool import BlockPool
+from harness.device.block_pool import BlockPool
 from harness.engine.block_tables import FIRST_BLOCK, BlockTables
 from harness.request import Request
 

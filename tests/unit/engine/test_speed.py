@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from harness.cost.profile import HardwareProfile
 from harness.engine.speed import NUM_REQUESTS, STEPS, Speed, slowness, timed
-from harness.sim.profile import HardwareProfile
 from tests.running import hardware_profile, model_spec
 from tests.unit.engine.serving import SPEC, loaded, runner_of
 

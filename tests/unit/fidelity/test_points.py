@@ -11,17 +11,17 @@ import pytest
 
 from harness.calibrate import zoo
 from harness.config import typed
+from harness.cost.hardware import Hardware
+from harness.cost.model import CostModel
 from harness.engine_api import kv_blocks_by_model
 from harness.errors import RunError, UsageError
 from harness.fidelity import points
 from harness.fidelity.arguments import check, parser, profile_name, report_folder
 from harness.fidelity.points import same_limits, same_memory
 from harness.fidelity.speed import slowness, stream
-from harness.hardware import Hardware
 from harness.options import plain
-from harness.run_folder import FinishedRun
+from harness.records.run_folder import FinishedRun
 from harness.schedule import Schedule
-from harness.sim.cost import CostModel
 from tests.running import composed, run_here
 from workloads import compose
 

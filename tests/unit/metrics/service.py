@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from harness.manifest import ended, hash_of, manifest
 from harness.metrics import summarise
 from harness.record import Chunk, Recorder, Segment
+from harness.records.manifest import ended, hash_of, manifest
+from harness.records.run_folder import RunFolder
+from harness.records.slo import Slo
+from harness.records.tables import events_table, requests_table
 from harness.request import Request
-from harness.run_folder import RunFolder
 from harness.schedule import Provenance, Schedule
-from harness.slo import Slo
-from harness.tables import events_table, requests_table
 from tests.running import hardware_profile
 
 HARDWARE = replace(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.attainment import GRACE_S, Attained, good_requests
-from harness.token_log import TokenLog
+from harness.records.attainment import GRACE_S, Attained, good_requests
+from harness.records.token_log import TokenLog
 from tests.unit.metrics.service import Service, absolute
 
 

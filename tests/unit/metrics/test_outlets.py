@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 
 from harness.config import build
 from harness.errors import UsageError
-from harness.gpu_monitor import GpuMonitor, devices
-from harness.manifest import git_revision, hash_of, machine, versions
 from harness.options import plain
-from harness.run_folder import FinishedRun
+from harness.records.gpu_monitor import GpuMonitor, devices
+from harness.records.manifest import git_revision, hash_of, machine, versions
+from harness.records.run_folder import FinishedRun
 from harness.tracking import wandb_mode
 from plots import compare
 from plots.__main__ import main

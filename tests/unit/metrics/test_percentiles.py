@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from harness.percentiles import distribution, min_samples
+from harness.records.percentiles import distribution, min_samples
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from harness.fidelity.published import published_error
 from harness.metrics import over_time
 from harness.progress import ProgressBar, counts
-from harness.report import captions, end_table, origin, seconds, sweep_table
-from harness.run_folder import FinishedRun
+from harness.records.published import published_error
+from harness.records.report import captions, end_table, origin, seconds, sweep_table
+from harness.records.run_folder import FinishedRun
 from tests.unit.metrics.service import Service, steady, write_run
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RunError, UsageError
-from harness.manifest import PROJECT, command_line
-from harness.run_folder import FinishedRun, RunFolder
-from harness.tables import requests_table
+from harness.records.manifest import PROJECT, command_line
+from harness.records.run_folder import FinishedRun, RunFolder
+from harness.records.tables import requests_table
 from tests.unit.metrics.service import Service, schedule, steady, write_run
 
 
@@ -120,5 +120,7 @@ def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
 def test_the_manifest_has_the_command_as_typed_and_no_machines_path() -> None:
     argv = [str(PROJECT / "harness" / "__main__.py"), "+system=vllm"]
     assert command_line(argv) == ["python", "-m", "harness", "+system=vllm"]
-    assert command_line([str(PROJECT / "harness" / "figures.py")])[-1] == "harness.figures"
+    assert (
+        command_line([str(PROJECT / "harness" / "figures.py")])[-1] == "harness.experiments.figures"
+    )
     assert command_line(["/elsewhere/pytest", "x"]) == ["/elsewhere/pytest", "x"]

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from harness.config import build
 from harness.errors import UsageError
 from harness.options import plain
-from harness.slo import Slo
+from harness.records.slo import Slo
 from tests.conftest import ROOT
 from tests.unit.metrics.service import Service, absolute, write_run
 

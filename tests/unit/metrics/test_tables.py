@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import tables
 from harness.record import Chunk, Recorder, Segment
+from harness.records import tables
+from harness.records.tables import events_table, requests_table
 from harness.request import Request
-from harness.tables import events_table, requests_table
 
 times = st.floats(0, 100)
 segments = st.one_of(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.block_pool import BlockPool
 from harness.clock import VirtualLoop
+from harness.cost.model import CostModel
+from harness.device.block_pool import BlockPool
 from harness.record import Recorder
 from harness.request import Request
-from harness.sim.cost import CostModel
 from harness.sim.instance import SimInstance
 from systems.baselines.vllm import Limits
 from systems.muxserve.adbs import Quota, QuotaConfig, adapt, in_turn

@@ -8,6 +8,6 @@ from hydra.core.global_hydra import GlobalHydra
 
 @pytest.fixture(autouse=True)
 def hydra_as_others_expect_it() -> Iterator[None]:
-    """`harness.figures` keeps Hydra initialised for its process; other tests initialise it anew."""
+    """`figures` keeps Hydra initialised for its process; other tests initialise it anew."""
     yield
     GlobalHydra.instance().clear()

@@ -11,12 +11,12 @@ import pytest
 from hydra import compose
 from omegaconf import open_dict
 
-from harness.batch import composed_runs
 from harness.errors import RunError
-from harness.experiments import CONF, QUIET, composed, groups, sweep
-from harness.figures import figures, main, module
+from harness.experiments.batch import composed_runs
+from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
+from harness.experiments.figures import figures, main, module
+from harness.experiments.points import Point, load_points
 from harness.options import plain
-from harness.points import Point, load_points
 from plots.aegaeon import curve, frame, overrides, publish
 from plots.aegaeon_fig04 import M, active, expected
 from plots.aegaeon_fig07 import split

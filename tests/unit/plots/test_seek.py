@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import batch
-from harness.points import Point
-from harness.seek import Sought, attained, middle, next_runs
+from harness.experiments import batch
+from harness.experiments.capacity_search import Sought, attained, middle, next_runs
+from harness.experiments.points import Point
 
 KEY, DRAW = "workload.dataset.parameters.num_models", "experiment/aegaeon/inputs@_global_"
 VALUES = tuple(range(8, 82, 2))

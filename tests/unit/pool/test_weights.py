@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from harness.clock import Event, Loop, VirtualLoop
+from harness.device.host import Host
+from harness.device.plan import device_weight_bytes
+from harness.device.weights import WeightsBuffer
 from harness.location import Location, Medium
-from harness.pool.host import Host
-from harness.pool.plan import device_weight_bytes
-from harness.pool.weights import WeightsBuffer
 from harness.record import Recorder
 from tests.running import model_spec
 

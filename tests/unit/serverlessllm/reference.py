@@ -7,9 +7,9 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from harness.cluster import ModelSpec
+from harness.cost.profile import HardwareProfile
+from harness.model_spec import ModelSpec
 from harness.request import Request
-from harness.sim.profile import HardwareProfile
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cluster import ModelSpec
+from harness.model_spec import ModelSpec
 from harness.request import Request
 from tests.running import model_spec
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from harness.cost.profile import HardwareProfile
 from harness.prepare import prepare
-from harness.run_folder import FinishedRun
-from harness.sim.profile import HardwareProfile
+from harness.records.run_folder import FinishedRun
 from tests.running import composed, run_here
 from tests.unit.serverlessllm.reference import Reference
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.block_pool import BlockPool
+from harness.device.block_pool import BlockPool
 from systems.serverlessllm.worker import Decoding, front, iteration
 from tests.unit.serverlessllm.stories import requests
 

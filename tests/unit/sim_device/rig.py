@@ -10,12 +10,12 @@ from omegaconf import OmegaConf
 
 from harness.clock import VirtualLoop
 from harness.config import typed
-from harness.hardware import Hardware
+from harness.cost.hardware import Hardware
+from harness.cost.model import CostModel
+from harness.device.device import KvCopy
 from harness.location import hbm
 from harness.options import plain
-from harness.pool.device import KvCopy
 from harness.record import Recorder
-from harness.sim.cost import CostModel
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.network import Network
 from harness.sim.topology import cluster_topology

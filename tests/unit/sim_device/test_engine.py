@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from harness.cluster import Cluster, ModelSpec
+from harness.cluster import Cluster
 from harness.config import build
+from harness.cost.hardware import Hardware
+from harness.cost.model import CostModel
 from harness.engine_api import Experiment
 from harness.errors import UsageError
-from harness.hardware import Hardware
+from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.placement import Placement, pooled
 from harness.record import Recorder
 from harness.request import Batch, Request
-from harness.sim.cost import CostModel
 from harness.sim.engine import neighbours
 from tests.running import hardware_profile, model_spec
 

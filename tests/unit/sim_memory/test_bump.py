@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.memory import BumpAllocator, OutOfMemory
+from harness.device.memory import BumpAllocator, OutOfMemory
 
 
 def test_the_next_model_is_prefetched_behind_the_running_one() -> None:

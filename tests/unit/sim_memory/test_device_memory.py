@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.memory import KvShape, OutOfMemory
+from harness.device.memory import KvShape, OutOfMemory
 from harness.sim.memory import DeviceMemory
 
 GIB = 2**30

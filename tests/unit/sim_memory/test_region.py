@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.device.memory import OutOfMemory, Region
 from harness.errors import RunError
-from harness.memory import OutOfMemory, Region
 
 HOLDINGS = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 60), max_size=3)
 

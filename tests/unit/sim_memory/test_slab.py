@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from harness.memory import KvShape, OutOfMemory
-from harness.slab import SlabAllocator
+from harness.device.memory import KvShape, OutOfMemory
+from harness.device.slab import SlabAllocator
 
 
 def shape(block_bytes: int) -> KvShape:

@@ -1,0 +1,1 @@
+"""How long an iteration takes: hardware, law, terms."""

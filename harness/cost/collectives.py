@@ -1,0 +1,51 @@
+"""How long collectives inside a node take, by NCCL's measured bus bandwidths, and what they move.
+
+Copies between places, and what they wait for each other, are the network's business.
+"""
+
+from __future__ import annotations
+
+from harness.cost.hardware import Hardware
+from harness.model_spec import ModelSpec
+
+# NCCL 2.27 all-reduce of 512 MB: 193–222 GB/s of 300 on A100, 320–445 of 450 on H100 (2–8 GPUs).
+ALL_REDUCE_EFFICIENCY = 0.72
+# Its latency at 2, 4, 8 GPUs: 10, 14, 21 µs on A100; 6, 9, 15 µs on H100.
+ALL_REDUCE_LATENCY_GROWTH = 0.25  # of the two-GPU latency, per GPU beyond two
+
+
+def peer_bytes_per_s(hardware: Hardware) -> float:
+    """Between two devices of a node, one direction: NVLink, or PCIe where there is none."""
+    return hardware.nvlink_bytes_per_s or hardware.pcie_bytes_per_s
+
+
+def all_reduce_s(num_bytes: float, num_devices: int, hardware: Hardware) -> tuple[float, float]:
+    """(latency, transfer time) of a ring all-reduce of `num_bytes` over devices of one node."""
+    if num_devices == 1:
+        return 0.0, 0.0
+    latency_s = hardware.nvlink_latency_s * (1 + ALL_REDUCE_LATENCY_GROWTH * (num_devices - 2))
+    moved = 2 * (num_devices - 1) / num_devices * num_bytes
+    return latency_s, moved / (peer_bytes_per_s(hardware) * ALL_REDUCE_EFFICIENCY)
+
+
+def activation_bytes_per_token(model: ModelSpec) -> int:
+    """What one token sends from a pipeline stage to the next."""
+    return model.hidden_size * model.dtype_bytes
+
+
+def activation_s(
+    num_tokens: int, model: ModelSpec, hardware: Hardware, *, same_node: bool
+) -> float:
+    """What an iteration of `num_tokens` waits between two pipeline stages: α + size/β of a copy
+    over NVLink or, without it, PCIe; over the NIC between nodes."""
+    num_bytes = num_tokens * activation_bytes_per_token(model)
+    if not same_node:
+        return hardware.nic_latency_s + num_bytes / hardware.nic_bytes_per_s
+    if hardware.nvlink_copy_bytes_per_s:
+        return hardware.nvlink_copy_latency_s + num_bytes / hardware.nvlink_copy_bytes_per_s
+    return hardware.pcie_latency_s + num_bytes / hardware.pcie_bytes_per_s
+
+
+def layer_load_s(model: ModelSpec, hardware: Hardware) -> float:
+    """One layer's weights from host memory, each device of the instance taking its shard."""
+    return model.layer_bytes / (hardware.pcie_bytes_per_s * model.tp)

@@ -1,0 +1,122 @@
+"""A hardware profile: the constants of `conf/hardware/<name>.yaml`, each with its source there.
+
+A cluster of equal nodes with equal devices. Link rates are one direction's. What its devices
+achieve of their peaks, and what the serving engine adds, is its `Calibration`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+
+@dataclass(kw_only=True, slots=True)
+class StepCoefficients:
+    """What one iteration of one model takes, term by term (`harness.cost.model` adds them up)."""
+
+    launch_s: float  # the CPU launching every kernel, while the GPU works: eager mode's floor
+    weights_s: float  # reading the weights once
+    token_s: float  # the matrix products of one token
+    attend_s: float  # one query attending to one key, in every layer, in a prefill
+    context_s: float  # one token of context read by a decode
+    prefill_s: float  # an iteration with prompts: all that depends on nothing
+    decode_s: float  # an iteration without
+    chunk_s: float  # each prompt in an iteration
+    request_s: float  # each decoding request in an iteration
+    wide_s: float  # more than WIDE_BATCH decoding requests
+
+
+@dataclass(kw_only=True, slots=True)
+class Calibration:
+    """What measurements taught about a device and the engine on it.
+
+    The efficiencies are shares of the datasheet's peaks, the times per iteration are the
+    engine's. Together they predict any model; `measured` holds the models fitted by themselves,
+    keyed by `pair_key(model, tp)`.
+    """
+
+    basis: str  # "device law" where this device was measured, "datasheet" where it was not
+    memory_efficiency: float  # of the memory bandwidth, reading weights
+    compute_efficiency: float  # of the FLOP/s, in matrix products
+    attention_efficiency: float  # of the FLOP/s, in prefill attention
+    kv_efficiency: float  # of the memory bandwidth, reading KV in decode attention
+    decode_attention_efficiency: float  # of the FLOP/s, in decode attention
+    launch_layer_s: float  # launching one layer's kernels
+    launch_layer_tp_s: float  # what tensor parallelism adds to that
+    prefill_s: float  # as in StepCoefficients, for every model
+    decode_s: float
+    chunk_s: float
+    request_s: float
+    request_context_tokens: float  # read for each decoding request, however short its context
+    wide_share: float  # StepCoefficients.wide_s as a share of weights_s
+    turnaround_s: float  # one `execute` besides its iterations: policy, messages, batch; 0: unknown
+    measured: dict[str, StepCoefficients]
+    path_s: float = 0.0  # a server's API, from client to engine and back; it delays tokens alone
+
+    def __post_init__(self) -> None:
+        constants = asdict(self)
+        efficiencies = [name for name in constants if name.endswith("_efficiency")]
+        check_constants(constants, above_0=efficiencies)
+        for pair, coefficients in constants["measured"].items():
+            check_constants(coefficients, where=f"measured.{pair}.")
+
+
+@dataclass(kw_only=True, slots=True)
+class Hardware:
+    """`num_devices` equal devices (GPUs, or CPU slots on a machine without one)."""
+
+    name: str
+    device: str  # what one device is, e.g. "A100-SXM4-80GB"
+    num_devices: int
+    devices_per_node: int
+    memory_bytes: int  # per device
+    memory_bandwidth_bytes_per_s: float
+    dense_flop_per_s: float  # at the model's dtype, without sparsity
+    nvlink_bytes_per_s: float  # per device, for collectives; 0: a node's devices meet over PCIe
+    nvlink_latency_s: float  # of an all-reduce of two devices of a node
+    nvlink_copy_bytes_per_s: float  # achieved by a copy from one device to another; 0: no NVLink
+    nvlink_copy_latency_s: float  # of such a copy
+    pcie_peak_bytes_per_s: float  # host memory to one device, nominal; measured: as the next
+    pcie_bytes_per_s: float  # the same, achieved
+    pcie_latency_s: float  # of one transfer between host memory and a device
+    gpus_per_pcie_switch: int  # devices that share pcie_bytes_per_s; hosts differ
+    nic_bytes_per_s: float  # each device's share of its node's network cards
+    nic_latency_s: float  # of one transfer between two nodes
+    leaf_oversubscription: float  # a leaf switch's downlinks over its uplinks; 1: none
+    ssd_bytes_per_s: float  # each device's share of its node's SSDs, reading
+    ssd_latency_s: float  # of one read
+    host_memory_bytes: int  # per node
+    source: str
+    calibration: Calibration
+
+    def __post_init__(self) -> None:
+        positive = (
+            "num_devices", "devices_per_node", "memory_bytes", "memory_bandwidth_bytes_per_s",
+            "dense_flop_per_s", "pcie_peak_bytes_per_s", "pcie_bytes_per_s",
+            "gpus_per_pcie_switch", "leaf_oversubscription",
+        )  # fmt: skip
+        check_constants(asdict(self), above_0=positive)
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_devices // self.devices_per_node)
+
+
+def pair_key(model: str, tp: int) -> str:
+    """The name of a measured pair in `Calibration.measured`, e.g. llama2-13b_tp2."""
+    return f"{model}_tp{tp}"
+
+
+def check_constants(
+    constants: Mapping[str, Any], *, above_0: Collection[str] = (), where: str = ""
+) -> None:
+    """ValueError for a number of `constants` that is negative or not finite, or that is 0 and in
+    `above_0`. What is no number is left to others; `where` comes before its name."""
+    for name, value in constants.items():
+        if not isinstance(value, (int, float)):
+            continue
+        if not (isfinite(value) and value >= 0 and (value > 0 or name not in above_0)):
+            least = "above 0" if name in above_0 else "of at least 0"
+            raise ValueError(f"{where}{name}={value} must be a finite number {least}")

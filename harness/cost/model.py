@@ -1,0 +1,147 @@
+"""How long an iteration takes, for models that were measured and models that were not.
+
+With T tokens through the layers, of which B are decodes reading S tokens of context, and prompts
+that make A query–key pairs:
+
+  t = constant + √(launch² + weights² + (T·token)²) + A·attend + S·context + P·chunk + B·request
+      + wide, if B > 128
+
+for P prompts, where the root is a maximum with its corner rounded. Aegaeon's A.2 (eq. 5–6) is
+this without the floor and the terms per request, which measurements of its own engine need. A
+decode step's time grows by B·context a step, so n steps have a closed form. The terms come from
+`harness.cost.law`: fitted where the pair was measured, else predicted. What an `execute` takes
+besides its iterations, however many, is `turnaround_s`. Knows no request but the counts of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.cost.collectives import layer_load_s
+from harness.cost.hardware import Hardware, StepCoefficients
+from harness.cost.law import coefficients, on_a_share, stage
+from harness.model_spec import ModelSpec
+
+WIDE_BATCH = 128  # decodes above this take one more tile of rows in every product
+
+Number = TypeVar("Number", float, npt.NDArray[np.float64])
+
+
+def work_s(c: StepCoefficients, tokens: Number, launch: float = 1.0) -> Number:
+    """The layers on `tokens`, attention aside. `launch`: the share of c.launch_s that is paid.
+
+    The three terms add like the legs of a right triangle, which overlapping work was found to do.
+    """
+    floor = (launch * c.launch_s) ** 2 + c.weights_s**2
+    total: Number = (floor + (c.token_s * tokens) ** 2) ** 0.5
+    return total
+
+
+def prefill_s(c: StepCoefficients, tokens: Number, pairs: Number, chunks: Number) -> Number:
+    """An iteration that is all prompts, with `pairs` of a query and a key it attends to."""
+    return c.prefill_s + work_s(c, tokens) + c.attend_s * pairs + c.chunk_s * chunks
+
+
+def decode_s(
+    c: StepCoefficients, requests: Number, context_tokens: Number, launch: float = 1.0
+) -> Number:
+    """An iteration that is all decodes."""
+    return _contextless_s(c, requests, launch) + c.context_s * context_tokens
+
+
+def _contextless_s(c: StepCoefficients, requests: Number, launch: float) -> Number:
+    step = c.decode_s + work_s(c, requests, launch) + c.request_s * requests
+    return step + c.wide_s * (requests > WIDE_BATCH)
+
+
+def mixed_s(
+    c: StepCoefficients,
+    tokens: Number,
+    pairs: Number,
+    chunks: Number,
+    decodes: Number,
+    context_tokens: Number,
+) -> Number:
+    """An iteration of prompts and decodes; `context_tokens` of both."""
+    step = prefill_s(c, tokens, pairs, chunks) + c.context_s * context_tokens
+    step = step + c.request_s * decodes + c.wide_s * (decodes > WIDE_BATCH)
+    return step + max(c.decode_s - c.prefill_s, 0.0) * (decodes > 0)
+
+
+class CostModel:
+    """Step times in seconds for `model` on `hardware`, its work split evenly over model.tp.
+
+    launch: the share of the kernel launches that a decode step pays: 1 in eager mode, as the
+    calibration measured it, 0 with replayed CUDA graphs. num_layers: of a pipeline stage.
+    compute_share: of each device's multiprocessors (CUDA MPS). rivals: for its memory bandwidth.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        hardware: Hardware,
+        *,
+        launch: float = 1.0,
+        num_layers: int | None = None,
+        compute_share: float = 1.0,
+        rivals: float = 0.0,
+    ) -> None:
+        terms, self.source = coefficients(model, hardware)
+        share = 1.0 if num_layers is None else num_layers / model.num_layers
+        self.terms = on_a_share(stage(terms, share), compute_share, rivals)
+        self.turnaround_s = hardware.calibration.turnaround_s
+        self.path_s = hardware.calibration.path_s
+        self.layer_load_s = layer_load_s(model, hardware)
+        self._launch = launch
+        self._steps_s: dict[int, float] = {}  # of decodes without context, by their number
+
+    def decode_step(self, num_requests: int, context_tokens: int) -> tuple[float, float]:
+        """(time of the next step, growth of the time from one step to the next).
+
+        `context_tokens` sums, over the batch, the tokens that the next step attends to.
+        """
+        terms = self.terms
+        step_s = self._steps_s.get(num_requests)
+        if step_s is None:
+            step_s = _contextless_s(terms, float(num_requests), self._launch)
+            self._steps_s[num_requests] = step_s
+        return step_s + terms.context_s * context_tokens, terms.context_s * num_requests
+
+    def mixed_step(
+        self, chunks: Iterable[tuple[int, int]], num_decodes: int, context_tokens: int
+    ) -> float:
+        """Time of one iteration with prefill chunks, each as (tokens computed before, tokens)."""
+        tokens, pairs, read, num_chunks = num_decodes, 0.0, context_tokens, 0
+        for before, n in chunks:
+            num_chunks += 1
+            tokens += n
+            pairs += n * before + n * (n + 1) / 2
+            read += before
+        counts = float(tokens), pairs, float(num_chunks), float(num_decodes), float(read)
+        return mixed_s(self.terms, *counts)
+
+
+def steps_time_s(steps: Number, step_s: Number, growth_s: Number) -> Number:
+    """Time of `steps` decode steps, the first taking `step_s`, each next `growth_s` more."""
+    return steps * step_s + growth_s * steps * (steps - 1) / 2
+
+
+def steps_to_reach(elapsed_s: float, step_s: float, growth_s: float) -> int:
+    """The least n ≥ 1 with steps_time_s(n) ≥ elapsed_s: the boundary where an interruption lands.
+
+    The positive root of the quadratic, then moved by at most a step against rounding.
+    """
+    if elapsed_s <= step_s:
+        return 1
+    linear = step_s - growth_s / 2
+    root = 2 * elapsed_s / (linear + (linear * linear + 2 * growth_s * elapsed_s) ** 0.5)
+    n = max(1, int(root))
+    while n > 1 and steps_time_s(n - 1, step_s, growth_s) >= elapsed_s:
+        n -= 1
+    while steps_time_s(n, step_s, growth_s) < elapsed_s:
+        n += 1
+    return n

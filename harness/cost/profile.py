@@ -1,0 +1,51 @@
+"""`harness.cluster.Profile` from a hardware profile's calibration, in every world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.cost.hardware import Hardware
+from harness.cost.model import CostModel
+from harness.model_spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """What iterations take, over what a hardware profile says."""
+
+    prefill: float = 1.0
+    decode: float = 1.0
+
+
+AS_PROFILED = Slowness()
+
+
+class HardwareProfile:
+    """slowness: of a machine that is not as its profile says, by the architecture's name."""
+
+    def __init__(self, hardware: Hardware, slowness: Mapping[str, Slowness] | None = None) -> None:
+        self.pcie_peak_bytes_per_s = hardware.pcie_peak_bytes_per_s
+        self.pcie_bytes_per_s = hardware.pcie_bytes_per_s
+        self.ssd_bytes_per_s = hardware.ssd_bytes_per_s
+        self._hardware, self._slowness = hardware, slowness or {}
+        self._costs: dict[tuple[str, int], CostModel] = {}
+        self._prefill_s: dict[tuple[str, int, int], float] = {}
+
+    def prefill_s(self, model: ModelSpec, prompt_tokens: int) -> float:
+        key = (model.name, model.tp, prompt_tokens)
+        if key not in self._prefill_s:  # those that sort queues ask for the same ones again
+            slowness = self._slowness.get(model.name, AS_PROFILED).prefill
+            step_s = self._cost(model).mixed_step([(0, prompt_tokens)], 0, 0)
+            self._prefill_s[key] = step_s * slowness
+        return self._prefill_s[key]
+
+    def decode_step_s(self, model: ModelSpec, num_requests: int, context_tokens: int) -> float:
+        slowness = self._slowness.get(model.name, AS_PROFILED).decode
+        return self._cost(model).decode_step(num_requests, context_tokens)[0] * slowness
+
+    def _cost(self, model: ModelSpec) -> CostModel:
+        key = (model.name, model.tp)
+        if key not in self._costs:
+            self._costs[key] = CostModel(model, self._hardware)
+        return self._costs[key]

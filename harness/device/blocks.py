@@ -1,0 +1,58 @@
+"""The KV blocks of one shape in a region that shapes share: a `BlockPool` over slabs.
+
+Its room shrinks and grows with what other shapes hold. Unlike the counts of a `BlockPool`, every
+block has a place: its byte offset in the region.
+"""
+
+from __future__ import annotations
+
+from harness.device.block_pool import BlockPool
+from harness.device.memory import KvShape
+from harness.device.slab import SlabAllocator
+from harness.model_spec import ModelSpec
+from harness.request import Request
+
+
+def device_shape(spec: ModelSpec, block_tokens: int) -> KvShape:
+    """Of a block on each of the `spec.tp` devices that share the heads out."""
+    heads = -(-spec.num_kv_heads // spec.tp)
+    return KvShape(spec.kv_layers, heads, spec.head_dim, spec.dtype_bytes, block_tokens)
+
+
+def host_shape(spec: ModelSpec, block_tokens: int) -> KvShape:
+    """Of the same block in host memory, the devices' parts together."""
+    heads = -(-spec.num_kv_heads // spec.tp) * spec.tp
+    return KvShape(spec.kv_layers, heads, spec.head_dim, spec.dtype_bytes, block_tokens)
+
+
+class SlabPool(BlockPool):
+    def __init__(self, slabs: SlabAllocator, shape: KvShape) -> None:
+        super().__init__(slabs.capacity_blocks(shape), shape.block_tokens)
+        self.shape = shape
+        self.offsets: dict[int, list[int]] = {}  # request_id -> of its blocks, in token order
+        self._slabs = slabs
+
+    @property
+    def free_blocks(self) -> int:
+        return self._slabs.room(self.shape)
+
+    def detach(self, request: Request) -> list[int]:
+        """The offsets of the request's blocks, which it no longer holds but which stay taken:
+        a transfer reads them. `SlabAllocator.free` gives them back."""
+        self.held.pop(request.request_id, 0)
+        return self.offsets.pop(request.request_id, [])
+
+    def check(self) -> None:
+        held = {request_id: len(offsets) for request_id, offsets in self.offsets.items()}
+        assert held == self.held, (held, self.held)
+
+    def _take(self, request_id: int, num_blocks: int) -> None:
+        self.offsets.setdefault(request_id, []).extend(self._slabs.alloc(self.shape, num_blocks))
+
+    def _give_back(self, request_id: int, num_blocks: int) -> None:
+        if num_blocks:
+            offsets = self.offsets[request_id]
+            self._slabs.free(offsets[-num_blocks:])
+            del offsets[-num_blocks:]
+            if not offsets:
+                del self.offsets[request_id]

@@ -1,0 +1,73 @@
+"""The device below a pooled instance: what a world must be able to do, and nothing more.
+
+`harness.sim.device` lets virtual time pass; `harness.engine.device` has a worker process move
+real bytes. Which bytes, when and where to is decided above, once (`harness.device.pooled`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.clock import Event
+from harness.device.blocks import SlabPool
+from harness.device.instance import Instance
+from harness.location import Location
+
+
+@dataclass(slots=True, frozen=True)
+class KvCopy:
+    """Blocks of one request, from one side of the bus to the other, one to one.
+
+    Offsets are bytes into the device's KV region (of each of its GPUs) and into the host cache of
+    `node`.
+    """
+
+    model: str
+    node: int
+    device_offsets: Sequence[int]
+    host_offsets: Sequence[int]
+
+
+class Device(Protocol):
+    name: str
+    node: int
+
+    def executor(self, model: str, kv: SlabPool) -> Instance:
+        """What runs batches of `model`, its KV in blocks of `kv` and its weights where the latest
+        `load` or `relocate` put them."""
+        ...
+
+    async def load(
+        self, model: str, at_bytes: int, source: Location, *, staged: bool, stop: Event | None
+    ) -> bool:
+        """Brings the weights of `model` to the weights buffer at `at_bytes`.
+
+        `source`: the DRAM or the SSD of this node. `staged`: chunked and pipelined through the
+        page-locked stage buffer; else as a tensor library loads a checkpoint, tensor by tensor
+        from pageable memory. With `stop` it may be broken off between chunks once that is set.
+        Returns whether the weights are all there.
+        """
+        ...
+
+    async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
+        """Copies the weights within the buffer, on the device."""
+        ...
+
+    async def copy_out(self, copy: KvCopy) -> None:
+        """Device to host; runs beside `execute`, in a stream of its own."""
+        ...
+
+    async def copy_in(self, copy: KvCopy) -> None:
+        """Host to device; runs beside `execute`, in a stream of its own."""
+        ...
+
+    async def restart(self) -> None:
+        """Ends the inference engine and starts it anew: process, libraries, profiling, KV cache.
+        No weights and no KV are left on the device."""
+        ...
+
+    async def collect_garbage(self) -> None:
+        """Has the tensor library give back the memory that it caches."""
+        ...

@@ -1,0 +1,128 @@
+"""A node's DRAM as its devices share it: the model cache and the unified CPU KV cache.
+
+Aegaeon §5.2: raw weights of whole models, least recently used first out, and KV blocks of every
+shape in slabs. §5.3: blocks that a transfer still reads are in the move list and not given out.
+Pure bookkeeping: no byte lies here; worlds attach memory to the offsets.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.clock import Event, Loop
+from harness.device.memory import KvShape, OutOfMemory
+from harness.device.slab import SlabAllocator
+from harness.location import Location, dram, ssd
+from harness.model_spec import ModelSpec
+
+
+@dataclass(slots=True)
+class SwappedKv:
+    """A request's KV in a host cache. `ready` is set once its last byte has arrived (rule ②)."""
+
+    host: Host
+    offsets: list[int]
+    ready: Event
+
+
+class ModelCache:
+    """Which models' weights are in the node's DRAM; the least recently used make room.
+
+    Models are told apart by their specs: names with equal ones (seed or path included) share a
+    checkpoint, and one copy of it.
+    """
+
+    def __init__(self, node: int, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self._node = node
+        self._held: OrderedDict[ModelSpec, None] = OrderedDict()  # the latest used last
+        self._free_bytes = capacity_bytes
+
+    def __contains__(self, model: ModelSpec) -> bool:
+        return model in self._held
+
+    def warm(self, models: Iterable[ModelSpec]) -> None:
+        """Begins with those of `models` that fit, the first ones first."""
+        for model in models:
+            if model.weight_bytes <= self._free_bytes:
+                self.keep(model)
+
+    def source(self, model: ModelSpec) -> Location:
+        """Where `model` is read from now."""
+        try:
+            self._held.move_to_end(model)
+        except KeyError:
+            return ssd(self._node)
+        return dram(self._node)
+
+    def keep(self, model: ModelSpec) -> None:
+        """`model` has been read to its end: it is cached from now on, if it fits at all."""
+        if model in self._held or model.weight_bytes > self.capacity_bytes:
+            return
+        while model.weight_bytes > self._free_bytes:
+            evicted, _ = self._held.popitem(last=False)
+            self._free_bytes += evicted.weight_bytes
+        self._held[model] = None
+        self._free_bytes -= model.weight_bytes
+
+
+class Host:
+    def __init__(
+        self, node: int, *, kv_bytes: int, slab_bytes: int, model_cache_bytes: int, loop: Loop
+    ) -> None:
+        self.node = node
+        self.kv_bytes = kv_bytes
+        self.models = ModelCache(node, model_cache_bytes)
+        self.slabs = SlabAllocator(kv_bytes, slab_bytes)
+        self.next_sample_s = 0.0  # when its slabs' use is to be recorded again
+        self.move_list: dict[Event, list[int]] = {}  # transfer under way -> the blocks it reads
+        self._loop = loop
+        self._waiting: deque[Event] = deque()  # for room, the first one to be served first
+
+    def has_room(self, shape: KvShape, num_blocks: int) -> bool:
+        """Whether `reserve` would not have to wait."""
+        return not self._waiting and self.slabs.room(shape) >= num_blocks
+
+    async def reserve(self, shape: KvShape, num_blocks: int) -> list[int]:
+        """Offsets of free blocks, none of which a transfer touches (rule ③); waits for room, first
+        come first served.
+
+        Raises OutOfMemory where the cache could not hold them even if it were empty.
+        """
+        if num_blocks > self.slabs.capacity_blocks(shape):
+            raise OutOfMemory(
+                f"the KV cache in the memory of node {self.node} holds "
+                f"{self.slabs.capacity_blocks(shape)} blocks of {shape.block_bytes} bytes, and a "
+                f"request needs {num_blocks}: raise engine.pool.host_kv_bytes"
+            )
+        if self.has_room(shape, num_blocks):
+            return self.slabs.alloc(shape, num_blocks)
+        turn = Event(self._loop)
+        self._waiting.append(turn)
+        while self._waiting[0] is not turn or self.slabs.room(shape) < num_blocks:
+            turn.clear()
+            await self._loop.wait(turn)
+        self._waiting.popleft()
+        offsets = self.slabs.alloc(shape, num_blocks)
+        self._wake_first()
+        return offsets
+
+    def release_after(self, transfer: Event, offsets: list[int]) -> None:
+        """The blocks belong to nobody, but `transfer` still reads them."""
+        self.move_list[transfer] = offsets
+
+    def reclaim(self, transfer: Event) -> None:
+        """`transfer` is over: what it read can be given out."""
+        self.slabs.free(self.move_list.pop(transfer))
+        self._wake_first()
+
+    def discard(self, offsets: list[int]) -> None:
+        """Gives back blocks that no transfer touches."""
+        self.slabs.free(offsets)
+        self._wake_first()
+
+    def _wake_first(self) -> None:
+        if self._waiting:
+            self._waiting[0].set()

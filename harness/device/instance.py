@@ -1,0 +1,52 @@
+"""`Instance`: the seam between a policy and the worlds, one per device or group of devices.
+
+Every operation is awaitable and time passes inside it. Systems see no wall clock, no metric and no
+hint of the world.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Protocol
+
+from harness.clock import Event
+from harness.device.block_pool import BlockPool
+from harness.model_spec import ModelSpec
+from harness.request import Batch, Request
+
+
+class Instance(Protocol):
+    """One model replica on its device(s), scheduled by us."""
+
+    name: str
+    model: ModelSpec
+    kv: BlockPool
+
+    async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
+        """Runs `batch` and returns the number of iterations done (≥ 1).
+
+        With prefill chunks: one iteration. Decodes alone: iterations until the first of: a
+        request finishes; the loop's time reaches `until` at a step boundary; the pool cannot
+        hold the next iteration's tokens; the step boundary after `stop` is set.
+        The caller has grown the pool for the first iteration; `execute` grows it for further
+        ones, updates computed_tokens and generated_tokens, stamps each token into the recorder
+        and releases the blocks of a request that finishes. All layers must be loaded.
+        One `execute` at a time per instance.
+        """
+        ...
+
+    def evict(self, request: Request) -> None:
+        """Gives up the KV of `request`: its blocks are free and nothing of it is computed.
+
+        Preemption by recompute (PagedAttention §4.5): its tokens so far are kept, and computing
+        them again brings it back. Not while it is part of a running `execute`.
+        """
+        ...
+
+    async def load(self, layers: range) -> None:
+        """Brings the weights of `layers` from host memory; a loaded layer costs nothing."""
+        ...
+
+    async def drop(self, layers: range) -> None:
+        """Frees the device memory of the weights of `layers`."""
+        ...

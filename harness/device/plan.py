@@ -1,0 +1,59 @@
+"""How a pooled device's memory is divided: the weights buffer, the KV region, the rest.
+
+Aegaeon §5.2: one allocation at start-up, from which weights are bumped and KV is slabbed; about a
+tenth stays with the tensor library for activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.errors import UsageError
+from harness.model_spec import ModelSpec
+
+ALIGN_BYTES = 512
+
+
+@dataclass(kw_only=True, slots=True)
+class PoolConfig:
+    """`engine.pool`. Bytes are per device or per node, as said."""
+
+    memory_share: float  # of a device, for weights and KV; Aegaeon §5.2: all but about 10 %
+    min_kv_share: float  # of that, left to KV where a second model is to fit for prefetching
+    slab_bytes: int  # of a device's KV region
+    host_slab_bytes: int
+    host_kv_bytes: int  # of each node
+    model_cache_bytes: int  # of each node
+
+    def __post_init__(self) -> None:
+        if not 0 < self.memory_share <= 1:
+            raise ValueError(f"memory_share={self.memory_share} must be in (0, 1]")
+        if not 0 < self.min_kv_share < 1:
+            raise ValueError(f"min_kv_share={self.min_kv_share} must be in (0, 1)")
+
+
+@dataclass(slots=True, frozen=True)
+class MemoryPlan:
+    weights_bytes: int
+    kv_bytes: int
+
+
+def device_weight_bytes(spec: ModelSpec) -> int:
+    """Of one of the `spec.tp` devices, rounded up to the buffer's alignment."""
+    return -(-spec.weight_bytes // (spec.tp * ALIGN_BYTES)) * ALIGN_BYTES
+
+
+def plan_memory(specs: Iterable[ModelSpec], memory_bytes: int, config: PoolConfig) -> MemoryPlan:
+    """Room for any two models, so that one can be prefetched beside the other, where that leaves
+    KV its share; else for the largest one alone (no prefetching: Aegaeon §7.4, A10)."""
+    sizes = sorted((device_weight_bytes(spec) for spec in specs), reverse=True)
+    usable = int(memory_bytes * config.memory_share)
+    for weights in (sizes[0] + sizes[min(1, len(sizes) - 1)], sizes[0]):
+        if usable - weights >= config.min_kv_share * usable:
+            return MemoryPlan(weights, usable - weights)
+    raise UsageError(
+        f"a model's weights ({sizes[0] / 2**30:.2f} GiB a device) and its KV do not fit into "
+        f"{usable / 2**30:.2f} GiB, engine.pool.memory_share of a device: use more devices "
+        "(model.tp) or another profile"
+    )

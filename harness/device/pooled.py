@@ -1,0 +1,274 @@
+"""A pooled instance: one device (or tensor-parallel group) that models take turns on.
+
+The primitive steps of Aegaeon §5 that a system puts in sequence: engine restarts, garbage
+collection, loads, prefetches, and KV moving between the device and its node's host cache under
+the rules of §5.3. The same bookkeeping in every world, over a `Device` that moves the bytes:
+
+  ① a batch runs only with all of its requests' KV on the device;
+  ② KV is read from where it was copied to only once that copy is complete;
+  ③ blocks are given out only once no transfer touches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf
+
+from harness.clock import Event, Loop
+from harness.device.blocks import SlabPool, device_shape, host_shape
+from harness.device.device import Device, KvCopy
+from harness.device.host import Host, SwappedKv
+from harness.device.instance import Instance
+from harness.device.memory import KvShape
+from harness.device.plan import MemoryPlan
+from harness.device.slab import SlabAllocator
+from harness.device.weights import WeightsBuffer
+from harness.model_spec import ModelSpec
+from harness.record import Recorder
+from harness.request import Batch, Request
+
+SAMPLE_S = 1.0
+
+
+def nothing() -> None:
+    """What follows a swap that nobody waits for."""
+
+
+class PooledInstance:
+    """Models are named as requests name them. `swapped` is shared by all instances of the pool:
+    request_id -> where its KV is while it is on no device."""
+
+    def __init__(
+        self,
+        device: Device,
+        host: Host,
+        models: Mapping[str, ModelSpec],
+        plan: MemoryPlan,
+        swapped: dict[int, SwappedKv],
+        *,
+        slab_bytes: int,
+        block_tokens: int,
+        loop: Loop,
+        recorder: Recorder,
+    ) -> None:
+        self.name, self.node = device.name, device.node
+        self.models = models
+        self.host = host
+        self._device, self._swapped = device, swapped
+        self._block_tokens = block_tokens
+        self._loop, self._recorder = loop, recorder
+        self._weights = WeightsBuffer(device, host, models, plan.weights_bytes, loop, recorder)
+        self._slabs = SlabAllocator(plan.kv_bytes, slab_bytes)
+        self._pools: dict[KvShape, SlabPool] = {}
+        self._pool_of: dict[str, SlabPool] = {}  # model -> of its shape
+        self._host_shapes: dict[str, KvShape] = {
+            name: host_shape(spec, block_tokens) for name, spec in models.items()
+        }
+        self._executors: dict[str, Instance] = {}
+        self._arriving: dict[int, Event] = {}  # request_id -> its swap-in under way
+        self._last_ran: str | None = None
+        self._idle_since_s = 0.0
+        self._hidden = False  # whether the latest model had been loaded before it was asked for
+
+    @property
+    def model(self) -> str | None:
+        """Whose weights are in place; None: nobody's."""
+        return self._weights.running
+
+    @property
+    def prefetched(self) -> str | None:
+        """Whose weights lie complete behind the running model's."""
+        return self._weights.prefetched
+
+    @property
+    def prefetching(self) -> str | None:
+        """Whose weights lie or are on their way behind the running model's."""
+        return self._weights.next
+
+    def kv(self, model: str) -> SlabPool:
+        """The KV blocks of `model`'s shape on this device; other shapes compete for the room."""
+        pool = self._pool_of.get(model)
+        if pool is None:
+            shape = device_shape(self.models[model], self._block_tokens)
+            if shape not in self._pools:
+                self._pools[shape] = SlabPool(self._slabs, shape)
+            pool = self._pool_of[model] = self._pools[shape]
+        return pool
+
+    def holds(self, request: Request) -> bool:
+        """Whether all of the request's KV is on this device, ready to be read."""
+        here = request.request_id in self.kv(request.model).held
+        return here and request.request_id not in self._arriving
+
+    async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
+        """As `Instance.execute`, for requests of the model in place, whose blocks come from
+        `kv(model)`."""
+        requests = batch.requests
+        model, running = requests[0].model, self.model
+        assert model == running, f"{self.name} runs {running}, not {model}"
+        held, arriving = self.kv(model).held, self._arriving
+        for request in requests:  # rule ①: `holds`, without its look-ups for every request
+            assert request.model == model, request
+            here = request.request_id in held and request.request_id not in arriving
+            assert here, f"request {request.request_id} is not on {self.name}"
+        if model != self._last_ran:
+            self._recorder.event(
+                "switch", self.name, self._idle_since_s, self._loop.now,
+                model=model, before=self._last_ran, hidden=self._hidden,
+            )  # fmt: skip
+            self._last_ran = model
+        executor = self._executors.get(model)
+        if executor is None:
+            executor = self._executors[model] = self._device.executor(model, self.kv(model))
+        start_s = self._loop.now
+        steps = await executor.execute(batch, until=until, stop=stop)
+        self._recorder.event(
+            "run", self.name, start_s, self._loop.now, model=model,
+            phase="prefill" if batch.chunks else "decode",
+            requests=[request.request_id for request in requests],
+        )  # fmt: skip
+        return steps
+
+    def begin_switch(self) -> None:
+        """Marks the beginning of the scaling whose latency the next `execute` ends (Fig. 15)."""
+        self._idle_since_s = self._loop.now
+
+    async def restart(self) -> None:
+        """A new inference engine (Fig. 7, T0). The KV of every request must have been saved."""
+        assert not any(pool.held for pool in self._pools.values()), "a restart would lose KV"
+        start_s = self._loop.now
+        await self._device.restart()
+        self._weights.clear()
+        self._executors.clear()
+        self._recorder.event("restart", self.name, start_s, self._loop.now)
+
+    async def collect_garbage(self) -> None:
+        """What a tensor library's allocator needs between two models (§5.2)."""
+        start_s = self._loop.now
+        await self._device.collect_garbage()
+        self._recorder.event("collect", self.name, start_s, self._loop.now)
+
+    async def load(self, model: str, *, staged: bool = True) -> None:
+        """Replaces the weights in place by those of `model`."""
+        self._hidden = False
+        await self._weights.load(model, staged=staged)
+
+    def can_prefetch(self, model: str) -> bool:
+        return self._weights.can_prefetch(model)
+
+    def prefetch(self, model: str) -> None:
+        """Begins to load `model` beside the running one; needs `can_prefetch(model)`."""
+        self._weights.prefetch(model)
+
+    async def adopt(self) -> None:
+        """Puts the model that is `prefetching` in place, waiting for the rest of it."""
+        self._hidden = self.prefetched is not None
+        await self._weights.adopt()
+
+    def swap_out(self, request: Request, then: Callable[[], None] = nothing) -> Event:
+        """Begins to move the request's KV to the node's host cache; set, and `then` called, once
+        it is there.
+
+        From now on the request is not on this device, and any instance may `swap_in` it.
+        """
+        ready = Event(self._loop)
+        offsets = self.kv(request.model).detach(request)
+        assert offsets, f"request {request.request_id} has no KV on {self.name}"
+        self._swapped[request.request_id] = swapped = SwappedKv(self.host, [], ready)
+        copy = self._copy_out(request, offsets, swapped, then)
+        self._loop.spawn(copy, name=f"{self.name}: swap out")
+        return ready
+
+    async def _copy_out(
+        self, request: Request, offsets: list[int], swapped: SwappedKv, then: Callable[[], None]
+    ) -> None:
+        start_s = self._loop.now
+        shape = self._host_shapes[request.model]
+        swapped.offsets = await self._host_room(request, shape, len(offsets))
+        self._log_slabs(self.host)
+        begun_s = self._loop.now
+        await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
+        self._slabs.free(offsets)
+        swapped.ready.set()
+        then()
+        self._log_swap("swap_out", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
+
+    async def _host_room(self, request: Request, shape: KvShape, num_blocks: int) -> list[int]:
+        """Offsets in the host's cache. A wait for them is recorded, even if the run ends in it."""
+        if self.host.has_room(shape, num_blocks):
+            return await self.host.reserve(shape, num_blocks)
+        asked_s = self._loop.now
+        try:
+            return await self.host.reserve(shape, num_blocks)
+        finally:
+            self._recorder.event(
+                "host_full", f"node-{self.node}", asked_s, self._loop.now,
+                request_id=request.request_id, model=request.model,
+                host_kv_bytes=self.host.kv_bytes,
+            )  # fmt: skip
+
+    def swap_in(self, request: Request, then: Callable[[], None] = nothing) -> Event | None:
+        """Begins to bring the request's KV to this device; set, and `then` called, once it is
+        there. None, and nothing begins: there is no room for it and its next token."""
+        pool = self.kv(request.model)
+        if not pool.grow(request, request.computed_tokens + 1):
+            return None
+        swapped = self._swapped.pop(request.request_id)
+        arrived = self._arriving[request.request_id] = Event(self._loop)
+        copy = self._copy_in(request, swapped, arrived, then)
+        self._loop.spawn(copy, name=f"{self.name}: swap in")
+        return arrived
+
+    async def _copy_in(
+        self, request: Request, swapped: SwappedKv, arrived: Event, then: Callable[[], None]
+    ) -> None:
+        start_s = self._loop.now
+        await self._loop.wait(swapped.ready)  # rule ②
+        begun_s = self._loop.now
+        swapped.host.release_after(arrived, swapped.offsets)
+        offsets = self.kv(request.model).offsets[request.request_id][: len(swapped.offsets)]
+        await self._device.copy_in(
+            KvCopy(request.model, swapped.host.node, offsets, swapped.offsets)
+        )
+        del self._arriving[request.request_id]
+        arrived.set()
+        swapped.host.reclaim(arrived)  # rule ③
+        then()
+        self._log_slabs(swapped.host)
+        shape = self._host_shapes[request.model]
+        self._log_swap("swap_in", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
+
+    def evict(self, request: Request) -> None:
+        """Gives up the request's KV, here or in a host's cache, but not while it moves: nothing of
+        it is computed any more."""
+        assert request.request_id not in self._arriving, request
+        swapped = self._swapped.pop(request.request_id, None)
+        if swapped is not None:
+            assert swapped.ready.is_set, request
+            swapped.host.discard(swapped.offsets)
+        self.kv(request.model).release(request)
+        request.computed_tokens = 0
+        self._recorder.preempted(request, self.name, self._loop.now)
+
+    def _log_slabs(self, host: Host) -> None:
+        """Records how a host cache is used, at most every SAMPLE_S (Fig. 16)."""
+        if self._loop.now < host.next_sample_s:
+            return
+        host.next_sample_s = self._loop.now + SAMPLE_S
+        for shape in (None, *host.slabs.shapes()):
+            self._recorder.event(
+                "host_kv", f"node-{host.node}", self._loop.now, self._loop.now,
+                block_bytes=shape and shape.block_bytes,
+                unused_bytes=host.slabs.unused_bytes(shape),
+                allocated_bytes=host.slabs.allocated_bytes(shape),
+                fragmentation=host.slabs.fragmentation(shape),
+            )  # fmt: skip
+
+    def _log_swap(
+        self, kind: str, request: Request, since: tuple[float, float], num_bytes: int
+    ) -> None:
+        """`since`: when it was asked for, and when its bytes began to move."""
+        self._recorder.event(
+            kind, self.name, since[1], self._loop.now, request_id=request.request_id,
+            model=request.model, waited_s=since[1] - since[0], bytes=num_bytes,
+        )  # fmt: skip

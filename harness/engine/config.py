@@ -1,0 +1,60 @@
+"""`engine` of engine=torch: its keys, each checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.device.plan import PoolConfig
+from harness.drivers.limits import require_positive
+from harness.errors import UsageError
+
+DEVICES = ("auto", "cpu", "cuda")
+AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads")
+
+
+@dataclass(kw_only=True, slots=True)
+class TorchPoolConfig(PoolConfig):
+    cpu_device_bytes: int  # memory of a pooled instance on a CPU; on a GPU: its share of the GPU's
+    stage_buffer_bytes: int  # of each instance, in host memory
+    link_bytes_per_s: float | None  # of each direction of each bus; null: what the machine gives
+
+    def __post_init__(self) -> None:
+        PoolConfig.__post_init__(self)
+        if self.stage_buffer_bytes < 4096:
+            raise ValueError(f"stage_buffer_bytes={self.stage_buffer_bytes} must be at least 4096")
+        if self.link_bytes_per_s is not None and not self.link_bytes_per_s > 0:
+            raise ValueError(f"link_bytes_per_s={self.link_bytes_per_s} must be above 0, or null")
+        if self.host_slab_bytes > self.host_kv_bytes:
+            raise ValueError(
+                f"host_slab_bytes={self.host_slab_bytes} is more than "
+                f"host_kv_bytes={self.host_kv_bytes}"
+            )
+
+
+@dataclass(kw_only=True, slots=True)
+class TorchConfig:
+    device: str  # auto, cpu or cuda
+    block_tokens: int
+    num_kv_blocks: int | None  # per instance; null: as many as the memory below holds
+    memory_fraction: float  # of a GPU's memory, for weights and KV of all its instances
+    cpu_kv_bytes: int  # KV memory per instance on a CPU
+    num_threads: int | None  # CPU threads per instance; null: all cores but one, divided
+    start_timeout_s: float
+    hang_timeout_s: float  # silence after which a worker counts as hung
+    step_timeout_s: float  # the longest that one iteration, load or drop may take
+    pool: TorchPoolConfig  # of systems whose models share instances
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise UsageError(
+                f"engine.device={self.device} is not a device; valid: {', '.join(DEVICES)}"
+            )
+        for name in AT_LEAST_ONE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"engine.{name}={value} must be at least 1")
+        require_positive(self, "start_timeout_s", "hang_timeout_s", "step_timeout_s")
+        if not 0 < self.memory_fraction <= 1:
+            raise UsageError(
+                f"engine.memory_fraction={self.memory_fraction} must be above 0 and at most 1"
+            )

@@ -1,0 +1,109 @@
+"""All runs of experiments: those of their sweeps, then those that find where curves end.
+
+Simulated runs share the cores; runs on a real engine come one after another, with nothing beside
+them.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing import get_context
+
+from harness.experiments.capacity_search import Sought, next_runs
+from harness.experiments.compose import Composed, composed, groups, sweep
+from harness.experiments.points import Point, run_point
+
+Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides
+Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides of each run
+
+
+def run_all(
+    names: Sequence[str], jobs: int, sought: Mapping[str, Sought], live: Sequence[str] = (),
+    *, again: bool,
+) -> Iterator[tuple[str, list[Point]]]:  # fmt: skip
+    """Every run of the experiments `names`, experiment by experiment, and those of `sought`, which
+    are simulated, once more when the ends of their curves have been found. `live`: overrides of
+    those on a real engine."""
+    with processes(jobs) as pool:
+        runs = composed_runs(names, pool, live)
+        pending = {
+            name: [pool.submit(run_point, name, *run, again=again) for run in of_name]
+            for name, of_name in runs.items()
+            if all(made.choices["engine"] == "sim" for made, _ in of_name)
+        }
+        found = {}
+        for name, futures in pending.items():
+            found[name] = [future.result() for future in futures]
+            yield name, found[name]
+        ends = {name: found[name] for name in found if name in sought}
+        find_ends(ends, sought, runs, pool, again=again)
+        yield from ends.items()
+    for name, of_name in runs.items():
+        if name not in pending:
+            yield name, [run_point(name, *run, again=again) for run in of_name]
+
+
+def find_ends(
+    points: Mapping[str, list[Point]],
+    sought: Mapping[str, Sought],
+    runs: Mapping[str, Runs],
+    pool: Executor,
+    *,
+    again: bool,
+) -> None:
+    """Adds to each experiment's `points` those that `sought` asks for. A curve goes on as soon as
+    all draws of its latest value are there, whatever other curves are waiting for."""
+    made = {name: {groups(run): found for found, run in runs[name]} for name in points}
+    found: dict[str, list[Point]] = {name: [] for name in points}
+    under_way: dict[Halving, list[Future[Point]]] = {}
+
+    def halve(name: str) -> None:
+        for of_curve in next_runs([*points[name], *found[name]], sought[name]):
+            halving = name, tuple(map(tuple, of_curve))
+            if halving not in under_way:
+                under_way[halving] = [
+                    pool.submit(run_point, name, made[name][groups(run)], run, again=again)
+                    for run in of_curve
+                ]
+
+    for name in points:
+        halve(name)
+    while under_way:
+        left = [future for futures in under_way.values() for future in futures if not future.done()]
+        wait(left, return_when=FIRST_COMPLETED)
+        for halving, futures in list(under_way.items()):
+            if all(future.done() for future in futures):
+                del under_way[halving]
+                found[halving[0]] += [future.result() for future in futures]
+                halve(halving[0])
+    for name, of_name in points.items():  # in one order, whichever came first
+        of_name += sorted(found[name], key=lambda point: list(point.overrides.values()))
+
+
+@contextmanager
+def processes(jobs: int) -> Iterator[Executor]:
+    """At most `jobs` of them. What ends the block early ends what they have not begun; Ctrl-C ends
+    them at once, for an exception would end what each is at, and not what it has been given."""
+    interrupt = (signal.SIGINT, signal.SIG_DFL)
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, initializer=signal.signal, initargs=interrupt) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def composed_runs(
+    names: Sequence[str], pool: Executor, live: Sequence[str] = ()
+) -> dict[str, Runs]:
+    """Each experiment's; composed once for each choice of groups."""
+    sweeps = {}
+    for name, (engine, runs) in zip(names, pool.map(sweep, names), strict=True):
+        sweeps[name] = runs if engine == "sim" else [[*run, *live] for run in runs]
+    chosen = {(name, groups(run)): None for name, runs in sweeps.items() for run in runs}
+    made = dict(zip(chosen, pool.map(composed, *zip(*chosen, strict=True)), strict=True))
+    return {name: [(made[name, groups(run)], run) for run in runs] for name, runs in sweeps.items()}

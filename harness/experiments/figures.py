@@ -1,0 +1,157 @@
+"""`python -m harness.experiments.figures FIGURE …`: runs what a figure lacks, then draws it.
+
+A figure is a module plots/FIGURE.py: `draw(points, folder)`, and EXPERIMENTS, the names in
+conf/experiment that it is made of, each one run or a sweep (hydra.sweeper.params); in some also
+SOUGHT, over which key of which of them the ends of curves are to be found (`capacity_search`). A
+run that is complete is not repeated, whichever figure it was made for. Simulated runs share the
+cores; runs on a real engine come one after another, with nothing beside them.
+
+Leaves PNG, PDF and CSV files in results/published/PAPER/, and FIGURE.json: from which world,
+hardware, seeds and version of the code they came.
+
+key=value after the figures is an override of those of their experiments that run on a real engine,
+for another machine than this project's own figures come from, e.g. on one GPU
+
+  python -m harness.experiments.figures aegaeon_fig07 aegaeon_fig15 --out DIR \\
+      experiment/aegaeon/machine@_global_=gpu hardware=h200_shared
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from fnmatch import filter as matching
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from harness.errors import RunError, UsageError
+from harness.experiments.batch import processes, run_all
+from harness.experiments.capacity_search import Sought
+from harness.experiments.compose import ROOT, conf
+from harness.experiments.points import RUNS, Point, load_points, save_points
+from harness.files import write_text
+from harness.prepare import announce
+from harness.records.manifest import git_revision
+
+
+def figures() -> list[str]:
+    return sorted(
+        path.stem
+        for path in (ROOT / "plots").glob("*_*.py")
+        if path.stem.split("_")[1].startswith(("fig", "table"))
+    )
+
+
+def module(figure: str) -> Any:
+    return import_module(f"plots.{figure}")
+
+
+def draw_all(names: Sequence[str], jobs: int, out: Path | None) -> Iterator[list[Path]]:
+    """The files made of each figure, in `out` or in results/published/PAPER."""
+    git = git_revision()  # before any is written there
+    with processes(jobs) as pool:
+        each = map if len(names) == 1 else pool.map  # one is drawn sooner than a process starts
+        yield from each(partial(draw, git=git, out=out), names)
+
+
+def draw(figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None) -> list[Path]:
+    points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, out or RUNS)]
+    folder = out or ROOT / "results" / "published" / figure.split("_")[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
+        half.unlink()
+    conf()
+    made: list[Path] = module(figure).draw(points, folder)
+    about = {"drawn_utc": datetime.now(UTC).isoformat(timespec="seconds"), "git": git}
+    path = folder / f"{figure}.json"
+    write_text(path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n")
+    return [*made, path]
+
+
+def provenance(points: Sequence[Point]) -> dict[str, Any]:
+    """Where a figure's numbers came from, each fact once."""
+    manifests = [point.manifest() for point in points if point.path is not None]
+    revisions = [json.dumps(m["git"], sort_keys=True) for m in manifests]
+    return {
+        "runs_git": [json.loads(revision) for revision in sorted(set(revisions))],
+        "num_runs": len(manifests),
+        "worlds": sorted({m["world"] for m in manifests}),
+        "hardware": sorted({m["hardware"]["name"] for m in manifests}),
+        "seeds": sorted({m["seeds"]["seed"] for m in manifests}),
+        "synthetic": any(m["dataset"]["synthetic"] for m in manifests),
+        "refused": sorted({point.refused for point in points if point.refused}),
+    }
+
+
+def _tell(name: str, points: Sequence[Point], seconds: float) -> None:
+    refused = [point.refused for point in points if point.path is None]
+    more = f", {len(refused)} of them refused, the first: {refused[0]}" if refused else ""
+    announce(f"{seconds:5.0f} s  {name}: {len(points)} runs{more}")
+    if len(refused) == len(points):
+        raise RunError(f"{name} has no run that was not refused")
+
+
+def _parser() -> argparse.ArgumentParser:
+    about = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m harness.experiments.figures", formatter_class=about)
+    parser.description = __doc__
+    what = "a name, a pattern of it, or key=value"
+    parser.add_argument("figures", nargs="+", metavar="FIGURE", help=what)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="not to results/published")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (%(default)s)")
+    parser.add_argument("--again", action="store_true", help="repeat runs that are complete")
+    parser.add_argument("--draw-only", action="store_true", help="from the runs of the last time")
+    return parser
+
+
+def _asked(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The figures that the patterns among `words` name, and the overrides among them."""
+    known, live = figures(), [word for word in words if "=" in word]
+    names: dict[str, None] = {}
+    for pattern in (word for word in words if "=" not in word):
+        found = matching(known, pattern)
+        if not found:
+            raise UsageError(f"no figure is called {pattern}; there are {', '.join(known)}")
+        names |= dict.fromkeys(found)
+    return list(names), live
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    out = None if chosen.out is None else chosen.out.absolute()
+    os.chdir(ROOT)
+    try:
+        names, live = _asked(chosen.figures)
+        if live and out is None:
+            raise UsageError(f"{live[0]}: a figure with overrides of its own needs --out DIR")
+        if not chosen.draw_only:
+            needed = dict.fromkeys(name for figure in names for name in module(figure).EXPERIMENTS)
+            sought: dict[str, Sought] = {}
+            for figure in names:
+                sought |= getattr(module(figure), "SOUGHT", {})
+            started_s = time.monotonic()
+            runs = run_all(list(needed), chosen.jobs, sought, live, again=chosen.again)
+            for name, points in runs:
+                save_points(name, points, out or RUNS)
+                _tell(name, points, time.monotonic() - started_s)
+        for files in draw_all(names, chosen.jobs, out):
+            for path in files:
+                announce(str(path.relative_to(out or ROOT)))
+    except (UsageError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

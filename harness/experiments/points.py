@@ -1,0 +1,86 @@
+"""A point of a figure: one run of an experiment, made unless it is complete."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import RunError, UsageError
+from harness.experiments.compose import ROOT, Composed
+from harness.files import write_text
+from harness.prepare import prepare
+from harness.run import obtain
+
+RUNS = ROOT / "results" / "runs"
+
+
+@dataclass(slots=True)
+class Point:
+    """One run of an experiment: its sweep's overrides, and its folder or why there is none."""
+
+    experiment: str
+    overrides: dict[str, str]
+    seed: int
+    path: Path | None
+    refused: str  # what the system says that cannot serve this; empty: it did
+
+    def manifest(self) -> dict[str, Any]:
+        assert self.path is not None
+        found: dict[str, Any] = json.loads((self.path / "manifest.json").read_text())
+        return found
+
+
+def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, again: bool) -> Point:
+    """Runs it unless it is complete, or `again`. A system may refuse to serve what it is asked to;
+    any other error is raised."""
+    with unwarned():
+        config = made.configured(overrides)
+        if again:
+            config.again = True
+        parts = prepare(config)
+        pairs = dict(word.lstrip("+").split("=", 1) for word in overrides)
+        try:
+            path, _ = obtain(
+                parts, output_dir=ROOT / parts.options.runs_dir, named=False, choices=made.choices,
+                overrides=[f"+experiment={experiment}", *overrides],
+            )  # fmt: skip
+        except UsageError as error:
+            return Point(experiment, pairs, parts.options.seed, None, str(error))
+        except RunError as error:
+            raise RunError(f"{error} ({experiment} {' '.join(overrides)})") from error
+    return Point(experiment, pairs, parts.options.seed, path, "")
+
+
+@contextmanager
+def unwarned() -> Iterator[None]:
+    """No warnings from the runs within: a figure says itself what was synthetic."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def save_points(name: str, points: Sequence[Point], folder: Path = RUNS) -> None:
+    rows = [asdict(p) | {"path": None if p.path is None else str(p.path)} for p in points]
+    write_text(_points_file(name, folder), json.dumps(rows, indent=1) + "\n")
+
+
+def load_points(name: str, folder: Path = RUNS) -> list[Point]:
+    path = _points_file(name, folder)
+    if not path.is_file():
+        raise UsageError(f"{name} has not been run: leave out --draw-only")
+    return [
+        Point(**row | {"path": None if row["path"] is None else Path(row["path"])})
+        for row in json.loads(path.read_text())
+    ]
+
+
+def _points_file(name: str, folder: Path) -> Path:
+    return folder / f"{name}.points.json"

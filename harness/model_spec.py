@@ -1,0 +1,107 @@
+"""What a model is to the harness: the dimensions from which bytes and step times follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+COUNTS = (
+    "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size",
+    "vocab_size", "tp",
+)  # fmt: skip
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ModelSpec:
+    """Dimensions of a Llama/Mistral/Qwen2-family decoder, as in its Hugging Face config.json.
+
+    `path` is a directory with config.json and safetensors; None means random weights drawn
+    from `seed`.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    mlp_matrices: int  # 3: gate, up and down (SwiGLU); 2: up and down (OPT)
+    vocab_size: int
+    max_position: int
+    rope_theta: float
+    rms_norm_eps: float
+    qkv_bias: bool
+    tie_embeddings: bool
+    dtype: str  # float32, float16 or bfloat16
+    tp: int  # GPUs that one instance spans
+    path: str | None
+    seed: int
+    num_kv_layers: int | None = None  # that attend to the text and hold its KV; None: all
+
+    def __post_init__(self) -> None:
+        for name in COUNTS:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("rope_theta", "rms_norm_eps"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value} must be a finite number above 0")
+        if not 1 <= self.kv_layers <= self.num_layers:
+            raise ValueError(
+                f"num_kv_layers={self.num_kv_layers} must be 1 to num_layers={self.num_layers}"
+            )
+        if self.max_position < 2:
+            raise ValueError(f"max_position={self.max_position} has no room for prompt and output")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads={self.num_heads} is no multiple of num_kv_heads={self.num_kv_heads}"
+            )
+        if self.num_heads % self.tp:
+            valid = ", ".join(str(tp) for tp in range(1, 17) if self.num_heads % tp == 0)
+            raise ValueError(
+                f"tp={self.tp} does not divide the {self.num_heads} heads; valid up to 16: {valid}"
+            )
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"dtype={self.dtype} is unknown; valid: {', '.join(DTYPE_BYTES)}")
+
+    @property
+    def dtype_bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def kv_layers(self) -> int:
+        """How many layers attend to the text; others (cross-attention) hold no KV of it."""
+        return self.num_layers if self.num_kv_layers is None else self.num_kv_layers
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return 2 * self.kv_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
+
+    @property
+    def held_kv_bytes_per_token(self) -> int:
+        """Of all tp devices together. Heads are whole: more devices than heads hold them twice."""
+        heads = -(-self.num_kv_heads // self.tp) * self.tp
+        return 2 * self.kv_layers * heads * self.head_dim * self.dtype_bytes
+
+    @property
+    def layer_params(self) -> int:
+        """Weights of one decoder layer: attention, MLP and the two norms."""
+        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
+        bias = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0
+        mlp = self.mlp_matrices * self.hidden_size * self.intermediate_size
+        return attention + bias + mlp + 2 * self.hidden_size
+
+    @property
+    def num_params(self) -> int:
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
+        return self.num_layers * self.layer_params + embeddings + self.hidden_size
+
+    @property
+    def layer_bytes(self) -> int:
+        return self.layer_params * self.dtype_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.num_params * self.dtype_bytes

@@ -1,0 +1,136 @@
+"""How much of the service met its SLO, by three definitions that the literature all calls
+"SLO attainment". Every scheduled request is in every denominator: one that failed, timed out or
+was never sent is not left out but missed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.records.slo import Slo
+from harness.records.token_log import Bools, Floats, Ints, TokenLog
+
+GRACE_S = 1e-9  # a limit such as 0.1 s has no exact float: a token due now must not be late
+
+
+@dataclass(slots=True, eq=False)
+class Attained:
+    """What each request attained, by the three definitions, and what that comes to."""
+
+    asked_tokens: Ints
+    on_time_tokens: Ints  # of those asked for: t_i ≤ arrival + TTFT + i·TBT, i = 0, 1, …
+    time_shares: Floats  # of its service time, that met the SLO; 0: it was not completed
+    good: Bools
+
+    @staticmethod
+    def of(log: TokenLog, slo: Slo) -> Attained:
+        lateness_s = _lateness_s(log, slo)
+        return Attained(
+            log.asked_tokens,
+            _on_time_tokens(log, lateness_s),
+            _time_shares(log, slo, lateness_s),
+            good_requests(log, slo),
+        )
+
+    @property
+    def token(self) -> float:
+        """Share of the tokens asked for that came by their deadline (Aegaeon, SOSP'25 §2.1).
+
+        A token that was never produced is missed; tokens beyond those asked for do not count.
+        """
+        return float(self.on_time_tokens.sum() / self.asked_tokens.sum())
+
+    @property
+    def time(self) -> float:
+        """Mean over requests of the share of service time that met the SLO: the metric of Aegaeon's
+        artifact, which differs from the definition in its paper (`token`)."""
+        return float(self.time_shares.mean())
+
+    @property
+    def request(self) -> float:
+        """Share of good requests."""
+        return float(self.good.mean())
+
+    def by_group(self, groups: Ints, num_groups: int) -> list[dict[str, float | int]]:
+        """num_requests and the three attainments of each group; `groups` has a request's, 0, 1, …
+
+        Every group has a request at least.
+        """
+        counts = np.bincount(groups, minlength=num_groups)
+        totals = np.bincount(groups, self.asked_tokens, num_groups)
+        token = np.bincount(groups, self.on_time_tokens, num_groups) / totals
+        time = np.bincount(groups, self.time_shares, num_groups) / counts
+        request = np.bincount(groups, self.good, num_groups) / counts
+        return [
+            {
+                "num_requests": int(counts[group]),
+                "token": float(token[group]),
+                "time": float(time[group]),
+                "request": float(request[group]),
+            }
+            for group in range(num_groups)
+        ]
+
+
+def good_requests(log: TokenLog, slo: Slo) -> Bools:
+    """Per request: completed, TTFT and mean TBT (tpot) both within the SLO.
+
+    A one-token output has no TBT and is judged by its TTFT alone.
+    """
+    ttft_ok = log.ttft_s <= slo.ttft_s + GRACE_S
+    tbt_ok = (log.tpot_s <= slo.tbt_s + GRACE_S) | (log.num_tokens == 1)
+    good: Bools = log.completed & ttft_ok & tbt_ok
+    return good
+
+
+def _lateness_s(log: TokenLog, slo: Slo) -> Floats:
+    """Per produced token: its time less its deadline."""
+    deadline_s = log.rank() * slo.tbt_s
+    deadline_s += slo.ttft_s  # in place: the arrays of a long run are large
+    lateness: Floats = log.times_s - np.repeat(log.arrival_s, log.num_tokens)
+    lateness -= deadline_s
+    return lateness
+
+
+def _on_time_tokens(log: TokenLog, lateness_s: Floats) -> Ints:
+    on_time = lateness_s <= GRACE_S
+    if (log.num_tokens > log.asked_tokens).any():
+        on_time &= log.rank() < np.repeat(log.asked_tokens, log.num_tokens)
+    counts = np.zeros(len(log), np.int64)
+    if len(on_time):
+        starts = log.start[log.started]
+        counts[log.started] = np.add.reduceat(on_time, starts, dtype=np.int64)
+    return counts
+
+
+def _time_shares(log: TokenLog, slo: Slo, lateness_s: Floats) -> Floats:
+    shares = np.where(log.completed, 1.0, 0.0)
+    latest_s = np.full(len(log), -np.inf)
+    if len(lateness_s):
+        latest_s[log.started] = np.maximum.reduceat(lateness_s, log.start[log.started])
+    for row in np.flatnonzero(log.completed & (latest_s > GRACE_S)):
+        start = log.start[row]
+        times_s = log.times_s[start : start + log.num_tokens[row]] - log.arrival_s[row]
+        shares[row] = _good_time_s(times_s.tolist(), slo.ttft_s, slo.tbt_s) / times_s[-1]
+    return shares
+
+
+def _good_time_s(times_s: list[float], ttft_s: float, tbt_s: float) -> float:
+    """Seconds of [0, last token] that count as good; `times_s` are relative to the arrival.
+
+    A window opens at the arrival. A token no later than `target_s` into it credits the window
+    with the target; a later one banks the credit and opens a new window. The target grows by
+    the TBT with each token and never shrinks back.
+    """
+    opened_s = credit_s = good_s = 0.0
+    target_s = ttft_s
+    for time_s in times_s:
+        if time_s - opened_s <= target_s + GRACE_S:
+            credit_s = target_s
+        else:
+            good_s += credit_s
+            opened_s, credit_s = time_s, 0.0
+        target_s += tbt_s
+    return good_s + min(target_s, times_s[-1] - opened_s)

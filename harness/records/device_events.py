@@ -1,0 +1,82 @@
+"""What a run's device events add up to: model switches, how busy each instance was, and how long
+hosts had no room for KV.
+
+Reads what pooled instances stamp (`harness.device.pooled`); a run without such events has neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from harness.records.percentiles import distribution
+
+Event = Mapping[str, Any]  # a row of Recorder.events
+
+
+def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, Any]:
+    """`switches`, `busy_share` and `host_full`, as far as `events` tell of them: keys of
+    summary.json."""
+    events = list(events)
+    latencies_s, hidden = switches(events)
+    busy = busy_s(events)
+    found: dict[str, Any] = {}
+    if latencies_s:
+        found["switches"] = {
+            "count": len(latencies_s),
+            "latency_s": distribution(np.array(latencies_s)),
+            "hidden_share": sum(hidden) / len(hidden),
+        }
+    if busy and duration_s > 0:
+        shares = {name: seconds / duration_s for name, seconds in sorted(busy.items())}
+        found["busy_share"] = {"mean": float(np.mean(list(shares.values()))), "instances": shares}
+    if full := host_full(events):
+        found["host_full"] = full
+    return found
+
+
+def switches(events: Iterable[Event]) -> tuple[list[float], list[bool]]:
+    """Each switch's latency, from the decision to the start of the next model's work (Aegaeon
+    Fig. 15), and whether prefetching hid the load: it was complete when the switch began."""
+    made = [event for event in events if event["kind"] == "switch"]
+    latencies_s = [event["end_s"] - event["start_s"] for event in made]
+    return latencies_s, [event["fields"]["hidden"] for event in made]
+
+
+def busy_s(events: Iterable[Event]) -> dict[str, float]:
+    """Seconds that each instance spent running batches."""
+    total: dict[str, float] = {}
+    for event in events:
+        if event["kind"] == "run":
+            spent_s = event["end_s"] - event["start_s"]
+            total[event["instance"]] = total.get(event["instance"], 0.0) + spent_s
+    return total
+
+
+def host_full(events: Iterable[Event]) -> dict[str, dict[str, float]]:
+    """Of each node whose host KV cache had no room for KV that was to leave a device: how often,
+    and the seconds in which anybody waited for it, to the run's end where it never came."""
+    waits: dict[str, list[Event]] = {}
+    for event in events:
+        if event["kind"] == "host_full":
+            waits.setdefault(event["instance"], []).append(event)
+    return {
+        node: {
+            "num_waits": len(of_node),
+            "seconds": covered_s((event["start_s"], event["end_s"]) for event in of_node),
+            "host_kv_bytes": of_node[0]["fields"]["host_kv_bytes"],
+        }
+        for node, of_node in sorted(waits.items())
+    }
+
+
+def covered_s(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of (start, end)."""
+    total_s, until_s = 0.0, -inf
+    for start_s, end_s in sorted(spans):
+        total_s += max(end_s - max(start_s, until_s), 0.0)
+        until_s = max(until_s, end_s)
+    return total_s

@@ -1,0 +1,52 @@
+"""Little's law, L = λ·W, on a run's token log.
+
+L is counted over time: requests in the system, which enter when they are sent and leave with
+their latest token. λ·W comes from the latencies that the summary reports: completed requests per
+second, times their mean end-to-end latency from the scheduled arrival. Over a run that starts
+and ends empty the two are the same number, unless the log contradicts itself: a client that is
+late, tokens out of order, an end before its beginning. Knows of no system or engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.records.token_log import Floats, TokenLog
+
+
+def littles_law(log: TokenLog, duration_s: float) -> dict[str, Any]:
+    """{"l", "lambda_w", "relative_gap", "num_left_out"} of the completed requests of `log`.
+
+    L and λ are over `duration_s`. num_left_out: requests that did not complete, of whose end the
+    log has no time; they are in neither side. relative_gap: (L − λW) / |λW|, None where λW is 0;
+    negative latencies make λW negative, which L never is, so that they show as a gap.
+    """
+    done = log.completed & log.started
+    lambda_w = float(log.e2e_s[done].sum()) / duration_s if duration_s > 0 else 0.0
+    in_system_s = _occupied_s(log.sent_s[done], _latest_s(log)[done])
+    mean_in_system = in_system_s / duration_s if duration_s > 0 else 0.0
+    return {
+        "l": mean_in_system,
+        "lambda_w": lambda_w,
+        "relative_gap": (mean_in_system - lambda_w) / abs(lambda_w) if lambda_w else None,
+        "num_left_out": int((~done).sum()),
+    }
+
+
+def _occupied_s(enters_s: Floats, leaves_s: Floats) -> float:
+    """∫ of the number of requests in the system over time; none leaves before it has come."""
+    times_s = np.concatenate([enters_s, np.maximum(enters_s, leaves_s)])
+    change = np.concatenate([np.ones(len(enters_s)), -np.ones(len(leaves_s))])
+    order = np.argsort(times_s, kind="stable")
+    present = np.cumsum(change[order])
+    return float((present[:-1] * np.diff(times_s[order])).sum())
+
+
+def _latest_s(log: TokenLog) -> Floats:
+    """The latest token of each request, wherever in its list it stands; nan: none came."""
+    latest = np.full(len(log), np.nan)
+    if log.started.any():
+        latest[log.started] = np.maximum.reduceat(log.times_s, log.start[log.started])
+    return latest

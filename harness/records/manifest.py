@@ -1,0 +1,157 @@
+"""What a run ran on and from: enough to run it again, and to say where a figure came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from harness.cost.hardware import Hardware
+from harness.records import gpu_monitor
+from harness.schedule import Provenance
+
+PROJECT = Path(__file__).resolve().parents[2]
+PACKAGES = (
+    "aiohttp", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
+    "torch", "transformers", "vllm", "wandb",
+)  # fmt: skip
+
+Status = Literal["running", "complete", "aborted"]
+
+
+def manifest(
+    *,
+    world: str,
+    choices: Mapping[str, str],
+    overrides: Sequence[str],
+    config_hash: str,
+    command: Sequence[str],
+    hardware: Hardware,
+    provenance: Provenance,
+    schedule_sha256: str,
+    seeds: Mapping[str, int],
+    resolved: Mapping[str, Any],
+    started: datetime,
+) -> dict[str, Any]:
+    """The content of manifest.json for a run under way; `ended` completes it.
+
+    world: Engine.world. choices: the option of each config group (system, workload, model, …).
+    config_hash: of what was run. resolved: Engine.resolved(). started: with a time zone.
+    """
+    return {
+        "status": "running",
+        "reason": "",
+        "world": world,
+        "simulated": world == "sim",
+        "choices": {k: v for k, v in choices.items() if not k.startswith("hydra/")},
+        "overrides": list(overrides),
+        "config_hash": config_hash,
+        "command": list(command),
+        "started_utc": _utc(started),
+        "ended_utc": None,
+        "seeds": dict(seeds),
+        "hardware": asdict(hardware),
+        "engine": dict(resolved),
+        "dataset": asdict(provenance),
+        "schedule_sha256": schedule_sha256,
+        "git": git_revision(),
+        "versions": versions(),
+        "machine": machine(),
+        "gpu": None,
+    }
+
+
+def ended(
+    manifest: Mapping[str, Any],
+    status: Status,
+    *,
+    reason: str = "",
+    resolved: Mapping[str, Any],
+    gpu: Mapping[str, Any] | None,
+    at: datetime,
+) -> dict[str, Any]:
+    """`manifest` with how the run ended: `reason` of an abort in a sentence, `gpu` from
+    GpuMonitor.summary, `resolved` as the engine gives it now."""
+    return dict(manifest) | {
+        "status": status,
+        "reason": reason,
+        "ended_utc": _utc(at),
+        "engine": dict(resolved),
+        "gpu": None if gpu is None else dict(gpu),
+    }
+
+
+def command_line(argv: Sequence[str]) -> list[str]:
+    """`argv` as it was typed: for a program of this project `python -m MODULE …`."""
+    program = Path(argv[0])
+    if not program.is_relative_to(PROJECT):
+        return list(argv)
+    module = ".".join(program.relative_to(PROJECT).with_suffix("").parts)
+    return ["python", "-m", module.removesuffix(".__main__"), *argv[1:]]
+
+
+def hash_of(config: Mapping[str, Any]) -> str:
+    """12 hex digits that two runs share if, and only if, their resolved configs are equal."""
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@cache
+def git_revision() -> dict[str, Any] | None:
+    """revision and whether tracked or new files differ from it; None outside a git checkout. As
+    this process first saw it, whose code it is."""
+    if shutil.which("git") is None or not (PROJECT / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    return {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Python and the packages that shape a result, as far as they are installed."""
+    installed = {}
+    for package in PACKAGES:
+        try:
+            installed[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"python": platform.python_version()} | installed
+
+
+def machine() -> dict[str, Any]:
+    """The machine that the harness ran on, which in a simulation is not the one simulated."""
+    return {
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "num_cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": gpu_monitor.devices(),
+    }
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _utc(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="milliseconds")

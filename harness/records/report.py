@@ -1,0 +1,224 @@
+"""What a run says when it ends: a table of its latencies, rates and attainment, and its verdict.
+
+Every table says which world, hardware and seed its numbers came from, and where the workload is
+synthetic or its models drawn. Shows what summary.json holds and computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from harness.records.published import published_error
+
+SOURCES = ("measured", "device law", "datasheet")  # of iteration times, the surest first
+LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
+MAX_MODELS = 6  # shown by name
+COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99"}
+
+
+def origin(manifest: Mapping[str, Any]) -> str:
+    """Where a run's numbers came from, in one line: for captions of tables and of figures."""
+    hardware = manifest["hardware"]
+    profile = f"{hardware['name']}: {hardware['num_devices']} x {hardware['device']}"
+    # A real engine says what it ran on; the profile is what was asked for.
+    devices = manifest["engine"].get("devices")
+    parts = [
+        "SIMULATED" if manifest["simulated"] else f"world {manifest['world']}",
+        f"{len(devices)} x {', '.join(dict.fromkeys(devices))}" if devices else profile,
+        seeds(manifest),
+    ]
+    if manifest["dataset"]["synthetic"]:
+        parts.append("SYNTHETIC workload")
+    elif manifest["dataset"].get("models_drawn"):  # runs from before it was told apart have none
+        parts.append("models DRAWN")
+    return " · ".join(parts)
+
+
+def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to say of the simulator below numbers of these runs: how wrong it is where it was last
+    checked, as published now, and what the iteration times of each device rest on. Nothing where
+    no run was simulated."""
+    simulated = [manifest for manifest in manifests if manifest["simulated"]]
+    models: dict[str, dict[str, set[str]]] = {}
+    for manifest in simulated:
+        by_source = models.setdefault(manifest["hardware"]["device"], {})
+        for model, source in manifest["engine"].get("step_times", {}).items():
+            by_source.setdefault(source, set()).add(model)
+    times = [
+        f"{device} {source} ({', '.join(sorted(names))})"
+        for device, by_source in models.items()
+        for source, names in sorted(by_source.items(), key=lambda item: SOURCES.index(item[0]))
+    ]
+    said = [published_error()] if simulated else []
+    return [*said, f"iteration times: {'; '.join(times)}"] if times else said
+
+
+def captions(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to say below a table of many runs: their origins, and of the simulator."""
+    return [*dict.fromkeys(map(origin, manifests)), *simulator(manifests)]
+
+
+def seeds(manifest: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in manifest["seeds"].items())
+
+
+def title(manifest: Mapping[str, Any]) -> str:
+    """E.g. "vllm x azure_code, tiny-llama", or with a market's models "…, market aegaeon"."""
+    choices = manifest["choices"]
+    market = choices.get("market", "one")
+    models = choices["model"] if market == "one" else f"market {market}"
+    return f"{choices['system']} x {choices['workload']}, {models}"
+
+
+def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
+    """The table at the end of a run, for a rich console."""
+    latency = Table(title=escape(title(manifest)), box=SIMPLE_HEAD)
+    latency.add_column("latency")
+    for name in COLUMNS.values():
+        latency.add_column(name, justify="right")
+    for key, name in LATENCIES.items():
+        latency.add_row(name, *(_cell(summary[key], column) for column in COLUMNS))
+    by_model = [_models(summary["models"])] if len(summary["models"]) > 1 else []
+    return Group(latency, *by_model, _totals(summary, manifest), *_warnings(summary))
+
+
+def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
+    """SLO attainment of the most requested models."""
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("SLO attainment by model")
+    for name in ("requests", "token", "time", "request"):
+        table.add_column(name, justify="right")
+    for name, row in list(models.items())[:MAX_MODELS]:
+        shares = (f"{row['slo_attainment'][kind]:.1%}" for kind in ("token", "time", "request"))
+        table.add_row(escape(name), str(row["num_requests"]), *shares)
+    if len(models) > MAX_MODELS:
+        table.add_row(f"… {len(models) - MAX_MODELS} more")
+    return table
+
+
+def sweep_table(
+    rows: Sequence[tuple[str, Mapping[str, Any]]], heading: str, captions: Sequence[str]
+) -> Table:
+    """One row per run of a sweep: (label, summary). SLO is the share of requests within it.
+    `captions`: what `captions` says of the runs."""
+    table = Table(
+        title=f"sweep of {len(rows)} runs: means, and TTFT at P99",
+        caption=escape("\n".join(captions)),
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column(escape(heading), overflow="fold", min_width=15)
+    for name in ("TTFT", "P99", "TPOT", "tok/s", "good/s", "SLO", "verdict"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for label, summary in rows:
+        table.add_row(
+            escape(label),
+            _cell(summary["ttft_s"], "mean"),
+            _cell(summary["ttft_s"], "p99"),
+            _cell(summary["tpot_s"], "mean"),
+            number(summary["output_throughput_tokens_per_s"]),
+            number(summary["goodput_per_s"]),
+            f"{summary['slo_attainment']['request']:.1%}",
+            summary["verdict"]["status"],
+        )
+    return table
+
+
+def seconds(value: float) -> str:
+    """Three significant digits, in the unit that keeps them readable."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= scale:
+            return f"{_significant(value / scale)} {unit}"
+    return f"{_significant(value / 1e-6)} µs" if value else "0 s"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, "none" for None."""
+    return "none" if value is None else _significant(value)
+
+
+def _significant(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) < 1:
+        return f"{value:.3g}"
+    return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
+
+
+def _cell(row: Mapping[str, float | None], column: str) -> str:
+    value = row[column]
+    if value is not None:
+        return seconds(value)
+    return absent(row)
+
+
+def absent(row: Mapping[str, float | None]) -> str:
+    """Why a latency has no value: its samples do not support it, or there are none."""
+    return "n too small" if row["num_samples"] else "none"
+
+
+def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
+    slo, attainment, verdict = summary["slo"], summary["slo_attainment"], summary["verdict"]
+    grid = Table.grid(padding=(0, 2))
+    failed = f"{summary['num_failed']} failed ({summary['num_timeouts']} timed out)"
+    grid.add_row(
+        "requests", f"{summary['num_completed']} of {summary['num_requests']} completed, {failed}"
+    )
+    grid.add_row(
+        "throughput",
+        f"{number(summary['request_throughput_per_s'])} requests/s, "
+        f"{number(summary['output_throughput_tokens_per_s'])} tokens/s",
+    )
+    grid.add_row(
+        "SLO attainment",
+        f"token {attainment['token']:.1%}, time {attainment['time']:.1%}, "
+        f"request {attainment['request']:.1%}",
+    )
+    limits = f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
+    grid.add_row(
+        "goodput",
+        f"{number(summary['goodput_per_s'])} requests/s within SLO {slo['name']}: {limits}",
+    )
+    for name, what in _devices(summary):
+        grid.add_row(name, what)
+    steps = manifest["dataset"]["steps"]
+    grid.add_row("workload", escape("; ".join([manifest["dataset"]["source"], *steps])))
+    grid.add_row("from", origin(manifest))
+    if said := simulator([manifest]):
+        grid.add_row("simulator", escape("; ".join(said).removeprefix("simulator ")))
+    grid.add_row(
+        "verdict",
+        Text(verdict["status"], style="green" if verdict["status"] == "VALID" else "bold red"),
+    )
+    return grid
+
+
+def _devices(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What there is to say of instances that models share."""
+    if switches := summary.get("switches"):
+        latency = ", ".join(
+            f"{name} {_cell(switches['latency_s'], key)}" for key, name in COLUMNS.items()
+        )
+        share = f"{switches['hidden_share']:.0%} of the loads hidden by prefetching"
+        yield "switches", f"{switches['count']:,}; {latency}; {share}"
+    if busy := summary.get("busy_share"):
+        yield "busy", f"{busy['mean']:.1%} of the time, mean of {len(busy['instances'])} instances"
+
+
+def _warnings(summary: Mapping[str, Any]) -> list[Text]:
+    invalid = [Text(f"INVALID: {reason}", "red") for reason in summary["verdict"]["reasons"]]
+    notes = [Text(note, "yellow") for note in summary["verdict"].get("notes", [])]
+    errors = [Text(f"{n} x {text}", "yellow") for text, n in summary["errors"].items()]
+    missing = summary["num_requests"] - summary["ttft_s"]["num_samples"]
+    if missing:
+        survivors = f"{missing} requests had no first token: the latencies above leave them out"
+        errors.append(Text(survivors, "yellow"))
+    return invalid + notes + errors

@@ -1,0 +1,146 @@
+"""The token log as flat arrays, and every latency that is read off it.
+
+Every convention comes from this one log and carries its own name; peers give "ITL" and "TPOT"
+four meanings. Latencies are anchored on the scheduled arrival, so a client that falls behind
+cannot hide the wait (no coordinated omission); send-anchored values stand beside them.
+Knows nothing of SLOs or files. Times are seconds since the schedule's start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True, eq=False)
+class TokenLog:
+    """One entry per request, in the table's order; `times_s` holds all tokens, request by request.
+
+    The tokens of request i are times_s[start[i] : start[i] + num_tokens[i]].
+    """
+
+    arrival_s: Floats
+    sent_s: Floats  # nan: never sent
+    asked_tokens: Ints
+    num_tokens: Ints  # produced
+    start: Ints
+    times_s: Floats
+    chunk_tokens: Ints  # of every streamed chunk, request by request
+    status: npt.NDArray[np.str_]
+
+    @staticmethod
+    def from_table(table: pa.Table) -> TokenLog:
+        """Reads a table of `harness.records.run_folder.requests_table`."""
+        num_tokens = _ints(pc.list_value_length(table["token_times_s"]))
+        return TokenLog(
+            arrival_s=_floats(table["arrival_s"]),
+            sent_s=_floats(table["sent_s"]),
+            asked_tokens=_ints(table["output_tokens"]),
+            num_tokens=num_tokens,
+            start=np.cumsum(num_tokens) - num_tokens,
+            times_s=_floats(pc.list_flatten(table["token_times_s"])),
+            chunk_tokens=_ints(pc.list_flatten(table["chunk_tokens"])),
+            status=np.array(table["status"].to_pylist(), dtype=np.str_),
+        )
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def completed(self) -> Bools:
+        return np.equal(self.status, "completed")
+
+    @property
+    def started(self) -> Bools:
+        return self.num_tokens > 0
+
+    @property
+    def first_s(self) -> Floats:
+        """Time of each request's first token; nan: none came."""
+        return self._token(self.start)
+
+    @property
+    def last_s(self) -> Floats:
+        """Time of each request's last token so far; nan: none came."""
+        return self._token(self.start + self.num_tokens - 1)
+
+    @property
+    def ttft_s(self) -> Floats:
+        """First token − scheduled arrival; nan without a token."""
+        return self.first_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> Floats:
+        """(last − first token) / (n − 1); nan for fewer than two tokens."""
+        span = self.last_s - self.first_s
+        return _divide(span, self.num_tokens - 1)
+
+    @property
+    def e2e_s(self) -> Floats:
+        """Last token − scheduled arrival, of completed requests; nan for others."""
+        return np.where(self.completed, self.last_s - self.arrival_s, np.nan)
+
+    @property
+    def tpot_incl_first_s(self) -> Floats:
+        """e2e / n, of completed requests; nan for others."""
+        return _divide(self.e2e_s, self.num_tokens)
+
+    @property
+    def send_lag_s(self) -> Floats:
+        """Sent − scheduled arrival; nan: never sent."""
+        return self.sent_s - self.arrival_s
+
+    def rank(self) -> Ints:
+        """Each token's place in its request: 0, 1, …"""
+        rank = np.arange(len(self.times_s))
+        rank -= np.repeat(self.start, self.num_tokens)
+        return rank
+
+    @property
+    def one_token_chunks(self) -> bool:
+        return len(self.chunk_tokens) == len(self.times_s)
+
+    def tbt_s(self) -> Floats:
+        """Gaps between consecutive tokens of a request, pooled: 0 between tokens of one chunk."""
+        return _gaps(self.times_s, self.start[self.started])
+
+    def itl_chunk_s(self) -> Floats:
+        """Gaps between consecutive streamed chunks of a request, pooled."""
+        first_of_chunk = np.cumsum(self.chunk_tokens) - self.chunk_tokens
+        firsts = np.searchsorted(first_of_chunk, self.start[self.started])
+        return _gaps(self.times_s[first_of_chunk], firsts)
+
+    def _token(self, index: Ints) -> Floats:
+        found = np.full(len(self), np.nan)
+        found[self.started] = self.times_s[index[self.started]]
+        return found
+
+
+def _floats(column: pa.ChunkedArray) -> Floats:
+    values: Floats = column.to_numpy().astype(np.float64, copy=False)
+    return values
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    values: Ints = column.to_numpy().astype(np.int64, copy=False)
+    return values
+
+
+def _divide(values_s: Floats, counts: Ints) -> Floats:
+    """nan where the count is not above 0."""
+    quotient = np.full(len(values_s), np.nan)
+    np.divide(values_s, counts, out=quotient, where=counts > 0)
+    return quotient
+
+
+def _gaps(times_s: Floats, firsts: Ints) -> Floats:
+    """`firsts`: where each request's times begin."""
+    return np.delete(np.diff(times_s), firsts[1:] - 1)
