@@ -121,6 +121,7 @@ def test_the_manifest_has_the_command_as_typed_and_no_machines_path() -> None:
     argv = [str(PROJECT / "harness" / "__main__.py"), "+system=vllm"]
     assert command_line(argv) == ["python", "-m", "harness", "+system=vllm"]
     assert (
-        command_line([str(PROJECT / "harness" / "figures.py")])[-1] == "harness.experiments.figures"
+        command_line([str(PROJECT / "harness/experiments/figures.py")])[-1]
+        == "harness.experiments.figures"
     )
     assert command_line(["/elsewhere/pytest", "x"]) == ["/elsewhere/pytest", "x"]
