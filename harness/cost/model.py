@@ -145,3 +145,11 @@ def steps_to_reach(elapsed_s: float, step_s: float, growth_s: float) -> int:
     while steps_time_s(n, step_s, growth_s) < elapsed_s:
         n += 1
     return n
+
+
+def steps_done(elapsed_s: float, step_s: float, growth_s: float) -> int:
+    """The most n ≥ 0 with steps_time_s(n) ≤ elapsed_s: the steps that are over."""
+    if elapsed_s < step_s:
+        return 0
+    n = steps_to_reach(elapsed_s, step_s, growth_s)
+    return n if steps_time_s(n, step_s, growth_s) <= elapsed_s else n - 1

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.clock import WallLoop
 from harness.cluster import Cluster
+from harness.cost.profile import HardwareProfile
 from harness.device.block_pool import BlockPool
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
@@ -93,12 +94,15 @@ class TorchEngine:
             workers[-1].send(self._setup(spec, index, len(specs)))
         ready = [worker.handshake(self._config.start_timeout_s) for worker in workers]
         self._resolved = self._settled(specs, ready)
+        profile = HardwareProfile(experiment.hardware)
         instances = []
         for spec, worker, answer in zip(specs, workers, ready, strict=True):
             kv = BlockPool(answer["num_kv_blocks"], self._config.block_tokens)
             commands = Commands(worker, loop)
             instances.append(
-                TorchInstance(spec, kv, BlockTables(kv), commands, loop, experiment.recorder, book)
+                TorchInstance(
+                    spec, kv, BlockTables(kv), commands, loop, experiment.recorder, book, profile
+                )
             )
         return instances
 

@@ -65,6 +65,7 @@ class Topology:
         devices_per_leaf: int  # consecutive devices whose NICs share a leaf switch
         leaf_oversubscription: float  # NIC bandwidth below a leaf / its bandwidth to the spine
         ssd_bytes_per_s: float  # of a node
+        devices_per_ssd: int | None = None  # consecutive devices that share a part of it
         ssd_latency_s: float
 
     def __init__(self, config: Config) -> None:
@@ -84,6 +85,8 @@ class Topology:
         if src.medium is Medium.SSD:
             head.append(self._link(f"ssd read {src.node}", config.ssd_bytes_per_s))
             latency_s += config.ssd_latency_s
+            if dst.medium is Medium.HBM and config.devices_per_ssd is not None:
+                head.append(self._ssd_of(dst))
             src = dram(src.node)
         if dst.medium is Medium.SSD:
             tail.append(self._link(f"ssd write {dst.node}", config.ssd_bytes_per_s))
@@ -144,6 +147,13 @@ class Topology:
         below = config.devices_per_leaf * config.nic_bytes_per_s
         return self._link(f"leaf {direction} {leaf}", below / config.leaf_oversubscription)
 
+    def _ssd_of(self, device: Location) -> Link:
+        config = self._config
+        assert config.devices_per_ssd is not None
+        group = device.device // config.devices_per_ssd
+        share = config.devices_per_ssd / config.devices_per_node
+        return self._link(f"ssd read {device.node}/{group}", share * config.ssd_bytes_per_s)
+
     def _link(self, name: str, bytes_per_s: float) -> Link:
         link = self._links.get(name)
         if link is None:
@@ -197,5 +207,6 @@ def cluster_topology(hardware: Hardware) -> Topology:
             leaf_oversubscription=hardware.leaf_oversubscription,
             ssd_bytes_per_s=hardware.ssd_bytes_per_s * hardware.devices_per_node,
             ssd_latency_s=hardware.ssd_latency_s,
+            devices_per_ssd=hardware.devices_per_ssd,
         )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from systems.baselines.vllm import VllmSystem
 from tests.running import hardware_profile, model_spec, run_here
 
 TOKEN_S = 1e-3
-MODEL, A100 = model_spec("llama2-7b"), hardware_profile("a100x1")
+MODEL = replace(model_spec("llama2-7b"), max_position=10**6)  # services of any length
+A100 = hardware_profile("a100x1")
 
 
 class OneTokenOneMillisecond(CostModel):
