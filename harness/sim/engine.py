@@ -16,6 +16,7 @@ from harness.device.block_pool import BlockPool
 from harness.device.build import make_pool
 from harness.device.plan import MemoryPlan, device_weight_bytes, plan_memory
 from harness.device.pooled import PooledInstance
+from harness.device.topology import cluster_topology
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.location import hbm
@@ -23,9 +24,9 @@ from harness.model_spec import ModelSpec
 from harness.placement import Placement
 from harness.records.published import published_error
 from harness.sim.device import SimDevice, SimPoolConfig
+from harness.sim.elastic import SimElastic
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
-from harness.sim.topology import cluster_topology
 
 
 class SimEngine:
@@ -40,6 +41,7 @@ class SimEngine:
         memory_utilization: float  # share of a device's memory for weights, activations and KV
         activation_reserve_bytes: int  # per device
         launch_overhead: float  # share of the kernel launches that a decode step pays
+        loss_notice_s: float  # from an instance's death to the harness knowing
         memory_contention: float  # of instances that share a device: 0 none, 1 the worst case
         pool: SimPoolConfig  # of systems whose models share instances
 
@@ -56,6 +58,8 @@ class SimEngine:
             raise UsageError(
                 f"engine.launch_overhead must be in [0, 1], got {config.launch_overhead}"
             )
+        if not config.loss_notice_s >= 0:
+            raise UsageError(f"engine.loss_notice_s={config.loss_notice_s} must be at least 0")
         if not 0 <= config.memory_contention <= 1:
             raise UsageError(
                 f"engine.memory_contention must be in [0, 1], got {config.memory_contention}"
@@ -69,6 +73,9 @@ class SimEngine:
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         named = list(enumerate(experiment.placements))
+        if any(placement.elastic for placement in experiment.placements):
+            yield self._elastic(experiment)
+            return
         instances = [self._instance(f"sim-{i}", p, experiment) for i, p in named if p.model]
         pooled = [(f"sim-{i}", p) for i, p in named if p.model is None]
         self._resolved = {
@@ -123,6 +130,19 @@ class SimEngine:
             host.models.warm(experiment.models.values())
         self._resolved["pool"] = pool_facts(plan, config, specs)
         return pool
+
+    def _elastic(self, experiment: Experiment) -> Cluster:
+        built = SimElastic(experiment, self._config, self._cost)
+        self._resolved = {
+            "num_instances": len(experiment.placements),
+            "block_tokens": self._config.block_tokens,
+            "num_kv_blocks": kv_blocks_by_model(
+                (one.model.name, one.kv.num_blocks) for one in built.cluster.instances
+            ),
+            "step_times": self._sources(experiment),
+            "simulator_error": published_error(),
+        }
+        return experiment.cluster(elastic=built.cluster)
 
     def _cost(
         self, model: ModelSpec, hardware: Hardware, compute_share: float = 1.0, rivals: float = 0.0

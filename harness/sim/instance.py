@@ -14,9 +14,11 @@ from harness.clock import Event, Loop
 from harness.cost.model import CostModel, steps_done, steps_time_s, steps_to_reach
 from harness.device.base import BaseInstance
 from harness.device.block_pool import BlockPool
+from harness.errors import InstanceLost
 from harness.model_spec import ModelSpec
 from harness.record import Recorder, Segment
 from harness.request import Batch, Request
+from harness.sim.compute import Compute
 
 
 class _Decoding:
@@ -38,6 +40,10 @@ class _Decoding:
             request.generated_tokens += more
 
 
+async def nobody() -> None:
+    """Dies: a device that is not under a cluster's fault injection."""
+
+
 class SimInstance(BaseInstance):
     def __init__(
         self,
@@ -55,6 +61,8 @@ class SimInstance(BaseInstance):
         self._prefill_cost = prefill_cost or cost
         self._decoding: _Decoding | None = None
         self._last_step_s = 0.0
+        self.died = nobody  # raises InstanceLost, once that is known, where the device has died
+        self.compute = Compute(loop)
 
     async def execute(
         self,
@@ -63,13 +71,22 @@ class SimInstance(BaseInstance):
         max_steps: int | None = None,
         until: float = inf,
         stop: Event | None = None,
+        halt: Event | None = None,
     ) -> int:
         self._begin(batch, max_steps)
-        if batch.chunks:
-            steps = await self._mixed_iteration(batch)
-        else:
-            steps = await self._decode_macro_step(batch.decodes, max_steps, until, stop)
-        self._running, self._last_step_s = False, self._loop.now
+        compute = self.compute
+        if compute.busy or compute.booked_until_s > self._loop.now:
+            await compute.enter()
+        compute.busy, compute.halt = True, halt
+        try:
+            if batch.chunks:
+                steps = await self._mixed_iteration(batch, halt)
+            else:
+                steps = await self._decode_macro_step(batch.decodes, max_steps, until, stop, halt)
+        finally:
+            self._running = False
+            compute.leave()
+        self._last_step_s = self._loop.now
         return steps
 
     def settle(self) -> float:
@@ -88,13 +105,17 @@ class SimInstance(BaseInstance):
             return self._last_step_s
         return segment.start_s + steps_time_s(steps, segment.step_s, segment.growth_s)
 
-    async def _mixed_iteration(self, batch: Batch) -> int:
+    async def _mixed_iteration(self, batch: Batch, halt: Event | None) -> int:
         start_s = self._loop.now
         chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
         context = sum(request.computed_tokens + 1 for request in batch.decodes)
         step_s = self._prefill_cost.mixed_step(chunks, len(batch.decodes), context)
         step_s += self._cost.turnaround_s
-        await self._loop.sleep_until(start_s + step_s)
+        if halt is None:
+            await self._loop.sleep_until(start_s + step_s)
+        elif await self._loop.wait(halt, until=start_s + step_s):
+            await self.died()
+            await self._loop.sleep_until(start_s + step_s)
         sampled = list(batch.decodes)
         for request, n in batch.chunks:
             request.computed_tokens += n
@@ -110,7 +131,12 @@ class SimInstance(BaseInstance):
         return 1
 
     async def _decode_macro_step(
-        self, decodes: list[Request], max_steps: int | None, until: float, stop: Event | None
+        self,
+        decodes: list[Request],
+        max_steps: int | None,
+        until: float,
+        stop: Event | None,
+        halt: Event | None,
     ) -> int:
         start_s = self._loop.now + self._cost.turnaround_s  # of the first step
         context = sum([request.computed_tokens for request in decodes]) + len(decodes)
@@ -120,9 +146,12 @@ class SimInstance(BaseInstance):
         segment = Segment(start_s, steps, step_s, growth_s)
         self._decoding = decoding = _Decoding(decodes, segment, ends)
         end_s = start_s + steps_time_s(steps, step_s, growth_s)
-        if stop is None:
+        stops = [event for event in (stop, halt) if event is not None]
+        if not stops:
             await self._loop.sleep_until(end_s)
-        elif await self._loop.wait(stop, until=end_s):
+        elif await self._loop.wait(*stops, until=end_s):
+            if halt is not None and halt.is_set:
+                await self._die_in_mid_run(decoding)
             elapsed_s = self._loop.now - start_s
             done = min(steps, steps_to_reach(elapsed_s, step_s, growth_s))
             if done < steps:
@@ -137,6 +166,18 @@ class SimInstance(BaseInstance):
         if ends:
             self._end_finished(decodes)
         return steps
+
+    async def _die_in_mid_run(self, decoding: _Decoding) -> None:
+        """Where the device has died: the steps that were over count, and InstanceLost."""
+        self.settle()
+        try:
+            await self.died()
+        except InstanceLost:
+            self._decoding = None
+            if decoding.applied:
+                decoding.segment.num_tokens = decoding.applied
+                self._stamp(list(decoding.requests), decoding.segment)
+            raise
 
     def _stamp(self, requests: list[Request], segment: Segment) -> None:
         segment.start_s += self._cost.path_s

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.clock import VirtualLoop
+from harness.device.topology import Topology
 from harness.location import Location, dram, hbm
 from harness.sim.multicast import multicast
 from harness.sim.network import Network
-from harness.sim.topology import Topology
 from tests.unit.sim_network.world import Send, cluster, run
 
 Arrivals = dict[tuple[int, int], float]

@@ -2,9 +2,9 @@
 
 import pytest
 
+from harness.device.topology import Topology, cluster_topology
 from harness.errors import UsageError
 from harness.location import Location, dram, hbm, ssd
-from harness.sim.topology import Topology, cluster_topology
 from tests.running import hardware_profile
 from tests.unit.sim_network.world import PAIRS, cluster
 
