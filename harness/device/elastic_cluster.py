@@ -138,15 +138,15 @@ class ElasticCluster:
         """Fault injection: `instance` dies now, as by SIGKILL."""
         self._fabric.kill(instance.name)
 
-    def _lost(self, name: str) -> None:
+    def _lost(self, name: str, reason: str) -> None:
         """The world says that an instance has died."""
         instance = next(each for each in self.instances if each.name == name)
         if instance.lost is not None:
             return
-        instance.lose(InstanceLost(name))
+        instance.lose(InstanceLost(name, reason))
         now = self._loop.now
         self._recorder.event("lost", instance.name, now, now)
         self._end_role(instance)
         if self.on_lost is None:
-            raise InstanceLost(name)
+            raise InstanceLost(name, reason)
         self.on_lost(instance)

@@ -38,7 +38,7 @@ class Span(NamedTuple):
 
 class Fabric(Protocol):
     places_matter: bool  # whether `spans` are read: a simulator counts bytes alone
-    on_lost: Callable[[str], None]  # set by the cluster: told the name of an instance that has died
+    on_lost: Callable[[str, str], None]  # set by the cluster: an instance that has died, and why
 
     async def copy(
         self,

@@ -160,6 +160,8 @@ def checked(stages: Sequence[Stage]) -> None:
         raise UsageError("a pipeline needs a stage at least")
     model = stages[0][0].model
     expected = 0
+    if len({id(instance) for instance, _ in stages}) < len(stages):
+        raise UsageError("an instance can be one stage of a pipeline only")
     for instance, layers in stages:
         if instance.model.name != model.name:
             raise UsageError(f"{instance.name} has {instance.model.name}, not {model.name}")

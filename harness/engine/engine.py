@@ -20,6 +20,7 @@ from harness.device.block_pool import BlockPool
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
+from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
 from harness.engine.instance import TorchInstance
 from harness.engine.pool import NewProcess, TorchPool
@@ -62,7 +63,13 @@ class TorchEngine:
             log.unlink()  # of an earlier run; a worker that restarts adds to its own
         process = partial(self._process, logs, self._threads(num_workers))
         with ExitStack() as stack:
-            if all(placement.model is None for placement in experiment.placements):
+            if any(placement.elastic for placement in experiment.placements):
+                elastic = TorchElastic(
+                    stack, self._config, self._threads(num_workers), experiment, process
+                )
+                self._resolved = elastic.resolved()
+                yield experiment.cluster(elastic=elastic.cluster)
+            elif all(placement.model is None for placement in experiment.placements):
                 pool = TorchPool(
                     stack, self._config, self._threads(num_workers), experiment, process
                 )
@@ -72,12 +79,13 @@ class TorchEngine:
                 yield experiment.cluster(instances=self._dedicated(stack, experiment, process))
 
     def _process(
-        self, logs: Path, num_threads: int, index: int, module: str, files: Sequence[int]
-    ) -> WorkerProcess:
+        self, logs: Path, num_threads: int, index: int, module: str, files: Sequence[int],
+        invitations: int | None = None,
+    ) -> WorkerProcess:  # fmt: skip
         config = self._config
         return WorkerProcess(
             f"torch-{index}", logs / f"worker-{index}.log", num_threads,
-            config.hang_timeout_s, config.step_timeout_s, module, files,
+            config.hang_timeout_s, config.step_timeout_s, module, files, invitations,
         )  # fmt: skip
 
     def _dedicated(

@@ -118,7 +118,9 @@ class TorchInstance(BaseInstance):
         advances = batch.chunks + [(request, 1) for request in batch.decodes]
         sampled = [r for r, n in batch.chunks if r.computed_tokens + n == r.known_tokens]
         self._run = _Run(advances, sampled + batch.decodes, Event(self._loop))
-        self._commands.send(header, payload, self._on_step, stop if max_steps > 1 else None)
+        self._commands.send(
+            header, payload, self._on_step, *([stop] if stop is not None and max_steps > 1 else ())
+        )
         return self._run
 
     def _on_step(self, header: Header) -> None:

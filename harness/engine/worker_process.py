@@ -32,7 +32,8 @@ DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "81
 
 
 class WorkerProcess:
-    """Runs `module`, which inherits `files`; its output is added to `log_path`.
+    """Runs `module`, which inherits `files` and, if there is one, the socket `invitations`; its
+    output is added to `log_path`.
 
     `hang_timeout_s`: silence (no heartbeat) after which a worker counts as hung.
     `step_timeout_s`: heartbeats without an answer to a command before it counts as stuck."""
@@ -41,6 +42,7 @@ class WorkerProcess:
         self, name: str, log_path: Path, num_threads: int,
         hang_timeout_s: float, step_timeout_s: float,
         module: str = "harness.engine.worker", files: Sequence[int] = (),
+        invitations: int | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.clock_offset_s = 0.0  # its monotonic clock minus ours
@@ -51,10 +53,12 @@ class WorkerProcess:
         self._thread: threading.Thread | None = None
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours)
+        self.on_failure: Callable[[RunError], None] = abort
+        invited = [] if invitations is None else [invitations]
         with theirs, log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
-                pass_fds=[theirs.fileno(), *files],
+                [sys.executable, "-m", module, str(theirs.fileno()), *map(str, invited)],
+                pass_fds=[theirs.fileno(), *files, *invited],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -102,6 +106,10 @@ class WorkerProcess:
 
     def answered(self) -> None:
         self._pending -= 1
+
+    def die(self) -> None:
+        """Fault injection: the process is gone as by SIGKILL, and found so."""
+        self._process.kill()
 
     def kill(self) -> None:
         """Ends the process; whoever waits for its `handshake` is told. `close` comes after."""
@@ -160,11 +168,7 @@ class WorkerProcess:
     def _fail(self, loop: WallLoop, reason: str) -> None:
         error = self.failure(reason)
         self._process.kill()  # also frees a loop that blocks in a send to it
-
-        def abort() -> NoReturn:
-            raise error
-
-        loop.post(abort)
+        loop.post(lambda: self.on_failure(error))
 
     def failure(self, reason: str) -> RunError:
         lines = self._log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
@@ -183,6 +187,11 @@ class WorkerProcess:
         if code < 0:
             return f"died: killed by {signal.Signals(-code).name}"
         return f"died: exit status {code}"
+
+
+def abort(error: RunError) -> NoReturn:
+    """A worker's death ends the run, unless somebody else is told (`on_failure`)."""
+    raise error
 
 
 def _environment(num_threads: int) -> dict[str, str]:

@@ -24,7 +24,7 @@ class SimFabric:
         self._ends: dict[Event, tuple[str, str]] = {}  # copies under way, set when an end dies
         self._lost: dict[str, Event] = {}  # the dead -> set once that is known
         self.halt: dict[str, Callable[[], None]] = {}  # instance -> ends its flights' next step
-        self.on_lost: Callable[[str], None]
+        self.on_lost: Callable[[str, str], None]
 
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,
@@ -77,4 +77,4 @@ class SimFabric:
     async def _tell(self, name: str) -> None:
         await self._loop.sleep(self._notice_s)
         self._lost[name].set()
-        self.on_lost(name)
+        self.on_lost(name, "killed")
