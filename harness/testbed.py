@@ -34,7 +34,8 @@ class Bed:
     cluster: ElasticCluster
     recorder: Recorder
     model: ModelSpec
-    made: int = 0
+    made: int = 0  # requests, so far
+    first: int = 0  # the number of this bed's first one
 
     @property
     def instances(self) -> list[ElasticInstance]:
@@ -55,7 +56,7 @@ class Bed:
     @property
     def requests(self) -> list[Request]:
         """All that were made, in order."""
-        return [self.recorder.records[number].request for number in range(self.made)]
+        return [self.recorder.records[number].request for number in range(self.first, self.made)]
 
     def tokens(self, request: Request) -> list[int]:
         """The ids that a live engine generated for `request`."""

@@ -96,6 +96,7 @@ class ElasticInstance:
         stop: Event | None = None,
     ) -> int:
         """`Instance.execute`, of requests whose KV is all here."""
+        self.check_alive()
         missing = sorted(layer for layer, here in self._here.items() if not here.is_set)
         if missing:
             raise RunError(f"{self.name}: execute needs all layers; not loaded: {missing}")
@@ -114,7 +115,6 @@ class ElasticInstance:
 
     async def launch(self, requests: Sequence[Request]) -> Flight:
         """Begins a flight that needs this instance; `land` ends it."""
-        self.check_alive()
         flight = await self.directory.launch(requests)
         self.join(flight)
         return flight
@@ -247,6 +247,11 @@ class ElasticInstance:
         are free."""
         stop = min(ids.start for ids in [*self._lent, self._before_weights])
         ids = range(stop - pages, stop)
+        if ids.start < 1:
+            raise RunError(
+                f"{self.name}: a lease needs {pages} pages that are KV's now, and "
+                f"{self.kv.free_pages} are free"
+            )
         await self._shrink(self._given, [*self._lent, ids], "a lease")
         return range(ids.start * self.page_bytes, ids.stop * self.page_bytes)
 

@@ -16,7 +16,7 @@ from harness.device.host_copies import HostCopies
 from harness.device.kv_directory import Holder, KvDirectory
 from harness.device.kv_moves import KvMover
 from harness.device.kv_store import KvStore
-from harness.device.pipeline import Line, Pipeline, Stage
+from harness.device.pipeline import Line, Pipeline, Stage, checked
 from harness.errors import InstanceLost, RunError, UsageError
 from harness.location import dram
 from harness.record import Recorder
@@ -80,6 +80,7 @@ class ElasticCluster:
         for instance, _ in stages:
             if instance not in self.instances:
                 raise UsageError(f"{instance.name} is not of this cluster")
+        checked(stages)
         line = self._make_line(stages)
         return Pipeline(stages, line, self.directory, self._loop, self._recorder)
 

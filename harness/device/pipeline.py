@@ -53,7 +53,6 @@ class Pipeline(BaseInstance):
         self, stages: Sequence[Stage], line: Line, directory: KvDirectory, loop: Loop,
         recorder: Recorder,
     ) -> None:  # fmt: skip
-        checked(stages)
         homes = [(instance, instance.layout.groups(layers)) for instance, layers in stages]
         first = stages[0][0]
         kv = StagedKv(together(homes), directory, first.kv.block_tokens)
