@@ -10,9 +10,9 @@ and b_i is when it begins with batch i:
     C2        b_i >= sum of w_j T_j over j <= i       the target has run what it should
     C3        b_i >= r_1 + load (T_i - 1) + w_i       the last of these layers was loaded, and run
 
-where r_1 is when the first layer was there. In the paper all w_i are equal and b_i follows from the sums of S; with b_i as a variable the
-source may wait a fraction of a layer, which §5.4's unequal batches need. T_i >= 1 asks for the
-first layer to be there.
+where r_1 is when the first layer was there. In the paper all w_i are equal and b_i follows from the
+sums of S; with b_i as a variable the source may wait a fraction of a layer, which §5.4's unequal
+batches need. T_i >= 1 asks for the first layer to be there.
 """
 
 from __future__ import annotations
