@@ -35,7 +35,6 @@ class Source:
     medium: Medium
     node: int
     devices: tuple[int, ...] = ()
-    sends_kv: bool = False  # a prefill instance's: its network egress carries KV (Fig. 7 (b))
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

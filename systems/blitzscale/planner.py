@@ -16,7 +16,7 @@ tails to serve live (Fig. 12 (b)). Pure; knows neither roles nor time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.errors import UsageError
@@ -41,16 +41,21 @@ def plan(
     sources: Sequence[Source],
     targets: Sequence[Target],
     layers_bytes: Sequence[float],
+    *,
+    busy: Collection[int] = (),
 ) -> Plan:
     """Chains that bring `layers_bytes` (embeddings counted with the first layer, the head with the
     last) to every target once.
+
+    `busy`: GPUs whose network egress is in use, by the KV of a prefill instance of any model, or by
+    an earlier plan. They send only where nothing else can.
 
     Raises UsageError where a target cannot be reached: no source, or no link.
     """
     if not sources:
         raise UsageError("no GPU, host or SSD has a copy of the parameters to scale from")
     groups = grouped(fabric, targets)
-    return _Planner(fabric, sources, targets, layers_bytes).run(groups)
+    return _Planner(fabric, sources, targets, layers_bytes, busy).run(groups)
 
 
 def grouped(fabric: Fabric, targets: Iterable[Target]) -> list[Group]:
@@ -74,8 +79,10 @@ class _Planner:
         sources: Sequence[Source],
         targets: Sequence[Target],
         layers_bytes: Sequence[float],
+        busy: Collection[int],
     ) -> None:
         self._fabric = fabric
+        self._busy = frozenset(busy)
         self._layer_bytes = sum(layers_bytes) / len(layers_bytes)
         self._rest_bytes = sum(layers_bytes) - self._layer_bytes
         self._taken = {device for target in targets for device in target.devices}
@@ -89,7 +96,7 @@ class _Planner:
         leaves = {tail.leaf for tail in self._tails.all() if tail.ports}
         for group in sorted(groups, key=lambda g: -self._reach_bytes_per_s(g, leaves)):
             best = self._best(group)
-            if best is None and self._pruned:  # no other source: KV has to share its NICs
+            if best is None and self._pruned:  # no other source: busy NICs have to be shared
                 for tail in self._pruned:
                     self._tails.add(tail)
                 self._pruned = []
@@ -104,17 +111,17 @@ class _Planner:
         )
 
     def _open(self, sources: Sequence[Source]) -> None:
-        """Line 1: the sources of a domain as one chain head, its free NICs without those that send
-        KV; what was taken out is kept for the case that nothing else is there."""
+        """Line 1: the sources of a domain as one chain head, without the NICs that are busy; these
+        are kept for the case that nothing else is there."""
         by_domain: dict[tuple[int, ...], list[Source]] = {}
         for source in sources:
             if source.medium is Medium.GPU:
                 key = tuple(sorted(self._fabric.domains(source.devices)))
                 by_domain.setdefault(key, []).append(source)
         for members in by_domain.values():
-            self._tails.add(self._gpu_head(members, sending=False))
-            if any(source.sends_kv for source in members):
-                self._pruned.append(self._gpu_head(members, sending=True))
+            ports = [device for source in members for device in source.devices]
+            first = self._fabric.devices[ports[0]]
+            self._open_at(members, Medium.GPU, first.domain, first.node, first.leaf, ports)
         used = self._taken | {device for source in sources for device in source.devices}
         for source in sources:
             if source.medium is not Medium.GPU:
@@ -122,13 +129,23 @@ class _Planner:
                 at_host = source.medium is Medium.HOST
                 ports = [each.index for each in beside if at_host and each.index not in used]
                 leaf = beside[0].leaf
-                self._tails.add(Tail((source,), source.medium, None, source.node, leaf, ports))
+                self._open_at([source], source.medium, None, source.node, leaf, ports)
 
-    def _gpu_head(self, members: Sequence[Source], *, sending: bool) -> Tail:
-        """Either the NICs that carry no KV, or those that do."""
-        ports = [device for s in members if s.sends_kv is sending for device in s.devices]
-        first = self._fabric.devices[members[0].devices[0]]
-        return Tail(tuple(members), Medium.GPU, first.domain, first.node, first.leaf, ports)
+    def _open_at(
+        self,
+        members: Sequence[Source],
+        medium: Medium,
+        domain: int | None,
+        node: int,
+        leaf: int,
+        ports: Sequence[int],
+    ) -> None:
+        origin = tuple(members)
+        free = [port for port in ports if port not in self._busy]
+        self._tails.add(Tail(origin, medium, domain, node, leaf, free))
+        if len(free) < len(ports):
+            taken = [port for port in ports if port in self._busy]
+            self._pruned.append(Tail(origin, medium, domain, node, leaf, taken))
 
     def _reach_bytes_per_s(self, group: Group, leaves: set[int]) -> float:
         """Line 2's order: the rate at which the nearest source could send to `group`. `leaves`

@@ -23,7 +23,6 @@ class GpuCopy:
     name: str
     node: int
     devices: tuple[int, ...]
-    sends_kv: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,10 +55,7 @@ class ParameterPool:
         copies = sorted(self._gpus[model].values(), key=lambda copy: copy.name)
         if copies:
             return [
-                Source(
-                    medium=Medium.GPU, node=copy.node, devices=copy.devices, sends_kv=copy.sends_kv
-                )
-                for copy in copies
+                Source(medium=Medium.GPU, node=copy.node, devices=copy.devices) for copy in copies
             ]
         if model in self._host:
             return [Source(medium=Medium.HOST, node=self._host[model])]
@@ -95,7 +91,7 @@ class ParameterPool:
         return model in self._host or any(other != name for other in self._gpus[model])
 
     def deployed(self, model: str, copy: GpuCopy) -> None:
-        """All layers are there, or its role is another one now."""
+        """All layers of an instance are there."""
         self._gpus[model][copy.name] = copy
 
     def leaving(self, name: str) -> None:

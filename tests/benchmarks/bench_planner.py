@@ -31,14 +31,14 @@ def seconds(fabric: Fabric, tp: int, rng: np.random.Generator) -> float:
     slots = [tuple(range(i, i + tp)) for i in range(0, len(devices), tp)]
     slots = [slots[i] for i in rng.permutation(len(slots))]
     cut = int(rng.integers(1, len(slots)))
-    kv = rng.random(cut) < 0.5
+    sends_kv = rng.random(cut) < 0.5
+    busy = {device for i in np.flatnonzero(sends_kv) for device in slots[i]}
     sources = [
-        Source(medium=Medium.GPU, node=devices[slot[0]].node, devices=slot, sends_kv=bool(sends))
-        for slot, sends in zip(slots[:cut], kv, strict=True)
+        Source(medium=Medium.GPU, node=devices[slot[0]].node, devices=slot) for slot in slots[:cut]
     ]
     targets = [Target(name=f"t{slot[0]}", devices=slot) for slot in slots[cut:]]
     start = process_time()
-    plan(fabric, sources, targets, LAYERS_BYTES)
+    plan(fabric, sources, targets, LAYERS_BYTES, busy=busy)
     return process_time() - start
 
 

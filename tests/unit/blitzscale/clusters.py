@@ -34,10 +34,10 @@ def fabric(nodes: Sequence[tuple[int, int]], share: float = 1.0, nvlink: float =
     return Fabric(devices=tuple(devices), inter_leaf_share=share)
 
 
-def source(fabric: Fabric, node: int, *, sends_kv: bool = False) -> Source:
+def source(fabric: Fabric, node: int) -> Source:
     """One that has a copy on all GPUs of the node."""
     devices = tuple(device.index for device in fabric.of_node(node))
-    return Source(medium=Medium.GPU, node=node, devices=devices, sends_kv=sends_kv)
+    return Source(medium=Medium.GPU, node=node, devices=devices)
 
 
 def target(fabric: Fabric, node: int) -> Target:

@@ -17,41 +17,44 @@ from systems.blitzscale.fabric import Fabric
 from systems.blitzscale.planner import plan
 from tests.unit.blitzscale.clusters import LAYERS, NIC, every_spread, fabric, source, target
 
+Problem = tuple[Fabric, list[Source], list[Target], set[int]]  # and GPUs that send KV
+
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[Fabric, list[Source], list[Target]]:
-    """Nodes of 1 to 4 GPUs in three leaves; whole nodes are instances, or GPUs one by one."""
+def problems(draw: st.DrawFn) -> Problem:
+    """Nodes of 1 to 4 GPUs in three leaves; whole nodes are instances, or GPUs one by one. Spare
+    GPUs may be another model's prefills."""
     nodes = draw(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=2, max_size=8))
     net = fabric(
         nodes,
         share=draw(st.sampled_from([1.0, 0.5])),
         nvlink=draw(st.sampled_from([0.0, 16.0])),
     )
-    sources, targets = [], []
+    sources, targets, busy = [], [], set[int]()
     for node in range(len(nodes)):
         whole = draw(st.booleans())
         devices = [device.index for device in net.of_node(node)]
         for group in [devices] if whole else [[device] for device in devices]:
-            use = draw(st.sampled_from(["source", "kv", "target", "spare"]))
-            if use in ("source", "kv"):
-                kv = use == "kv"
-                copy = Source(medium=Medium.GPU, node=node, devices=tuple(group), sends_kv=kv)
-                sources.append(copy)
+            use = draw(st.sampled_from(["source", "prefill", "target", "spare", "other's"]))
+            if use in ("prefill", "other's"):
+                busy |= set(group)
+            if use in ("source", "prefill"):
+                sources.append(Source(medium=Medium.GPU, node=node, devices=tuple(group)))
             elif use == "target":
                 targets.append(Target(name=f"t{group[0]}", devices=tuple(group)))
     if draw(st.booleans()) or not sources:
         sources.append(Source(medium=Medium.HOST, node=draw(st.integers(0, len(nodes) - 1))))
     sources += [Source(medium=Medium.SSD, node=node) for node in range(len(nodes))]
-    return net, sources, targets
+    return net, sources, targets, busy
 
 
 @settings(max_examples=300)
 @given(problems())
 def test_a_plan_reaches_each_target_once_and_crosses_no_nic_twice(
-    problem: tuple[Fabric, list[Source], list[Target]],
+    problem: Problem,
 ) -> None:
-    net, sources, targets = problem
-    found = plan(net, sources, targets, LAYERS)
+    net, sources, targets, busy = problem
+    found = plan(net, sources, targets, LAYERS, busy=busy)
     hops = [hop for chain in found.chains for hop in chain.hops]
     reached = [target.name for hop in hops for target in hop.targets]
     assert sorted(reached) == sorted(target.name for target in targets)
@@ -76,26 +79,36 @@ def test_a_plan_reaches_each_target_once_and_crosses_no_nic_twice(
 @settings(max_examples=300)
 @given(problems())
 def test_nothing_flows_beside_serving_kv_if_another_source_exists(
-    problem: tuple[Fabric, list[Source], list[Target]],
+    problem: Problem,
 ) -> None:
-    net, sources, targets = problem
-    if any(copy.medium is Medium.GPU and not copy.sends_kv for copy in sources):
-        kv = {device for copy in sources if copy.sends_kv for device in copy.devices}
-        assert not kv & {lane.sender for lane in plan(net, sources, targets, LAYERS).lanes()}
+    net, sources, targets, busy = problem
+    if any(set(copy.devices) - busy for copy in sources):
+        found = plan(net, sources, targets, LAYERS, busy=busy)
+        assert not busy & {lane.sender for lane in found.lanes()}
 
 
 def test_a_prefill_instance_is_a_source_where_nothing_else_is() -> None:
     net = fabric([(2, 0), (2, 0)])
-    (lane, _) = plan(net, [source(net, 0, sends_kv=True)], [target(net, 1)], LAYERS).lanes()
-    assert lane.sender in source(net, 0).devices
+    prefill = source(net, 0)
+    found = plan(net, [prefill], [target(net, 1)], LAYERS, busy=prefill.devices)
+    assert {lane.sender for lane in found.lanes()} == set(prefill.devices)
+
+
+def test_a_host_copy_leaves_through_a_nic_that_no_prefill_uses() -> None:
+    """Of another model; the last one is shared only if it must be."""
+    net = fabric([(2, 0), (1, 0)])
+    host = Source(medium=Medium.HOST, node=0)
+    for busy, sender in (({0}, 1), ({1}, 0), ({0, 1}, 0)):
+        (lane,) = plan(net, [host], [target(net, 1)], LAYERS, busy=busy).lanes()
+        assert lane.sender == sender
 
 
 def test_over_nvlink_a_prefill_instance_does_not_disturb_its_kv() -> None:
     """And what it loads in its own node forwards to the others, whose NICs carry nothing yet."""
     net = fabric([(2, 0), (1, 0)])
-    prefill = Source(medium=Medium.GPU, node=0, devices=(0,), sends_kv=True)
+    prefill = Source(medium=Medium.GPU, node=0, devices=(0,))
     new = [Target(name="beside", devices=(1,)), Target(name="far", devices=(2,))]
-    (chain,) = plan(net, [prefill], new, LAYERS).chains
+    (chain,) = plan(net, [prefill], new, LAYERS, busy=[0]).chains
     assert [hop.link for hop in chain.hops] == [Link.NVLINK, Link.NETWORK]
     assert [lane.sender for lane in chain.hops[1].lanes] == [1]
 
