@@ -48,6 +48,10 @@ def test_fig_15_a_best_effort() -> None:
     assert found.on_target == [1] * 6
 
 
+def test_best_effort_leaves_half_of_the_layers_to_the_source() -> None:
+    assert best_effort(pair(7, 0.0, *[1.0] * 3)) == [3, 3, 3]
+
+
 @pytest.mark.parametrize("scheduler", [ilp, ilp_free])
 def test_fig_15_b_zigzag(scheduler: Callable[[Pair], Sequence[int | None]]) -> None:
     found = replay(FIG_15, scheduler(FIG_15))

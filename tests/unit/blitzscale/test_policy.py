@@ -66,6 +66,11 @@ def test_instances_for_a_demand(demand: float, running: int, below: bool, expect
     assert wanted(demand, 10_000, BOUNDS, running, below=below) == expected
 
 
+def test_a_share_without_an_exact_float_is_no_instance_more() -> None:
+    assert 7420 / (0.7 * 5300) > 2
+    assert wanted(7420, 5300, BOUNDS, 1, below=False) == 2
+
+
 def test_a_load_is_low_after_the_timeout_and_anew_after_a_peak() -> None:
     below = Below(0.333)
     args = (10_000, BOUNDS, 2)

@@ -156,6 +156,18 @@ def test_two_instances_that_leave_together_do_not_count_on_each_other() -> None:
     assert found.wanted() == []
 
 
+def test_a_host_copy_that_loses_the_gpu_it_is_made_from_is_begun_anew_from_ssd() -> None:
+    found = pool()
+    found.deployed("72b", copy("i0", 1))
+    found.dropped("72b")  # from host 0, which is empty now
+    found.leaving("i0")
+    (first,) = found.wanted()
+    assert (first.node, first.sources[0].medium) == (0, Medium.GPU)
+    found.failed(1)
+    (again,) = (each for each in found.wanted() if each.model == "72b")
+    assert (again.node, again.sources[0].medium) == (0, Medium.SSD)
+
+
 @pytest.mark.parametrize("host", range(NODES))
 def test_after_any_one_host_failure_every_model_has_a_copy_again_from_ssd(host: int) -> None:
     found = pool()
