@@ -43,6 +43,7 @@ class Target:
 
     name: str
     devices: tuple[int, ...]
+    live: bool = True  # may serve while it loads: a decode may not (§5.4)
 
 
 @dataclass(slots=True, frozen=True)

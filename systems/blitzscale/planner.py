@@ -35,6 +35,11 @@ class Group:
     node: int
     leaf: int
 
+    @property
+    def live(self) -> bool:
+        """Of equals it comes later in a chain, for only a tail serves live."""
+        return any(target.live for target in self.targets)
+
 
 def plan(
     fabric: Fabric,
@@ -94,7 +99,7 @@ class _Planner:
 
     def run(self, groups: list[Group]) -> Plan:
         leaves = {tail.leaf for tail in self._tails.all() if tail.ports}
-        for group in sorted(groups, key=lambda g: -self._reach_bytes_per_s(g, leaves)):
+        for group in sorted(groups, key=lambda g: (-self._reach_bytes_per_s(g, leaves), g.live)):
             best = self._best(group)
             if best is None and self._pruned:  # no other source: busy NICs have to be shared
                 for tail in self._pruned:

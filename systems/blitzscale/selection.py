@@ -46,15 +46,12 @@ def live_pairs(
     overloaded: Iterable[Overloaded],
     layers_bytes: Sequence[float],
     slo_s: float,
-    eligible: Iterable[str],
 ) -> list[LivePair]:
     """For each overloaded instance, most backlog first, the slowest tail that is left and whose
     stop-the-world load would break `slo_s`. A tail that is too fast for one is so for those with
-    less to do. `eligible`: names of targets that may serve live: no decodes in PD disaggregation
-    (§5.4).
+    less to do.
     """
-    allowed = set(eligible)
-    tails = [tail for tail in loads(plan, layers_bytes) if tail[1].name in allowed]
+    tails = [(load_s, tail) for load_s, tail in loads(plan, layers_bytes) if tail.live]
     pairs: list[LivePair] = []
     for instance in sorted(overloaded, key=lambda each: (-each.backlog_s, each.name)):
         if len(pairs) < len(tails):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from systems.blitzscale.chains import Plan
@@ -22,34 +24,37 @@ def test_stop_the_world_latency_by_hand() -> None:
     assert stop_latency_s(busy("a", 6.0, arriving=3.0), 4.0) == 7.0  # 6 + 2 x 4 = 14, halved
 
 
-def two_chains() -> Plan:
+def two_chains(*decodes: str) -> Plan:
     """Tails t3, two NICs wide: all layers after 4, and t4, one wide: after 8."""
     net = fabric([(2, 0), (1, 0), (1, 0), (2, 0), (1, 0)])
     copies = [source(net, 0), source(net, 1)]
-    return plan(net, copies, [target(net, 3), target(net, 4)], LAYERS)
+    new = [
+        replace(each, live=each.name not in decodes) for each in (target(net, 3), target(net, 4))
+    ]
+    return plan(net, copies, new, LAYERS)
 
 
 def test_the_most_loaded_is_paired_with_the_slowest_tail() -> None:
-    found = live_pairs(two_chains(), [busy("a", 9), busy("b", 20)], LAYERS, 3.0, ["t3", "t4"])
+    found = live_pairs(two_chains(), [busy("a", 9), busy("b", 20)], LAYERS, 3.0)
     assert found == [LivePair("b", "t4"), LivePair("a", "t3")]
 
 
 def test_no_pair_where_stopping_meets_the_slo_or_the_target_is_a_decode() -> None:
-    def found(slo_s: float, *names: str) -> list[LivePair]:
-        return live_pairs(two_chains(), [busy("b", 20)], LAYERS, slo_s, names)
+    def found(slo_s: float, *decodes: str) -> list[LivePair]:
+        return live_pairs(two_chains(*decodes), [busy("b", 20)], LAYERS, slo_s)
 
     assert stop_latency_s(busy("b", 20), 8.0) == 14
-    assert found(14.0, "t3", "t4") == []
-    assert found(13.9, "t3", "t4") == [LivePair("b", "t4")]
-    assert found(3.0, "t3") == [LivePair("b", "t3")]
-    assert found(3.0) == []
+    assert found(14.0) == []
+    assert found(13.9) == [LivePair("b", "t4")]
+    assert found(3.0, "t4") == [LivePair("b", "t3")]
+    assert found(3.0, "t3", "t4") == []
 
 
 def test_who_forwards_is_not_paired() -> None:
     net = fabric([(1, 0)] * 3)
     chain = plan(net, [source(net, 0)], [target(net, 1), target(net, 2)], LAYERS)
     overloaded = [busy("a", 99), busy("b", 99)]
-    assert live_pairs(chain, overloaded, LAYERS, 1.0, ["t1", "t2"]) == [LivePair("a", "t2")]
+    assert live_pairs(chain, overloaded, LAYERS, 1.0) == [LivePair("a", "t2")]
 
 
 @pytest.mark.parametrize(
