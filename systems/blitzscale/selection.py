@@ -29,16 +29,23 @@ class LivePair:
 
 
 def stop_latency_s(instance: Overloaded, load_s: float) -> float:
-    """The longest that a request waits and runs if the new instance helps only once it is loaded,
-    after `load_s`: then it takes half of what is left.
+    """The longest that a request waits and runs, of those that come before the new instance is
+    loaded, after `load_s`; only then it helps, and takes half of what is left.
 
-    Latency is linear in the time of arrival before that moment, so that it is longest for who comes
-    now or for who comes just before.
+    Between now, the load's end, and the moment from which requests outlast the load, latency is
+    linear in the time of arrival.
     """
-    left_s = max(0.0, instance.backlog_s - load_s)
-    comes_now_s = instance.backlog_s - left_s / 2
-    at_load_s = max(0.0, instance.backlog_s + (instance.arriving - 1) * load_s)
-    return max(comes_now_s, at_load_s / 2)
+    arrivals_s = [0.0, load_s]
+    if instance.backlog_s < load_s < instance.backlog_s + instance.arriving * load_s:
+        arrivals_s.append((load_s - instance.backlog_s) / instance.arriving)
+    return max(_latency_s(instance, load_s, at_s) for at_s in arrivals_s)
+
+
+def _latency_s(instance: Overloaded, load_s: float, at_s: float) -> float:
+    """Of a request that comes at `at_s`."""
+    ahead_s = max(0.0, instance.backlog_s + (instance.arriving - 1) * at_s)
+    alone_s = load_s - at_s
+    return ahead_s if ahead_s <= alone_s else (ahead_s + alone_s) / 2
 
 
 def live_pairs(

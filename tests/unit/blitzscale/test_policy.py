@@ -158,19 +158,20 @@ def test_the_artifact_needs_a_decode_to_send_to() -> None:
 @given(
     used_blocks=st.integers(0, 400_000),
     queued_tokens=st.integers(0, 200_000),
+    prefill_tokens=st.integers(0, 5_000_000),
     prefills=st.integers(2, 14),
     decodes=st.integers(2, 14),
 )
 def test_the_artifact_comes_to_rest_at_a_constant_load(
-    used_blocks: int, queued_tokens: int, prefills: int, decodes: int
+    used_blocks: int, queued_tokens: int, prefill_tokens: int, prefills: int, decodes: int
 ) -> None:
-    """Without KV to send: that term divides by the number of decodes, which it changes."""
     counts = (prefills, decodes)
     history = []
     for _ in range(40):
         now = seen(
             used_blocks=used_blocks,
             queued_tokens=queued_tokens,
+            prefill_tokens=prefill_tokens,
             prefills=counts[0],
             decodes=counts[1],
         )

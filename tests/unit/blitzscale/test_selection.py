@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from systems.blitzscale.chains import Plan
 from systems.blitzscale.planner import plan
@@ -22,6 +24,26 @@ def test_stop_the_world_latency_by_hand() -> None:
     assert stop_latency_s(busy("a", 1.0), 4.0) == 1.0  # done before the load is
     assert stop_latency_s(busy("a", 6.0), 4.0) == 5.0  # 4 alone, then half of 2
     assert stop_latency_s(busy("a", 6.0, arriving=3.0), 4.0) == 7.0  # 6 + 2 x 4 = 14, halved
+    assert stop_latency_s(busy("a", 1.0, arriving=1.5), 4.0) == 2.0  # who comes at 2, with 2 ahead
+
+
+@given(
+    backlog_s=st.floats(0, 20),
+    arriving=st.floats(0, 4),
+    load_s=st.floats(0.1, 10),
+    share=st.floats(0, 1),
+)
+def test_no_request_takes_longer_than_the_stop_the_world_latency(
+    backlog_s: float, arriving: float, load_s: float, share: float
+) -> None:
+    """The new instance halves what is ahead of a request at `load_s` if that is not done by then;
+    the queue is emptied and filled at once."""
+    at_s = share * load_s
+    ahead_s = max(0.0, backlog_s + arriving * at_s - at_s)
+    end_s = at_s + ahead_s
+    if end_s > load_s:
+        end_s = load_s + (end_s - load_s) / 2
+    assert end_s - at_s <= stop_latency_s(busy("a", backlog_s, arriving), load_s) + 1e-9
 
 
 def two_chains(*decodes: str) -> Plan:
