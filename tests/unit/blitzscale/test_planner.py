@@ -51,7 +51,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return net, sources, targets, busy
 
 
-@settings(max_examples=300)
+@settings(max_examples=150, deadline=None)
 @given(problems())
 def test_a_plan_reaches_each_target_once_and_crosses_no_nic_twice(
     problem: Problem,
@@ -79,7 +79,7 @@ def test_a_plan_reaches_each_target_once_and_crosses_no_nic_twice(
     assert all(not forwards & set(tail.devices) for tail in found.tails())
 
 
-@settings(max_examples=300)
+@settings(max_examples=150, deadline=None)
 @given(problems())
 def test_nothing_flows_beside_serving_kv_if_another_source_exists(
     problem: Problem,
