@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from systems.kunserve.group import Group, Stage
+from systems.kunserve.group import Group, Stage, alone
 
 Shape = tuple[range, ...]  # a group without names: what each member holds
 
@@ -29,6 +29,24 @@ def merge(groups: Sequence[Group]) -> Group | None:
     if kept is None:
         return None
     return tuple(Stage(groups[k.group][k.stage].member, k.layers) for k in kept)
+
+
+def equal_groups(instances: Sequence[str], size: int, num_layers: int) -> list[Group]:
+    """Instances with all parameters, in order, in groups of `size`. Raises ValueError unless that
+    goes."""
+    most = min(len(instances), num_layers)
+    valid = [k for k in range(1, most + 1) if len(instances) % k == 0]
+    if size not in valid:
+        raise ValueError(
+            f"{len(instances)} instances of {num_layers} layers make no groups of {size}; valid: "
+            f"{', '.join(map(str, valid))}"
+        )
+    found = []
+    for first in range(0, len(instances), size):
+        group = merge([alone(name, num_layers) for name in instances[first : first + size]])
+        assert group is not None, "whole instances always merge"
+        found.append(group)
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.model_spec import ModelSpec
-from systems.kunserve.group import Group, dropped_bytes
-from systems.kunserve.merge import merge
+from systems.kunserve.group import Group, alone, dropped_bytes
+from systems.kunserve.merge import equal_groups, merge
 
 Throughput = Callable[[int], float]  # Thpt_g of §4.1: of a group, by its number of instances
 
@@ -106,25 +106,13 @@ def cost(sizes: Sequence[int], throughput: Throughput) -> float:
     return throughput(1) * sum(sizes) / sum(throughput(size) for size in sizes)
 
 
-def fixed_groups(groups: Sequence[Group], group_size: int, model: ModelSpec) -> Plan:
+def fixed_groups(instances: Sequence[str], group_size: int, model: ModelSpec) -> Plan:
     """The published code's plan: groups of one size, set at launch, and one vote drops them all.
 
-    `groups`: instances, none merged yet, in launch order. Raises ValueError for a size that does
-    not divide them.
+    Raises ValueError for a size that does not divide the instances.
     """
-    num = len(groups)
-    if not (2 <= group_size <= num and num % group_size == 0 and group_size <= model.num_layers):
-        valid = [k for k in range(2, min(num, model.num_layers) + 1) if num % k == 0]
-        raise ValueError(
-            f"group size {group_size} does not divide {num} instances of {model.num_layers} "
-            f"layers into groups; valid: {', '.join(map(str, valid)) or 'none'}"
-        )
-    found = []
-    for first in range(0, num, group_size):
-        merged = merge(groups[first : first + group_size])
-        assert merged is not None, "whole instances always merge"
-        found.append(merged)
-    return _plan(groups, found, 0, model)
+    found = equal_groups(instances, group_size, model.num_layers)
+    return _plan([alone(name, model.num_layers) for name in instances], found, 0, model)
 
 
 def _plan(

@@ -17,25 +17,17 @@ class Send(NamedTuple):
 
 
 def next_stage(
-    sent_blocks: int,
-    computed_tokens: int,
-    block_tokens: int,
-    *,
-    stages_done: int = 0,
-    max_stages: int | None = None,
-    last_blocks: int = 1,
+    sent_blocks: int, computed_tokens: int, block_tokens: int, *, last_blocks: int = 1
 ) -> Send:
     """What to send next of a request with `computed_tokens` in KV, `sent_blocks` at the target.
 
     last_blocks: so few or fewer left to send make the last stage; at least 1, the block that is
-    being written. max_stages: after so many, the last one sends whatever is left. Llumnix's code:
-    16 and 3 (AlibabaPAI/llumnix@24220fb).
+    being written. Llumnix's code: 16, and a migration that needs more than three stages is given
+    up (AlibabaPAI/llumnix, MIGRATION_LAST_STAGE_MAX_BLOCKS and MIGRATION_MAX_STAGES).
     """
     if last_blocks < 1:
         raise ValueError(f"last_blocks={last_blocks} must be at least 1, the block being written")
     total = -(-computed_tokens // block_tokens)
-    full = computed_tokens // block_tokens
-    out_of_stages = max_stages is not None and stages_done + 1 >= max_stages
-    if total - sent_blocks <= last_blocks or out_of_stages:
+    if total - sent_blocks <= last_blocks:
         return Send(range(sent_blocks, total), last=True)
-    return Send(range(sent_blocks, full), last=False)
+    return Send(range(sent_blocks, computed_tokens // block_tokens), last=False)

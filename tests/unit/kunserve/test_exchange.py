@@ -89,7 +89,7 @@ def test_a_merge_of_three_and_one_leaves_some_remote() -> None:
         sum(move.slots for move in moves) for moves in (order.left, [*order.first, *order.left])
     )
     assert 0.2 < left / all_slots < 0.35
-    assert {move.target for move in order.left} == {"i0"}
+    assert "i0" in {move.target for move in order.left}
 
 
 def test_both_directions_carry_kv_at_once() -> None:

@@ -62,11 +62,14 @@ def test_memory_greedy_stops_beyond_the_original_kv_region() -> None:
 
 
 def test_the_published_codes_groups_are_of_one_size() -> None:
-    assert sizes(fixed_groups(singles(8, 48), 4, QWEN_14B)) == [4, 4]
-    with pytest.raises(ValueError, match=r"group size 3 .* valid: 2, 4, 8"):
-        fixed_groups(singles(8, 48), 3, QWEN_14B)
-    with pytest.raises(ValueError, match=r"group size 4 .* 2 layers .* valid: 2$"):
-        fixed_groups(singles(4, 2), 4, model_of(2))
+    names = [f"i{k}" for k in range(8)]
+    plan = fixed_groups(names, 4, QWEN_14B)
+    assert sizes(plan) == [4, 4]
+    assert plan.freed_bytes == 6 * REPLICA
+    with pytest.raises(ValueError, match=r"8 instances of 48 layers .* of 3; valid: 1, 2, 4, 8"):
+        fixed_groups(names, 3, QWEN_14B)
+    with pytest.raises(ValueError, match=r"4 instances of 2 layers .* of 4; valid: 1, 2$"):
+        fixed_groups(names[:4], 4, model_of(2))
 
 
 @given(cluster=clusters, replicas=st.floats(0, 20))
