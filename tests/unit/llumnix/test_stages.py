@@ -15,12 +15,10 @@ def test_full_blocks_first_then_the_one_that_is_written() -> None:
     assert next_stage(0, 0, 16) == Send(range(0), last=True)
 
 
-def test_the_codes_limits() -> None:
-    code = {"max_stages": 3, "last_blocks": 16}
-    assert next_stage(0, 16 * 17 + 1, 16, **code) == Send(range(17), last=False)
-    assert next_stage(17, 16 * 20, 16, stages_done=1, **code) == Send(range(17, 20), last=True)
-    assert next_stage(0, 16 * 16, 16, **code) == Send(range(16), last=True)
-    assert next_stage(90, 16 * 200, 16, stages_done=2, **code) == Send(range(90, 200), last=True)
+def test_sixteen_blocks_or_fewer_end_it_in_its_code() -> None:
+    assert next_stage(0, 16 * 17 + 1, 16, last_blocks=16) == Send(range(17), last=False)
+    assert next_stage(17, 16 * 20, 16, last_blocks=16) == Send(range(17, 20), last=True)
+    assert next_stage(0, 16 * 16, 16, last_blocks=16) == Send(range(16), last=True)
     with pytest.raises(ValueError, match="last_blocks=0 must be at least 1"):
         next_stage(0, 16, 16, last_blocks=0)
 
