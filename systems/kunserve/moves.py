@@ -17,6 +17,7 @@ A slot is one layer's keys and values of one block.
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -32,6 +33,9 @@ class Move(NamedTuple):
     slots: int  # taken at the target when it starts, given back at the source when it has ended
 
 
+LinkName = tuple[str, str]  # from, to
+
+
 class Order(NamedTuple):
     first: list[Move]  # each can end before the next begins; also start in this order, side by side
     left: list[Move]  # no room: attention stays where the KV is until requests end (§4.2)
@@ -44,20 +48,25 @@ def ordered(moves: Iterable[Move], free: Mapping[str, int]) -> Order:
     carry KV at once; on each, smaller moves go first, for each ended move ends a remote attention.
     """
     room = dict(free)
-    links: dict[tuple[str, str], deque[Move]] = defaultdict(deque)
+    links: dict[LinkName, deque[Move]] = defaultdict(deque)
     for move in sorted(moves, key=lambda m: (m.slots, m.request_id, m.layers.start)):
         links[move.source, move.target].append(move)
-    sent = dict.fromkeys(links, 0)
+    turns = [(0, link) for link in sorted(links)]  # a heap: slots sent, link
+    blocked: dict[str, list[tuple[int, LinkName]]] = defaultdict(list)  # by the full target
     first: list[Move] = []
-    while True:
-        ready = [link for link, queue in links.items() if queue and fits(queue[0], room)]
-        if not ready:
-            return Order(first, [move for queue in links.values() for move in queue])
-        link = min(ready, key=lambda link: (sent[link], link))
-        move = links[link].popleft()
-        apply(move, room)
-        sent[link] += move.slots
+    while turns:
+        sent, link = heapq.heappop(turns)
+        move = links[link][0]
+        if not fits(move, room):
+            blocked[move.target].append((sent, link))
+            continue
+        apply(links[link].popleft(), room)
         first.append(move)
+        if links[link]:
+            heapq.heappush(turns, (sent + move.slots, link))
+        for freed in blocked.pop(move.source, ()):
+            heapq.heappush(turns, freed)
+    return Order(first, [move for queue in links.values() for move in queue])
 
 
 def fits(move: Move, room: Mapping[str, int]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.model_spec import ModelSpec
 from systems.kunserve.group import Group, alone, dropped_bytes
@@ -33,32 +34,37 @@ def throughput_greedy(groups: Sequence[Group], required_bytes: int, model: Model
     that stands first. Two groups that cannot merge without a load (`merge`) are not popped
     together: the next larger is.
     """
-    heap = [(len(group), index, group) for index, group in enumerate(groups)]
+    heap = [_Entry(len(group), index, group, (group,)) for index, group in enumerate(groups)]
     heapq.heapify(heap)
     before = dropped_bytes(model, groups)
-    while dropped_bytes(model, (entry[2] for entry in heap)) - before < required_bytes:
+    while dropped_bytes(model, (entry.group for entry in heap)) - before < required_bytes:
         merged = _merge_smallest(heap)
         if merged is None:
             break
         heapq.heappush(heap, merged)
-    found = [group for _, _, group in sorted(heap, key=lambda entry: entry[1])]
+    found = [entry.group for entry in sorted(heap, key=lambda entry: entry.place)]
     return _plan(groups, found, required_bytes, model)
 
 
-Entry = tuple[int, int, Group]  # size, place in line, group
+class _Entry(NamedTuple):
+    size: int
+    place: int  # of the first of `parts` in line; no two entries have one in common
+    group: Group
+    parts: tuple[Group, ...]  # of the groups that exist: what its members hold
 
 
-def _merge_smallest(heap: list[Entry]) -> Entry | None:
+def _merge_smallest(heap: list[_Entry]) -> _Entry | None:
     """Removes from `heap` the two smallest that can merge; None, and no change: there are none."""
     ranked = sorted(heap)
     for i, first in enumerate(ranked):
         for second in ranked[i + 1 :]:
-            merged = merge([first[2], second[2]])
-            if merged is not None:
+            parts = (*first.parts, *second.parts)
+            group = merge(parts)
+            if group is not None:
                 heap.remove(first)
                 heap.remove(second)
                 heapq.heapify(heap)
-                return len(merged), min(first[1], second[1]), merged
+                return _Entry(len(group), min(first.place, second.place), group, parts)
     return None
 
 
@@ -69,11 +75,11 @@ def memory_greedy(
     original KV region of all instances. `required_bytes` only says how much the plan is short."""
     found = list(groups)
     before = dropped_bytes(model, groups)
-    while len(found) > 1 and dropped_bytes(model, found) - before <= kv_bytes:
-        merged = merge(found[:2])
-        if merged is None:
+    for count in range(2, len(groups) + 1):
+        merged = merge(groups[:count])
+        if merged is None or dropped_bytes(model, found) - before > kv_bytes:
             break
-        found[:2] = [merged]
+        found = [merged, *groups[count:]]
     return _plan(groups, found, required_bytes, model)
 
 

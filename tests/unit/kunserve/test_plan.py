@@ -182,3 +182,14 @@ def test_from_groups_that_exist_exhaustive_is_no_worse(
     if best.short_bytes == greedy.short_bytes:
         found = [cost([len(g) for g in plan.groups], thpt) for plan in (best, greedy)]
         assert found[0] <= found[1] * (1 + 1e-9)
+
+
+@given(count=st.integers(1, 16), num_layers=st.integers(16, 100), replicas=st.integers(0, 16))
+def test_stages_of_instances_that_held_everything_differ_by_one_layer(
+    count: int, num_layers: int, replicas: int
+) -> None:
+    model = model_of(num_layers)
+    required = replicas * model.weight_bytes
+    for group in throughput_greedy(singles(count, num_layers), required, model).groups:
+        lengths = [len(stage.layers) for stage in group]
+        assert max(lengths) - min(lengths) <= 1
