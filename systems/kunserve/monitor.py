@@ -112,5 +112,8 @@ class Monitor:
 
 def required_bytes(shortages_bytes: Sequence[float]) -> int:
     """R of §4.1: what all groups together will lack. One group's spare memory does not help
-    another: its KV cannot go there, and queued requests are the dispatcher's to move first."""
-    return sum(max(0, round(shortage)) for shortage in shortages_bytes)
+    another: its KV cannot go there, and queued requests are the dispatcher's to move first.
+
+    A shortage of 0 makes a drop due (demand is "about to exceed"), so it requires a byte.
+    """
+    return sum(int(shortage) + 1 for shortage in shortages_bytes if shortage >= 0)

@@ -11,7 +11,8 @@ wait for the other never end, and half a full pool is more than a group of two f
     For if no move can start, each receiving member has less free than any move to it needs, so
     less than its margin: more will leave it than come. But what leaves members comes to members.
 
-So the order is free to please the links, and `grantable_slots` says what others may take meanwhile.
+So the order is free to please the links. `grantable_slots` and `grown` say what others, and the
+moving requests themselves, may take meanwhile.
 A slot is one layer's keys and values of one block.
 """
 
@@ -21,6 +22,8 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from systems.kunserve.group import Stage
 
 
 class Move(NamedTuple):
@@ -38,7 +41,7 @@ LinkName = tuple[str, str]  # from, to
 
 class Order(NamedTuple):
     first: list[Move]  # each can end before the next begins; also start in this order, side by side
-    left: list[Move]  # no room: attention stays where the KV is until requests end (§4.2)
+    left: list[Move]  # no room: attention stays where the KV is until requests end. Not `waiting`
 
 
 def ordered(moves: Iterable[Move], free: Mapping[str, int]) -> Order:
@@ -100,16 +103,60 @@ def largest_incoming(moves: Iterable[Move]) -> dict[str, int]:
     return largest
 
 
-def certain_to_end(moves: Sequence[Move], free: Mapping[str, int]) -> bool:
+def certain_to_end(
+    waiting: Sequence[Move], free: Mapping[str, int], flying: Iterable[Move] = ()
+) -> bool:
     """Whether the condition above holds now; it then holds until the last move has ended."""
-    margin = margins(moves, free)
-    return all(margin[member] >= slots for member, slots in largest_incoming(moves).items())
+    margin = margins(waiting, free, flying)
+    return all(margin[member] >= slots for member, slots in largest_incoming(waiting).items())
 
 
 def grantable_slots(
     member: str, waiting: Sequence[Move], free: Mapping[str, int], flying: Sequence[Move] = ()
 ) -> int:
-    """How many free slots of `member` new requests and growing ones may take while moves are still
-    `waiting` to start: so many that the exchange is as certain to end afterwards as before."""
+    """How many free slots of `member` new requests may take while moves are still `waiting` to
+    start: so many that the exchange is as certain to end afterwards as before. For a request that
+    is itself to move see `grown`."""
     margin = margins(waiting, free, flying)[member] - largest_incoming(waiting).get(member, 0)
     return max(0, min(free[member], margin))
+
+
+class Growth(NamedTuple):
+    waiting: list[Move]
+    flying: list[Move]
+    free: dict[str, int]
+
+
+def grown(
+    request_id: int,
+    places: Iterable[Stage],
+    waiting: Sequence[Move],
+    free: Mapping[str, int],
+    flying: Sequence[Move] = (),
+) -> Growth | None:
+    """The state after a request has taken one more block of every layer; None: it must not yet.
+
+    places: where its KV is; of a move under way, its source still. The block is written there, and
+    goes with its layers where they are to move: it takes room at both ends, at the target at once
+    if the move is under way. None where a member lacks the slots, or where the exchange was certain
+    to end and would be no longer.
+    """
+    room = dict(free)
+    for place in places:
+        room[place.member] -= len(place.layers)
+    longer_flying = [_longer(move, request_id) for move in flying]
+    for before, after in zip(flying, longer_flying, strict=True):
+        room[after.target] -= after.slots - before.slots
+    longer_waiting = [_longer(move, request_id) for move in waiting]
+    if min(room.values()) < 0:
+        return None
+    certain = certain_to_end(longer_waiting, room, longer_flying)
+    if not certain and certain_to_end(waiting, free, flying):
+        return None
+    return Growth(longer_waiting, longer_flying, room)
+
+
+def _longer(move: Move, request_id: int) -> Move:
+    if move.request_id != request_id:
+        return move
+    return move._replace(slots=move.slots + len(move.layers))

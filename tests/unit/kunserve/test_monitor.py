@@ -72,7 +72,14 @@ def test_demand_counts_the_queue_or_its_first() -> None:
 
 
 def test_spare_memory_of_one_group_is_no_help_to_another() -> None:
-    assert required_bytes([30.4, -100, 5]) == 35
+    assert required_bytes([30.4, -100, 5]) == 31 + 6
+    assert required_bytes([-0.5, -100]) == 0
+
+
+def test_a_drop_that_is_due_requires_something() -> None:
+    monitor = Monitor(CONFIG)
+    assert monitor.observe(Sample(0, 100, 100)) == "drop"
+    assert required_bytes([monitor.shortage_bytes()]) >= 1
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from systems.kunserve.exchange import Held
-from systems.kunserve.group import alone, check, members
+from systems.kunserve.exchange import Held, exchange_moves
+from systems.kunserve.group import Stage, alone, check, members
 from systems.kunserve.moves import apply, certain_to_end, ordered
 from systems.kunserve.recovery import recover
 from systems.kunserve.restore import (
@@ -19,7 +19,7 @@ from systems.kunserve.restore import (
     missing,
     restore_loads,
 )
-from tests.unit.kunserve.cluster import moved, places_of
+from tests.unit.kunserve.cluster import moved, moves_of, places_of, throttled
 from tests.unit.kunserve.strategies import QWEN_14B, clusters, grouped, model_of
 
 RATES = Rates(peer=25e9, host=25e9)
@@ -148,6 +148,47 @@ def test_a_death_leaves_full_copies_and_loses_no_request(
     assert found.recomputed == lost
     loads = restore_loads(found.wanted, found.groups, RATES, model_of(num_layers, tied=tied))
     assert len(loads) == len(found.wanted)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.sampled_from([[1, 1], [1, 1, 1], [2, 2], [2, 1]]),
+    done=st.floats(0, 1),
+    dead=st.integers(0, 3),
+)
+def test_a_death_in_the_middle_of_an_exchange_loses_no_request(
+    seed: int, sizes: list[int], done: float, dead: int
+) -> None:
+    """Some moves have ended. Who had KV at the dead member is computed again; all others' KV then
+    moves among the survivors, to where their new stages are."""
+    cluster = throttled(
+        np.random.default_rng(seed), sizes, num_layers=8, kv_slots=60, layer_slots=9, max_blocks=3
+    )
+    first = ordered(moves_of(cluster), cluster.free).first
+    places = places_of(cluster.held)
+    for move in first[: int(done * len(first))]:
+        moved(places, move)
+    held = [
+        Held(
+            r.request_id,
+            r.blocks,
+            tuple(Stage(places[r.request_id, k], range(k, k + 1)) for k in range(8)),
+        )
+        for r in cluster.held
+    ]
+    gone = cluster.merged[dead % len(cluster.merged)].member
+    found = recover([cluster.merged], gone, held)
+    survivors = [r for r in held if r.request_id not in found.recomputed]
+    assert {r.request_id for r in survivors} == {
+        r.request_id for r in held if all(place.member != gone for place in r.places)
+    }
+    after = places_of(survivors)
+    for move in exchange_moves(survivors, found.groups, layers_per_move=2):
+        assert gone not in (move.source, move.target)
+        moved(after, move)
+    weights = {layer: s.member for group in found.groups for s in group for layer in s.layers}
+    assert all(member == weights[layer] for (_, layer), member in after.items())
 
 
 def test_neighbours_share_what_a_member_in_the_middle_had() -> None:
