@@ -84,7 +84,7 @@ def restore_loads(
     model: ModelSpec,
     no_host_copy: frozenset[str] = frozenset(),
 ) -> list[Load]:
-    """Where the weights `wanted` come from, in the order to ask for them; `groups` hold them now.
+    """Where the weights `wanted` come from, in the order to ask for them; `groups` hold the others.
 
     Each comes from where it is there first, given what was asked before: a peer that has the layer
     sends one at a time and a member takes one at a time over the network, and another over PCIe.

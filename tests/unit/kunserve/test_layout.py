@@ -51,6 +51,12 @@ def test_a_tied_embedding_is_kept_for_the_head() -> None:
     assert min(untied.tail(resident=range(4, 8))) == 0
 
 
+def test_live_slots_move_to_the_lowest_that_stay() -> None:
+    moves, stuck = vacate(used=[0, 5, 6, 7], free=[1, 2, 4, 8], leaving=[4, 5, 6, 7, 8])
+    assert (moves, stuck) == ([(7, 1), (6, 2)], [5])  # 4 and 8 are free, and are leaving too
+    assert vacate(used=[0], free=[1], leaving=[4]) == ([], [])
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     num_layers=st.integers(1, 6),

@@ -94,6 +94,7 @@ def test_ongoing_requests_end_up_whole_at_one_member(
         assert most > size * region
         return
     moves = migration_moves(held, goes, layers_per_move=2)
+    assert all(move.source != move.target for move in moves)
     order = ordered(moves, room)
     event(f"certain to end: {certain_to_end(moves, room)}, left: {bool(order.left)}")
     places = places_of(held)
@@ -148,6 +149,9 @@ def test_a_death_leaves_full_copies_and_loses_no_request(
     assert found.recomputed == lost
     loads = restore_loads(found.wanted, found.groups, RATES, model_of(num_layers, tied=tied))
     assert len(loads) == len(found.wanted)
+    for load in loads:  # from another group that has it, or the host: none of its own did
+        assert load.source == HOST or load.layer in before[load.source]
+        assert load.source not in (load.member, gone)
 
 
 @settings(deadline=None, max_examples=60)
