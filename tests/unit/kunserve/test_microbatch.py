@@ -88,6 +88,10 @@ def test_limits_hold_and_something_runs_if_anything_can(
         assert found.admitted
 
 
+def test_the_longest_go_to_the_lightest() -> None:
+    assert deal({1: 4, 2: 3, 3: 2, 4: 1}, 2) == [[1, 4], [2, 3]]
+
+
 @given(
     contexts=st.dictionaries(st.integers(0, 999), st.integers(0, 5000), max_size=40),
     num=st.integers(1, 8),

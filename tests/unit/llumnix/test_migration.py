@@ -57,6 +57,12 @@ def test_its_code_pairs_by_load_and_looks_ahead() -> None:
     assert artifact_paired([busy, calm], threshold=-1) == []  # nobody is busy
     # With its last request the target would be as busy: it stays.
     assert artifact_paired([load("a", [1, 97]), load("b", [10])], threshold=-3) == []
+    # It would make the target busy: -2, over the threshold.
+    full = load("a", [45, 45, 10], [40])
+    assert artifact_paired([full, load("b", [20, 20, 20, 20])], threshold=-3) == []
+    assert artifact_paired([full, load("b", [20, 20, 20])], threshold=-3) == [Pair("a", "b")]
+    # It would leave the source less busy than the target.
+    assert artifact_paired([load("a", [60], [36]), load("b", [30])], threshold=-3) == []
     # A preempted request makes a source of any instance, and never a target.
     low = load("c", [10, 20, 1])
     assert artifact_paired([low, calm], threshold=-3) == []
