@@ -34,7 +34,7 @@ def exchange_moves(
 ) -> list[Move]:
     """All KV that lies at another member than its layer's weights do.
 
-    held: requests of `groups`, ran by one instance each or pipelined by a group that has merged
+    held: requests of `groups`, run by one instance each or pipelined by a group that has merged
     with others since, whose KV moves again. layers_per_move: at most so many layers of a request
     change place at once. Raises ValueError for a request whose KV is outside its group.
     """

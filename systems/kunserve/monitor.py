@@ -49,7 +49,8 @@ def demand_bytes(
     """KV that is wanted: of requests that run, and of those queued, in order of their service.
 
     head_of_line_only: of the queue its first alone, as Llumnix counts and Fig. 1 (b) (§2.2). What a
-    plan must free (R of §4.1, "to hold the queued requests") is with all of them.
+    plan must free (R of §4.1, "to hold the queued requests") is with all of them, and so is what a
+    restore looks at: a long queue for seats would otherwise pass for calm.
     """
     return running_bytes + (sum(queued_bytes[:1]) if head_of_line_only else sum(queued_bytes))
 
