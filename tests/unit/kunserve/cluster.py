@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import strategies as st
 
 from systems.kunserve.exchange import Held, exchange_moves
 from systems.kunserve.group import Group
 from systems.kunserve.merge import merge
 from systems.kunserve.moves import Move
-from tests.unit.kunserve.strategies import grouped
+from tests.unit.kunserve.strategies import QWEN_14B, grouped
+
+SLOT_BYTES = 16 * QWEN_14B.kv_bytes_per_token // 48  # 16 tokens, one layer: 64 KiB
+GROUPS = [[1, 1], [1, 1, 1], [1] * 4, [1] * 8, [2, 1], [2, 2], [3, 2], [4, 2], [4, 4], [3, 1]]
 
 Places = dict[tuple[int, int], str]  # (request, layer) -> where its KV is
 
@@ -71,3 +75,26 @@ def moved(places: Places, move: Move) -> None:
     for layer in move.layers:
         assert places[move.request_id, layer] == move.source
         places[move.request_id, layer] = move.target
+
+
+def full_14b(sizes: list[int], seed: int = 0) -> Throttled:
+    """Qwen-2.5-14B on 80 GB, with pools of 43.5 GiB full of requests of up to 4,096 tokens."""
+    return throttled(
+        np.random.default_rng(seed),
+        sizes,
+        num_layers=48,
+        kv_slots=237_500 // 16 * 48,
+        layer_slots=QWEN_14B.weight_bytes // 48 // SLOT_BYTES,
+        max_blocks=256,
+    )
+
+
+small = st.fixed_dictionaries(
+    {
+        "num_layers": st.integers(8, 12),
+        "kv_slots": st.integers(20, 200),
+        "layer_slots": st.integers(1, 20),
+        "max_blocks": st.integers(1, 6),
+        "fill": st.sampled_from([1.0, 1.0, 0.7]),
+    }
+)
