@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from systems.kunserve.dispatcher import Queued, Target, in_order, redistribute
@@ -45,6 +45,7 @@ targets_of = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(parts=targets_of)
 def test_nobody_is_lost_and_no_target_is_overfull(
     parts: list[tuple[int, int, list[Queued]]],

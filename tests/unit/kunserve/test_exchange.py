@@ -64,6 +64,7 @@ def test_kv_and_activations_as_in_the_paper() -> None:
     assert remote_attention_bytes(QWEN_14B, 48) == (672 * KIB, 480 * KIB)
 
 
+@settings(deadline=None)
 @given(
     interval_s=st.floats(1e-5, 0.1),
     activation=st.integers(0, 10**6),
@@ -89,6 +90,7 @@ def test_a_chunk_larger_than_the_exchange_is_told() -> None:
         check_chunk(11, 1, 10)
 
 
+@settings(deadline=None)
 @given(start=st.integers(0, 50), count=st.integers(0, 50), size=st.integers(1, 60))
 def test_pieces_are_the_whole(start: int, count: int, size: int) -> None:
     whole = range(start, start + count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from systems.kunserve.fallback import Candidate, Fallback, fall_back
@@ -18,6 +18,7 @@ def test_standby_first_then_the_least_important_and_newest() -> None:
     assert fall_back(10_000, 0, 100, RUNNING) == Fallback(0, [2, 1, 0, 3])
 
 
+@settings(deadline=None)
 @given(
     short=st.integers(-10, 500),
     standby=st.integers(0, 4),

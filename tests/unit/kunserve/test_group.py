@@ -74,6 +74,7 @@ def test_a_merge_that_would_need_a_load_is_none() -> None:
     assert merge(grouped([2, 1], 2)) is None
 
 
+@settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4),
     num_layers=st.integers(4, 50),
@@ -92,7 +93,7 @@ def test_a_merged_group_is_one_copy_of_what_its_members_hold(
         assert set(stage.layers) <= set(held[stage.member])
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(sizes=st.lists(st.integers(1, 3), min_size=2, max_size=3), num_layers=st.integers(3, 7))
 def test_no_other_split_has_a_smaller_largest_stage(sizes: list[int], num_layers: int) -> None:
     """By brute force over every order of the members and every place to cut."""

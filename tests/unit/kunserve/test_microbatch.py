@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from systems.kunserve.microbatch import (
@@ -52,6 +52,7 @@ def test_one_without_room_stops_the_queue() -> None:
 jobs = st.lists(st.tuples(st.integers(2, 60), st.booleans()), max_size=8)
 
 
+@settings(deadline=None)
 @given(
     ongoing=jobs,
     queue=st.lists(st.integers(1, 60), max_size=8),
@@ -92,6 +93,7 @@ def test_the_longest_go_to_the_lightest() -> None:
     assert deal({1: 4, 2: 3, 3: 2, 4: 1}, 2) == [[1, 4], [2, 3]]
 
 
+@settings(deadline=None)
 @given(
     contexts=st.dictionaries(st.integers(0, 999), st.integers(0, 5000), max_size=40),
     num=st.integers(1, 8),

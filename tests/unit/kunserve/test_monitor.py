@@ -113,7 +113,7 @@ def switches(
     return found
 
 
-@settings(max_examples=200)
+@settings(deadline=None, max_examples=200)
 @given(
     seed=st.integers(0, 2**32 - 1),
     large=st.integers(110, 300),
@@ -136,6 +136,7 @@ def test_no_flapping(seed: int, large: int, noise: int, level: int) -> None:
         assert len(found) <= 1
 
 
+@settings(deadline=None)
 @given(level=st.integers(0, 200), large=st.integers(110, 300))
 def test_constant_demand_switches_once_at_most(level: int, large: int) -> None:
     assert len(switches([level] * 200, 100, large, CONFIG)) <= 1
@@ -158,6 +159,7 @@ def test_the_codes_restore_is_of_all_and_while_the_load_falls() -> None:
     assert not restore_due([calm], falling[1:], CODE)  # 29 samples
 
 
+@settings(deadline=None)
 @given(used=st.integers(0, 1000), freed=st.integers(1, 899), pending=st.integers(0, 500))
 def test_the_codes_thresholds_do_not_flap_while_a_drop_frees_under_nine_tenths(
     used: int, freed: int, pending: int

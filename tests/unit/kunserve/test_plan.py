@@ -72,6 +72,7 @@ def test_the_published_codes_groups_are_of_one_size() -> None:
         fixed_groups(names[:4], 4, model_of(2))
 
 
+@settings(deadline=None)
 @given(cluster=clusters, replicas=st.floats(0, 20))
 def test_a_full_copy_always_and_enough_freed_or_nothing_left_to_merge(
     cluster: tuple[list[int], int, bool], replicas: float
@@ -94,6 +95,7 @@ def test_a_full_copy_always_and_enough_freed_or_nothing_left_to_merge(
         assert all(merge(list(pair)) is None for pair in pairs)
 
 
+@settings(deadline=None)
 @given(count=st.integers(1, 8), replicas=st.floats(0, 7))
 def test_algorithm_1_merges_no_more_than_it_must(count: int, replicas: float) -> None:
     required = int(replicas * REPLICA)
@@ -184,6 +186,7 @@ def test_from_groups_that_exist_exhaustive_is_no_worse(
         assert found[0] <= found[1] * (1 + 1e-9)
 
 
+@settings(deadline=None)
 @given(count=st.integers(1, 16), num_layers=st.integers(16, 100), replicas=st.integers(0, 16))
 def test_stages_of_instances_that_held_everything_differ_by_one_layer(
     count: int, num_layers: int, replicas: int

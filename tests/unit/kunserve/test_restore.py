@@ -25,6 +25,7 @@ from tests.unit.kunserve.strategies import QWEN_14B, clusters, grouped, model_of
 RATES = Rates(peer=25e9, host=25e9)
 
 
+@settings(deadline=None)
 @given(cluster=clusters)
 def test_every_missing_layer_is_loaded_once_from_where_it_is(
     cluster: tuple[list[int], int, bool],
@@ -123,6 +124,7 @@ def room_of() -> tuple[str, str]:
     return "i0", "i1"
 
 
+@settings(deadline=None)
 @given(cluster=clusters, dead=st.integers(0, 19), owners=st.lists(st.integers(0, 19), max_size=9))
 def test_a_death_leaves_full_copies_and_loses_no_request(
     cluster: tuple[list[int], int, bool], dead: int, owners: list[int]

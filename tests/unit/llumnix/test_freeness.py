@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from systems.llumnix.freeness import (
@@ -62,6 +62,7 @@ loads = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(parts=loads)
 def test_dispatch_finds_the_freest(parts: list[tuple[list[int], list[int]]]) -> None:
     every = [load(f"i{k}", used, queued) for k, (used, queued) in enumerate(parts)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from systems.llumnix.freeness import InstanceLoad, Running, artifact_load, freeness
@@ -87,6 +87,7 @@ lists = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(parts=lists)
 def test_nobody_is_in_two_pairs_and_each_goes_uphill(
     parts: list[tuple[list[int], list[int]]],
@@ -105,6 +106,7 @@ def test_nobody_is_in_two_pairs_and_each_goes_uphill(
         assert by_name[pair.source] > -3 > by_name[pair.target]
 
 
+@settings(deadline=None)
 @given(parts=lists)
 def test_queued_moves_never_make_the_target_the_worse_one(
     parts: list[tuple[list[int], list[int]]],

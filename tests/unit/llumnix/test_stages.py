@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from systems.llumnix.stages import Send, next_stage
@@ -23,6 +23,7 @@ def test_sixteen_blocks_or_fewer_end_it_in_its_code() -> None:
         next_stage(0, 16, 16, last_blocks=0)
 
 
+@settings(deadline=None)
 @given(
     tokens=st.integers(0, 5000),
     block_tokens=st.sampled_from([1, 16, 256]),
