@@ -92,6 +92,14 @@ def test_claims_are_counted_by_what_they_rest_on(tmp_path: Path) -> None:
     assert [row["our_reading"] for row in as_json("p", found)["claims"]] == [True] + [False] * 3
 
 
+def test_without_an_attempt_nothing_is_counted_by_what_it_rests_on(tmp_path: Path) -> None:
+    found = [judged(claim(value=None, reason="because", our_reading=True), tmp_path)]
+    text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
+    assert "1 claims: 1 not attempted." in text
+    assert "| from | claims |" not in text
+    assert "In 1 of the claims" in text
+
+
 def test_the_table_says_where_a_value_came_from(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(HEAD + ONE)
