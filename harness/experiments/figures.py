@@ -39,6 +39,7 @@ from harness.experiments.points import RUNS, Point, load_points, save_points
 from harness.files import write_text
 from harness.prepare import announce
 from harness.records.manifest import git_revision
+from harness.records.sources import code_hash
 
 
 def figures() -> list[str]:
@@ -81,6 +82,7 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
     revisions = [json.dumps(m["git"], sort_keys=True) for m in manifests]
     return {
         "runs_git": [json.loads(revision) for revision in sorted(set(revisions))],
+        "runs_sources": sorted({code_hash(m.get("sources", {})) for m in manifests}),
         "num_runs": len(manifests),
         "worlds": sorted({m["world"] for m in manifests}),
         "hardware": sorted({m["hardware"]["name"] for m in manifests}),
@@ -94,6 +96,8 @@ def _tell(name: str, points: Sequence[Point], seconds: float) -> None:
     refused = [point.refused for point in points if point.path is None]
     more = f", {len(refused)} of them refused, the first: {refused[0]}" if refused else ""
     announce(f"{seconds:5.0f} s  {name}: {len(points)} runs{more}")
+    if again := [point.again for point in points if point.again]:
+        announce(f"         {len(again)} of them run again; {again[0]}")
     if len(refused) == len(points):
         raise RunError(f"{name} has no run that was not refused")
 

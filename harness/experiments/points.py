@@ -28,6 +28,7 @@ class Point:
     seed: int
     path: Path | None
     refused: str  # what the system says that cannot serve this; empty: it did
+    again: str = ""  # why it was run although there was a complete run of it; empty: it was not
 
     def manifest(self) -> dict[str, Any]:
         assert self.path is not None
@@ -45,15 +46,16 @@ def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, agai
         parts = prepare(config)
         pairs = dict(word.lstrip("+").split("=", 1) for word in overrides)
         try:
-            path, _ = obtain(
+            obtained = obtain(
                 parts, output_dir=ROOT / parts.options.runs_dir, named=False, choices=made.choices,
                 overrides=[f"+experiment={experiment}", *overrides],
+                wait=True, announce=lambda line: None,
             )  # fmt: skip
         except UsageError as error:
             return Point(experiment, pairs, parts.options.seed, None, str(error))
         except RunError as error:
             raise RunError(f"{error} ({experiment} {' '.join(overrides)})") from error
-    return Point(experiment, pairs, parts.options.seed, path, "")
+    return Point(experiment, pairs, parts.options.seed, obtained.path, "", obtained.again)
 
 
 @contextmanager

@@ -21,7 +21,9 @@ import pyarrow.parquet as pq
 import yaml
 
 from harness.errors import RunError, UsageError
-from harness.files import replaced, write_text
+from harness.files import PARTIAL, replaced, write_text
+from harness.records.folder_lock import LOCK
+from harness.records.sources import Identity
 from harness.schedule import Schedule
 
 # In C where PyYAML has them: a run's configuration takes 0.1 s to read in Python.
@@ -43,40 +45,51 @@ EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this
 
 
 class RunFolder:
-    """`path` need not exist yet. Every write raises RunError with the path and the OS's words."""
+    """`path` need not exist yet. Every write raises RunError with the path and the OS's words.
+    Who writes holds the folder (`harness.records.folder_lock`), which also removes an empty one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._found: set[str] = set()  # what the folder held before `begin`
 
-    def held(self, digest: str, *, again: bool) -> FinishedRun | None:
-        """The complete run of `digest` that the folder holds; None: it is free for that run.
+    def held(self, identity: Identity, *, again: bool) -> FinishedRun | None:
+        """The complete run of `identity` that the folder holds; None: it is free for that run, also
+        where it holds one of the same values that other sources made.
 
         Raises UsageError where the folder holds anything else: another run, unless `again`, or
         files that are no run's, in any case.
         """
-        if not self.path.is_dir() or not any(self.path.iterdir()):
+        files = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
+        if files <= {LOCK}:
             return None
-        manifest = self.path / "manifest.json"
-        found = json.loads(manifest.read_text()) if manifest.is_file() else {}
+        found = self.manifest()
         if "config_hash" not in found:
             raise UsageError(f"{self.path} holds files that are not a run's; name another folder")
         if again:
             return None
-        if found["config_hash"] != digest:
+        if found["config_hash"] != identity.config_hash:
             raise UsageError(
                 f"{self.path} holds another run ({found['config_hash']}); name another folder or "
                 "set again=true"
             )
-        complete = (self.path / "summary.json").is_file()
-        return FinishedRun.load(self.path) if complete else None
+        complete = found["status"] == "complete" and "summary.json" in files
+        same = found.get("sources") == identity.sources
+        return FinishedRun.load(self.path) if complete and same else None
+
+    def manifest(self) -> dict[str, Any]:
+        """Empty: there is none."""
+        path = self.path / "manifest.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        return found
 
     def begin(self) -> None:
         """Makes the folder; an earlier run's files in it are set aside. Raises UsageError where the
         folder cannot be made."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.forget_earlier()  # of a run that was killed
+            self.forget_earlier()  # of a run that was killed, as are half-written files
+            for half in self.path.glob(PARTIAL):
+                half.unlink()
             earlier = [self.path / name for name in (*FILES, LOGS) if (self.path / name).exists()]
             if earlier:
                 (self.path / EARLIER).mkdir()
@@ -96,9 +109,7 @@ class RunFolder:
         for path in self.path.iterdir():
             if path.name not in self._found:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if not self._found:
-            self.path.rmdir()
-        elif EARLIER in self._found:
+        if EARLIER in self._found:
             for path in (self.path / EARLIER).iterdir():
                 path.rename(self.path / path.name)
             (self.path / EARLIER).rmdir()
