@@ -15,6 +15,7 @@ from rich.console import Console
 
 from harness.errors import UsageError
 from harness.experiments.sweep import mark
+from harness.interrupts import check
 from harness.prepare import Prepared, announce, prepare
 from harness.records.folder_lock import locked
 from harness.records.manifest import command_line, manifest
@@ -61,6 +62,7 @@ def obtain(
     """The folder of the run: `output_dir` if it is `named` for it, else one in it. A run that is
     complete there is not repeated, unless `again` is set or other sources made it; which of these
     it was is announced. `wait`: for another process that runs into the folder, see `locked`."""
+    check()
     identity = parts.identity()
     name = f"{choices['system']}-{choices['workload']}-{choices['engine']}-{identity}"
     folder = RunFolder(output_dir if named else output_dir / name)

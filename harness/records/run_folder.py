@@ -2,7 +2,8 @@
 
 schedule.parquet, config.yaml and manifest.json are there from the start; requests.parquet and
 events.parquet come at the end, also of an aborted run (gpu.parquet where there is a GPU);
-summary.json of a complete run alone.
+summary.json of a complete run alone. The manifest's status is `begun` until the run says how it
+ended, and stays so if it is killed.
 Knows the layout on disk and nothing of what the numbers mean.
 """
 
@@ -23,6 +24,7 @@ import yaml
 from harness.errors import RunError, UsageError
 from harness.files import PARTIAL, replaced, write_text
 from harness.records.folder_lock import LOCK
+from harness.records.journal import JOURNAL
 from harness.records.sources import Identity
 from harness.schedule import Schedule
 
@@ -39,7 +41,7 @@ FILES = (
     "gpu.parquet",
     "summary.json",
     "run.png",
-)
+)  # what a run leaves; beside it, while it lasts, its journal
 LOGS = "logs"  # of an engine's processes
 EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this run takes its place
 
@@ -90,7 +92,8 @@ class RunFolder:
             self.forget_earlier()  # of a run that was killed, as are half-written files
             for half in self.path.glob(PARTIAL):
                 half.unlink()
-            earlier = [self.path / name for name in (*FILES, LOGS) if (self.path / name).exists()]
+            names = [*FILES, LOGS, JOURNAL]
+            earlier = [self.path / name for name in names if (self.path / name).exists()]
             if earlier:
                 (self.path / EARLIER).mkdir()
             for path in earlier:
@@ -129,6 +132,9 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self._write_json("summary.json", summary)
+
+    def remove_summary(self) -> None:
+        (self.path / "summary.json").unlink(missing_ok=True)
 
     def write_requests(self, table: pa.Table) -> None:
         # Token times hardly repeat: byte planes compress where a dictionary only costs.
@@ -179,6 +185,11 @@ class FinishedRun:
     @staticmethod
     def load(path: Path) -> FinishedRun:
         """Raises UsageError unless `path` is the folder of a run that was completed."""
+        if (path / JOURNAL).is_file():
+            raise UsageError(
+                f"{path} is not a complete run's folder: the run is under way, or was killed; "
+                f"then python -m harness.recover {path} makes requests.parquet of its journal"
+            )
         for name in ("config.yaml", "manifest.json", "requests.parquet", "summary.json"):
             if not (path / name).is_file():
                 raise UsageError(f"{path} is not a complete run's folder: it has no {name}")
