@@ -24,13 +24,16 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from fnmatch import filter as matching
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
+from harness import interrupts
 from harness.errors import RunError, UsageError
 from harness.experiments.batch import processes, run_all
 from harness.experiments.capacity_search import Sought
@@ -127,14 +130,29 @@ def _asked(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(names), live
 
 
+def _made(folder: Path) -> bool:
+    """Whether there was none. Raises UsageError where nothing can be written into it."""
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {error.strerror}") from error
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     out = None if chosen.out is None else chosen.out.absolute()
     os.chdir(ROOT)
+    interrupts.listen()
+    made = False
     try:
         names, live = _asked(chosen.figures)
         if live and out is None:
             raise UsageError(f"{live[0]}: a figure with overrides of its own needs --out DIR")
+        made = _made(out or RUNS)
         if not chosen.draw_only:
             needed = dict.fromkeys(name for figure in names for name in module(figure).EXPERIMENTS)
             sought: dict[str, Sought] = {}
@@ -142,9 +160,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sought |= getattr(module(figure), "SOUGHT", {})
             started_s = time.monotonic()
             runs = run_all(list(needed), chosen.jobs, sought, live, again=chosen.again)
-            for name, points in runs:
-                save_points(name, points, out or RUNS)
-                _tell(name, points, time.monotonic() - started_s)
+            with closing(runs):  # whatever ends this ends its processes
+                for name, points in runs:
+                    save_points(name, points, out or RUNS)
+                    _tell(name, points, time.monotonic() - started_s)
         for files in draw_all(names, chosen.jobs, out):
             for path in files:
                 announce(str(path.relative_to(out or ROOT)))
@@ -154,6 +173,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    finally:
+        if made:
+            with suppress(OSError):  # it holds files
+                (out or RUNS).rmdir()
     return 0
 
 
