@@ -135,13 +135,21 @@ def market(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], list[str]]:
 
 
 def figure(name: str | None) -> Callable[[Path], Path | None]:
+    """The function of plots/ that draws a finished run's folder: a configuration must not be able
+    to call any other."""
     if name is None:
         return lambda run_dir: None
     module, _, function = name.rpartition(".")
+    if not module.startswith("plots."):
+        raise UsageError(
+            f"figure={name} names no function of plots/; e.g. plots.run.draw, or null for no figure"
+        )
     try:
         found: Callable[[Path], Path] = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"figure={name} names no function: {error}") from error
+    if getattr(found, "__module__", None) != module or not callable(found):
+        raise UsageError(f"figure={name} names no function that is defined in {module}")
     return found
 
 
