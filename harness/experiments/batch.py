@@ -90,18 +90,20 @@ def find_ends(
 
 @contextmanager
 def processes(jobs: int) -> Iterator[Executor]:
-    """At most `jobs` of them. What ends the block early ends them at once, with what they are at;
-    so does the end of this process, however it comes."""
+    """At most `jobs` of them. What ends the block early ends what they have not begun; an interrupt
+    ends them at once, and so does the end of this process, however it comes."""
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin) as pool:
         try:
             yield pool
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
+        except BrokenProcessPool as error:
+            check()  # Ctrl-C may have reached them first
+            raise RunError("a process that made runs was killed (out of memory?)") from error
+        except KeyboardInterrupt:
             for process in active_children():
                 process.kill()
-            if isinstance(error, BrokenProcessPool):  # Ctrl-C has reached them first, or
-                check()
-                raise RunError("a process that made runs was killed (out of memory?)") from error
+            raise
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
             raise
 
 

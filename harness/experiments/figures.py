@@ -57,16 +57,32 @@ def module(figure: str) -> Any:
     return import_module(f"plots.{figure}")
 
 
-def draw_all(names: Sequence[str], jobs: int, out: Path | None) -> Iterator[list[Path]]:
-    """The files made of each figure, in `out` or in results/published/PAPER."""
+def draw_all(names: Sequence[str], jobs: int, out: Path | None) -> Iterator[list[Path] | RunError]:
+    """The files made of each figure, in `out` or in results/published/PAPER, or why it cannot be
+    drawn."""
     git = git_revision()  # before any is written there
+    draw_one = partial(drawn, git=git, out=out)
+    if len(names) == 1:  # it is drawn sooner than a process starts
+        yield draw_one(names[0])
+        return
     with processes(jobs) as pool:
-        each = map if len(names) == 1 else pool.map  # one is drawn sooner than a process starts
-        yield from each(partial(draw, git=git, out=out), names)
+        for future in [pool.submit(draw_one, name) for name in names]:
+            yield future.result()
+
+
+def drawn(
+    figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None
+) -> list[Path] | RunError:
+    try:
+        return draw(figure, git=git, out=out)
+    except RunError as error:
+        return error
 
 
 def draw(figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None) -> list[Path]:
+    """Raises RunError where a run is INVALID: its numbers are not what they are said to be."""
     points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, out or RUNS)]
+    refuse_invalid(figure, points)
     folder = out or ROOT / "results" / "published" / figure.split("_")[0]
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
@@ -77,6 +93,17 @@ def draw(figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None)
     path = folder / f"{figure}.json"
     write_text(path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n")
     return [*made, path]
+
+
+def refuse_invalid(figure: str, points: Sequence[Point]) -> None:
+    invalid = [
+        f"{point.path} is INVALID: {'; '.join(verdict['reasons'])}"
+        for point in points
+        if point.path is not None and (verdict := point.verdict())["status"] != "VALID"
+    ]
+    if invalid:
+        more = f" (and {len(invalid) - 1} more)" if len(invalid) > 1 else ""
+        raise RunError(f"{figure} is not drawn: {invalid[0]}{more}; --again repeats its runs")
 
 
 def provenance(points: Sequence[Point]) -> dict[str, Any]:
@@ -164,9 +191,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for name, points in runs:
                     save_points(name, points, out or RUNS)
                     _tell(name, points, time.monotonic() - started_s)
-        for files in draw_all(names, chosen.jobs, out):
-            for path in files:
-                announce(str(path.relative_to(out or ROOT)))
+        refused = 0
+        for made_of in draw_all(names, chosen.jobs, out):
+            if isinstance(made_of, RunError):
+                refused += 1
+                print(f"error: {made_of}", file=sys.stderr)
+            else:
+                for path in made_of:
+                    announce(str(path.relative_to(out or ROOT)))
     except (UsageError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
@@ -177,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if made:
             with suppress(OSError):  # it holds files
                 (out or RUNS).rmdir()
-    return 0
+    return 1 if refused else 0
 
 
 if __name__ == "__main__":

@@ -31,8 +31,15 @@ class Point:
     again: str = ""  # why it was run although there was a complete run of it; empty: it was not
 
     def manifest(self) -> dict[str, Any]:
+        return self._file("manifest.json")
+
+    def verdict(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._file("summary.json")["verdict"]
+        return found
+
+    def _file(self, name: str) -> dict[str, Any]:
         assert self.path is not None
-        found: dict[str, Any] = json.loads((self.path / "manifest.json").read_text())
+        found: dict[str, Any] = json.loads((self.path / name).read_text())
         return found
 
 
