@@ -126,9 +126,13 @@ def composed_runs(
     names: Sequence[str], pool: Executor, live: Sequence[str] = ()
 ) -> dict[str, Runs]:
     """Each experiment's; composed once for each choice of groups."""
+    # Not by `map`: it cancels what is left when it is interrupted, on which a pool stumbles.
+    swept = {name: pool.submit(sweep, name) for name in names}
     sweeps = {}
-    for name, (engine, runs) in zip(names, pool.map(sweep, names), strict=True):
+    for name, future in swept.items():
+        engine, runs = future.result()
         sweeps[name] = runs if engine == "sim" else [[*run, *live] for run in runs]
-    chosen = {(name, groups(run)): None for name, runs in sweeps.items() for run in runs}
-    made = dict(zip(chosen, pool.map(composed, *zip(*chosen, strict=True)), strict=True))
+    chosen = dict.fromkeys((name, groups(run)) for name, runs in sweeps.items() for run in runs)
+    composing = {choice: pool.submit(composed, *choice) for choice in chosen}
+    made = {choice: future.result() for choice, future in composing.items()}
     return {name: [(made[name, groups(run)], run) for run in runs] for name, runs in sweeps.items()}
