@@ -42,7 +42,7 @@ from harness.experiments.points import RUNS, Point, load_points, save_points
 from harness.files import write_text
 from harness.prepare import announce
 from harness.records.manifest import git_revision
-from harness.records.sources import code_hash
+from harness.records.sources import changed, code_hash, why_again
 
 
 def figures() -> list[str]:
@@ -83,6 +83,7 @@ def draw(figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None)
     """Raises RunError where a run is INVALID: its numbers are not what they are said to be."""
     points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, out or RUNS)]
     refuse_invalid(figure, points)
+    tell_sources(figure, points)
     folder = out or ROOT / "results" / "published" / figure.split("_")[0]
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
@@ -104,6 +105,16 @@ def refuse_invalid(figure: str, points: Sequence[Point]) -> None:
     if invalid:
         more = f" (and {len(invalid) - 1} more)" if len(invalid) > 1 else ""
         raise RunError(f"{figure} is not drawn: {invalid[0]}{more}; --again repeats its runs")
+
+
+def tell_sources(figure: str, points: Sequence[Point]) -> None:
+    """Runs of the last time (--draw-only) may have been made by other sources than those of now."""
+    made_by: dict[str, str] = {}
+    for point in points:
+        if point.path is not None:
+            made_by |= point.manifest().get("sources", {})
+    if changed(made_by):
+        announce(f"{figure} is drawn from runs of other sources, {why_again(made_by)}")
 
 
 def provenance(points: Sequence[Point]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from harness.request import Request
 
 JOURNAL = "journal.marshal"
 INTERVAL_S = 0.5
-BATCH = 200  # stamps that are encoded at once: 0.1 ms, for which the client may wait
+BATCH = 100  # stamps that are encoded at once: 0.1 ms, for which the client may wait
 
 
 class Journal(Recorder):
@@ -35,7 +35,7 @@ class Journal(Recorder):
     ) -> None:
         super().__init__(requests)
         self._path, self._announce = path, announce
-        self._noted: deque[Callable[[], tuple[Any, ...]]] = deque()
+        self._noted: deque[tuple[Any, ...]] = deque()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
 
@@ -50,25 +50,24 @@ class Journal(Recorder):
 
     def sent(self, request: Request, time_s: float) -> None:
         super().sent(request, time_s)
-        self._noted.append(lambda: ("sent", request.request_id, float(time_s)))
+        self._noted.append(("sent", request.request_id, time_s))
 
     def segment(self, requests: Sequence[Request], segment: Segment, instance: str) -> None:
         super().segment(requests, segment, instance)
         ids = [request.request_id for request in requests]
-        self._noted.append(lambda: ("segment", ids, *_numbers(segment), instance))
+        self._noted.append(("segment", ids, segment, instance))
 
     def preempted(self, request: Request, instance: str, time_s: float) -> None:
         super().preempted(request, instance, time_s)
-        self._noted.append(lambda: ("preempted", request.request_id))
+        self._noted.append(("preempted", request.request_id))
 
     def event(self, kind: str, instance: str, start_s: float, end_s: float, **fields: Any) -> None:
         super().event(kind, instance, start_s, end_s, **fields)
-        times_s = float(start_s), float(end_s)
-        self._noted.append(lambda: ("event", kind, instance, *times_s, _text(fields)))
+        self._noted.append(("event", kind, instance, start_s, end_s, fields))
 
     def _end(self, request: Request, status: Status, error: str) -> None:
         super()._end(request, status, error)
-        self._noted.append(lambda: ("end", request.request_id, status, error))
+        self._noted.append(("end", request.request_id, status, error))
 
     def _write(self) -> None:
         try:
@@ -81,7 +80,7 @@ class Journal(Recorder):
 
     def _drain(self, write: Callable[[bytes], object]) -> None:
         while self._noted:
-            batch = [self._noted.popleft()() for _ in range(min(BATCH, len(self._noted)))]
+            batch = [_plain(self._noted.popleft()) for _ in range(min(BATCH, len(self._noted)))]
             write(marshal.dumps(batch))
 
 
@@ -119,13 +118,18 @@ def entries(path: Path) -> Iterator[tuple[Any, ...]]:
                 return
 
 
-def _numbers(segment: Segment) -> tuple[bool, float, int, float, float]:
-    """Whether it is a Chunk, and its fields."""
-    return (
-        isinstance(segment, Chunk), float(segment.start_s), int(segment.num_tokens),
-        float(segment.step_s), float(segment.growth_s),
-    )  # fmt: skip
-
-
-def _text(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, default=lambda number: number.item())  # of numpy
+def _plain(noted: tuple[Any, ...]) -> tuple[Any, ...]:
+    """As marshal can write it, and `replay` expects it."""
+    if noted[0] == "segment":
+        _, ids, segment, instance = noted
+        return (
+            "segment", ids, isinstance(segment, Chunk), float(segment.start_s),
+            int(segment.num_tokens), float(segment.step_s), float(segment.growth_s), instance,
+        )  # fmt: skip
+    if noted[0] == "event":
+        _, kind, instance, start_s, end_s, fields = noted
+        text = json.dumps(fields, default=lambda number: number.item())  # of numpy
+        return "event", kind, instance, float(start_s), float(end_s), text
+    if noted[0] == "sent":
+        return "sent", noted[1], float(noted[2])
+    return noted

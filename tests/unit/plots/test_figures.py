@@ -15,9 +15,10 @@ from omegaconf import open_dict
 from harness.errors import RunError
 from harness.experiments.batch import composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
-from harness.experiments.figures import figures, main, module
+from harness.experiments.figures import figures, main, module, tell_sources
 from harness.experiments.points import Point, load_points, save_points
 from harness.options import plain
+from harness.records import sources
 from plots.aegaeon import curve, frame, overrides, publish
 from plots.aegaeon_fig04 import M, active, expected
 from plots.aegaeon_fig07 import split
@@ -178,3 +179,16 @@ def test_a_figure_with_an_invalid_run_is_not_drawn(
     said = capsys.readouterr().err
     assert f"aegaeon_fig01 is not drawn: {path} is INVALID: the client was late" in said
     assert not list(tmp_path.glob("*.csv"))
+
+
+def test_a_figure_of_runs_that_other_sources_made_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_run(tmp_path / "earlier", steady(5))
+    for content, said in (("0" * 12, True), (sources._content("harness/serve.py"), False)):
+        manifest = json.loads((path / "manifest.json").read_text())
+        manifest["sources"] = {"harness/serve.py": content}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        tell_sources("a_fig01", [Point("e", {}, 0, path, ""), Point("e", {}, 0, None, "no")])
+        what = "a_fig01 is drawn from runs of other sources, changed since: harness/serve.py"
+        assert (what in capsys.readouterr().err) == said
