@@ -132,6 +132,28 @@ def test_a_killed_harness_takes_its_workers_along_and_leaves_its_tokens(live) ->
     assert main([str(run_dir)]) == 2  # there is nothing more to recover
 
 
+def test_a_second_run_into_a_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    slow = (
+        "+system=null", "+workload=azure_code", "engine=none", "tracking=none",
+        "workload.num_requests=60", "workload.scale.to_rate_per_s=4",
+    )  # fmt: skip
+    run_dir = tmp_path / "run"
+    first = start(run_dir, *slow)
+    try:
+        until(lambda: (run_dir / "manifest.json").exists(), "the first run's start")
+        for again in ("again=false", "again=true"):
+            second = run_command(*slow, again, f"hydra.run.dir={run_dir}")
+            assert second.returncode == 2
+            assert f"{run_dir} is in use by process {first.pid} on " in second.stderr
+        assert main([str(run_dir)]) == 2  # nor is it recovered
+        _, error = first.communicate(timeout=60)
+    finally:
+        first.kill()
+    assert first.returncode == 0, error
+    assert len(pq.read_table(run_dir / "requests.parquet")) == 60
+    assert not (run_dir / ".lock").exists()
+
+
 SIMULATED = ("+system=vllm", "engine=sim", "hardware=a100x1", "model=llama2-7b", "tracking=none")
 
 
