@@ -34,11 +34,12 @@ def recover(path: Path) -> Recorder:
         journal = path / JOURNAL
         if manifest["status"] != "begun" and not journal.is_file():
             raise UsageError(f"{path} was not killed: its manifest says {manifest['status']}")
-        recorder = Recorder(Schedule.load(path / "schedule.parquet").requests())
-        at = datetime.fromtimestamp((path / "manifest.json").stat().st_mtime, UTC)
-        if journal.is_file():  # a simulation has none
+        recorder = Recorder([])
+        last = journal if journal.is_file() else path / "manifest.json"
+        at = datetime.fromtimestamp(last.stat().st_mtime, UTC)
+        if journal.is_file():  # a simulation has none, nor has a run that was not yet served
+            recorder = Recorder(Schedule.load(path / "schedule.parquet").requests())
             replay(journal, recorder)
-            at = datetime.fromtimestamp(journal.stat().st_mtime, UTC)
             folder.write_requests(requests_table(recorder))
             folder.write_events(events_table(recorder))
         reason = "killed: its process ended without a word"

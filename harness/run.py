@@ -124,9 +124,9 @@ def describe(
 def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any]) -> None:
     """Serves and draws, the tracker following to the end or to an abort."""
     try:
+        folder.write_manifest(description)  # first: it says whose folder it is
         folder.write_schedule(parts.schedule)
         folder.write_config(parts.config)
-        folder.write_manifest(description)
         parts.tracker.start(parts.config, folder.path.name, folder.path)
         try:
             serve(parts, folder, description)

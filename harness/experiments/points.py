@@ -14,6 +14,7 @@ from harness.errors import RunError, UsageError
 from harness.experiments.compose import ROOT, Composed
 from harness.files import write_text
 from harness.prepare import prepare
+from harness.records.folder_lock import FolderError
 from harness.run import obtain
 
 RUNS = ROOT / "results" / "runs"
@@ -58,6 +59,8 @@ def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, agai
                 overrides=[f"+experiment={experiment}", *overrides],
                 wait=True, announce=lambda line: None,
             )  # fmt: skip
+        except FolderError:
+            raise  # of no system's making
         except UsageError as error:
             return Point(experiment, pairs, parts.options.seed, None, str(error))
         except RunError as error:

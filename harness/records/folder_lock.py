@@ -19,7 +19,11 @@ from harness.errors import UsageError
 LOCK = ".lock"
 
 
-class FolderInUse(UsageError):
+class FolderError(UsageError):
+    """A run cannot have the folder: it cannot be made, or holds something else."""
+
+
+class FolderInUse(FolderError):
     """Another process writes into the folder."""
 
 
@@ -28,12 +32,12 @@ def locked(folder: Path, *, wait: bool) -> Iterator[None]:
     """Holds `folder`, which is made where there is none, and removed where it is left empty.
 
     Where another process holds it: waits for that one to end, or raises FolderInUse with its
-    number. Raises UsageError where the folder cannot be made.
+    number. Raises FolderError where the folder cannot be made.
     """
     try:
         lock = _acquired(folder, wait)
     except OSError as error:
-        raise UsageError(f"cannot make the run folder {folder}: {error.strerror}") from error
+        raise FolderError(f"cannot make the run folder {folder}: {error.strerror}") from error
     try:
         yield
     finally:
@@ -41,18 +45,6 @@ def locked(folder: Path, *, wait: bool) -> Iterator[None]:
         lock.close()
         with suppress(OSError):  # it holds files
             folder.rmdir()
-
-
-def in_use(folder: Path) -> str:
-    """The process that holds `folder`, e.g. "process 12 on node3"; empty: none does."""
-    try:
-        with (folder / LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return ""
-    except BlockingIOError:
-        return _holder(folder)
-    return ""
 
 
 def _acquired(folder: Path, wait: bool) -> FileIO:

@@ -1,6 +1,6 @@
 """The files a run leaves: each is written whole or not at all, and a full disk is told plainly.
 
-schedule.parquet, config.yaml and manifest.json are there from the start; requests.parquet and
+manifest.json, schedule.parquet and config.yaml are there from the start; requests.parquet and
 events.parquet come at the end, also of an aborted run (gpu.parquet where there is a GPU);
 summary.json of a complete run alone. The manifest's status is `begun` until the run says how it
 ended, and stays so if it is killed.
@@ -23,7 +23,7 @@ import yaml
 
 from harness.errors import RunError, UsageError
 from harness.files import PARTIAL, replaced, write_text
-from harness.records.folder_lock import LOCK
+from harness.records.folder_lock import LOCK, FolderError
 from harness.records.journal import JOURNAL
 from harness.records.sources import Identity
 from harness.schedule import Schedule
@@ -58,23 +58,22 @@ class RunFolder:
         """The complete run of `identity` that the folder holds; None: it is free for that run, also
         where it holds one of the same values that other sources made.
 
-        Raises UsageError where the folder holds anything else: another run, unless `again`, or
+        Raises FolderError where the folder holds anything else: another run, unless `again`, or
         files that are no run's, in any case.
         """
-        files = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
-        if files <= {LOCK}:
-            return None
         found = self.manifest()
+        if not found and all(map(_of_a_killed_run, self.path.glob("*"))):
+            return None
         if "config_hash" not in found:
-            raise UsageError(f"{self.path} holds files that are not a run's; name another folder")
+            raise FolderError(f"{self.path} holds files that are not a run's; name another folder")
         if again:
             return None
         if found["config_hash"] != identity.config_hash:
-            raise UsageError(
+            raise FolderError(
                 f"{self.path} holds another run ({found['config_hash']}); name another folder or "
                 "set again=true"
             )
-        complete = found["status"] == "complete" and "summary.json" in files
+        complete = found["status"] == "complete" and (self.path / "summary.json").is_file()
         same = found.get("sources") == identity.sources
         return FinishedRun.load(self.path) if complete and same else None
 
@@ -85,8 +84,8 @@ class RunFolder:
         return found
 
     def begin(self) -> None:
-        """Makes the folder; an earlier run's files in it are set aside. Raises UsageError where the
-        folder cannot be made."""
+        """Makes the folder; an earlier run's files in it are set aside. Raises FolderError where
+        the folder cannot be made."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.forget_earlier()  # of a run that was killed, as are half-written files
@@ -100,7 +99,9 @@ class RunFolder:
                 path.rename(self.path / EARLIER / path.name)
             self._found = {path.name for path in self.path.iterdir()}
         except OSError as error:
-            raise UsageError(f"cannot make the run folder {self.path}: {error.strerror}") from error
+            raise FolderError(
+                f"cannot make the run folder {self.path}: {error.strerror}"
+            ) from error
 
     def forget_earlier(self) -> None:
         """An earlier run's files go, lest its summary outlive this run's failure."""
@@ -170,6 +171,11 @@ class RunFolder:
             yield path
         except OSError as error:
             raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _of_a_killed_run(path: Path) -> bool:
+    """Whether it is in a run's folder before there is a manifest."""
+    return path.name in (LOCK, EARLIER) or path.match(PARTIAL)
 
 
 @dataclass(slots=True, eq=False)

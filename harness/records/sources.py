@@ -37,7 +37,12 @@ class Identity:
 def sources(config: Mapping[str, Any]) -> dict[str, str]:
     """{path in the project: 12 hex digits of its content} of every file that a run of the resolved
     `config` is made by, in the order of the paths."""
-    left, seen = [SERVING, *targets(config)], set[str]()
+    return _made_by(frozenset(targets(config)))
+
+
+@cache
+def _made_by(parts: frozenset[str]) -> dict[str, str]:
+    left, seen = [SERVING, *parts], set[str]()
     while left:
         name = left.pop()
         if name not in seen:

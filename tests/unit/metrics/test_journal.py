@@ -123,6 +123,16 @@ def test_a_complete_run_and_a_simulation_leave_no_journal(tmp_path: Path) -> Non
         recover(tmp_path / "run")
 
 
+def test_of_a_run_that_was_killed_before_it_was_served_the_manifest_alone_is_settled(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_manifest({"status": "begun", "engine": {}})
+    assert recover(tmp_path).num_tokens == 0
+    assert folder.manifest()["status"] == "aborted"
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
 @pytest.mark.parametrize("last", ["write_summary", "write_requests", "complete"])
 def test_no_run_is_complete_whose_last_write_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str

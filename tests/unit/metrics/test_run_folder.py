@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import subprocess
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RunError, UsageError
-from harness.records.folder_lock import FolderInUse, in_use, locked
+from harness.records.folder_lock import FolderError, FolderInUse, locked
 from harness.records.manifest import PROJECT, command_line
 from harness.records.run_folder import FinishedRun, RunFolder
+from harness.records.sources import Identity
 from harness.records.tables import requests_table
 from tests.unit.metrics.service import Service, schedule, steady, write_run
 
@@ -162,12 +164,10 @@ def test_a_folder_that_another_process_runs_into_is_refused_with_its_number(tmp_
             locked(path, wait=False),
         ):
             pass
-        assert in_use(path).startswith(f"process {other.pid} on ")
         other.kill()  # -9: the operating system gives the lock back
         other.wait()
-        assert in_use(path) == ""
         with locked(path, wait=False):
-            assert in_use(path)
+            assert (path / ".lock").read_text().startswith(f"process {os.getpid()} on ")
     assert not path.exists()
 
 
@@ -192,3 +192,17 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     (path / ".requests.4711.partial.parquet").write_text("half")
     RunFolder(path).begin()
     assert [file.name for file in path.iterdir()] == [".earlier"]
+
+
+def test_what_a_run_leaves_that_is_killed_before_its_manifest_is_no_strangers(
+    tmp_path: Path,
+) -> None:
+    identity = Identity("0" * 12, {})
+    folder = RunFolder(write_run(tmp_path / "run", steady(5)))
+    folder.begin()  # and killed here, with the earlier run set aside
+    (folder.path / ".lock").write_text("process 4711 on here")
+    (folder.path / ".manifest.4711.partial.json").write_text("{")
+    assert folder.held(identity, again=False) is None
+    (folder.path / ".mine").write_text("")
+    with pytest.raises(FolderError, match="holds files that are not a run's"):
+        folder.held(identity, again=False)
