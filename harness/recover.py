@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import RunError, UsageError
+from harness.files import PARTIAL
 from harness.record import Recorder
 from harness.records.folder_lock import locked
 from harness.records.journal import JOURNAL, replay
@@ -42,12 +43,14 @@ def recover(path: Path) -> Recorder:
             replay(journal, recorder)
             folder.write_requests(requests_table(recorder))
             folder.write_events(events_table(recorder))
-        reason = "killed: its process ended without a word"
-        resolved = manifest["engine"]
-        folder.write_manifest(
-            ended(manifest, "aborted", reason=reason, resolved=resolved, gpu=None, at=at)
-        )
-        journal.unlink(missing_ok=True)
+        if manifest["status"] == "begun":  # else it could still say why, but not write its records
+            reason = "killed: its process ended without a word"
+            resolved = manifest["engine"]
+            folder.write_manifest(
+                ended(manifest, "aborted", reason=reason, resolved=resolved, gpu=None, at=at)
+            )
+        for left in (journal, *path.glob(PARTIAL)):
+            left.unlink(missing_ok=True)
     return recorder
 
 

@@ -128,6 +128,7 @@ def test_of_a_run_that_was_killed_before_it_was_served_the_manifest_alone_is_set
 ) -> None:
     folder = RunFolder(tmp_path)
     folder.write_manifest({"status": "begun", "engine": {}})
+    (tmp_path / ".schedule.4711.partial.parquet").write_text("half")
     assert recover(tmp_path).num_tokens == 0
     assert folder.manifest()["status"] == "aborted"
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
