@@ -94,10 +94,14 @@ def test_a_live_run_has_a_journal_while_it_lasts(
     taken = tmp_path / "taken"
 
     def killed(folder: RunFolder, table: Any) -> None:
-        time.sleep(0.1)  # the journal is written meanwhile
-        taken.mkdir(exist_ok=True)
-        for name in ("manifest.json", "schedule.parquet", "config.yaml", JOURNAL):
-            (taken / name).write_bytes((folder.path / name).read_bytes())
+        end = time.monotonic() + 60
+        while not any(what == "segment" for what, *_ in entries(folder.path / JOURNAL)):
+            assert time.monotonic() < end, "no token reached the journal"
+            time.sleep(0.01)
+        if not taken.exists():  # it is called once more for the aborted run
+            taken.mkdir()
+            for name in ("manifest.json", "schedule.parquet", "config.yaml", JOURNAL):
+                (taken / name).write_bytes((folder.path / name).read_bytes())
         raise RunError("cut off")
 
     monkeypatch.setattr(journals, "INTERVAL_S", 0.01)
