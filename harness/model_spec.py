@@ -43,6 +43,9 @@ class ModelSpec:
     num_kv_layers: int | None = None  # that attend to the text and hold its KV; None: all
 
     def __post_init__(self) -> None:
+        # It names files: of a checkpoint made up for vLLM, and of logs.
+        if {"", ".", ".."} & set(self.name.split("/")) or not self.name.isprintable():
+            raise ValueError(f"name={self.name[:80]!r} is no name such as llama2-7b or owner/model")
         for name in COUNTS:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")

@@ -25,6 +25,7 @@ from harness.model_spec import ModelSpec
 from harness.options import known_keys, plain
 from harness.records.manifest import hash_of
 from harness.records.slo import Slo
+from harness.records.sources import Identity, sources
 from harness.schedule import Schedule
 from harness.tracking import Tracker
 
@@ -74,11 +75,13 @@ class Prepared:
     client: Client.Config
     draw: Callable[[Path], Path | None]
 
-    def digest(self) -> str:
-        """Of what is run: equal for two commands that run the same on the same schedule."""
+    def identity(self) -> Identity:
+        """Equal for two commands that run the same code with the same values on the same
+        schedule."""
         what = {key: value for key, value in self.config.items() if key not in PRESENTATION}
         limits = {"ttft_s": self.slo.ttft_s, "tbt_s": self.slo.tbt_s}
-        return hash_of(what | {"schedule": self.schedule.sha256(), "limits": limits})
+        values = hash_of(what | {"schedule": self.schedule.sha256(), "limits": limits})
+        return Identity(values, sources(what))
 
 
 def prepare(composed: DictConfig) -> Prepared:
@@ -132,13 +135,21 @@ def market(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], list[str]]:
 
 
 def figure(name: str | None) -> Callable[[Path], Path | None]:
+    """The function of plots/ that draws a finished run's folder: a configuration must not be able
+    to call any other."""
     if name is None:
         return lambda run_dir: None
     module, _, function = name.rpartition(".")
+    if not module.startswith("plots."):
+        raise UsageError(
+            f"figure={name} names no function of plots/; e.g. plots.run.draw, or null for no figure"
+        )
     try:
         found: Callable[[Path], Path] = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"figure={name} names no function: {error}") from error
+    if getattr(found, "__module__", None) != module or not callable(found):
+        raise UsageError(f"figure={name} names no function that is defined in {module}")
     return found
 
 

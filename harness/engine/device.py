@@ -100,6 +100,10 @@ class TorchDevice:
         await self._beside(lambda: self._worker.handshake(self._start_timeout_s))
         self._listen()
 
+    def kill(self) -> None:
+        """Ends the worker; whoever waits for its `handshake` is told. `close` comes after."""
+        self._worker.kill()
+
     def close(self) -> None:
         """Ends the worker, also one that is just restarting."""
         self._worker.kill()

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -27,7 +28,7 @@ from harness.engine.host_memory import disk_file, memory_file
 from harness.engine.line import TorchLine
 from harness.engine.paced_links import PacedLinks
 from harness.engine.tokens import TokenBook
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.location import Location, dram, hbm, ssd
@@ -120,7 +121,11 @@ class TorchElastic:
             stack.callback(worker.close)
             worker.send(self._setup(index, placement, layout))
             workers.append((worker, ours))
-        self.ready = [worker.handshake(self._config.start_timeout_s) for worker, _ in workers]
+        timeout_s = self._config.start_timeout_s
+        self.ready = side_by_side(
+            [partial(worker.handshake, timeout_s) for worker, _ in workers],
+            [worker.kill for worker, _ in workers],
+        )
         instances = []
         for (worker, invitations), placement, layout in zip(
             workers, experiment.placements, layouts, strict=True

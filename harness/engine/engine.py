@@ -26,7 +26,7 @@ from harness.engine.instance import TorchInstance
 from harness.engine.pool import NewProcess, TorchPool
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -100,7 +100,10 @@ class TorchEngine:
             workers.append(process(index, "harness.engine.worker", ()))
             stack.callback(workers[-1].close)
             workers[-1].send(self._setup(spec, index, len(specs)))
-        ready = [worker.handshake(self._config.start_timeout_s) for worker in workers]
+        ready = side_by_side(
+            [partial(worker.handshake, self._config.start_timeout_s) for worker in workers],
+            [worker.kill for worker in workers],
+        )
         self._resolved = self._settled(specs, ready)
         profile = HardwareProfile(experiment.hardware)
         instances = []

@@ -70,6 +70,7 @@ class Compared:
     rows: list[Row]
     at_its_speed: list[Row]
     known: Row  # what calibration knew of the machine: its pass and the times
+    source: str  # of the simulation's iteration times: measured, device law or datasheet
     invalid: list[str]  # why the real run is not VALID
 
     @property
@@ -121,12 +122,14 @@ def compared(name: str, real: FinishedRun, point: Point, run_dir: Path, about: R
     def errors(simulated: FinishedRun) -> list[Row]:
         return [about | row for row in compare(real.summary, simulated.summary)]
 
-    as_calibrated, at_its_speed = errors(simulate(real, point, run_dir / "sim")), []
+    simulated = simulate(real, point, run_dir / "sim")
+    (source,) = set(simulated.manifest["engine"]["step_times"].values())
+    as_calibrated, at_its_speed = errors(simulated), []
     if about["slowness"] is not None:
         at_its_speed = errors(simulate(real, point, run_dir / "sim-speed", about["slowness"]))
     reasons = [f"{name}: {why}" for why in verdict["reasons"]]
     times = {"pass": about["pass"], **asdict(calibration(real, point.setting))}
-    return Compared(real, as_calibrated, at_its_speed, times, reasons)
+    return Compared(real, as_calibrated, at_its_speed, times, source, reasons)
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -146,6 +149,8 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "engine": arguments.engine,
         "model": manifest["choices"]["model"],
         "hardware": hardware["name"],
+        "device": hardware["device"],
+        "basis": basis(points),
         "machine": machine(),
         "git": git,
         "date_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -165,6 +170,11 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "passes": rows,
         "passes_at_their_speed": at_their_speed,
     }
+
+
+def basis(points: list[Compared]) -> str:
+    """Where the simulations' iteration times came from; the calibrations of all passes alike."""
+    return ", ".join(dict.fromkeys(point.source for point in points))
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from harness.errors import UsageError
 from harness.location import hbm
 from harness.model_spec import ModelSpec
 from harness.placement import Placement
-from harness.records.published import published_error
+from harness.records.published import simulator_error
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.elastic import SimElastic
 from harness.sim.instance import SimInstance
@@ -78,14 +78,16 @@ class SimEngine:
             return
         instances = [self._instance(f"sim-{i}", p, experiment) for i, p in named if p.model]
         pooled = [(f"sim-{i}", p) for i, p in named if p.model is None]
+        hardware, sources = experiment.hardware, self._sources(experiment)
+        error = simulator_error(hardware.device, hardware.name, set(sources.values()))
         self._resolved = {
             "num_instances": len(named),
             "block_tokens": self._config.block_tokens,
             "num_kv_blocks": kv_blocks_by_model(
                 (one.model.name, one.kv.num_blocks) for one in instances
             ),
-            "step_times": self._sources(experiment),
-            "simulator_error": published_error(),
+            "step_times": sources,
+            "simulator_error": error,
         }
         pool = self._pool(pooled, experiment) if pooled else []
         yield experiment.cluster(instances=instances, pool=pool)

@@ -76,7 +76,10 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["model=llama2-7b", "model.rope_theta=nan"], "rope_theta=nan must be a finite number"),
         (["model=llama2-7b", "model.rms_norm_eps=-1"], "rms_norm_eps=-1.0 must be a finite num"),
         (["workload.scale.rate=1e-9"], "no request left of azure_code: thinned to x1e-09"),
-        (["figure=foo.bar"], "figure=foo.bar names no function"),
+        (["figure=foo.bar"], "figure=foo.bar names no function of plots/; e.g. plots.run.draw"),
+        (["figure=plots.run.drw"], "figure=plots.run.drw names no function: "),
+        (["figure=plots.run.save"], "names no function that is defined in plots.run"),
+        (["model=llama2-7b", "model.name=../../x"], "model: name='../../x' is no name such as"),
         (
             ["engine=torch", "hardware=a100x1"],
             "hardware=a100x1 is A100-SXM4-80GB, but engine=torch",

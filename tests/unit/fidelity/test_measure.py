@@ -32,6 +32,7 @@ def run(factor: float, status: str = "VALID", *, synthetic: bool = False) -> Sim
     manifest = {
         "choices": {"model": "tiny-llama"}, "hardware": hardware,
         "dataset": {"synthetic": synthetic},
+        "engine": {"step_times": {"tiny-llama": "measured"}},
     }  # fmt: skip
     return SimpleNamespace(summary=summary, manifest=manifest, config={"hardware": {"name": ""}})
 

@@ -103,6 +103,7 @@ def write_run(path: Path, service: Service, *, world: str = "sim", system: str =
         choices={"system": system, "workload": "dice", "model": "tiny", "engine": world},
         overrides=[],
         config_hash=hash_of(config),
+        sources={},
         command=["harness"],
         hardware=HARDWARE,
         provenance=PROVENANCE,
