@@ -14,6 +14,7 @@ from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.device.block_pool import BlockPool
 from harness.device.build import make_pool
+from harness.device.elastic import ElasticInstance
 from harness.device.plan import MemoryPlan, device_weight_bytes, plan_memory
 from harness.device.pooled import PooledInstance
 from harness.device.topology import cluster_topology
@@ -78,17 +79,7 @@ class SimEngine:
             return
         instances = [self._instance(f"sim-{i}", p, experiment) for i, p in named if p.model]
         pooled = [(f"sim-{i}", p) for i, p in named if p.model is None]
-        hardware, sources = experiment.hardware, self._sources(experiment)
-        error = simulator_error(hardware.device, hardware.name, set(sources.values()))
-        self._resolved = {
-            "num_instances": len(named),
-            "block_tokens": self._config.block_tokens,
-            "num_kv_blocks": kv_blocks_by_model(
-                (one.model.name, one.kv.num_blocks) for one in instances
-            ),
-            "step_times": sources,
-            "simulator_error": error,
-        }
+        self._resolved = self._settled(experiment, instances)
         pool = self._pool(pooled, experiment) if pooled else []
         yield experiment.cluster(instances=instances, pool=pool)
 
@@ -135,16 +126,24 @@ class SimEngine:
 
     def _elastic(self, experiment: Experiment) -> Cluster:
         built = SimElastic(experiment, self._config, self._cost)
-        self._resolved = {
+        self._resolved = self._settled(experiment, built.cluster.instances)
+        return experiment.cluster(elastic=built.cluster)
+
+    def _settled(
+        self, experiment: Experiment, instances: Sequence[SimInstance | ElasticInstance]
+    ) -> dict[str, Any]:
+        hardware, sources = experiment.hardware, self._sources(experiment)
+        return {
             "num_instances": len(experiment.placements),
             "block_tokens": self._config.block_tokens,
             "num_kv_blocks": kv_blocks_by_model(
-                (one.model.name, one.kv.num_blocks) for one in built.cluster.instances
+                (one.model.name, one.kv.num_blocks) for one in instances
             ),
-            "step_times": self._sources(experiment),
-            "simulator_error": published_error(),
+            "step_times": sources,
+            "simulator_error": simulator_error(
+                hardware.device, hardware.name, set(sources.values())
+            ),
         }
-        return experiment.cluster(elastic=built.cluster)
 
     def _cost(
         self, model: ModelSpec, hardware: Hardware, compute_share: float = 1.0, rivals: float = 0.0
