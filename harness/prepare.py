@@ -20,6 +20,7 @@ from harness.config import build, class_of, settings, typed
 from harness.cost.hardware import Hardware
 from harness.engine_api import Engine
 from harness.errors import UsageError
+from harness.faults import Faults
 from harness.fit import fit_context, models_of_schedule
 from harness.model_spec import ModelSpec
 from harness.options import known_keys, plain
@@ -40,6 +41,7 @@ GROUPS = (
     "tracking",
     "data",
     "client",
+    "faults",
 )
 # Keys that say how a run is shown or where its data lies, not what is run.
 PRESENTATION = ("tracking", "progress", "again", "data", "figure", "runs_dir")
@@ -73,6 +75,7 @@ class Prepared:
     slo: Slo
     tracker: Tracker
     client: Client.Config
+    faults: Faults
     draw: Callable[[Path], Path | None]
 
     def identity(self) -> Identity:
@@ -109,6 +112,7 @@ def prepare(composed: DictConfig) -> Prepared:
         slo=build(config["slo"], "slo"),
         tracker=build(config["tracking"], "tracking", announce=announce),
         client=typed(config["client"], Client.Config, "client"),
+        faults=typed(config["faults"], Faults, "faults"),
         draw=figure(options.figure),
     )
 

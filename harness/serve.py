@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
+from harness import faults
 from harness.client import Client
 from harness.clock import Loop
 from harness.cluster import Cluster
@@ -111,11 +112,14 @@ def _serve(
     with parts.engine.start(experiment) as cluster:
         _check_capacity(parts, cluster)
         system = _system(parts, loop, cluster)
+        faults.start(parts.faults, cluster, loop)
         client = Client(parts.client, loop=loop, recorder=recorder, system=system)
         requests = [record.request for record in recorder.records.values()]
         console = Console(stderr=True, quiet=not parts.options.progress)
         with ProgressBar(len(requests), console) as bar:
             loop.run(_play(loop, recorder, system, client, requests, bar))
+        if cluster.elastic is not None:
+            cluster.elastic.end()
 
 
 def _placements(parts: Prepared, system: str) -> Sequence[Placement]:

@@ -59,9 +59,9 @@ class Bed:
         return [self.recorder.records[number].request for number in range(self.first, self.made)]
 
     def tokens(self, request: Request) -> list[int]:
-        """The ids that a live engine generated for `request`."""
+        """The ids that a live engine generated for `request`, so far."""
         runner: Any = self.instances[0].runner
-        ids: list[int] = runner.tokens[request.request_id]
+        ids: list[int] = runner.tokens.get(request.request_id, [])
         return ids
 
 

@@ -151,6 +151,8 @@ def undisturbed(made: Bed) -> dict[int, list[int]]:
     runner, found = _runner(made.model.name), {}
     blocks = range(FIRST_BLOCK, FIRST_BLOCK + 64)
     for request in made.requests:
+        if not request.finished:
+            continue
         ids = prompt_ids(request, made.model.vocab_size, 0)
         ((token,),) = runner.steps([ChunkWork(ids, 0, True, blocks)], [], 1)
         tokens = [token]
@@ -163,4 +165,4 @@ def undisturbed(made: Bed) -> dict[int, list[int]]:
 
 
 def generated(made: Bed) -> dict[int, list[int]]:
-    return {request.request_id: made.tokens(request) for request in made.requests}
+    return {r.request_id: made.tokens(r) for r in made.requests if r.finished}

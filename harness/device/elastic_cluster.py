@@ -66,7 +66,10 @@ class ElasticCluster:
     def _end_role(self, instance: ElasticInstance) -> None:
         if instance in self._roles:
             role, since_s = self._roles.pop(instance)
-            self._recorder.event("slot", instance.name, since_s, self._loop.now, role=role)
+            self._recorder.event(
+                "slot", instance.name, since_s, self._loop.now,
+                role=role, num_devices=instance.model.tp,
+            )  # fmt: skip
 
     def end(self) -> None:
         """The run is over: slots are held until now."""

@@ -51,7 +51,7 @@ class SimLine:
         batch, done = plan.batch, 0
         while True:
             start_s = self._loop.now
-            await self._iteration(plan, halt)
+            await self._iteration(plan, halt, 0.0 if done else self._costs[0].turnaround_s)
             done += 1
             self._count(batch, start_s)
             ended = any(request.finished for request in batch.decodes)
@@ -59,8 +59,9 @@ class SimLine:
             if done == plan.steps or ended or stopped or self._loop.now >= until:
                 return done
 
-    async def _iteration(self, plan: FlightPlan, halt: Event) -> None:
+    async def _iteration(self, plan: FlightPlan, halt: Event, turnaround_s: float) -> None:
         times_s = self._times_s(plan)
+        times_s[0] += turnaround_s
         num_tokens = plan.batch.num_tokens
         if self._alone():
             exit_s = self._book(times_s, num_tokens)
