@@ -15,8 +15,7 @@ from harness.clock import Event, Loop
 from harness.device.device_layout import DeviceLayout
 from harness.device.fabric import Fabric, Memory, Span
 from harness.device.kv_directory import Flight, KvDirectory
-from harness.device.page_pool import PagePool
-from harness.device.page_tables import PageTables
+from harness.device.kv_region import KvRegion
 from harness.errors import InstanceLost, RunError, UsageError
 from harness.record import Recorder
 from harness.request import Batch, Request
@@ -61,15 +60,13 @@ class ElasticInstance:
         self.name, self.memory = memory.name, memory
         self.model, self.layout = layout.spec, layout
         self.page_bytes = layout.page_bytes
-        self.kv = PagePool(layout.num_pages(), layout.block_tokens, layout.num_groups)
-        self.tables = PageTables(self.kv, layout.pages(()), 0) if fabric.places_matter else None
+        self._region = KvRegion(memory.name, layout, fabric.places_matter)
+        self.kv, self.tables = self._region.pool, self._region.tables
         self.directory = directory
         self.lost: InstanceLost | None = None
         self.runner: Runner  # set by the world
         self._fabric, self._loop, self._recorder = fabric, loop, recorder
         self._here = {layer: Event(loop) for layer in range(self.model.num_layers)}
-        self._given = set[int]()  # dropped layers, whose bytes are KV
-        self._lent: list[range] = []  # page ids that others have
         self._loading = set[int]()
         self._flights: dict[Flight, None] = {}
         self._copies: dict[Event, None] = {}  # set when this instance is lost
@@ -165,7 +162,8 @@ class ElasticInstance:
         if isinstance(source, ElasticInstance) and source.model.name != self.model.name:
             raise UsageError(f"{source.name} has {source.model.name}, not {self.model.name}")
         wanted = [k for k in layers if not self._here[k].is_set and k not in self._loading]
-        await self._take_back(wanted)
+        if self._region.has_any(wanted):
+            await self._retreat(self._region.take_back(wanted))
         self._loading.update(wanted)
         start_s = self._loop.now
         try:
@@ -231,69 +229,31 @@ class ElasticInstance:
         for layer in gone:
             self._here[layer].clear()
         await self._fabric.forget(self.memory, gone)
-        self._given.update(gone)
-        self._resize()
+        self._region.give(gone)
         now = self._loop.now
         self._recorder.event("drop", self.name, now, now, layers=gone, kv_pages=self.kv.num_pages)
-
-    async def _take_back(self, layers: Sequence[int]) -> None:
-        """Has the bytes of `layers` be no KV pages any more; blocks that lie there move away."""
-        if not self._given.intersection(layers):
-            return
-        await self._shrink(self._given.difference(layers), self._lent, f"layers {list(layers)}")
 
     async def lend(self, pages: int) -> range:
         """Gives up `pages` of the KV memory in one piece: their bytes. RunError where not so many
         are free."""
-        stop = min(ids.start for ids in [*self._lent, self._before_weights])
-        ids = range(stop - pages, stop)
-        if ids.start < 1:
-            raise RunError(
-                f"{self.name}: a lease needs {pages} pages that are KV's now, and "
-                f"{self.kv.free_pages} are free"
-            )
-        await self._shrink(self._given, [*self._lent, ids], "a lease")
-        return range(ids.start * self.page_bytes, ids.stop * self.page_bytes)
+        lent, rest = self._region.lend(pages)
+        await self._retreat(rest)
+        return lent
 
     def take_home(self, lent: range) -> None:
         """Bytes that were lent are the KV's again."""
-        at = range(lent.start // self.page_bytes, lent.stop // self.page_bytes)
-        self._lent.remove(at)
-        self._resize()
+        self._region.take_home(lent)
 
-    @property
-    def _before_weights(self) -> range:
-        """Empty, where the last page before the weights ends."""
-        end = self.layout.layer_at[0].start // self.page_bytes
-        return range(end, end)
-
-    async def _shrink(self, given: set[int], lent: list[range], why: str) -> None:
-        """Fewer pages: blocks that lie on those to go move away."""
-        rest = without(self.layout.pages(given), lent)
-        num_pages = sum(map(len, rest))
-        if not self.kv.resize_pages(num_pages):
-            raise RunError(
-                f"{self.name}: {why} needs {self.kv.num_pages - num_pages} pages that are KV's "
-                f"now, and {self.kv.free_pages} are free"
-            )
-        self._given, self._lent = given, lent
-        if self.tables is None:
-            return
-        gate = await self.directory.ground(self.tables.outside(rest))
+    async def _retreat(self, rest: Sequence[range]) -> None:
+        """Blocks that lie elsewhere than in the pages `rest` move there."""
+        gate = await self.directory.ground(self._region.outside(rest))
         try:
-            spans = self.tables.retreat(rest, self.page_bytes)
+            spans = self._region.retreat(rest)
             if spans:
                 size = sum(span.num_bytes for span in spans)
                 await self.copy_from(self.memory, size, lambda: spans, purpose="compaction")
         finally:
             self.directory.open(gate)
-
-    def _resize(self) -> None:
-        pages = without(self.layout.pages(self._given), self._lent)
-        grown = self.kv.resize_pages(sum(map(len, pages)))
-        assert grown, "only _shrink takes pages away"
-        if self.tables is not None:
-            self.tables.extend(pages)
 
     # Bytes
 
@@ -344,18 +304,3 @@ class ElasticInstance:
                     f"{self.name}: request {request.request_id} has KV of page groups {here} here "
                     "and of others elsewhere: run it as a pipeline"
                 )
-
-
-def without(pages: Sequence[range], gone: Sequence[range]) -> list[range]:
-    """`pages` but for those in `gone`."""
-    found = list(pages)
-    for lost in gone:
-        parts = [
-            (
-                range(ids.start, min(ids.stop, lost.start)),
-                range(max(ids.start, lost.stop), ids.stop),
-            )
-            for ids in found
-        ]
-        found = [part for pair in parts for part in pair if part]
-    return found

@@ -1,4 +1,4 @@
-"""The contract of elastic instances, in both worlds: each operation, its refusals, its deaths."""
+"""The contract of elastic instances, in both worlds: each operation, its refusals."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from harness.clock import Event
-from harness.errors import InstanceLost, RunError, UsageError
+from harness.errors import RunError, UsageError
 from harness.request import Batch, Request
 from harness.testbed import Bed, decode, finish, prefill
-from tests.elastic import ENGINES, KV_SHAPES, Beds, generated, private, spec, undisturbed
+from tests.elastic import ENGINES, KV_SHAPES, Beds, generated, spec, undisturbed
 
 Story = Callable[[Bed], Coroutine[Any, Any, None]]
 DEPTH = 4  # layers of tiny-llama
@@ -313,90 +313,3 @@ def test_wrong_calls_are_one_sentence(bed: Beds, engine: str) -> None:
             await finish(first, [request])
 
         made.run(story())
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_death_fails_what_was_under_way_and_nothing_else(engine: str, victim: int) -> None:
-    with private(engine, 3) as made:
-
-        async def story() -> None:
-            lost: list[str] = []
-            made.cluster.on_lost = lambda instance: lost.append(instance.name)
-            pipe, bystander = halves(made), made.instances[2]
-            mine, others = made.request(20, 400), made.request(20, 60)
-            await prefill(pipe, [mine])
-            await prefill(bystander, [others])
-            beside = made.loop.spawn(finish(bystander, [others]), name="beside")
-
-            async def kill() -> None:
-                await made.loop.sleep(0.05)
-                made.cluster.kill(made.instances[victim])
-
-            made.loop.spawn(kill(), name="kill")
-            with pytest.raises(InstanceLost, match=made.instances[victim].name):
-                await finish(pipe, [mine])
-            await made.loop.wait(beside.finished)
-            assert others.finished
-            while not lost:
-                await made.loop.sleep(0.01)
-            assert lost == [made.instances[victim].name]
-            with pytest.raises(InstanceLost):
-                await made.instances[victim].execute(Batch(decodes=[others]))
-            pipe.evict(mine)
-            alive = made.instances[1 - victim]
-            assert mine.request_id not in alive.kv.held
-            await prefill(alive, [mine])
-            await finish(alive, [mine])
-
-        made.run(story())
-        tokens = generated(made) if engine == "torch" else None
-    if tokens is not None:
-        assert tokens == undisturbed(made)
-
-
-def test_a_death_without_a_policy_ends_the_run_by_name(engine: str) -> None:
-    with private(engine, 2) as made:
-
-        async def story() -> None:
-            made.cluster.kill(made.instances[1])
-            await made.loop.sleep(30.0)
-
-        with pytest.raises(InstanceLost, match=f"instance {made.instances[1].name} is lost"):
-            made.run(story())
-
-
-def test_a_source_that_dies_fails_the_load(engine: str) -> None:
-    with private(engine, 3, resident={1: range(0)}) as made:
-
-        async def story() -> None:
-            made.cluster.on_lost = lambda instance: None
-            source, empty, other = made.instances
-            made.cluster.kill(source)
-            with pytest.raises(InstanceLost, match=source.name):
-                await empty.load(range(DEPTH), source)
-            assert await empty.load(range(DEPTH), other)
-
-        made.run(story())
-
-
-def test_slots_are_accounted_by_role(bed: Beds, engine: str) -> None:
-    with bed(engine, 1) as made:
-
-        async def story() -> None:
-            instance = made.instances[0]
-            made.cluster.take(instance, "prefill")
-            await made.loop.sleep(0.02)
-            made.cluster.take(instance, "decode")
-            await made.loop.sleep(0.04)
-            made.cluster.release(instance)
-            assert made.cluster.role(instance) is None
-
-        made.run(story())
-        held = {
-            event["fields"]["role"]: event["end_s"] - event["start_s"]
-            for event in made.recorder.events
-            if event["kind"] == "slot"
-        }
-        assert set(held) == {"prefill", "decode"}
-        assert held["prefill"] >= 0.0199
-        assert held["decode"] >= 0.0399
