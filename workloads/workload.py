@@ -1,9 +1,8 @@
 """From a dataset to a schedule: read, window, scale or redraw arrivals, fit lengths, mix models.
 
-Every step that changes anything leaves a label in the schedule's provenance. Arrivals and lengths
-drawn in the data's place, and every request that the data do not have, make it synthetic; to leave
-requests out, stretch time or cut lengths does not, and models drawn are said by themselves. Does
-not know which engine will replay it.
+Every step that changes anything leaves a label in the schedule's provenance, and what is not the
+data's own (`Synthetic`: arrivals drawn, requests repeated, …) its kind. To leave requests out, to
+stretch time and to cut lengths leave a label alone. Does not know which engine will replay it.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from harness.errors import UsageError
-from harness.schedule import Provenance, Schedule
+from harness.schedule import Provenance, Schedule, Synthetic, shown
 from workloads import arrivals, formats, lengths, mix, scale, twin
-from workloads.data import DataHome, FileConfig, sha256_of
+from workloads.data import DataHome, FileConfig, Found, sha256_of
 from workloads.streams import stream
 from workloads.trace import (
     Trace,
@@ -40,13 +39,9 @@ class DatasetConfig:
     home: str  # its public home, for people
     licence: str
     parameters: dict[str, Any]  # what the names of its files are made of, if anything
+    generated_by_authors: bool  # it is no recording: those who published it generated it
     file: str | None  # which of `files`; null: `workload.path` must name one
     files: dict[str, FileConfig]
-    beginnings: dict[str, list[str]]  # of a file: others that hold its first rows, best first
-
-    def names(self) -> list[str]:
-        """`file`, then its beginnings."""
-        return [] if self.file is None else [self.file, *self.beginnings.get(self.file, [])]
 
 
 class Workload:
@@ -76,12 +71,11 @@ class Workload:
         if seed < 0:
             raise UsageError(f"seed={seed} must be at least 0")
         dataset = config.dataset
-        for name in dataset.names():
-            if name not in dataset.files:
-                raise UsageError(
-                    f"workload.dataset.file={name} is unknown; {config.name} has "
-                    f"{', '.join(dataset.files)}"
-                )
+        if dataset.file is not None and dataset.file not in dataset.files:
+            raise UsageError(
+                f"workload.dataset.file={dataset.file} is unknown; {config.name} has "
+                f"{', '.join(dataset.files)}"
+            )
         self.name = config.name
         self._config = config
         self._data = data
@@ -104,31 +98,40 @@ class Workload:
             prompt_tokens=trace.prompt_tokens,
             output_tokens=trace.output_tokens,
             provenance=trace.provenance,
+            prompts=None if trace.prompts is None else trace.prompts.tolist(),
         )
 
     def _read(self) -> Trace:
-        """The file asked for, or the dataset's own, or its beginning if that is enough, or its
-        twin."""
+        """The file asked for, or the dataset's own, or the beginning of it that the repository
+        carries where that is all that is asked for, or its twin."""
         config, dataset = self._config, self._config.dataset
         file = dataset.files[dataset.file] if dataset.file is not None else None
         if config.path is not None:
-            return self._read_file(Path(config.path), file)
+            return self._read_file(Found(Path(config.path), "file given"), file)
         if file is None:
             raise UsageError(f"workload={self.name} needs workload.path=FILE")
-        path = self._data.find(file)
-        if path is not None:
-            return self._read_file(path, file)
+        found = self._data.given(file)
+        if found is not None:
+            return self._read_file(found, file)
         beginning = self._beginning(file)
-        if beginning is not None:
+        if beginning is not None and self._covers(beginning):
             return beginning
+        found = self._data.fetched(file)
+        if found is not None:
+            return self._read_file(found, file)
         if config.twin is None:
             raise UsageError(f"{file.path} cannot be had, and nothing can stand in for it")
-        log.warning("SYNTHETIC: a statistical twin stands in for %s", dataset.title)
         whole = config.twin.num_models * config.twin.num_requests_per_model
         num_requests = max(whole, config.num_requests or 0)
-        return twin.twin(config.twin, self.name, num_requests, self._seed)
+        made = twin.twin(config.twin, self.name, num_requests, self._seed)
+        kinds = shown(made.provenance.synthetic)
+        log.warning("%s: a statistical twin stands in for %s", kinds, dataset.title)
+        if beginning is not None:
+            log.warning("its first %d requests are carried in the repository", len(beginning))
+        return made
 
-    def _read_file(self, path: Path, published: FileConfig | None) -> Trace:
+    def _read_file(self, found: Found, published: FileConfig | None) -> Trace:
+        path = found.path
         if not path.is_file():
             raise UsageError(f"workload.path={path} is not a file")
         dataset, sha256 = self._config.dataset, sha256_of(path)
@@ -137,43 +140,46 @@ class Workload:
         provenance = Provenance(
             source=self.name if own else path.stem,
             origin=f"{dataset.title}: {path.name}, {dataset.home}" if own else path.name,
-            synthetic=False,
+            synthetic=[str(Synthetic.BY_AUTHORS)] if dataset.generated_by_authors else [],
             licence=dataset.licence if own else "not known here",
             source_sha256=sha256,
+            file=found.what,
         )
         trace = formats.read(path, provenance)
         if self._config.read_until_s is not None:
             trace = before(trace, self._config.read_until_s)
-        if published is not None and published.sha256 is not None and not known:
+        changed = found.what != "bundled slice" and not known
+        if changed and published is not None and published.sha256 is not None:
             trace = trace.labelled("not the published file (sha256 differs)")
         return trace
 
     def _beginning(self, whole: FileConfig) -> Trace | None:
-        """The first rows of `whole`, from a file that can be had and has all that are asked for."""
-        dataset = self._config.dataset
-        for name in dataset.names()[1:]:
-            path = self._data.find(dataset.files[name])
-            if path is None:
-                continue
-            trace = self._read_file(path, dataset.files[name])
-            if self._covers(trace):
-                step = f"real rows, the beginning of {Path(whole.path).name} that can be had"
-                log.warning("%s: %s", path.name, step)
-                return trace.labelled(f"{path.name}: {step}")
-        return None
+        """The first rows of `whole`, where the repository carries them."""
+        found = self._data.beginning(whole)
+        if found is None:
+            return None
+        trace = self._read_file(found, whole)
+        return trace.labelled(f"bundled: the first {len(trace)} rows of {Path(whole.path).name}")
 
     def _covers(self, beginning: Trace) -> bool:
-        """Whether all that is asked for lies within it: `num_requests`, windows, or both."""
-        config, window, scaling = self._config, self._config.window, self._config.scale
+        """Whether all that is asked for lies within: the whole file gives the same schedule."""
+        config, window = self._config, self._config.window
         ends = [rows[1] for rows in (window.rows, config.lengths.rows) if rows is not None]
         if max(ends, default=0) > len(beginning):
             return False
         if window.seconds is not None and window.seconds[1] > beginning.arrivals()[-1]:
             return False
-        if config.num_requests is None:
-            return window.rows is not None or window.seconds is not None
-        kept = min(scaling.rate, 1.0) if scaling.how == "preserve" else 1.0  # in the mean
-        return len(self._windowed(beginning)) * kept >= config.num_requests
+        if window.rows is not None or window.seconds is not None:
+            return True
+        drawn = config.arrivals.kind != "trace"
+        own_rate = drawn and config.arrivals.rate_per_s is None and config.arrivals.ramp is None
+        own_lengths = config.lengths.rows is not None or config.lengths.path is not None
+        if own_rate or (config.lengths.order == "sample" and not own_lengths):
+            return False  # a mean rate, or lengths, of all its rows
+        wanted, windowed = config.num_requests, self._windowed(beginning)
+        if wanted is None or len(windowed) < wanted:
+            return False
+        return len(self._arriving(windowed)) == wanted
 
     def _windowed(self, trace: Trace) -> Trace:
         window = self._config.window
@@ -216,6 +222,12 @@ class Workload:
         num_requests = self._config.num_requests or len(trace)
         if self._config.lengths.order == "sample":  # only the model, if any, is the row's own
             trace = trace.take(np.arange(num_requests) % len(trace))
+        elif num_requests > len(trace):
+            raise UsageError(
+                f"workload.num_requests={num_requests} is more than the {len(trace)} requests of "
+                f"{trace.provenance.source}: ask for fewer, or draw their lengths with "
+                "replacement (workload.lengths.order=sample)"
+            )
         else:
             trace = head(trace, num_requests)
         unit = arrivals.unit_process(
@@ -225,7 +237,7 @@ class Workload:
         if process.burst is not None:
             arrivals.require_within(process.burst, float(times[-1]))
         step = arrivals.describe(process, rate_per_s, factor)
-        return replace(trace, arrival_s=times).labelled(step, synthetic=True)
+        return replace(trace, arrival_s=times).labelled(step, Synthetic.ARRIVALS_DRAWN)
 
     def _lengths_pool(self, dataset: Trace, windowed: Trace) -> Trace | None:
         """The rows that lengths come from; None: each request keeps its own row's."""
@@ -235,7 +247,7 @@ class Workload:
             if not path.is_file():
                 raise UsageError(f"workload.lengths.path={path} is not a file")
             sha256 = sha256_of(path)
-            about = Provenance(path.stem, f"{path.name} (sha256 {sha256})", False, "", sha256)
+            about = Provenance(path.stem, f"{path.name} (sha256 {sha256})", [], "", sha256)
             return formats.read(path, about)
         if config.rows is not None:
             return dataset

@@ -62,7 +62,7 @@ def test_lengths_from_other_rows_and_other_files(make: Make, data_dir: Path) -> 
         "azure_conv", "workload.window.rows=[9000,9500]", "workload.lengths.rows=[100,5000]"
     )
     assert rows.prompt_tokens.tolist() == conv.prompt_tokens[100:600].tolist()
-    assert rows.provenance.synthetic
+    assert rows.provenance.synthetic == ["lengths of other requests"]
     path = data_dir / "sharegpt_8k_llama2/sharegpt_8k_filtered_stats_llama2_tokenizer.csv"
     other = make("azure_conv", f"workload.lengths.path={path}")
     assert other.arrival_s.tolist() == conv.arrival_s.tolist()
@@ -90,9 +90,13 @@ def test_lengths_alone_get_poisson_arrivals_and_say_so(make: Make) -> None:
     schedule = make("sharegpt")
     assert len(schedule) == 1_000
     assert schedule.prompt_tokens.max() <= 6144
-    assert schedule.provenance.synthetic
+    assert schedule.provenance.synthetic == ["arrivals drawn", "lengths drawn"]
     assert "arrivals drawn: poisson at 1 req/s" in schedule.provenance.steps
     assert len(make("lmsys", "workload.num_requests=150000")) == 150_000  # sampled rows never end
+    with pytest.raises(
+        UsageError, match=r"150000 is more than the 100000 requests of lmsys: ask f"
+    ):
+        make("lmsys", "workload.num_requests=150000", "workload.lengths.order=file")
     in_order = make("lmsys", "workload.lengths.order=file", "workload.num_requests=3")
     assert in_order.prompt_tokens.tolist() == [107, 396, 18]
 
@@ -161,7 +165,7 @@ def test_requests_that_the_dataset_does_not_have_are_labelled_and_synthetic(
 ) -> None:
     about = make("azure_conv", override).provenance
     assert about.steps == [label]
-    assert about.synthetic
+    assert about.synthetic == ["requests repeated"]
 
 
 def test_drawn_arrivals_take_the_traces_rate_times_the_scale(make: Make) -> None:
@@ -173,8 +177,7 @@ def test_drawn_arrivals_take_the_traces_rate_times_the_scale(make: Make) -> None
 
 def test_mixes_have_the_shares_asked_for(make: Make) -> None:
     zipf = make("azure_conv", "workload.models={kind: zipf, num_models: 12, alpha: 1.0}")
-    assert zipf.provenance.models_drawn
-    assert not zipf.provenance.synthetic  # the requests are the dataset's
+    assert zipf.provenance.synthetic == ["models drawn"]  # the requests are the dataset's
     counts = Counter(zipf.model)
     harmonic = sum(1 / k for k in range(1, 13))
     for k in range(1, 13):
@@ -186,7 +189,6 @@ def test_mixes_have_the_shares_asked_for(make: Make) -> None:
     own = make("lmsys_arena")
     assert len(set(own.model)) == 27
     assert not own.provenance.synthetic
-    assert not own.provenance.models_drawn
     one = make("lmsys_arena", "workload.models.kind=single")
     assert one.provenance.steps == ["one model in place of the trace's 27"]
 
