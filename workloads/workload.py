@@ -19,6 +19,7 @@ from harness.schedule import Provenance, Schedule, Synthetic, shown
 from workloads import arrivals, formats, lengths, mix, scale, twin
 from workloads.data import DataHome, FileConfig, Found, sha256_of
 from workloads.streams import stream
+from workloads.text import TextConfig, read_texts
 from workloads.trace import (
     Trace,
     WindowConfig,
@@ -51,6 +52,7 @@ class Workload:
     class Config:
         name: str
         path: str | None  # read this file in place of the dataset's own
+        text: TextConfig | None  # real prompts in place of a file's lengths
         read_until_s: float | None  # rows of a file that arrive then or later are left out
         num_requests: int | None  # null: all
         window: WindowConfig
@@ -64,6 +66,10 @@ class Workload:
     def __init__(self, config: Config, data: DataHome, seed: int) -> None:
         for part in (config.window, config.scale, config.arrivals, config.lengths, config.models):
             part.check()
+        if config.text is not None:
+            config.text.check()
+            if config.path is not None:
+                raise UsageError("a workload of texts reads workload.text.dataset, not its path")
         if config.twin is not None:
             config.twin.check()
         if config.num_requests is not None and config.num_requests < 1:
@@ -105,6 +111,8 @@ class Workload:
         """The file asked for, or the dataset's own, or the beginning of it that the repository
         carries where that is all that is asked for, or its twin."""
         config, dataset = self._config, self._config.dataset
+        if config.text is not None:
+            return read_texts(config.text, self._data)
         file = dataset.files[dataset.file] if dataset.file is not None else None
         if config.path is not None:
             return self._read_file(Found(Path(config.path), "file given"), file)

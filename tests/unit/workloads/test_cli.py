@@ -51,7 +51,7 @@ def test_schedule_writes_what_describe_describes(
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     said = capsys.readouterr().out
-    for name in ("aegaeon", "arxiv", "azure_code", "azure_conv", "burstgpt", "lmsys"):
+    for name in ("aegaeon", "arxiv", "azure_code", "azure_conv", "burstgpt", "hf", "lmsys"):
         assert name in said
 
 
