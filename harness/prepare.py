@@ -96,7 +96,7 @@ def prepare(composed: DictConfig) -> Prepared:
     models = models_of_schedule(schedule, specs, cycle, shared_checkpoints=shared)
     schedule = fit_context(schedule, models, options.fit_context)
     engine = build(config["engine"], "engine")
-    if engine.world in ("torch", "vllm"):  # a simulation needs lengths alone
+    if schedule.prompts and engine.world in ("torch", "vllm"):  # a simulation takes the lengths
         require_in_vocabulary(schedule.requests(), models)
     system = class_of(config["system"], "system")
     return Prepared(

@@ -158,7 +158,7 @@ class Schedule:
         if missing or b"provenance" not in metadata:
             raise ValueError(f"{path} is not a schedule: it lacks {missing or 'its provenance'}")
         provenance = json.loads(metadata[b"provenance"])
-        if not isinstance(provenance.get("synthetic"), list):
+        if not isinstance(provenance, dict) or not isinstance(provenance.get("synthetic"), list):
             raise ValueError(f"{path} is a schedule of an earlier version: make it again")
         return Schedule(
             arrival_s=table["arrival_s"].to_numpy().astype(np.float64),

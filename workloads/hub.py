@@ -96,9 +96,9 @@ def pinned(source: SourceConfig, home: DataHome) -> SourceConfig:
     """With the commit that its revision is now, as the hub says."""
     if not home.config.download:
         raise UsageError(f"{source} is not in the cache, and data.download is false")
-    from huggingface_hub import HfApi
-
     with told(source):
+        from huggingface_hub import HfApi
+
         about = HfApi().dataset_info(
             source.dataset, revision=source.revision, timeout=ASK_TIMEOUT_S
         )
@@ -172,10 +172,10 @@ def _of_files(path: Path, source: SourceConfig) -> dict[str, Any]:
 
 
 def _rows(asked: Mapping[str, Any], source: SourceConfig) -> Iterator[Mapping[str, Any]]:
-    import datasets  # takes 0.7 s, which no other workload need wait for
-
-    datasets.disable_progress_bars()
     with told(source):
+        import datasets  # takes 0.7 s, which no other workload need wait for
+
+        datasets.disable_progress_bars()
         yield from datasets.load_dataset(**asked, split=source.split, streaming=True)
 
 

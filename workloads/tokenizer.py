@@ -34,9 +34,9 @@ class Tokenizer:
         if not path.is_file():
             path = _from_hub(name, revision, home)
             about = f"{name}, revision {path.parent.name}"
-        from tokenizers import Tokenizer as Library
-
         with told(path):
+            from tokenizers import Tokenizer as Library
+
             library = Library.from_file(str(path))
         library.no_truncation()
         library.no_padding()
@@ -61,9 +61,9 @@ def _from_hub(name: str, revision: str | None, home: DataHome) -> Path:
         raise UsageError(
             f"workload.text.tokenizer={name} is no {FILE}, no folder with one and no OWNER/NAME"
         )
-    from huggingface_hub import hf_hub_download
-
     with told(f"the tokenizer {name}"):
+        from huggingface_hub import hf_hub_download
+
         return Path(
             hf_hub_download(
                 name,
