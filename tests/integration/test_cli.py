@@ -30,7 +30,6 @@ def test_help_lists_every_group_and_its_options() -> None:
             assert path.stem in line
 
 
-@pytest.mark.usefixtures("data_dir")  # else a warning that a twin stands in comes first
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -148,7 +147,6 @@ def test_the_only_point_left_of_a_sweep_is_named_by_what_was_swept(tmp_path: Pat
     assert any(line.split()[:1] == ["1"] for line in table)
 
 
-@pytest.mark.usefixtures("data_dir")
 @pytest.mark.parametrize("made", [True, False])
 def test_a_sweep_of_bad_points_alone_names_each_and_leaves_nothing(
     tmp_path: Path, made: bool

@@ -13,6 +13,7 @@ from harness.prepare import prepare
 from harness.records.run_folder import FinishedRun
 from tests.running import composed, run_here
 from tests.unit.serverlessllm.reference import Reference
+from workloads.data import BUNDLED
 
 GIGABYTES = {"qwen2.5-7b": 14, "yi1.5-9b": 18, "llama2-13b": 26}
 COMMAND = (
@@ -21,16 +22,14 @@ COMMAND = (
 )  # fmt: skip
 
 
-def file(data_dir: Path, num_models: int) -> str:
-    return f"workload.path={data_dir}/aegaeon_workloads/synth-{num_models}-0.1-1.0-1.0.csv"
+def file(num_models: int) -> str:
+    return f"workload.path={BUNDLED}/aegaeon_workloads/synth-{num_models}-0.1-1.0-1.0.csv"
 
 
 @pytest.mark.parametrize("num_models", [30, 60])
 @pytest.mark.parametrize("system", ["serverlessllm", "serverlessllm_plus"])
-def test_every_token_comes_when_the_rules_say(
-    system: str, num_models: int, data_dir: Path, tmp_path: Path
-) -> None:
-    command = (f"+system={system}", *COMMAND, file(data_dir, num_models))
+def test_every_token_comes_when_the_rules_say(system: str, num_models: int, tmp_path: Path) -> None:
+    command = (f"+system={system}", *COMMAND, file(num_models))
     run_here(tmp_path / "run", *command)
     parts = prepare(composed(*command))
     load_s = {name: GIGABYTES[spec.name] / 16 for name, spec in parts.models.items()}
