@@ -74,7 +74,10 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["market.specs=null"], "market.specs=None is no mapping"),
         (["model=llama2-7b", "model.rope_theta=nan"], "rope_theta=nan must be a finite number"),
         (["model=llama2-7b", "model.rms_norm_eps=-1"], "rms_norm_eps=-1.0 must be a finite num"),
-        (["workload.scale.rate=1e-9"], "no request left of azure_code: thinned to x1e-09"),
+        (
+            ["workload.scale.rate=1e-9", "workload.window.seconds=[0,600]"],
+            "no request left of azure_code: thinned to x1e-09",
+        ),
         (["figure=foo.bar"], "figure=foo.bar names no function"),
         (
             ["engine=torch", "hardware=a100x1"],
