@@ -21,6 +21,7 @@ from harness.files import replaced
 log = logging.getLogger(__name__)
 
 BUNDLED = Path(__file__).resolve().parent / "bundled"
+FULL, WHOLE, SLICE = "full file", "bundled file", "bundled slice"  # what a file is of its dataset
 CHUNK_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 30
 
@@ -38,10 +39,8 @@ class FileConfig:
 
 @dataclass(slots=True)
 class Found:
-    """A file and what it is of the dataset's: "full file", "bundled file" or "bundled slice"."""
-
     path: Path
-    what: str
+    what: str  # FULL, WHOLE or SLICE
 
 
 class DataHome:
@@ -65,14 +64,14 @@ class DataHome:
         if self.config.dir is not None:
             path = Path(self.config.dir) / file.path
             if path.is_file():
-                return Found(path, "full file")
+                return Found(path, FULL)
         whole = bundled(file.path)
-        return None if whole is None else Found(whole, "bundled file")
+        return None if whole is None else Found(whole, WHOLE)
 
     def beginning(self, file: FileConfig) -> Found | None:
         """Its first rows, from the repository."""
         path = None if file.beginning is None else bundled(file.beginning)
-        return None if path is None else Found(path, "bundled slice")
+        return None if path is None else Found(path, SLICE)
 
     def fetched(self, file: FileConfig) -> Found | None:
         """The whole file, from the cache or from its public home; None where it can be had from
@@ -84,7 +83,7 @@ class DataHome:
                     f"{cached} is not the published file: its sha256 is {sha256_of(cached)}, "
                     f"not {file.sha256}; delete it"
                 )
-            return Found(cached, "full file")
+            return Found(cached, FULL)
         if file.url is None:
             log.warning("%s is in no data directory and cannot be downloaded", file.path)
             return None
@@ -101,7 +100,7 @@ class DataHome:
         ) as error:
             log.warning("%s cannot be downloaded from %s: %s", file.path, file.url, error)
             return None
-        return Found(cached, "full file")
+        return Found(cached, FULL)
 
 
 def bundled(name: str) -> Path | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from harness.errors import UsageError
 from harness.schedule import Provenance, Schedule, Synthetic, shown
 from workloads import arrivals, formats, lengths, mix, scale, twin
 from workloads.data import DataHome, FileConfig, Found, sha256_of
+from workloads.dataset import GIVEN, DatasetConfig, read_file
 from workloads.streams import stream
 from workloads.text import TextConfig, read_texts
 from workloads.trace import (
@@ -32,17 +32,6 @@ from workloads.trace import (
 )
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(kw_only=True, slots=True)
-class DatasetConfig:
-    title: str
-    home: str  # its public home, for people
-    licence: str
-    parameters: dict[str, Any]  # what the names of its files are made of, if anything
-    generated_by_authors: bool  # it is no recording: those who published it generated it
-    file: str | None  # which of `files`; null: `workload.path` must name one
-    files: dict[str, FileConfig]
 
 
 class Workload:
@@ -115,7 +104,7 @@ class Workload:
             return read_texts(config.text, self._data)
         file = dataset.files[dataset.file] if dataset.file is not None else None
         if config.path is not None:
-            return self._read_file(Found(Path(config.path), "file given"), file)
+            return self._read_file(Found(Path(config.path), GIVEN), file)
         if file is None:
             raise UsageError(f"workload={self.name} needs workload.path=FILE")
         found = self._data.given(file)
@@ -139,27 +128,10 @@ class Workload:
         return made
 
     def _read_file(self, found: Found, published: FileConfig | None) -> Trace:
-        path = found.path
-        if not path.is_file():
-            raise UsageError(f"workload.path={path} is not a file")
-        dataset, sha256 = self._config.dataset, sha256_of(path)
-        known = published is not None and published.sha256 == sha256
-        own = self._config.path is None or known
-        provenance = Provenance(
-            source=self.name if own else path.stem,
-            origin=f"{dataset.title}: {path.name}, {dataset.home}" if own else path.name,
-            synthetic=[str(Synthetic.BY_AUTHORS)] if dataset.generated_by_authors else [],
-            licence=dataset.licence if own else "not known here",
-            source_sha256=sha256,
-            file=found.what,
+        trace = read_file(self._config.dataset, self.name, found, published)
+        return (
+            trace if self._config.read_until_s is None else before(trace, self._config.read_until_s)
         )
-        trace = formats.read(path, provenance)
-        if self._config.read_until_s is not None:
-            trace = before(trace, self._config.read_until_s)
-        changed = found.what != "bundled slice" and not known
-        if changed and published is not None and published.sha256 is not None:
-            trace = trace.labelled("not the published file (sha256 differs)")
-        return trace
 
     def _beginning(self, whole: FileConfig) -> Trace | None:
         """The first rows of `whole`, where the repository carries them."""
@@ -187,10 +159,7 @@ class Workload:
         wanted, windowed = config.num_requests, self._windowed(beginning)
         if wanted is None or len(windowed) < wanted:
             return False
-        try:
-            return len(self._arriving(windowed)) == wanted
-        except UsageError:  # thinned to nothing: the whole file has more, or says so itself
-            return False
+        return drawn or len(self._rescaled(windowed)) >= wanted
 
     def _windowed(self, trace: Trace) -> Trace:
         window = self._config.window
@@ -210,20 +179,26 @@ class Workload:
 
     def _arriving(self, trace: Trace) -> Trace:
         """With the arrivals of the run: the trace's, scaled, or drawn ones."""
-        config, seed = self._config, self._seed
-        if config.arrivals.kind != "trace":
+        if self._config.arrivals.kind != "trace":
             return self._redrawn(trace)
+        trace = some_left(self._rescaled(trace))
+        num_requests = self._config.num_requests
+        return trace if num_requests is None else head(trace, num_requests)
+
+    def _rescaled(self, trace: Trace) -> Trace:
+        """At the run's rate, by the trace's own arrivals; thinning may leave none."""
+        config, seed = self._config, self._seed
         trace.arrivals()  # a dataset without timestamps is told so before anything else
         to_rate_per_s, num_requests = config.scale.to_rate_per_s, config.num_requests
         if to_rate_per_s is not None:
             trace = scale.stretched_to(trace, to_rate_per_s, num_requests)
-        trace = some_left(scale.scaled(trace, config.scale, seed))
-        if config.arrivals.burst is not None:
+        trace = scale.scaled(trace, config.scale, seed)
+        if config.arrivals.burst is not None and len(trace) > 0:
             first_s = trace.arrivals()[:num_requests]  # what comes before a burst stays as it is
             arrivals.require_within(config.arrivals.burst, float(first_s[-1]))
             jitter_s = config.scale.max_jitter_s
-            trace = some_left(scale.with_burst(trace, config.arrivals.burst, jitter_s, seed))
-        return trace if num_requests is None else head(trace, num_requests)
+            trace = scale.with_burst(trace, config.arrivals.burst, jitter_s, seed)
+        return trace
 
     def _redrawn(self, trace: Trace) -> Trace:
         process, factor = self._config.arrivals, self._config.scale.rate

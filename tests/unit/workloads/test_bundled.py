@@ -116,7 +116,7 @@ def test_the_slice_gives_the_schedule_of_the_whole_file(
         ("burstgpt", ["workload.lengths.rows=[300,520]"]),
         ("burstgpt", ["workload.window.seconds=[0,40000]", *AS_IT_IS]),
         ("burstgpt", ["workload.num_requests=200", "workload.scale.rate=0.5"]),
-        ("burstgpt", ["workload.num_requests=1", "workload.scale.rate=5e-5"]),
+        ("burstgpt", ["workload.num_requests=1", "workload.scale.rate=5e-5", AS_IT_IS[1]]),
         ("burstgpt", ["workload.dataset.file=without_fails_2"]),
         (CODE, []),
         (CODE, ["workload.window.seconds=[0,603]"]),
