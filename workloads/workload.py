@@ -139,7 +139,7 @@ class Workload:
         if found is None:
             return None
         trace = self._read_file(found, whole)
-        return trace.labelled(f"bundled: the first {len(trace)} rows of {Path(whole.path).name}")
+        return trace.labelled(f"the first {len(trace)} rows of {Path(whole.path).name}")
 
     def _covers(self, beginning: Trace) -> bool:
         """Whether all that is asked for lies within: the whole file gives the same schedule."""

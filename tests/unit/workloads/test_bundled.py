@@ -65,7 +65,7 @@ def test_the_main_job_replays_real_rows_of_a_bare_clone(
     assert about.synthetic == []
     assert about.file == "bundled slice"
     assert about.source_sha256.startswith("39be8abd")
-    assert about.steps[0] == "bundled: the first 383 rows of BurstGPT_without_fails_1.csv"
+    assert about.steps[0] == "the first 383 rows of BurstGPT_without_fails_1.csv"
     assert caplog.text == ""
 
 
