@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -151,3 +152,28 @@ def test_the_twin_says_that_real_rows_are_carried(
 ) -> None:
     make_bare(CODE)
     assert "its first 1483 requests are carried in the repository" in caplog.text
+
+
+def test_more_rows_than_are_carried_are_downloaded(
+    make_bare: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried = data.BUNDLED / "burstgpt/BurstGPT_without_fails_1_first383.csv"
+    whole = carried.read_text() + "40000,ChatGPT,5,6,11,Conversation log\n"
+    fetched: list[Path] = []
+
+    def download(file: data.FileConfig, target: Path) -> None:
+        fetched.append(target)
+        target.parent.mkdir(parents=True)
+        target.write_text(whole)
+
+    monkeypatch.setattr(data, "download", download)
+    published = hashlib.sha256(whole.encode()).hexdigest()
+    words = [f"workload.dataset.files.without_fails_1.sha256={published}", "data.download=true"]
+    assert make_bare("burstgpt", *words).provenance.file == "bundled slice"
+    assert fetched == []
+    more = make_bare("burstgpt", "workload.num_requests=384", *words)
+    assert len(fetched) == 1
+    assert len(more) == 384
+    assert more.provenance.file == "full file"
+    assert more.provenance.source_sha256 == published
+    assert more.provenance.synthetic == []
