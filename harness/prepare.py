@@ -24,6 +24,7 @@ from harness.faults import Faults
 from harness.fit import fit_context, models_of_schedule
 from harness.model_spec import ModelSpec
 from harness.options import known_keys, plain
+from harness.prompts import require_in_vocabulary
 from harness.records.manifest import hash_of
 from harness.records.slo import Slo
 from harness.records.sources import Identity, sources
@@ -99,16 +100,20 @@ def prepare(composed: DictConfig) -> Prepared:
     specs, cycle = market(config)
     shared = bool(config["market"]["shared_checkpoints"])
     models = models_of_schedule(schedule, specs, cycle, shared_checkpoints=shared)
+    schedule = fit_context(schedule, models, options.fit_context)
+    engine = build(config["engine"], "engine")
+    if schedule.prompts and engine.world in ("torch", "vllm"):  # a simulation takes the lengths
+        require_in_vocabulary(schedule.requests(), models)
     system = class_of(config["system"], "system")
     return Prepared(
         config=config,
         system=system,
         system_config=settings(config["system"], system, "system"),
         options=options,
-        schedule=fit_context(schedule, models, options.fit_context),
+        schedule=schedule,
         models=models,
         hardware=hardware,
-        engine=build(config["engine"], "engine"),
+        engine=engine,
         slo=build(config["slo"], "slo"),
         tracker=build(config["tracking"], "tracking", announce=announce),
         client=typed(config["client"], Client.Config, "client"),

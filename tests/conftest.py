@@ -1,7 +1,8 @@
 """Where tests find the public traces: HARNESS_DATA_DIR, or ../shared/data beside the checkout.
 
 Where neither is there, tests that read them are skipped, and the others have what a user without
-them has: a download, or a statistical twin. The head and the foot of the report say so.
+them has: the rows that the repository carries, a download, or a statistical twin. The head and the
+foot of the report say so.
 """
 
 from __future__ import annotations

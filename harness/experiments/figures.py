@@ -43,6 +43,7 @@ from harness.files import write_text
 from harness.prepare import announce
 from harness.records.manifest import git_revision
 from harness.records.sources import changed, code_hash, why_again
+from harness.schedule import synthetic_kinds
 
 
 def figures() -> list[str]:
@@ -128,7 +129,7 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
         "worlds": sorted({m["world"] for m in manifests}),
         "hardware": sorted({m["hardware"]["name"] for m in manifests}),
         "seeds": sorted({m["seeds"]["seed"] for m in manifests}),
-        "synthetic": any(m["dataset"]["synthetic"] for m in manifests),
+        "synthetic": sorted({kind for m in manifests for kind in synthetic_kinds(m["dataset"])}),
         "refused": sorted({point.refused for point in points if point.refused}),
     }
 

@@ -51,6 +51,7 @@ from harness.fidelity.speed import slowness
 from harness.files import write_text
 from harness.records.manifest import git_revision, machine
 from harness.records.run_folder import FinishedRun
+from harness.schedule import synthetic_kinds
 
 
 def profile(arguments: argparse.Namespace) -> None:
@@ -78,8 +79,9 @@ class Compared:
         return str(self.rows[0]["workload"])
 
     @property
-    def synthetic(self) -> bool:
-        return bool(self.real.manifest["dataset"]["synthetic"])
+    def synthetic(self) -> list[str]:
+        """What of the workload is no recording: values of harness.schedule.Synthetic."""
+        return synthetic_kinds(self.real.manifest["dataset"])
 
 
 def passes(
@@ -158,7 +160,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "num_requests": arguments.num_requests,
         "setting": asdict(setting),
         "num_passes": arguments.passes,
-        "synthetic": sorted({point.workload for point in points if point.synthetic}),
+        "synthetic": {point.workload: point.synthetic for point in points if point.synthetic},
         "calibrations": list({point.known["pass"]: point.known for point in points}.values()),
         "real_runs_kept": arguments.keep,
         "invalid": [why for point in points for why in point.invalid],

@@ -24,8 +24,8 @@ from harness.schedule import Provenance
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "aiohttp", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
-    "torch", "transformers", "vllm", "wandb",
+    "aiohttp", "datasets", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
+    "tokenizers", "torch", "transformers", "vllm", "wandb",
 )  # fmt: skip
 
 Status = Literal["begun", "complete", "aborted"]  # begun: under way, or killed

@@ -1,7 +1,7 @@
 """What a run says when it ends: a table of its latencies, rates and attainment, and its verdict.
 
-Every table says which world, hardware and seed its numbers came from, and where the workload is
-synthetic or its models drawn. Shows what summary.json holds and computes nothing.
+Every table says which world, hardware and seed its numbers came from, and what of the workload was
+not recorded but drawn, repeated or generated. Shows what summary.json holds and computes nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from harness.records.percentiles import min_samples
 from harness.records.published import simulator_error
+from harness.schedule import shown, synthetic_kinds
 
 SOURCES = ("measured", "device law", "datasheet")  # of iteration times, the surest first
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
@@ -35,10 +36,8 @@ def origin(manifest: Mapping[str, Any]) -> str:
         f"{len(devices)} x {', '.join(dict.fromkeys(devices))}" if devices else profile,
         seeds(manifest),
     ]
-    if manifest["dataset"]["synthetic"]:
-        parts.append("SYNTHETIC workload")
-    elif manifest["dataset"].get("models_drawn"):  # runs from before it was told apart have none
-        parts.append("models DRAWN")
+    if kinds := synthetic_kinds(manifest["dataset"]):
+        parts.append(shown(kinds))
     return " · ".join(parts)
 
 
@@ -196,8 +195,7 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     )
     for name, what in _devices(summary):
         grid.add_row(name, what)
-    steps = manifest["dataset"]["steps"]
-    grid.add_row("workload", escape("; ".join([manifest["dataset"]["source"], *steps])))
+    grid.add_row("workload", escape("; ".join(_workload(manifest["dataset"]))))
     grid.add_row("from", origin(manifest))
     if said := simulator([manifest]):
         grid.add_row("simulator", escape("; ".join(said).removeprefix("simulator ")))
@@ -206,6 +204,13 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
         Text(verdict["status"], style="green" if verdict["status"] == "VALID" else "bold red"),
     )
     return grid
+
+
+def _workload(dataset: Mapping[str, Any]) -> list[str]:
+    """The dataset, which file of it was read, and what was done to its rows."""
+    file = dataset.get("file")  # runs from before it was recorded have none
+    named = f"{dataset['source']} ({file})" if file else dataset["source"]
+    return [named, *dataset["steps"]]
 
 
 def _devices(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,9 @@ ONLY_IN = {
     "vllm": ("harness/drivers/", "tests/"),
     "wandb": ("harness/tracking.py",),
     "pynvml": ("harness/records/gpu_monitor.py",),
+    "datasets": ("workloads/hub.py",),
+    "tokenizers": ("workloads/tokenizer.py", "tests/"),
+    "huggingface_hub": ("workloads/",),
     "aiohttp": ("harness/drivers/", "tests/"),
 }
 

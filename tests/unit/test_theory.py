@@ -137,11 +137,11 @@ def test_littles_law_holds_for_the_series_that_figures_show() -> None:
     assert in_system == pytest.approx(float(log.e2e_s.sum()), rel=0.01)
 
 
-def test_the_same_seed_leaves_the_same_bytes(tmp_path: Path, data_dir: Path) -> None:
+def test_the_same_seed_leaves_the_same_bytes(tmp_path: Path) -> None:
     what = (
         "+system=vllm", "+workload=azure_code", "engine=sim", "hardware=a100x16",
         "model=llama2-7b", "workload.num_requests=500", "workload.arrivals.kind=gamma",
-        "workload.arrivals.cv=3",
+        "workload.arrivals.cv=3", "workload.arrivals.rate_per_s=2.5",
     )  # fmt: skip
     for name in ("first", "second"):
         run_here(tmp_path / name, *what)

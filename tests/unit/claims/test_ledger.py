@@ -13,7 +13,12 @@ from harness.claims.ledger import Claim, Paper, Variations, load
 from harness.claims.render import as_json, as_markdown
 from harness.errors import UsageError
 
-ABOUT = {"worlds": ["sim"], "hardware": ["h800x16"], "synthetic": True, "runs_git": []}
+ABOUT = {
+    "worlds": ["sim"],
+    "hardware": ["h800x16"],
+    "synthetic": ["arrivals drawn"],
+    "runs_git": [],
+}
 HEAD = "title: A Paper\nvenue: X'99\nclaims:\n"
 ONE = "- {id: a, section: '1', quantity: q, published: 1, unit: x, reason: because}\n"
 

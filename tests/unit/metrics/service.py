@@ -23,7 +23,7 @@ from tests.running import hardware_profile
 HARDWARE = replace(
     hardware_profile("local"), name="bench", device="TEST-1", num_devices=2, source="made up"
 )
-PROVENANCE = Provenance("dice", "a die", True, "none", "", [])
+PROVENANCE = Provenance("dice", "a die", ["arrivals drawn"], "none", "", [])
 
 
 class Service:

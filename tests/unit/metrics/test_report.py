@@ -26,19 +26,34 @@ def printed(renderable: object, width: int = 100) -> str:
 def test_end_table_says_where_its_numbers_come_from(tmp_path: Path) -> None:
     run = FinishedRun.load(write_run(tmp_path, steady(70)))
     text = printed(end_table(run.summary, run.manifest))
-    for words in ("SIMULATED", "bench: 2 x TEST-1", "seed 7", "SYNTHETIC workload", "VALID"):
+    for words in ("SIMULATED", "bench: 2 x TEST-1", "seed 7", "ARRIVALS DRAWN", "VALID"):
         assert words in text
     assert text.count("n<662") == 3  # P99 of 70 requests; the pooled gaps are 1,330
 
 
-@pytest.mark.parametrize("drawn", [True, False])
-def test_real_requests_that_a_draw_spread_over_models_are_told_from_synthetic_ones(
-    tmp_path: Path, drawn: bool
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        ({"synthetic": []}, ""),
+        ({"synthetic": ["models drawn"]}, " · MODELS DRAWN"),
+        ({"synthetic": ["arrivals drawn", "lengths drawn"]}, " · ARRIVALS DRAWN, LENGTHS DRAWN"),
+        # manifests from before the kinds were told apart
+        ({"synthetic": False, "models_drawn": True}, " · MODELS DRAWN"),
+        ({"synthetic": True}, " · SYNTHETIC, KIND NOT RECORDED"),
+    ],
+)
+def test_a_run_says_in_which_ways_its_workload_is_no_recording(
+    tmp_path: Path, dataset: dict[str, object], said: str
 ) -> None:
     manifest = FinishedRun.load(write_run(tmp_path, steady(70))).manifest
-    manifest["dataset"] |= {"synthetic": False, "models_drawn": drawn}
-    assert ("models DRAWN" in origin(manifest)) == drawn
-    assert "SYNTHETIC" not in origin(manifest)
+    manifest["dataset"] = dataset
+    assert origin(manifest).endswith(f"seed 7{said}")
+
+
+def test_the_end_table_says_which_file_was_read(tmp_path: Path) -> None:
+    run = FinishedRun.load(write_run(tmp_path, steady(70)))
+    run.manifest["dataset"] |= {"source": "burstgpt", "file": "bundled slice"}
+    assert "burstgpt (bundled slice)" in printed(end_table(run.summary, run.manifest))
 
 
 def test_end_table_shows_why_a_run_is_invalid_and_what_failed(tmp_path: Path) -> None:
