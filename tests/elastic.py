@@ -136,6 +136,7 @@ def check(made: Bed) -> None:
 
 @cache
 def _runner(model: str) -> Runner:
+    torch.set_num_threads(1)  # others are at work beside it
     device = torch.device("cpu")
     layers = LoadedLayers(spec(model), device)
     for layer in range(spec(model).num_layers):
