@@ -15,6 +15,8 @@ ONLY_IN = {
     "wandb": ("harness/tracking.py",),
     "pynvml": ("harness/records/gpu_monitor.py",),
     "aiohttp": ("harness/drivers/", "tests/"),
+    "fastapi": ("systems/aqua/coordinator/",),
+    "uvicorn": ("systems/aqua/coordinator/",),
 }
 
 
