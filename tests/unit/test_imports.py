@@ -6,8 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS_MAY = (
-    "clock", "cluster", "cost.hardware", "device", "errors", "model_spec", "placement", "request",
-    "system",
+    "clock", "cluster", "config", "cost.hardware", "device", "errors", "files", "model_spec",
+    "placement", "request", "system",
 )  # fmt: skip
 ONLY_IN = {
     "torch": ("harness/engine/",),
