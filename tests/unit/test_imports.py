@@ -11,7 +11,7 @@ SYSTEMS_MAY = (
 )  # fmt: skip
 ONLY_IN = {
     "torch": ("harness/engine/",),
-    "vllm": ("harness/drivers/", "tests/"),
+    "vllm": ("harness/drivers/", "systems/aqua/plugin/", "tests/"),
     "wandb": ("harness/tracking.py",),
     "pynvml": ("harness/records/gpu_monitor.py",),
     "aiohttp": ("harness/drivers/", "tests/"),
