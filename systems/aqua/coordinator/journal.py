@@ -3,6 +3,7 @@
 A line is with the operating system before the answer goes out, so it survives `kill -9`; it is not
 forced to the disk, so a machine that loses power may lose the last ones (with the memory that they
 speak of). A line that its writer died within is cut off. One process at a time: the file is locked.
+The file grows by some hundred bytes with every change; delete it between deployments.
 """
 
 from __future__ import annotations

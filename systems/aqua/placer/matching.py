@@ -9,6 +9,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from systems.aqua.placer.assignment import ModelType
+
+
+class Shard(NamedTuple):
+    model: int  # of a server's models, counted from 0
+    shard: int
+
+
+def match(models: Sequence[ModelType]) -> dict[Hashable, Hashable]:
+    """Of one server's models the producing `Shard` of each consuming one that gets any. Shards are
+    matched one by one: those of a model may have producers of different models (section 9.3)."""
+    sizes = {
+        Shard(i, j): each.memory_bytes for i, each in enumerate(models) for j in range(each.shards)
+    }
+    lends: dict[Hashable, int] = {shard: size for shard, size in sizes.items() if size > 0}
+    needs: dict[Hashable, int] = {shard: -size for shard, size in sizes.items() if size < 0}
+    return stable_matching(*preferences(lends, needs))
 
 
 def preferences(

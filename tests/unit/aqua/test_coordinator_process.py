@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +75,39 @@ def test_its_state_survives_kill_9(tmp_path: Path) -> None:
         assert again.status_code == 200
         assert client.get("/status").json() == before
         assert client.get("/leases/l").json()["overdrawn_bytes"] > 0
+
+
+def test_what_it_answered_is_there_after_a_kill_in_the_middle_of_a_stream(tmp_path: Path) -> None:
+    """Answered requests are kept; the one under way is kept whole or not at all, and sent again."""
+    answered: list[str] = []
+
+    def stream(client: httpx.Client, process: subprocess.Popen[str]) -> None:
+        try:
+            for i in range(10_000):
+                if i == 40:
+                    threading.Thread(target=process.kill).start()
+                body = {"holder": "c", "num_bytes": 1}
+                assert client.put(f"/allocations/{i}", json=body).json() == {"lease": "l"}
+                answered.append(str(i))
+        except httpx.TransportError:
+            return
+
+    with running(tmp_path) as (process, client):
+        client.put("/holders/p", json={"device": "gpu0"})
+        client.put("/holders/c", json={"device": "gpu1"})
+        client.put("/leases/l", json={"holder": "p", "num_bytes": GIB})
+        stream(client, process)
+        process.wait()
+    assert 40 <= len(answered) < 10_000
+    with running(tmp_path) as (_, client):
+        status = client.get("/status").json()
+        kept = set(status["allocations"])
+        under_way = str(len(answered))
+        assert kept - {under_way} == set(answered)
+        again = client.put(f"/allocations/{under_way}", json={"holder": "c", "num_bytes": 1})
+        assert again.json() == {"lease": "l"}
+        lease = client.get("/leases/l").json()
+        assert lease["allocated_bytes"] == len(answered) + 1
 
 
 def test_it_ends_when_told(tmp_path: Path) -> None:

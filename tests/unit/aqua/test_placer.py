@@ -19,7 +19,7 @@ from systems.aqua.placer.assignment import (
     objective_bytes,
     split,
 )
-from systems.aqua.placer.matching import preferences, stable_matching
+from systems.aqua.placer.matching import Shard, match, preferences, stable_matching
 from systems.aqua.placer.mix import Modality, draw
 from tests.unit.aqua.producers import PRODUCERS
 
@@ -183,3 +183,13 @@ def test_a_need_goes_to_the_producer_that_just_covers_it() -> None:
     assert found == {"c": "small"}
     found = stable_matching(*preferences({"one": 20}, {"a": 5, "b": 18, "idle": 0}))
     assert found == {"b": "one"}
+
+
+def test_shards_of_a_model_are_matched_one_by_one() -> None:
+    """Section 9.3: Llama-3.1-70B on two GPUs with Llama-3.1-8B and AudioGen."""
+    server = [
+        ModelType("llama3.1-70b-tp2", -15 * GB, 2), ModelType("llama3.1-8b", 25 * GB, 1),
+        ModelType("audiogen", 20 * GB, 1), ModelType("idle", 0, 1),
+    ]  # fmt: skip
+    assert match(server) == {Shard(0, 0): Shard(2, 0), Shard(0, 1): Shard(1, 0)}
+    assert match([ModelType("a", -GB, 1), ModelType("b", -GB, 1)]) == {}  # DRAM for both
