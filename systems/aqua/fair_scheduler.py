@@ -3,8 +3,9 @@
 Pure functions over snapshots, the same for every engine. Of the batch's b tokens d are slots for
 decodes and p = b - d tokens for prefills. d is as large as memory allows; p goes to the prompts
 with the fewest prefill tokens computed, then d to the decodes with the fewest tokens generated,
-then what is left of d to prefills again. Filling stops where memory is exhausted. Ties go to who
-came first (the paper names no rule).
+then what is left of d to prefills again. Filling stops where memory is exhausted: a prompt without
+room ends the filling of its kind, and the other kind is still tried, or a long prompt would keep
+all decodes off the device. Ties go to who came first (the paper names no rule).
 
 Reconstructed, since the paper does not say: d's upper bound is the number of decodes, fewest
 generated tokens first, that fit on the device by themselves; memory counts as in
@@ -63,9 +64,8 @@ def fair(prompts: Sequence[Prompt], limits: Limits) -> Slice:
     chosen = _Filling(limits)
     first, exhausted = _fill(chosen, prefills, limits.batch_tokens - d)
     num_decodes = 0
-    while not exhausted and num_decodes < min(d, len(decodes)):
-        exhausted = not chosen.add(decodes[num_decodes])
-        num_decodes += not exhausted
+    while num_decodes < min(d, len(decodes)) and chosen.add(decodes[num_decodes]):
+        num_decodes += 1
     more = 0
     if not exhausted:
         # A prompt that p's last tokens were not enough for takes what it lacks from d first.

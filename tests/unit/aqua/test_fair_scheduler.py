@@ -48,15 +48,24 @@ def test_d_is_as_large_as_memory_allows() -> None:
 
 
 def test_slots_that_decodes_leave_go_to_prefills() -> None:
-    """d is 4, p is 4. Three new prompts take p, and two blocks each; two decodes fit beside them:
-    two slots of d are left, and the fourth prompt gets them, as far as memory goes."""
-    tight = replace(LIMITS, slice_iterations=1, num_blocks=12)
-    crowd = [decode(i, 11, 1) for i in range(10, 14)]  # 3 blocks each
+    tight = replace(LIMITS, slice_iterations=1)
+    crowd = [decode(i, 11, 1) for i in range(10, 14)]  # 3 blocks each: d is 4, p is 4 tokens
     found = fair([prefill(i, 2) for i in range(5)] + crowd, tight)
-    assert found.prefills == (0, 1)  # p = 4 tokens
-    assert found.decodes == (10, 11, 12)  # 2 + 9 blocks, and no room for the fourth
-    few = [decode(10, 4, 1)]
-    assert fair([prefill(i, 2) for i in range(5)] + few, tight).prefills == (0, 1, 2, 3)
+    assert found.decodes == (10, 11, 12)  # beside a block for each of two prompts, which fill p
+    assert found.prefills == (0, 1, 2)  # the slot left is the third's, with the last block
+    found = fair([prefill(i, 2) for i in range(5)] + crowd[:1], tight)
+    assert found.prefills == (0, 1, 2, 3)  # d is 1: p is 7 tokens
+
+
+def test_a_prompt_without_room_does_not_keep_the_other_kind_off() -> None:
+    crowd = [decode(i, 9, 1) for i in range(10, 14)]  # 3 blocks each
+    long = [prefill(0, 28), prefill(1, 28)]  # in a slice 4 blocks each of 16 tokens
+    tight = replace(LIMITS, num_blocks=7)
+    assert fair([*long, *crowd], tight) == Slice((0,), (10,), fair=True)
+    huge = [decode(9, 26, 0 + 1), decode(10, 9, 2)]  # 7 blocks beside 4: not on the device
+    assert fair([prefill(0, 3), prefill(1, 3), *huge], replace(tight, num_blocks=8)) == Slice(
+        (0, 1), (), fair=True
+    )
 
 
 def test_without_contention_the_order_is_that_of_arrival() -> None:
@@ -157,10 +166,8 @@ def _oracle(crowd: list[Prompt], limits: Limits) -> Slice:
             continue
         first, some, more = prefills[:a], decodes[:n], prefills[a : a + c]
         whole = a == len(prefills) or not useful(prefills[: a + 1], p_tokens)
-        if n and not whole:
-            continue  # p was not filled, so memory had ended
-        if c and not (n == min(d, len(decodes)) and whole):
-            continue
+        if c and not whole:
+            continue  # memory ended the filling of p
         left = limits.batch_tokens - n - sum(p.lacking_tokens for p in first)
         if fits(first, some, more) and useful(first, p_tokens) and useful(more, left):
             best = max(best, (a, n, c))
