@@ -73,6 +73,9 @@ class AquaScheduler(Scheduler):
             "a watermark": self.kv_cache_manager.watermark_blocks > 0,
             "a model whose KV blocks are zeroed": self.needs_kv_cache_zeroing,
             "a model with several kinds of KV": len(self.kv_cache_config.kv_cache_groups) != 1,
+            f"KV memory of less than max_model_len={self.max_model_len} tokens": (
+                self.max_model_len > (self.kv_cache_config.num_blocks - 1) * self.block_size
+            ),
         }
         for what, found in refused.items():
             if found:
@@ -166,6 +169,14 @@ class AquaScheduler(Scheduler):
             ]
             self.running = [r for r in self.running if r not in held]
         return Aside(hidden, held)
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """A reset of running requests, as for new weights, is one of paged requests too."""
+        return super().reset_prefix_cache(
+            reset_running_requests, reset_connector or reset_running_requests
+        )
 
     def _preempt_request(
         self, request: Request, timestamp: float | None, drop_stale_output: bool = False
