@@ -1,7 +1,8 @@
 """One offline vLLM engine, stock or with AQUA's plug-in, in a process of its own.
 
 `python aqua_offline.py JOB.json` prints a line of JSON at the end. The job: model directory,
-requests as (arrival step, prompt tokens, output tokens), steps at which a paged one is aborted.
+requests as (arrival step, prompt tokens, output tokens), steps at which a paged one is aborted, or
+all KV is declared void.
 """
 
 from __future__ import annotations
@@ -101,6 +102,10 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
             paged = next(iter(scheduler.connector._tokens)).partition("-")[0]
             subject.abort_request([paged])
             aborted.append(paged)
+        if step in job["reset_at"]:
+            assert scheduler.connector._tokens
+            assert scheduler.reset_prefix_cache(reset_running_requests=True)
+            assert not scheduler.connector._tokens
         for output in subject.step():
             tokens[output.request_id] = list(output.outputs[0].token_ids)
             first.setdefault(output.request_id, step)

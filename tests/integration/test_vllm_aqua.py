@@ -51,7 +51,8 @@ def run(model: Path, installed: Path, folder: Path, **changes: Any) -> Any:
     """The process that served a job; its last line of output is what it found."""
     job: dict[str, Any] = {
         "aqua": True, "slice_iterations": 5, "model": str(model), "prefixes": False,
-        "requests": REQUESTS, "abort_one_paged_at": [], "blocks": TIGHT, "engine": {},
+        "requests": REQUESTS, "abort_one_paged_at": [], "reset_at": [], "blocks": TIGHT,
+        "engine": {},
     }  # fmt: skip
     job |= changes
     job["engine"] = {
@@ -134,6 +135,16 @@ def test_what_was_lost_is_computed_again(
     }  # fmt: skip
     aqua = found(model, installed, tmp_path, transfer=transfer)
     assert aqua["tokens"] == stock["tokens"]
+    assert sum(aqua["computed"].values()) > sum(map(needed, range(len(REQUESTS))))
+
+
+def test_void_kv_is_not_paged_in(
+    model: Path, installed: Path, stock: Found, tmp_path: Path
+) -> None:
+    """After a reset, as for new weights, running and paged requests are computed again."""
+    aqua = found(model, installed, tmp_path, reset_at=[30])
+    assert aqua["tokens"] == stock["tokens"]
+    assert aqua["num_in"] < aqua["num_out"]
     assert sum(aqua["computed"].values()) > sum(map(needed, range(len(REQUESTS))))
 
 

@@ -47,7 +47,8 @@ class AquaScheduler(Scheduler):
         self._limits = Limits(
             batch_tokens=self.max_num_scheduled_tokens,
             slice_iterations=self.connector.slice_iterations,
-            num_blocks=self.kv_cache_config.num_blocks - 1,  # vLLM keeps one for itself
+            # vLLM keeps one for itself; it has checked that the rest hold max_model_len tokens.
+            num_blocks=self.kv_cache_config.num_blocks - 1,
             block_tokens=self.block_size,
             max_prompts=self.max_num_active_reqs,
         )
@@ -73,9 +74,6 @@ class AquaScheduler(Scheduler):
             "a watermark": self.kv_cache_manager.watermark_blocks > 0,
             "a model whose KV blocks are zeroed": self.needs_kv_cache_zeroing,
             "a model with several kinds of KV": len(self.kv_cache_config.kv_cache_groups) != 1,
-            f"KV memory of less than max_model_len={self.max_model_len} tokens": (
-                self.max_model_len > (self.kv_cache_config.num_blocks - 1) * self.block_size
-            ),
         }
         for what, found in refused.items():
             if found:
