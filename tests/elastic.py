@@ -6,7 +6,7 @@ test before. What a test needs to be smaller or empty is made so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -26,12 +26,14 @@ from harness.engine.work import ChunkWork, DecodeWork
 from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.prompts import prompt_ids
+from harness.request import Request
 from harness.testbed import Bed
 from tests.running import composed, hardware_profile, model_spec
 
 ENGINES = ("sim", "torch")
 KV_SHAPES = ("tiny-llama", "tiny-llama-deep", "tiny-llama-wide")
 NUM_SHARED, SHARED_BLOCKS = 4, 64
+REFERENCE_BLOCKS = 512
 
 
 @cache
@@ -135,26 +137,25 @@ def check(made: Bed) -> None:
 
 
 @cache
-def _runner(model: str) -> Runner:
+def _runner(model: ModelSpec) -> Runner:
     torch.set_num_threads(1)  # others are at work beside it
     device = torch.device("cpu")
-    layers = LoadedLayers(spec(model), device)
-    for layer in range(spec(model).num_layers):
+    layers = LoadedLayers(model, device)
+    for layer in range(model.num_layers):
         layers.load(layer)
-    cache_ = new_cache(spec(model), 64, 16, device)
-    return Runner(
-        spec(model), Decoder(spec(model), layers.ends, device), layers.on_device, cache_, device
-    )
+    kv = new_cache(model, REFERENCE_BLOCKS, 16, device)
+    return Runner(model, Decoder(model, layers.ends, device), layers.on_device, kv, device)
 
 
-def undisturbed(made: Bed) -> dict[int, list[int]]:
-    """What a plain engine generates for the bed's requests, one by one, in this process."""
-    runner, found = _runner(made.model.name), {}
-    blocks = range(FIRST_BLOCK, FIRST_BLOCK + 64)
-    for request in made.requests:
-        if not request.finished:
-            continue
-        ids = prompt_ids(request, made.model.vocab_size, 0)
+def plain_tokens(
+    requests: Iterable[Request], models: Mapping[str, ModelSpec]
+) -> dict[int, list[int]]:
+    """What a plain engine generates for `requests`, one by one, in this process."""
+    found = {}
+    blocks = range(FIRST_BLOCK, FIRST_BLOCK + REFERENCE_BLOCKS)
+    for request in requests:
+        runner = _runner(models[request.model])
+        ids = prompt_ids(request, models[request.model].vocab_size, 0)
         ((token,),) = runner.steps([ChunkWork(ids, 0, True, blocks)], [], 1)
         tokens = [token]
         decode = DecodeWork(token, request.prompt_tokens, blocks)
@@ -163,6 +164,12 @@ def undisturbed(made: Bed) -> dict[int, list[int]]:
             tokens += [only for (only,) in steps]
         found[request.request_id] = tokens
     return found
+
+
+def undisturbed(made: Bed) -> dict[int, list[int]]:
+    """What a plain engine generates for those of the bed's requests that have ended."""
+    ended = [request for request in made.requests if request.finished]
+    return plain_tokens(ended, {made.model.name: made.model})
 
 
 def generated(made: Bed) -> dict[int, list[int]]:

@@ -25,6 +25,11 @@ RUNS = {
     ),
     # One of the artifact's own inputs on a fifth of its GPUs.
     "aegaeon": ("+workload=aegaeon", "hardware=h800x8", "hardware.num_devices=3", "market=aegaeon"),
+    "serverlessllm": ("+workload=aegaeon", "hardware=h800x8", "market=aegaeon"),
+    "serverlessllm_plus": (
+        "+workload=aegaeon", "hardware=h800x8", "market=aegaeon", "system.variant=artifact",
+    ),
+    "muxserve": ("+workload=aegaeon", "hardware=h800x8", "market=aegaeon"),
 }  # fmt: skip
 KEPT = (
     "num_requests", "num_completed", "num_failed", "duration_s", "ttft_s", "tpot_s", "tbt_s",

@@ -1,0 +1,106 @@
+"""Every system on every engine that it claims: twenty requests, all served, nothing left behind,
+and on real workers the tokens of a run alone.
+
+A new system is found by its file in conf/system/. What only a simulation can do says so here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.client import Client
+from harness.cluster import Cluster
+from harness.engine_api import Experiment
+from harness.errors import UsageError
+from harness.placement import Demand
+from harness.prepare import Prepared, prepare
+from harness.record import Recorder
+from tests.elastic import plain_tokens
+from tests.running import ROOT, composed
+
+NO_DEVICE = {"null"}  # answers at once: engine=none alone
+SYSTEMS = sorted({path.stem for path in (ROOT / "conf/system").glob("*.yaml")} - NO_DEVICE)
+SIMULATED_ONLY = {"muxserve": ("hardware=h800x8",)}  # whose memory a device here has not
+NUM_REQUESTS = 20
+SMALL = (
+    "+workload=burstgpt", f"workload.num_requests={NUM_REQUESTS}",
+    "workload.scale.to_rate_per_s=10", "workload.lengths.max_prompt_tokens=96", "workload.lengths.max_output_tokens=24",
+)  # fmt: skip
+ENGINES = {
+    "sim": ("engine=sim", "hardware.num_devices=4", "hardware.devices_per_node=4"),
+    "torch": ("engine=torch", "engine.device=cpu", "engine.num_threads=1"),
+}
+
+
+@dataclass(slots=True)
+class Served:
+    parts: Prepared
+    recorder: Recorder
+    cluster: Cluster
+
+
+def serve(system: str, engine: str, run_dir: Path) -> Served:
+    more = SIMULATED_ONLY.get(system, ()) if engine == "sim" else ()
+    parts = prepare(composed(f"+system={system}", *SMALL, *ENGINES[engine], *more))
+    requests = parts.schedule.requests()
+    loop, recorder = parts.engine.make_loop(), Recorder(requests)
+    demand = Demand(dict.fromkeys(parts.models, 1.0))
+    placements = parts.system.place(parts.system_config, parts.models, parts.hardware, demand)
+    experiment = Experiment(
+        loop=loop, recorder=recorder, models=parts.models, hardware=parts.hardware,
+        placements=placements, run_dir=run_dir, seed=0,
+        scheduler={}, announce=lambda line: None,
+    )  # fmt: skip
+    with parts.engine.start(experiment) as cluster:
+        built = parts.system(parts.system_config, loop=loop, cluster=cluster)
+        client = Client(Client.Config(drain_s=300.0), loop=loop, recorder=recorder, system=built)
+
+        async def main() -> None:
+            loop.spawn(built.serve(), name="system")
+            await client.play(requests)
+
+        loop.run(main())
+        return Served(parts, recorder, cluster)
+
+
+def tokens_of(cluster: Cluster) -> dict[int, list[int]]:
+    """What a live run generated, by request_id."""
+    elastic = [] if cluster.elastic is None else [i.runner for i in cluster.elastic.instances]
+    pooled = [instance._device for instance in cluster.pool]
+    first: Any = [*cluster.instances, *pooled, *elastic][0]
+    tokens: dict[int, list[int]] = first.tokens
+    return tokens
+
+
+def kv_pools(cluster: Cluster) -> list[Any]:
+    elastic = [] if cluster.elastic is None else cluster.elastic.instances
+    pools = [instance.kv for instance in (*cluster.instances, *elastic)]
+    return pools + [i.kv(model) for i in cluster.pool for model in i.models]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_system_serves_twenty_requests(system: str, engine: str, tmp_path: Path) -> None:
+    if engine == "torch" and system in SIMULATED_ONLY:
+        with pytest.raises(UsageError, match=r"choose engine=sim|cannot find a placement"):
+            serve(system, engine, tmp_path)
+        return
+    served = serve(system, engine, tmp_path)
+    records = served.recorder.records.values()
+    assert len(records) == NUM_REQUESTS
+    for record in records:
+        assert record.status == "completed", (record.request, record.error)
+        times = record.token_times_s()
+        assert len(times) == record.request.output_tokens
+        assert (times[1:] >= times[:-1]).all()
+        assert times[0] >= record.request.arrival_s
+    for pool in kv_pools(served.cluster):
+        assert not pool.held
+        pool.check()
+    if engine == "torch":
+        requests = [record.request for record in records]
+        assert tokens_of(served.cluster) == plain_tokens(requests, served.parts.models)
