@@ -28,7 +28,8 @@ SIMULATED_ONLY = {"muxserve": ("hardware=h800x8",)}  # whose memory a device her
 NUM_REQUESTS = 20
 SMALL = (
     "+workload=burstgpt", f"workload.num_requests={NUM_REQUESTS}",
-    "workload.scale.to_rate_per_s=10", "workload.lengths.max_prompt_tokens=96", "workload.lengths.max_output_tokens=24",
+    "workload.scale.to_rate_per_s=10", "workload.lengths.max_prompt_tokens=96",
+    "workload.lengths.max_output_tokens=24",
 )  # fmt: skip
 ENGINES = {
     "sim": ("engine=sim", "hardware.num_devices=4", "hardware.devices_per_node=4"),

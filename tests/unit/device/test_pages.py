@@ -1,0 +1,225 @@
+"""Pages: arithmetic of the layout, counts and places. No page is lost, shared or outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from harness.device.device_layout import DeviceLayout, layer_weight_bytes, page_bytes
+from harness.device.kv_region import KvRegion
+from harness.device.page_tables import merged
+from harness.errors import RunError, UsageError
+from harness.request import Request
+from tests.elastic import spec
+
+TINY = spec()  # 4 layers
+BLOCK_TOKENS = 16
+
+
+def layout(num_blocks: int = 30, page_layers: int | None = 1, **changes: object) -> DeviceLayout:
+    model = replace(TINY, **changes)
+    weights = sum(layer_weight_bytes(model, layer) for layer in range(model.num_layers))
+    block = page_bytes(model, BLOCK_TOKENS, model.num_layers)
+    return DeviceLayout(model, weights + num_blocks * block, BLOCK_TOKENS, page_layers)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_layers_with_their_ends_are_the_whole_model(tied: bool) -> None:
+    model = replace(TINY, tie_embeddings=tied)
+    total = sum(layer_weight_bytes(model, layer) for layer in range(model.num_layers))
+    twice = model.vocab_size * model.hidden_size * model.dtype_bytes if tied else 0
+    assert total == model.weight_bytes + twice  # tied: both ends have the table
+
+
+def test_weights_lie_behind_the_pages_without_gaps() -> None:
+    made = layout()
+    ends = [at.stop for at in made.layer_at]
+    assert [at.start for at in made.layer_at[1:]] == ends[:-1]
+    assert ends[-1] <= made.memory_bytes
+    (base,) = made.pages(())
+    assert base.start == 1  # page 0 is padding
+    assert base.stop * made.page_bytes <= made.layer_at[0].start
+
+
+@given(given_up=st.sets(st.integers(0, 3)), page_layers=st.sampled_from([1, 2, 4]))
+def test_pages_are_where_no_weights_are(given_up: set[int], page_layers: int) -> None:
+    made = layout(page_layers=page_layers)
+    pages = [page for ids in made.pages(given_up) for page in ids]
+    assert len(pages) == len(set(pages)) == made.num_pages(given_up)
+    for layer, at in enumerate(made.layer_at):
+        if layer not in given_up:
+            for page in pages:
+                start = page * made.page_bytes
+                assert start + made.page_bytes <= at.start or start >= at.stop
+    freed = sum(len(made.layer_at[layer]) for layer in given_up)
+    gained = (made.num_pages(given_up) - made.num_pages()) * made.page_bytes
+    assert freed - 2 * made.page_bytes * (len(given_up) + 1) < gained <= freed + made.page_bytes
+
+
+@pytest.mark.parametrize(
+    ("layers", "page_layers", "expected"),
+    [(range(4), None, (0,)), (range(2), 2, (0,)), (range(2, 4), 2, (1,)), (range(1, 3), 1, (1, 2))],
+)
+def test_page_groups(layers: range, page_layers: int | None, expected: tuple[int, ...]) -> None:
+    assert layout(page_layers=page_layers).groups(layers) == expected
+
+
+@pytest.mark.parametrize("layers", [range(1, 4), range(3), range(4, 4), range(5), range(-1, 2)])
+def test_layers_that_cut_a_page_are_refused(layers: range) -> None:
+    with pytest.raises(UsageError, match="no pages of 2 layers of the 4 of model tiny-llama"):
+        layout(page_layers=2).groups(layers)
+
+
+def test_a_model_that_leaves_no_kv_is_refused() -> None:
+    with pytest.raises(UsageError, match="leaves no memory for KV"):
+        layout(num_blocks=0)
+
+
+def test_neighbouring_spans_are_one() -> None:
+    spans = [(0, 100, 8), (8, 108, 8), (16, 200, 8), (40, 208, 8)]
+    from harness.device.fabric import Span
+
+    found = merged([Span(*span) for span in spans])
+    assert found == [Span(0, 100, 16), Span(16, 200, 8), Span(40, 208, 8)]
+
+
+class Pages(RuleBasedStateMachine):
+    """Requests come, grow, move between two devices by page group, and go; layers are dropped and
+    come back; memory is lent. Counts and places agree throughout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = layout(num_blocks=10, page_layers=1)
+        self.regions = [KvRegion(f"device {i}", made, places_matter=True) for i in range(2)]
+        self.requests: dict[int, Request] = {}
+        self.groups: dict[tuple[int, int], tuple[int, ...]] = {}  # (request, device) -> held
+        self.tokens: dict[int, int] = {}
+        self.dropped = [set[int](), set[int]()]
+        self.lent: list[list[range]] = [[], []]
+        self.made = 0
+
+    @rule(device=st.integers(0, 1), tokens=st.integers(1, 60), group=st.integers(0, 3))
+    def come(self, device: int, tokens: int, group: int) -> None:
+        request = Request(self.made, 0.0, "m", tokens, 100)
+        groups = tuple(range(group, 4))
+        free = self.regions[device].pool.free_pages
+        fits = self.regions[device].pool.grow(request, tokens, groups)
+        assert fits == (-(-tokens // BLOCK_TOKENS) * len(groups) <= free)
+        if fits:
+            self.requests[self.made], self.tokens[self.made] = request, tokens
+            self.groups[self.made, device] = groups
+        self.made += 1
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 99), more=st.integers(1, 40))
+    def grow(self, pick: int, more: int) -> None:
+        request = self.pick(pick)
+        holders = [d for (r, d) in self.groups if r == request.request_id]
+        tokens = self.tokens[request.request_id] + more
+        pools = [self.regions[d].pool for d in holders]
+        if all(pool.can_grow(request, tokens) >= 0 for pool in pools):
+            assert all(pool.grow(request, tokens) for pool in pools)
+            self.tokens[request.request_id] = tokens
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 99), device=st.integers(0, 1), count=st.integers(1, 4))
+    def move(self, pick: int, device: int, count: int) -> None:
+        request = self.pick(pick)
+        mine = self.groups.get((request.request_id, device))
+        if mine is None:
+            return
+        going = mine[:count]
+        source, target = self.regions[device].pool, self.regions[1 - device].pool
+        blocks = source.held[request.request_id]
+        if target.accept(request, blocks, going):
+            source.give_up(request, going)
+            there = self.groups.get((request.request_id, 1 - device), ())
+            self.groups[request.request_id, 1 - device] = tuple(sorted((*there, *going)))
+            if rest := mine[count:]:
+                self.groups[request.request_id, device] = rest
+            else:
+                del self.groups[request.request_id, device]
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 99))
+    def go(self, pick: int) -> None:
+        request = self.pick(pick)
+        for device, region in enumerate(self.regions):
+            region.pool.release(request)
+            self.groups.pop((request.request_id, device), None)
+        del self.requests[request.request_id], self.tokens[request.request_id]
+
+    @rule(device=st.integers(0, 1), layer=st.integers(0, 3))
+    def drop(self, device: int, layer: int) -> None:
+        if layer not in self.dropped[device]:
+            self.regions[device].give([layer])
+            self.dropped[device].add(layer)
+
+    @rule(device=st.integers(0, 1), layer=st.integers(0, 3))
+    def restore(self, device: int, layer: int) -> None:
+        if layer in self.dropped[device]:
+            try:
+                rest = self.regions[device].take_back([layer])
+            except RunError:
+                return
+            self.dropped[device].discard(layer)
+            self.retreat(device, rest)
+
+    @rule(device=st.integers(0, 1), pages=st.integers(1, 30))
+    def lend(self, device: int, pages: int) -> None:
+        try:
+            lent, rest = self.regions[device].lend(pages)
+        except RunError:
+            return
+        self.lent[device].append(lent)
+        self.retreat(device, rest)
+
+    @precondition(lambda self: any(self.lent))
+    @rule(pick=st.integers(0, 99))
+    def take_home(self, pick: int) -> None:
+        device = 0 if self.lent[0] else 1
+        lent = self.lent[device].pop(pick % len(self.lent[device]))
+        self.regions[device].take_home(lent)
+
+    def retreat(self, device: int, rest: list[range]) -> None:
+        keep = {page for ids in rest for page in ids}
+        size = self.regions[device]._layout.page_bytes
+        for span in self.regions[device].retreat(rest):
+            assert span.source_at // size not in keep
+            assert span.target_at // size in keep
+
+    def pick(self, number: int) -> Request:
+        return list(self.requests.values())[number % len(self.requests)]
+
+    @invariant()
+    def counts_and_places_agree(self) -> None:
+        for device, region in enumerate(self.regions):
+            region.pool.check()
+            tables = region.tables
+            assert tables is not None
+            mine = [r for r in self.requests.values() if (r.request_id, device) in self.groups]
+            tables.reconcile(mine)
+            tables.check()
+            lent = {p for at in self.lent[device] for p in range(at.start, at.stop)}
+            for request in mine:
+                pages = tables.ids[request.request_id]
+                assert tuple(sorted(pages)) == self.groups[request.request_id, device]
+                assert {len(ids) for ids in pages.values()} == {
+                    -(-self.tokens[request.request_id] // BLOCK_TOKENS)
+                }
+                for ids in pages.values():
+                    for page in ids:
+                        start = page * region._layout.page_bytes
+                        assert not lent & set(range(start, start + region._layout.page_bytes, 64))
+                        for layer, at in enumerate(region._layout.layer_at):
+                            if layer not in self.dropped[device]:
+                                clear = start + region._layout.page_bytes <= at.start
+                                assert clear or start >= at.stop
+
+
+TestPages = Pages.TestCase
+TestPages.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
