@@ -44,5 +44,5 @@ class Cluster:
     profile: Profile
     answer: Callable[[Request], None]  # the whole answer now, from no device: the null system's
     drop: Callable[[Request, str], None]  # gives a request up for the reason given: it has failed
-    elastic: ElasticCluster | None
     placements: Sequence[Placement]  # what each of `instances` or `pool` was asked for, in order
+    elastic: ElasticCluster | None = None

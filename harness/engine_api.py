@@ -47,7 +47,7 @@ class Experiment:
         profile = HardwareProfile(self.hardware, slowness)
         return Cluster(
             self.models, instances, pool, endpoints, profile,
-            self._answer, self.recorder.failed, elastic, self.placements,
+            self._answer, self.recorder.failed, self.placements, elastic,
         )  # fmt: skip
 
     def _answer(self, request: Request) -> None:
