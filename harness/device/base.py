@@ -20,6 +20,8 @@ from harness.model_spec import ModelSpec
 from harness.record import Recorder
 from harness.request import Batch, Request
 
+MAX_CHECKED = 1024  # requests that are remembered, most of which have gone
+
 
 class BaseInstance:
     """Checks and reservation; a world adds how a batch runs."""
@@ -33,16 +35,42 @@ class BaseInstance:
         self._loop, self._recorder = loop, recorder
         self._running = False
         self._missing = set[int]()  # layers whose weights are not here
-        self._decoded = frozenset[Request]()  # the decodes last run: they have been checked
+        self._checked = set[Request]()  # decodes that have run here: they may go on
 
     def evict(self, request: Request) -> None:
         """`Instance.evict`."""
+        self._checked.discard(request)
         self.kv.release(request)
         request.computed_tokens = 0
         self._recorder.preempted(request, self.name, self._loop.now)
 
     def _begin(self, batch: Batch, max_steps: int | None) -> None:
         """Raises RunError for a batch that cannot run now; else the instance is running."""
+        chunks, decodes = batch.chunks, batch.decodes
+        few = max_steps is not None and max_steps < 1
+        if self._running or self._missing or few or not (chunks or decodes):
+            self._refuse(batch, max_steps)
+        # Simulations spend their time here: what is usual is looked at in place, the rest below.
+        held, size, most = self.kv.held, self.kv.block_tokens, self.model.max_position
+        for request, num_tokens in chunks:
+            after = request.computed_tokens + num_tokens
+            if not (
+                num_tokens >= 1
+                and after <= request.prompt_tokens + request.generated_tokens
+                and after <= held.get(request.request_id, 0) * size
+                and request.prompt_tokens + request.output_tokens <= most + 1
+            ):
+                self._check_chunk(request, num_tokens)
+        if decodes and not self._checked.issuperset(decodes):
+            if len(self._checked) > MAX_CHECKED:
+                self._checked = set()
+            for request in decodes:
+                if request not in self._checked:
+                    self._check_decode(request)
+                    self._checked.add(request)
+        self._running = True
+
+    def _refuse(self, batch: Batch, max_steps: int | None) -> None:
         if self._running:
             raise RunError(f"{self.name}: execute was called while another one is running")
         if not (batch.chunks or batch.decodes):
@@ -51,15 +79,7 @@ class BaseInstance:
             raise RunError(
                 f"{self.name}: execute needs all layers; not loaded: {sorted(self._missing)}"
             )
-        if max_steps is not None and max_steps < 1:
-            raise RunError(f"{self.name}: max_steps={max_steps} must be at least 1")
-        for request, num_tokens in batch.chunks:
-            self._check_chunk(request, num_tokens)
-        for request in batch.decodes:
-            if request not in self._decoded:
-                self._check_decode(request)
-        self._decoded = frozenset(batch.decodes)
-        self._running = True
+        raise RunError(f"{self.name}: max_steps={max_steps} must be at least 1")
 
     def _reserve(
         self, decodes: Sequence[Request], max_steps: int | None, steps_until: float = inf
@@ -67,7 +87,9 @@ class BaseInstance:
         """How many steps `decodes` may take; who got blocks for them, as (request, the blocks that
         it held); whether the last step ends a request. `steps_until`: by the run's deadline."""
         first_end = min([r.output_tokens - r.generated_tokens for r in decodes])
-        steps = int(min(first_end, first_end if max_steps is None else max_steps, steps_until))
+        steps = first_end if max_steps is None else min(first_end, max_steps)
+        if steps_until < steps:
+            steps = int(steps_until)
         steps = self.kv.growth_steps(decodes, steps)
         grown = self.kv.grow_steps(decodes, steps)
         if grown is None:
@@ -75,8 +97,7 @@ class BaseInstance:
         return steps, grown, steps == first_end
 
     def _return_unused(self, grown: Sequence[tuple[Request, int]]) -> None:
-        for request, held in grown:
-            self.kv.shrink(request, max(held * self.kv.block_tokens, request.computed_tokens))
+        self.kv.shrink_to_computed(grown)
 
     def _check_chunk(self, request: Request, num_tokens: int) -> None:
         if not 1 <= num_tokens <= request.known_tokens - request.computed_tokens:

@@ -51,13 +51,30 @@ class BlockPool:
         self, decodes: Sequence[Request], steps: int
     ) -> list[tuple[Request, int]] | None:
         """Grows `decodes`, which hold blocks, for `steps` more tokens each: who got blocks, with
-        how many it held before. None: no room; those before it in the list have grown."""
+        how many it held before. None, and no change: no room."""
         held, size = self.held, self.block_tokens
         short = [r for r in decodes if r.computed_tokens + steps > held[r.request_id] * size]
-        grown = [(r, held[r.request_id]) for r in short]
-        if all(self.grow(r, r.computed_tokens + steps) for r in short):
-            return grown
-        return None
+        more = [-(-(r.computed_tokens + steps) // size) - held[r.request_id] for r in short]
+        if not self._has_room(short, more):
+            return None
+        grown = []
+        for request, num_blocks in zip(short, more, strict=True):
+            request_id = request.request_id
+            grown.append((request, held[request_id]))
+            self._take(request_id, num_blocks)
+            held[request_id] += num_blocks
+        return grown
+
+    def shrink_to_computed(self, grown: Sequence[tuple[Request, int]]) -> None:
+        """Gives back what `grow_steps` gave and was not used."""
+        held, size = self.held, self.block_tokens
+        for request, before in grown:
+            computed = -(-request.computed_tokens // size)
+            keep = computed if computed > before else before
+            less = held[request.request_id] - keep
+            if less > 0:
+                held[request.request_id] = keep
+                self._give_back(request.request_id, less)
 
     def shrink(self, request: Request, tokens: int) -> None:
         """Gives back what `request` holds beyond `tokens` tokens."""
@@ -75,6 +92,10 @@ class BlockPool:
         assert num_blocks >= max(self.used_blocks, 1), (num_blocks, self.used_blocks)
         self._free += num_blocks - self.num_blocks
         self.num_blocks = num_blocks
+
+    def _has_room(self, requests: Sequence[Request], more: Sequence[int]) -> bool:
+        """For so many more blocks of each."""
+        return sum(more) <= self.free_blocks
 
     def _take(self, request_id: int, num_blocks: int) -> None:
         self._free -= num_blocks

@@ -122,6 +122,10 @@ class PagePool(BlockPool):
     def _groups_of(self, request_id: int, groups: Groups | None) -> Groups:
         return self.groups.get(request_id) or groups or self.all_groups
 
+    def _has_room(self, requests: Sequence[Request], more: Sequence[int]) -> bool:
+        wanted = zip(requests, more, strict=True)
+        return sum(n * len(self.groups[r.request_id]) for r, n in wanted) <= self.free_pages
+
     def _take(self, request_id: int, num_blocks: int) -> None:
         self.free_pages -= num_blocks * len(self.groups[request_id])
 

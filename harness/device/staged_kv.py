@@ -73,6 +73,24 @@ class StagedKv(BlockPool):
         for holder, _ in self._directory.where(request):
             holder.kv.shrink(request, tokens)
 
+    def grow_steps(
+        self, decodes: Sequence[Request], steps: int
+    ) -> list[tuple[Request, int]] | None:
+        grown = []
+        for request in decodes:
+            held = self.held[request.request_id]
+            if request.computed_tokens + steps > held * self.block_tokens:
+                if not self.grow(request, request.computed_tokens + steps):
+                    self.shrink_to_computed(grown)
+                    return None
+                grown.append((request, held))
+        return grown
+
+    def shrink_to_computed(self, grown: Sequence[tuple[Request, int]]) -> None:
+        for holder in {id(h): h for r, _ in grown for h, _ in self._directory.where(r)}.values():
+            mine = [(r, before) for r, before in grown if r.request_id in holder.kv.held]
+            holder.kv.shrink_to_computed(mine)
+
     def release(self, request: Request) -> None:
         for holder, _ in self._directory.where(request):
             holder.kv.release(request)

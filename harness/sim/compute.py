@@ -8,7 +8,8 @@ from harness.clock import Event, Loop
 
 
 class Compute:
-    """`halt`: of the run under way, if it can give way at its next step boundary."""
+    """`halt`: of the run under way, if it can give way at its next step boundary; of the last one,
+    where nobody computes."""
 
     __slots__ = ("_booked_by", "_loop", "_turns", "booked_until_s", "busy", "halt")
 
@@ -19,6 +20,11 @@ class Compute:
         self.booked_until_s = 0.0
         self.busy = False
         self.halt: Event | None = None
+
+    @property
+    def contended(self) -> bool:
+        """Whether anybody waits for its turn."""
+        return bool(self._turns)
 
     def is_free_for(self, line: object) -> bool:
         """Whether `line` may `book` ahead: nobody else computes here, or will."""

@@ -7,7 +7,7 @@ generates. Knows nothing of policies; checks, counts and reserves as the real en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from math import inf
 
 from harness.clock import Event, Loop
@@ -19,25 +19,6 @@ from harness.model_spec import ModelSpec
 from harness.record import Recorder, Segment
 from harness.request import Batch, Request
 from harness.sim.compute import Compute
-
-
-class _Decoding:
-    """Decode steps under way, `applied` of which the requests' counters have already."""
-
-    __slots__ = ("applied", "ends", "requests", "segment")
-
-    def __init__(self, requests: Sequence[Request], segment: Segment, ends: bool) -> None:
-        self.requests = requests
-        self.segment = segment  # all the steps that were reserved
-        self.ends = ends  # whether the last of them ends a request
-        self.applied = 0
-
-    def apply(self, steps: int) -> None:
-        """Has the counters say what they are after `steps` steps in all."""
-        more, self.applied = steps - self.applied, steps
-        for request in self.requests:
-            request.computed_tokens += more
-            request.generated_tokens += more
 
 
 async def nobody() -> None:
@@ -59,7 +40,11 @@ class SimInstance(BaseInstance):
         super().__init__(name, model, kv, loop, recorder)
         self._cost = cost
         self._prefill_cost = prefill_cost or cost
-        self._decoding: _Decoding | None = None
+        # Decode steps under way: all that were reserved, of which the requests' counters have
+        # `_applied`; `_ends`: whether the last of them ends a request.
+        self._decodes: Sequence[Request] = ()
+        self._segment: Segment | None = None
+        self._applied, self._ends = 0, False
         self._last_step_s = 0.0
         self.died = nobody  # raises InstanceLost, once that is known, where the device has died
         self.compute = Compute(loop)
@@ -80,30 +65,36 @@ class SimInstance(BaseInstance):
         compute.busy, compute.halt = True, halt
         try:
             if batch.chunks:
-                steps = await self._mixed_iteration(batch, halt)
-            else:
-                steps = await self._decode_macro_step(batch.decodes, max_steps, until, stop, halt)
+                return await self._mixed_iteration(batch, halt)
+            return await self._decode_macro_step(batch.decodes, max_steps, until, stop, halt)
         finally:
             self._running = False
-            compute.leave()
-        self._last_step_s = self._loop.now
-        return steps
+            self._last_step_s = self._loop.now
+            if compute.contended:
+                compute.leave()
+            else:
+                compute.busy = False
 
     def settle(self) -> float:
-        decoding = self._decoding
-        if decoding is None:
+        segment = self._segment
+        if segment is None:
             return self._last_step_s
-        segment = decoding.segment
         elapsed_s = self._loop.now - segment.start_s
         steps = min(
             steps_done(elapsed_s, segment.step_s, segment.growth_s),
-            segment.num_tokens - decoding.ends,
+            segment.num_tokens - self._ends,
         )
-        if steps > decoding.applied:
-            decoding.apply(steps)
         if not steps:
             return self._last_step_s
+        self._apply(steps)
         return segment.start_s + steps_time_s(steps, segment.step_s, segment.growth_s)
+
+    def _apply(self, steps: int) -> None:
+        """Has the counters say what they are after `steps` steps in all."""
+        more, self._applied = steps - self._applied, steps
+        for request in self._decodes:
+            request.computed_tokens += more
+            request.generated_tokens += more
 
     async def _mixed_iteration(self, batch: Batch, halt: Event | None) -> int:
         start_s = self._loop.now
@@ -143,40 +134,48 @@ class SimInstance(BaseInstance):
         step_s, growth_s = self._cost.decode_step(len(decodes), context)
         by_then = inf if until == inf else steps_to_reach(until - start_s, step_s, growth_s)
         steps, grown, ends = self._reserve(decodes, max_steps, by_then)
-        segment = Segment(start_s, steps, step_s, growth_s)
-        self._decoding = decoding = _Decoding(decodes, segment, ends)
+        reserved = steps
+        self._segment = segment = Segment(start_s, steps, step_s, growth_s)
+        self._decodes, self._applied, self._ends = decodes, 0, ends
         end_s = start_s + steps_time_s(steps, step_s, growth_s)
-        stops = [event for event in (stop, halt) if event is not None]
-        if not stops:
-            await self._loop.sleep_until(end_s)
-        elif await self._loop.wait(*stops, until=end_s):
+        if await self._interrupted(stop, halt, end_s):
             if halt is not None and halt.is_set:
-                await self._die_in_mid_run(decoding)
+                await self._die_in_mid_run()
             elapsed_s = self._loop.now - start_s
             done = min(steps, steps_to_reach(elapsed_s, step_s, growth_s))
             if done < steps:
-                steps, ends = done, False
-                segment.num_tokens, decoding.ends = done, False
+                steps = segment.num_tokens = done
+                ends = self._ends = False
             await self._loop.sleep_until(start_s + steps_time_s(steps, step_s, growth_s))
-        self._decoding = None
-        decoding.apply(steps)
-        if grown:
+        self._segment = None
+        self._apply(steps)
+        if steps < reserved and grown:
             self._return_unused(grown)
         self._stamp(decodes, segment)
         if ends:
             self._end_finished(decodes)
         return steps
 
-    async def _die_in_mid_run(self, decoding: _Decoding) -> None:
+    def _interrupted(self, stop: Event | None, halt: Event | None, end_s: float) -> Awaitable[bool]:
+        """Whether one of the two is set by then."""
+        if stop is None:
+            if halt is None:
+                return self._loop.sleep_until(end_s)  # False: nothing woke it but the time
+            return self._loop.wait(halt, until=end_s)
+        if halt is None:
+            return self._loop.wait(stop, until=end_s)
+        return self._loop.wait(stop, halt, until=end_s)
+
+    async def _die_in_mid_run(self) -> None:
         """Where the device has died: the steps that were over count, and InstanceLost."""
         self.settle()
         try:
             await self.died()
         except InstanceLost:
-            self._decoding = None
-            if decoding.applied:
-                decoding.segment.num_tokens = decoding.applied
-                self._stamp(list(decoding.requests), decoding.segment)
+            segment, self._segment = self._segment, None
+            if self._applied and segment is not None:
+                segment.num_tokens = self._applied
+                self._stamp(list(self._decodes), segment)
             raise
 
     def _stamp(self, requests: list[Request], segment: Segment) -> None:
