@@ -76,7 +76,7 @@ class StagedKv(BlockPool):
     def grow_steps(
         self, decodes: Sequence[Request], steps: int
     ) -> list[tuple[Request, int]] | None:
-        grown = []
+        grown: list[tuple[Request, int]] = []
         for request in decodes:
             held = self.held[request.request_id]
             if request.computed_tokens + steps > held * self.block_tokens:
