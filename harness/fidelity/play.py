@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from math import inf
 from pathlib import Path
 
@@ -47,7 +48,6 @@ def play(
     engine: Engine,
     limits: dict[str, object],
     max_outstanding: float = inf,
-    watch: Callable[[Loop, Recorder], None] | None = None,
 ) -> Played:
     """Serves `requests`, at most `max_outstanding` of them at once: more wait unsent.
 
@@ -72,8 +72,6 @@ def play(
 
         async def main() -> None:
             loop.spawn(policy.serve(), name="system")
-            if watch is not None:
-                watch(loop, recorder)
             await _send(requests, loop, recorder, policy.submit, max_outstanding)
 
         loop.run(main())
@@ -87,26 +85,40 @@ async def _send(
     submit: Callable[[Request], None],
     max_outstanding: float,
 ) -> None:
-    ended = Event(loop)
-    recorder.on_done.append(lambda request: ended.set())
+    ended, ends_s = Event(loop), list[float]()
+
+    def on_done(request: Request) -> None:
+        heappush(ends_s, last_token_s(recorder.records[request.request_id]))
+        ended.set()
+
+    recorder.on_done.append(on_done)
+    free = max_outstanding
     for request in requests:
         if request.arrival_s > loop.now:
             await loop.sleep_until(request.arrival_s)
-        while recorder.num_sent - recorder.num_done >= max_outstanding:
-            ended.clear()
-            await loop.wait(ended)
+        if not free:
+            while not ends_s:
+                ended.clear()
+                await loop.wait(ended)
+            answered_s = heappop(ends_s)  # when its last token reaches the client
+            if answered_s > loop.now:
+                await loop.sleep_until(answered_s)
+            free += 1
         recorder.sent(request, loop.now)
         submit(request)
+        free -= 1
     while recorder.num_done < len(requests):
         ended.clear()
         await loop.wait(ended)
 
 
 def _played(records: Sequence[TokenRecord]) -> Played:
-    first, last = [], []
-    for record in records:
-        begin, end = record.segments[0], record.segments[-1]
-        n = end.num_tokens
-        first.append(begin.start_s + begin.step_s)
-        last.append(end.start_s + n * end.step_s + end.growth_s * n * (n - 1) / 2)
+    first = [record.segments[0].start_s + record.segments[0].step_s for record in records]
+    last = [last_token_s(record) for record in records]
     return Played(np.array([r.sent_s for r in records], float), np.array(first), np.array(last))
+
+
+def last_token_s(record: TokenRecord) -> float:
+    end = record.segments[-1]
+    n = end.num_tokens
+    return end.start_s + n * end.step_s + end.growth_s * n * (n - 1) / 2

@@ -11,8 +11,11 @@ from collections.abc import Iterable
 
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
+from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.sim.engine import SimEngine
+
+MOST_HELD = 0.5  # of the KV blocks, by cached prompts: with more, what is evicted matters
 
 
 class WarmCost(CostModel):
@@ -51,4 +54,10 @@ class WarmEngine(SimEngine):
 
     def _kv_blocks(self, model: ModelSpec, hardware: Hardware, memory_share: float) -> int:
         blocks = super()._kv_blocks(model, hardware, memory_share)
-        return blocks - self._held // self._config.block_tokens
+        held = self._held // self._config.block_tokens
+        if held > MOST_HELD * blocks:
+            raise UsageError(
+                f"the distinct prompts' cached blocks, {held} of the {blocks} that there are, "
+                "would be evicted when others need memory: a warm prefix cache does not show that"
+            )
+        return blocks - held

@@ -17,8 +17,8 @@ from tests.running import hardware_profile
 
 # Parameters that the published checkpoints hold (the sum of their safetensors), in billions.
 PUBLISHED = {
-    "codellama-34b": 33.744e9, "mistral-7b": 7.242e9, "mistral-nemo-12b": 12.248e9,
-    "qwen3-14b": 14.768e9, "qwen3-32b": 32.762e9,
+    "codellama-34b": 33.743970304, "mistral-7b": 7.241732096,
+    "mistral-nemo-12b": 12.247782400, "qwen3-14b": 14.768307200, "qwen3-32b": 32.762123264,
     "baichuan-7b": 7.000559616, "baichuan2-13b": 13.896668160, "internlm2.5-7b": 7.737708544,
     "llama2-7b": 6.738415616, "llama2-13b": 13.015864320, "llama2-70b": 68.976648192,
     "llama3-8b": 8.030261248, "llama3.1-8b": 8.030261248, "llama3.1-70b": 70.553706496,
