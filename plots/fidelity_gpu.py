@@ -26,9 +26,12 @@ def draw(folder: Path, out: Path) -> Path:
             held = part.held_out.astype(bool)
             busy = part.rate_per_s * part.e2e_mean_s / part.max_num_seqs
             error = part[f"{metric}_error_pct"].clip(-BOUND_PCT, BOUND_PCT)
-            panel.scatter(busy[held], error[held], s=18, color=colour, label=f"{label}, held out")
-            panel.scatter(busy[~held], error[~held], s=18, facecolors="none", edgecolors=colour,
-                          label=f"{label}, fitted")  # fmt: skip
+            if held.any():
+                told = f"{label}, held out"
+                panel.scatter(busy[held], error[held], s=18, color=colour, label=told)
+            if not held.all():
+                panel.scatter(busy[~held], error[~held], s=18, facecolors="none",
+                              edgecolors=colour, label=f"{label}, fitted")  # fmt: skip
         panel.set(title=name, xlabel="requests over max_num_seqs", ylabel="signed error (%)")
         panel.set(xscale="log", ylim=(-BOUND_PCT * 1.05, BOUND_PCT * 1.05))
     for panel, (run, part) in zip(axes[3:], curves.groupby("run", sort=False), strict=True):

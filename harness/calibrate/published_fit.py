@@ -115,6 +115,8 @@ def path_s(fitted: Fitted, served: pd.DataFrame) -> float:
 def write_conf(
     silicon_folder: Path, engine_folder: Path, found: dict[str, Silicon], costs: EngineCosts
 ) -> list[Path]:
+    silicon_folder.mkdir(parents=True, exist_ok=True)
+    engine_folder.mkdir(parents=True, exist_ok=True)
     written = []
     page = "results/published/calibration/silicon.md"
     for name, silicon in found.items():
