@@ -58,7 +58,7 @@ def report(published: Path | None, out: Path) -> Path:
     _csv(pd.concat(lines, names=["run"]).reset_index("run"), out / "curves.csv")
     errors = by_device(rows, single)
     write_text(out / "errors.json", json.dumps(errors, indent=1) + "\n")
-    write_text(out / "gpu.md", page(rows, single, others, lines, replayed))
+    write_text(out / "gpu.md", page(rows, single, others, lines))
     import_module("plots.fidelity_gpu").draw(out, out / "gpu.png")
     return out / "gpu.md"
 
