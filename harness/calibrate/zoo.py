@@ -71,7 +71,7 @@ def model_name(name: str) -> str:
 
 def device_name(name: str) -> str:
     """The zoo's name for `name`, which may be short (A100) or a datasheet's (A100-SXM4-80GB)."""
-    plain = name.lower().replace("-", "_")
+    plain = name.lower().replace("-", "_").replace(" ", "_")
     plain = f"{plain}_sxm" if plain in SHORT_DEVICE else SAME_DEVICE.get(plain, plain)
     for known in names("hardware/device"):
         if plain in (known, device(known).device.lower().replace("-", "_")):

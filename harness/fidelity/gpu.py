@@ -23,7 +23,7 @@ from harness.calibrate.profiles import read_table
 from harness.calibrate.published import folder, served_points
 from harness.calibrate.published_fit import FITTED_SETS
 from harness.errors import UsageError
-from harness.fidelity.gpu_page import page
+from harness.fidelity.gpu_page import SAME, page
 from harness.fidelity.replay import COLUMNS, FOUND, PROFILE, Load, engine_config, simulated
 from harness.fidelity.requests import METRICS, RUNS, Run, curves, replay_run
 from harness.files import replaced, write_text
@@ -127,7 +127,8 @@ def predictions(published: Path | None) -> pd.DataFrame:
     path = folder(published, "blis_vllm") / "predictions_of_others.csv"
     names = ["set", "simulator", "run", "metric"]
     table = read_table(path, names, ["stage", "measured", "predicted", "signed_error_pct"])
-    return table
+    used = table.metric.isin(SAME.values()) & table.set.isin(("eval38", "trainval13"))
+    return table.loc[used & (table.stage >= 0), [*names, "stage", "signed_error_pct"]]
 
 
 def by_device(rows: pd.DataFrame, single: pd.DataFrame) -> dict[str, Any]:

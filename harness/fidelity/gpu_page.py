@@ -72,7 +72,17 @@ models and the A100 as a GPU that no end-to-end point was fitted on; every satur
 the RTX boards. Fitted were inference-perf's stages below saturation and BLIS's own training set
 (trainval13): 20 points, mean TPOT alone. [How](../../calibration/silicon.md). Nothing is fitted
 per point. TTFT contains the client and the API: one constant, 19 ms, from one point,
-inference-perf's 1 request/s without prefix caching. Means of absolute errors of held-out points:
+inference-perf's 1 request/s without prefix caching.
+
+Which points are fitted, and the form of the model, were chosen with the errors of others in sight,
+those of eval38 among them: fitted to inference-perf alone it was 5 to 8 % off there. So these are
+somewhat optimistic.
+
+Sources: kubernetes-sigs/inference-perf 7de5ef2 (Apache-2.0; demos/kubecon-na-2025),
+inference-sim/sim-to-real-accuracy-validation 7f3b270 and dcec3fd (numbers alone, measured and of
+other simulators), casys-kaist/LLMServingSim 5daddb2 (MIT).
+
+Means of absolute errors of held-out points:
 """
 OTHERS = """\
 Mean absolute errors, percent, of the held-out BLIS runs (eval38). Each simulator is compared with

@@ -171,6 +171,12 @@ def _engine(load: Load, config: SimEngine.Config) -> WarmEngine:
     positions, asked = zoo.model(load.model).max_position, load.prompt_tokens + load.output_tokens
     if asked > positions:
         raise UsageError(f"a request of {asked} tokens has more than {load.model}'s {positions}")
+    computed, budget = load.prompt_tokens - load.cached_tokens, load.max_num_batched_tokens
+    if computed > budget and not load.chunked_prefill:
+        raise UsageError(
+            f"without chunked prefill a prompt of {computed} tokens never fits into "
+            f"max_num_batched_tokens={budget}"
+        )
     distinct = load.distinct_prompts or 0
     if load.cached_tokens and load.num_requests < LEAST_TURNS * distinct:
         raise UsageError(

@@ -111,6 +111,9 @@ def test_names_of_public_profiles_are_known(given: str, known: str) -> None:
 
 
 def test_devices_go_by_short_zoo_and_datasheet_names() -> None:
+    boards = ("RTX4090", "RTX PRO 6000", "B200", "H100 80GB HBM3", "A100-40GB")
+    known = ["rtx4090", "rtxpro6000", "b200_sxm", "h100_sxm", "a100_40gb"]
+    assert [zoo.device_name(name) for name in boards] == known
     names = [zoo.device_name(name) for name in ("A100", "a100_sxm", "A100-SXM4-80GB", "h20")]
     assert names == ["a100_sxm"] * 3 + ["h20"]
     with pytest.raises(UsageError, match="valid: a10, a100_40gb, a100_pcie"):

@@ -160,6 +160,11 @@ def test_prompts_that_are_all_distinct_hit_nothing() -> None:
     [
         (replace(LOAD, prefix_caching=True, distinct_prompts=39), "40 requests for 39 distinct"),
         (replace(LOAD, tp=2), "tp=2 does not divide 1 GPUs"),
+        (replace(LOAD, tp=16, num_gpus=16), "in nodes of 8"),
+        (
+            replace(LOAD, chunked_prefill=False, prompt_tokens=2049),
+            "a prompt of 2049 tokens never fits into max_num_batched_tokens=2048",
+        ),
         (replace(LOAD, prompt_tokens=200_000), "has more than llama3.1-8b's 131072"),
         (
             replace(LOAD, prefix_caching=True, distinct_prompts=9000, rate_per_s=1e4),
