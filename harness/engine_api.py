@@ -12,6 +12,7 @@ from harness.clock import Loop
 from harness.cluster import Cluster, Endpoint
 from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
+from harness.device.elastic_cluster import ElasticCluster
 from harness.device.instance import Instance
 from harness.device.pooled import PooledInstance
 from harness.model_spec import ModelSpec
@@ -40,12 +41,13 @@ class Experiment:
         instances: Sequence[Instance] = (),
         pool: Sequence[PooledInstance] = (),
         endpoints: Sequence[Endpoint] = (),
+        elastic: ElasticCluster | None = None,
         profile: HardwareProfile | None = None,
     ) -> Cluster:
         """profile: what policies predict by, where it is not the hardware's alone."""
         return Cluster(
             self.models, instances, pool, endpoints, profile or HardwareProfile(self.hardware),
-            self._answer, self.recorder.failed, self.placements,
+            self._answer, self.recorder.failed, elastic, self.placements,
         )  # fmt: skip
 
     def _answer(self, request: Request) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from harness.cost.collectives import layer_load_s
 from harness.cost.hardware import Hardware, check_constants
@@ -45,7 +45,8 @@ class EngineCosts:
 class ServedCost(CostModel):
     """Step times in seconds of `model` on `hardware` under an engine that adds `engine`.
 
-    num_layers: of a pipeline stage. compute_share, rivals: as in `CostModel`.
+    num_layers: of a pipeline stage. compute_share, rivals, constants: as in `CostModel`; the
+    product with the vocabulary goes with the constants.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ServedCost(CostModel):
         num_layers: int | None = None,
         compute_share: float = 1.0,
         rivals: float = 0.0,
+        constants: bool = True,
     ) -> None:
         silicon = hardware.silicon
         if silicon is None:
@@ -69,6 +71,9 @@ class ServedCost(CostModel):
         self.layer_load_s = layer_load_s(model, hardware)
         whole = work(model, hardware, num_layers).on(silicon, engine.all_reduce_factor)
         self.kernels = whole.on_a_share(compute_share, rivals)
+        if not constants:
+            engine = replace(engine, step_s=0.0, request_s=0.0, chunk_s=0.0, mixed_s=0.0)
+            self.kernels = replace(self.kernels, head_read_s=0.0, head_token_s=0.0, sampled_s=0.0)
         self._engine, self._graphs = engine, engine.graph_tokens
         layers = model.num_layers if num_layers is None else num_layers
         self._launch_s = layers * engine.launch_layer_s
@@ -117,10 +122,18 @@ def cost_model(
     engine: EngineCosts | None,
     *,
     launch: float = 1.0,
+    num_layers: int | None = None,
     compute_share: float = 1.0,
     rivals: float = 0.0,
+    constants: bool = True,
 ) -> CostModel:
     """engine: None for the eager engine that `hardware.calibration` was measured with."""
     if engine is None:
-        return CostModel(model, hardware, launch=launch, compute_share=compute_share, rivals=rivals)
-    return ServedCost(model, hardware, engine, compute_share=compute_share, rivals=rivals)
+        return CostModel(
+            model, hardware, launch=launch, num_layers=num_layers, compute_share=compute_share,
+            rivals=rivals, constants=constants,
+        )  # fmt: skip
+    return ServedCost(
+        model, hardware, engine, num_layers=num_layers, compute_share=compute_share, rivals=rivals,
+        constants=constants,
+    )  # fmt: skip

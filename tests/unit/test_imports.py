@@ -6,15 +6,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS_MAY = (
-    "clock", "cluster", "cost.hardware", "device", "errors", "model_spec", "placement", "request",
-    "system",
+    "clock", "cluster", "config", "cost.hardware", "device", "errors", "files", "model_spec",
+    "placement", "request", "system",
 )  # fmt: skip
 ONLY_IN = {
     "torch": ("harness/engine/",),
-    "vllm": ("harness/drivers/", "tests/"),
+    "vllm": ("harness/drivers/", "systems/aqua/plugin/", "tests/"),
     "wandb": ("harness/tracking.py",),
     "pynvml": ("harness/records/gpu_monitor.py",),
+    "datasets": ("workloads/hub.py",),
+    "tokenizers": ("workloads/tokenizer.py", "tests/"),
+    "huggingface_hub": ("workloads/",),
     "aiohttp": ("harness/drivers/", "tests/"),
+    "fastapi": ("systems/aqua/coordinator/",),
+    "uvicorn": ("systems/aqua/coordinator/",),
 }
 
 

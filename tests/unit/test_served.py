@@ -160,3 +160,17 @@ def test_a_run_says_its_profile_and_what_it_rests_on(tmp_path: object) -> None:
 def test_silicon_that_no_device_has_is_refused(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         replace(PERFECT, **wrong)  # type: ignore[arg-type]
+
+
+def test_the_stages_of_a_pipeline_add_up_to_the_whole() -> None:
+    hardware, engine = replace(H100, silicon=PERFECT), replace(NOTHING, step_s=1e-3, request_s=1e-5)
+    first, second = (
+        cost_model(LLAMA, hardware, engine, num_layers=16, constants=first)
+        for first in (True, False)
+    )
+    whole = cost_model(LLAMA, hardware, engine)
+    for steps in (
+        [one.decode_step(8, 4000)[0] for one in (first, second, whole)],
+        [one.mixed_step([(0, 100)], 4, 4000) for one in (first, second, whole)],
+    ):
+        assert steps[0] + steps[1] == pytest.approx(steps[2], rel=1e-6)

@@ -1,0 +1,84 @@
+"""variant=artifact: the scheduler of AQUA's public vLLM fork, from a description of what it does.
+
+Neither batch partitioning nor chunked prefill. Admission comes first: while a request waits for
+its prefill, running ones are paged out, longest on the device first, until it fits, and an
+iteration of whole prompts alone follows. Else, every k = 5 iterations or with nothing running, the
+requests with the fewest output tokens have the device. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from systems.aqua.prompt import Limits, Prompt, Slice, refuse_what_never_fits
+
+
+def due(iterations: int, chosen: Slice, prompts: Sequence[Prompt], limits: Limits) -> bool:
+    """Whether to choose anew: a request waits for admission, k iterations have passed since the
+    last slice that was `fair`, or nobody runs."""
+    members = set(chosen.members)
+    return (
+        any(not prompt.decoding and prompt.request_id not in members for prompt in prompts)
+        or iterations >= limits.slice_iterations
+        or not any(prompt.request_id in members for prompt in prompts)
+    )
+
+
+def choose(prompts: Sequence[Prompt], limits: Limits) -> Slice:
+    """The next slice; one of admissions is not `fair`, and does not restart the count of k.
+
+    A prompt longer than `limits.batch_tokens` is prefilled by itself. Raises ValueError for a
+    prompt that could never run to its end on this device.
+    """
+    refuse_what_never_fits(prompts, limits)
+    waiting = sorted((p for p in prompts if not p.decoding), key=lambda p: p.arrival)
+    running = sorted((p for p in prompts if p.decoding), key=lambda p: p.arrival)
+    if waiting:
+        return _admit(waiting, [p for p in running if p.resident], limits)
+    return _least_served(running, limits)
+
+
+def _admit(waiting: Sequence[Prompt], running: list[Prompt], limits: Limits) -> Slice:
+    """The first that waits always gets in; those behind it, as far as memory and tokens go."""
+    free = limits.num_blocks - sum(_reserved_blocks(limits, p) for p in running)
+    needed = _reserved_blocks(limits, waiting[0])
+    while running and (needed > free or len(running) >= limits.max_prompts):
+        free += _reserved_blocks(limits, running.pop(0))
+    admitted: list[Prompt] = []
+    tokens = limits.batch_tokens
+    for prompt in waiting:
+        needed = _reserved_blocks(limits, prompt)
+        if len(admitted) + len(running) >= limits.max_prompts or needed > free:
+            break
+        if admitted and prompt.lacking_tokens > tokens:
+            break
+        admitted.append(prompt)
+        free -= needed
+        tokens -= prompt.lacking_tokens
+    return Slice(
+        tuple(p.request_id for p in admitted), tuple(p.request_id for p in running), fair=False
+    )
+
+
+def _least_served(running: Sequence[Prompt], limits: Limits) -> Slice:
+    free = limits.num_blocks
+    chosen: list[Hashable] = []
+    for prompt in sorted(running, key=lambda p: (p.generated_tokens, p.arrival)):
+        free -= _reserved_blocks(limits, prompt)
+        if free < 0 or len(chosen) == limits.max_prompts:
+            break
+        chosen.append(prompt.request_id)
+    return Slice((), tuple(chosen), fair=True)
+
+
+def _reserved_blocks(limits: Limits, prompt: Prompt) -> int:
+    """As `Limits.reserved_blocks`, but a prompt is prefilled whole, whatever the batch holds."""
+    grown = prompt.known_tokens + limits.slice_iterations - 1
+    return limits.blocks(min(grown, prompt.final_tokens))
+
+
+def iteration(chosen: Slice, prompts: Mapping[Hashable, Prompt]) -> list[tuple[Hashable, int]]:
+    """The tokens of one iteration: whole prompts alone if there are any, else a token for each."""
+    members = [prompts[each] for each in chosen.members if each in prompts]
+    batch = [p for p in members if not p.decoding] or members
+    return [(p.request_id, p.lacking_tokens) for p in batch]

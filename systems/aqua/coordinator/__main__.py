@@ -1,0 +1,71 @@
+"""`python -m systems.aqua.coordinator --topology FILE --state FILE [--port N]`: serves until it is
+ended. On 127.0.0.1 only. Exit status 2, and a sentence, for what cannot be."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+
+from harness.errors import UsageError
+from systems.aqua.coordinator.app import app
+from systems.aqua.coordinator.coordinator import Coordinator, check_timeout
+from systems.aqua.coordinator.journal import Journal
+from systems.aqua.coordinator.topology import read_topology
+
+HOST = "127.0.0.1"
+BACKLOG = 128
+CHECKS_PER_TIMEOUT = 4  # for silent holders, with no request coming
+
+
+def bound(port: int) -> socket.socket:
+    """Raises UsageError for a port that cannot be had."""
+    if not 0 <= port <= 65535:
+        raise UsageError(f"port {port}; valid: 0 (any) to 65535")
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a kill, at once
+    try:
+        found.bind((HOST, port))
+        found.listen(BACKLOG)
+    except OSError as error:
+        found.close()
+        raise UsageError(f"port {port} of {HOST} cannot be had: {error.strerror}") from error
+    return found
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    loop = asyncio.get_running_loop()
+    timeout_s = arguments.heartbeat_timeout_s
+    check_timeout(timeout_s)
+    topology = read_topology(arguments.topology)
+    listener = bound(arguments.port)
+    journal = Journal(arguments.state)
+    coordinator = Coordinator(topology, journal, loop.time, heartbeat_timeout_s=timeout_s)
+    server = app(coordinator, timeout_s / CHECKS_PER_TIMEOUT)
+    config = uvicorn.Config(server, log_level="warning", access_log=False)
+    print(f"coordinator at http://{HOST}:{listener.getsockname()[1]}", flush=True)
+    await uvicorn.Server(config).serve(sockets=[listener])
+    journal.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m systems.aqua.coordinator", description=__doc__)
+    parser.add_argument("--topology", type=Path, required=True, help="devices and pairs, as JSON")
+    parser.add_argument("--state", type=Path, required=True, help="kept over restarts")
+    parser.add_argument("--port", type=int, default=8080, help="0: any that is free")
+    parser.add_argument("--heartbeat-timeout-s", type=float, required=True)
+    try:
+        asyncio.run(serve(parser.parse_args(arguments)))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

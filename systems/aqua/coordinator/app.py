@@ -1,0 +1,161 @@
+"""The coordinator's REST endpoints (sections 6 and 8): offer, reclaim, allocate, free, status.
+
+Handlers never wait in the middle, so that requests of concurrent callers are served one after the
+other, each whole. Wrong input gets 4xx with the reason and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Path, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from systems.aqua.coordinator import requests as asked
+from systems.aqua.coordinator.coordinator import Coordinator
+from systems.aqua.coordinator.requests import Refused
+
+NAME = r"^[A-Za-z0-9_.:#-]{1,128}$"
+MAX_BYTES = 2**62
+Name = Annotated[str, Path(pattern=NAME)]
+HolderName = Annotated[str, Field(pattern=NAME)]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class JoinBody(Body):
+    device: str = Field(min_length=1, max_length=128)
+
+
+class BytesBody(Body):
+    holder: HolderName
+    num_bytes: int = Field(ge=1, le=MAX_BYTES)
+
+
+class ReclaimBody(Body):
+    holder: HolderName
+    keep_bytes: int = Field(ge=0, le=MAX_BYTES)
+
+
+class LeaseReply(BaseModel):
+    """`reclaimable_bytes`: what was offered and the producer may use again now."""
+
+    offered_bytes: int
+    capacity_bytes: int
+    allocated_bytes: int
+    overdrawn_bytes: int
+    reclaimable_bytes: int
+
+
+class AllocationReply(BaseModel):
+    """`lease`: None where no lease has room; then nothing was allocated."""
+
+    lease: str | None
+
+
+class Reason(BaseModel):
+    detail: str
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Reason, "description": text}
+    for status, text in (
+        (404, "No such name"),
+        (409, "It contradicts what is"),
+        (410, "It has ended"),
+    )
+}
+
+
+def app(coordinator: Coordinator, expire_every_s: float) -> FastAPI:
+    """`expire_every_s`: how often silent holders are looked for between requests."""
+
+    @asynccontextmanager
+    async def watch(_: FastAPI) -> AsyncIterator[None]:
+        async def expire() -> None:
+            while True:
+                await asyncio.sleep(expire_every_s)
+                try:
+                    coordinator.expire()
+                except OSError as error:  # tried again; requests are told meanwhile
+                    print(f"state cannot be written: {error}", file=sys.stderr)
+
+        task = asyncio.create_task(expire())
+        yield
+        task.cancel()
+
+    server = FastAPI(title="AQUA coordinator", lifespan=watch, responses=REFUSALS)
+    server.add_exception_handler(Refused, _refusal)
+    server.add_exception_handler(OSError, _unwritten)
+    _add_holders(server, coordinator)
+    _add_leases(server, coordinator)
+    _add_allocations(server, coordinator)
+
+    @server.get("/status")
+    async def status() -> dict[str, Any]:
+        return coordinator.status()
+
+    return server
+
+
+def _refusal(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)
+    return JSONResponse({"detail": str(error)}, error.status)
+
+
+def _unwritten(_: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": f"state cannot be written, nothing changed: {error}"}, 503)
+
+
+def _add_holders(server: FastAPI, coordinator: Coordinator) -> None:
+    @server.put("/holders/{holder}")
+    async def join(holder: Name, body: JoinBody) -> None:
+        coordinator.make(asked.Join(holder, body.device))
+
+    @server.post("/holders/{holder}/heartbeat")
+    async def heartbeat(holder: Name) -> None:
+        coordinator.heartbeat(holder)
+
+    @server.delete("/holders/{holder}")
+    async def leave(holder: Name) -> None:
+        coordinator.make(asked.Leave(holder))
+
+
+def _add_leases(server: FastAPI, coordinator: Coordinator) -> None:
+    @server.put("/leases/{lease}")
+    async def offer(lease: Name, body: BytesBody) -> None:
+        coordinator.make(asked.Offer(lease, body.holder, body.num_bytes))
+
+    @server.post("/leases/{lease}/reclaim")
+    async def reclaim(lease: Name, body: ReclaimBody) -> None:
+        coordinator.make(asked.Reclaim(lease, body.holder, body.keep_bytes))
+
+    @server.get("/leases/{lease}")
+    async def reclaim_status(lease: Name) -> LeaseReply:
+        found = coordinator.lease(lease)
+        return LeaseReply(
+            offered_bytes=found.offered_bytes,
+            capacity_bytes=found.capacity_bytes,
+            allocated_bytes=found.allocated_bytes,
+            overdrawn_bytes=found.overdrawn_bytes,
+            reclaimable_bytes=found.offered_bytes - found.held_bytes,
+        )
+
+
+def _add_allocations(server: FastAPI, coordinator: Coordinator) -> None:
+    @server.put("/allocations/{allocation}")
+    async def allocate(allocation: Name, body: BytesBody) -> AllocationReply:
+        coordinator.make(asked.Allocate(allocation, body.holder, body.num_bytes))
+        found = coordinator.allocation(allocation)
+        return AllocationReply(lease=found.lease if found else None)
+
+    @server.delete("/allocations/{allocation}")
+    async def free(allocation: Name, holder: Annotated[str, Query(pattern=NAME)]) -> None:
+        coordinator.make(asked.Free(allocation, holder))

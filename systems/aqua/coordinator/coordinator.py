@@ -1,0 +1,89 @@
+"""The ledger with its journal and its holders' heartbeats: one object, in simulation and served.
+
+The caller says what time it is. Heartbeats are not written down: after a restart every holder has
+a whole `heartbeat_timeout_s` to be heard of again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+from harness.errors import UsageError
+from systems.aqua.coordinator.journal import Journal
+from systems.aqua.coordinator.ledger import Allocation, Lease, Ledger
+from systems.aqua.coordinator.requests import Change, Join, Leave, Refused, gone, unknown
+from systems.aqua.coordinator.topology import Topology
+
+
+def check_timeout(heartbeat_timeout_s: float) -> None:
+    """Raises UsageError for one that would end every holder at once, or none."""
+    if not 0 < heartbeat_timeout_s < inf:
+        raise UsageError(f"heartbeat_timeout_s={heartbeat_timeout_s:g}; valid: finite and above 0")
+
+
+class Coordinator:
+    def __init__(
+        self,
+        topology: Topology,
+        journal: Journal | None,
+        now: Callable[[], float],
+        *,
+        heartbeat_timeout_s: float,
+    ) -> None:
+        """`journal`: None keeps nothing. Raises UsageError for one of another topology."""
+        check_timeout(heartbeat_timeout_s)
+        self._ledger = Ledger(topology)
+        self._journal, self._now = journal, now
+        self._timeout_s = heartbeat_timeout_s
+        for change in journal.changes() if journal else ():
+            try:
+                self._ledger.apply(change)
+            except Refused as error:
+                raise UsageError(f"the state file is of another topology: {error}") from error
+        self._heard_s = dict.fromkeys(self._ledger.devices, now())
+
+    def make(self, change: Change) -> None:
+        """Raises Refused, and changes nothing, for what cannot be. On disk when it returns."""
+        self.expire()
+        self._ledger.check(change)
+        self._write(change)
+        if isinstance(change, Join):
+            self._heard_s[change.holder] = self._now()
+
+    def heartbeat(self, holder: str) -> None:
+        """`holder` lives. Raises Refused for one that has ended, or never joined."""
+        self.expire()
+        if holder in self._ledger.ended_holders:
+            raise gone(f"holder {holder} has left or was not heard of: join under a new name")
+        if holder not in self._heard_s:
+            raise unknown(f"no holder {holder}: join first")
+        self._heard_s[holder] = self._now()
+
+    def expire(self) -> None:
+        """Ends the holders that were not heard of for `heartbeat_timeout_s`."""
+        latest_s = self._now() - self._timeout_s
+        for holder in [h for h, heard_s in self._heard_s.items() if heard_s < latest_s]:
+            self._write(Leave(holder))
+
+    def _write(self, change: Change) -> None:
+        if self._journal:
+            self._journal.append(change)
+        self._ledger.apply(change)
+        if isinstance(change, Leave):
+            self._heard_s.pop(change.holder, None)
+
+    def lease(self, name: str) -> Lease:
+        """Raises Refused where there is none."""
+        self.expire()
+        return self._ledger.lease(name)
+
+    def allocation(self, name: str) -> Allocation | None:
+        """None: it has no room in any lease."""
+        self.expire()
+        return self._ledger.allocations.get(name)
+
+    def status(self) -> dict[str, Any]:
+        self.expire()
+        return self._ledger.status()

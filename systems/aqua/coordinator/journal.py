@@ -1,0 +1,63 @@
+"""The coordinator's state on disk: every change as a line of JSON, replayed when it starts.
+
+A line is with the operating system before the answer goes out, so it survives `kill -9`; it is not
+forced to the disk, so a machine that loses power may lose the last ones (with the memory that they
+speak of). A line that its writer died within is cut off. One process at a time: the file is locked.
+The file grows by some hundred bytes with every change; delete it between deployments.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from errno import ENOSPC
+from os import SEEK_END
+from pathlib import Path
+from typing import BinaryIO
+
+from harness.errors import UsageError
+from systems.aqua.coordinator.requests import Change, from_json, to_json
+
+
+class Journal:
+    def __init__(self, path: Path) -> None:
+        """Raises UsageError where the file cannot be opened, or another process has it."""
+        try:
+            self._file: BinaryIO = path.open("a+b", buffering=0)
+        except OSError as error:
+            raise UsageError(f"state file {path} cannot be opened: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise UsageError(f"state file {path} is another coordinator's") from error
+        self._path = path
+
+    def changes(self) -> Iterator[Change]:
+        """All that were appended, in order. Raises UsageError for a line that is none of ours."""
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._file.truncate(len(whole))
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                yield from_json(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise UsageError(
+                    f"state file {self._path}, line {number} is no coordinator's: {error}"
+                ) from error
+
+    def append(self, change: Change) -> None:
+        """Raises OSError where it cannot be written whole, and leaves nothing of it."""
+        line = json.dumps(to_json(change)).encode() + b"\n"
+        end = self._file.seek(0, SEEK_END)
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(ENOSPC, "no room for a line")
+        except OSError:
+            self._file.truncate(end)
+            raise
+
+    def close(self) -> None:
+        self._file.close()

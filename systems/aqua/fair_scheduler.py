@@ -1,0 +1,158 @@
+"""AQUA's batch partitioning (section 7): which prompts share the device in the next time slice.
+
+Pure functions over snapshots, the same for every engine. Of the batch's b tokens d are slots for
+decodes and p = b - d tokens for prefills. d is as large as memory allows; p goes to the prompts
+with the fewest prefill tokens computed, then d to the decodes with the fewest tokens generated,
+then what is left of d to prefills again. Filling stops where memory is exhausted: a prompt without
+room ends the filling of its kind, and the other kind is still tried, or a long prompt would keep
+all decodes off the device. Ties go to who came first (the paper names no rule).
+
+Reconstructed, since the paper does not say: d's upper bound is the number of decodes, fewest
+generated tokens first, that fit on the device by themselves; memory counts as in
+`Limits.reserved_blocks`; while every prompt fits, the order is that of arrival, since Fig. 8 finds
+CFS and FCFS identical without contention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from systems.aqua.prompt import Limits, Prompt, Slice, refuse_what_never_fits
+
+
+def choose(prompts: Sequence[Prompt], limits: Limits, *, fcfs: bool = False) -> Slice:
+    """The next slice. `fcfs`: what is paged out lies in DRAM, so nobody is preempted for fairness.
+
+    Raises ValueError for a prompt that could never run to its end on this device.
+    """
+    refuse_what_never_fits(prompts, limits)
+    if fcfs or not contended(prompts, limits):
+        return in_order_of_arrival(prompts, limits)
+    return fair(prompts, limits)
+
+
+def contended(prompts: Sequence[Prompt], limits: Limits) -> bool:
+    """Not all prompts fit on the device."""
+    needed = sum(limits.reserved_blocks(prompt) for prompt in prompts)
+    return needed > limits.num_blocks or len(prompts) > limits.max_prompts
+
+
+def in_order_of_arrival(prompts: Sequence[Prompt], limits: Limits) -> Slice:
+    """FCFS with admission control: who is on the device stays, others join as far as they fit."""
+    chosen = _Filling(limits)
+    for prompt in sorted(prompts, key=lambda p: (not p.resident, p.arrival)):
+        if not chosen.add(prompt):
+            break
+    members = sorted(chosen.members, key=lambda p: p.arrival)
+    return Slice(
+        tuple(p.request_id for p in members if not p.decoding),
+        tuple(p.request_id for p in members if p.decoding),
+        fair=False,
+    )
+
+
+def fair(prompts: Sequence[Prompt], limits: Limits) -> Slice:
+    """Section 7's algorithm as it stands."""
+    prefills = sorted(
+        (p for p in prompts if not p.decoding), key=lambda p: (p.computed_tokens, p.arrival)
+    )
+    decodes = sorted(
+        (p for p in prompts if p.decoding), key=lambda p: (p.generated_tokens, p.arrival)
+    )
+    d = decode_slots(decodes, limits)
+    chosen = _Filling(limits)
+    first, exhausted = _fill(chosen, prefills, limits.batch_tokens - d)
+    num_decodes = 0
+    while num_decodes < min(d, len(decodes)) and chosen.add(decodes[num_decodes]):
+        num_decodes += 1
+    more = 0
+    if not exhausted:
+        # A prompt that p's last tokens were not enough for takes what it lacks from d first.
+        lacking = sum(p.lacking_tokens for p in prefills[:first])
+        left = limits.batch_tokens - num_decodes - lacking
+        more, _ = _fill(chosen, prefills[first:], left)
+    return Slice(
+        tuple(p.request_id for p in prefills[: first + more]),
+        tuple(p.request_id for p in decodes[:num_decodes]),
+        fair=True,
+    )
+
+
+def decode_slots(decodes: Sequence[Prompt], limits: Limits) -> int:
+    """d's upper bound: how many of `decodes`, in this order, fit on the device by themselves."""
+    alone = _Filling(limits)
+    count = 0
+    while count < min(len(decodes), limits.batch_tokens) and alone.add(decodes[count]):
+        count += 1
+    return count
+
+
+def _fill(chosen: _Filling, prefills: Sequence[Prompt], tokens: int) -> tuple[int, bool]:
+    """How many of `prefills` were added until `tokens` were spent; whether memory ended it."""
+    for count, prompt in enumerate(prefills):
+        if tokens <= 0:
+            return count, False
+        if not chosen.add(prompt):
+            return count, True
+        tokens -= prompt.lacking_tokens
+    return len(prefills), False
+
+
+class _Filling:
+    """Prompts added one by one, as far as memory goes."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._free_blocks = limits.num_blocks
+        self.members: list[Prompt] = []
+
+    def add(self, prompt: Prompt) -> bool:
+        blocks = self._limits.reserved_blocks(prompt)
+        if blocks > self._free_blocks or len(self.members) == self._limits.max_prompts:
+            return False
+        self._free_blocks -= blocks
+        self.members.append(prompt)
+        return True
+
+
+def iteration(
+    chosen: Slice, prompts: Mapping[Hashable, Prompt], batch_tokens: int
+) -> list[tuple[Hashable, int]]:
+    """The tokens of one iteration of a slice: a token for each decode, the rest for prefills in
+    order. A prompt whose prefill ended within the slice decodes; `prompts` lacks those that ended.
+    """
+    members = [prompts[each] for each in chosen.decodes + chosen.prefills if each in prompts]
+    batch: list[tuple[Hashable, int]] = []
+    for prompt in sorted(members, key=lambda p: not p.decoding):
+        tokens = min(prompt.lacking_tokens, batch_tokens)
+        if tokens > 0:
+            batch.append((prompt.request_id, tokens))
+            batch_tokens -= tokens
+    return batch
+
+
+@dataclass(slots=True, frozen=True)
+class Since:
+    """What has happened since the last choice."""
+
+    iterations: int
+    completed: bool  # a request ended
+    prefilled: bool  # a member's prefill ended, so p has tokens to spare
+    arrived: bool
+
+
+def due(since: Since, chosen: Slice, prompts: Sequence[Prompt], limits: Limits) -> bool:
+    """Whether to choose anew at this iteration boundary: every k iterations, or when a request
+    completes (section 7).
+
+    Reconstructed: also when a prefill ended while other prompts wait for one, else p's tokens
+    would be lost until the slice ends; and when a request arrived and all prompts fit, as FCFS
+    admits at once. Under contention an arrival waits for the end of the slice.
+    """
+    if since.iterations >= limits.slice_iterations or since.completed or not chosen.members:
+        return True
+    if since.prefilled:
+        members = set(chosen.members)
+        return any(not p.decoding and p.request_id not in members for p in prompts)
+    return since.arrived and not contended(prompts, limits)

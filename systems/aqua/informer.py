@@ -1,0 +1,91 @@
+"""When a producer lends and reclaims (sections 6 and 9.4): its informer's decision. Pure.
+
+The serving engine reports its load; AQUA-LIB reclaims when the load rises, and offers again when
+it is back at the steady state that the profiler found. What "rises" is the paper does not say, but
+that its engine noticed a growing queue (Fig. 12). Reconstructed: it rises with a queue of
+`reclaim_at_pending`, or with a rate above the stable one by more than `rate_margin`; it is steady
+with a queue of at most `offer_at_pending` and a rate within the margin. The queue's thresholds are
+the artifact's in both variants; the artifact has no rate, and does not look at the profile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(kw_only=True, slots=True)
+class InformerConfig:
+    reclaim_at_pending: int  # requests queued, at least
+    offer_at_pending: int  # requests queued, at most
+    rate_margin: float | None  # share of the stable rate; None: rates are not looked at
+    rate_window_s: float  # over which the engine counts arrivals
+    min_offer_bytes: int  # less is not worth a lease
+    every_iterations: int  # n: how often producers and consumers look, in iterations
+    every_s: float | None  # the same in seconds; None: by iterations
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.offer_at_pending < self.reclaim_at_pending:
+            raise ValueError(
+                f"offer_at_pending={self.offer_at_pending} must be at least 0 and below "
+                f"reclaim_at_pending={self.reclaim_at_pending}"
+            )
+        if self.every_iterations < 1:
+            raise ValueError(f"every_iterations={self.every_iterations} must be at least 1")
+        if self.every_s is not None and not self.every_s > 0:
+            raise ValueError(f"every_s={self.every_s:g} must be above 0")
+        if self.rate_margin is not None and not self.rate_margin >= 0:
+            raise ValueError(f"rate_margin={self.rate_margin:g} must be at least 0")
+
+
+@dataclass(slots=True, frozen=True)
+class Load:
+    """What a producer's engine reports. `free_bytes`: of its own memory, not lent and not in use.
+    `lent_bytes`: offered and not yet reclaimed. `reclaiming`: an earlier reclaim is not done."""
+
+    pending_requests: int
+    rate_per_s: float
+    free_bytes: int
+    lent_bytes: int
+    reclaiming: bool = False
+
+
+class Offer(NamedTuple):
+    num_bytes: int
+
+
+class Reclaim(NamedTuple):
+    """All that is lent."""
+
+
+def decide(
+    load: Load, config: InformerConfig, *, stable_rate_per_s: float, profiled_free_bytes: int
+) -> Offer | Reclaim | None:
+    """What the producer asks of the coordinator now; None: nothing.
+
+    Never offered: more than is free, nor more in all than the profile found free at the stable
+    rate. A producer without a rate of requests (images, audio) has stable_rate_per_s = inf.
+    """
+    if _rises(load, config, stable_rate_per_s):
+        return Reclaim() if load.lent_bytes and not load.reclaiming else None
+    steady = load.pending_requests <= config.offer_at_pending
+    if not steady or load.reclaiming:
+        return None
+    size = min(load.free_bytes, profiled_free_bytes - load.lent_bytes)
+    return Offer(size) if size >= max(1, config.min_offer_bytes) else None
+
+
+def _rises(load: Load, config: InformerConfig, stable_rate_per_s: float) -> bool:
+    if load.pending_requests >= config.reclaim_at_pending:
+        return True
+    if config.rate_margin is None:
+        return False
+    return load.rate_per_s > stable_rate_per_s * (1 + config.rate_margin)
+
+
+def look(config: InformerConfig, *, iterations: int, elapsed_s: float) -> bool:
+    """Whether the control loop's turn has come: since its last look, every n iterations (section
+    6), or every so many seconds (the artifact)."""
+    if config.every_s is not None:
+        return elapsed_s >= config.every_s
+    return iterations >= config.every_iterations

@@ -1,0 +1,73 @@
+"""Producers to consumers within a server, one to one (section 5): stable matching. Pure.
+
+The paper names no preferences. Here a consumer prefers the producer that covers most of its need,
+and of those the one with the least to spare; a producer prefers the consumer that takes most of
+what it lends. Consumers propose (Gale and Shapley). Ties go to who comes first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from systems.aqua.placer.assignment import ModelType
+
+
+class Shard(NamedTuple):
+    model: int  # of a server's models, counted from 0
+    shard: int
+
+
+def match(models: Sequence[ModelType]) -> dict[Hashable, Hashable]:
+    """Of one server's models the producing `Shard` of each consuming one that gets any. Shards are
+    matched one by one: those of a model may have producers of different models (section 9.3)."""
+    sizes = {
+        Shard(i, j): each.memory_bytes for i, each in enumerate(models) for j in range(each.shards)
+    }
+    lends: dict[Hashable, int] = {shard: size for shard, size in sizes.items() if size > 0}
+    needs: dict[Hashable, int] = {shard: -size for shard, size in sizes.items() if size < 0}
+    return stable_matching(*preferences(lends, needs))
+
+
+def preferences(
+    lends_bytes: Mapping[Hashable, int], needs_bytes: Mapping[Hashable, int]
+) -> tuple[dict[Hashable, list[Hashable]], dict[Hashable, list[Hashable]]]:
+    """Each consumer's producers, best first, and each producer's consumers. Who lends nothing, and
+    who needs nothing, is left out."""
+    lends = {name: size for name, size in lends_bytes.items() if size > 0}
+    needs = {name: size for name, size in needs_bytes.items() if size > 0}
+    of_consumers = {
+        consumer: sorted(lends, key=lambda p: (-min(lends[p], need), lends[p]))
+        for consumer, need in needs.items()
+    }
+    of_producers = {
+        producer: sorted(needs, key=lambda c: -min(needs[c], lent))
+        for producer, lent in lends.items()
+    }
+    return of_consumers, of_producers
+
+
+def stable_matching(
+    of_consumers: Mapping[Hashable, Sequence[Hashable]],
+    of_producers: Mapping[Hashable, Sequence[Hashable]],
+) -> dict[Hashable, Hashable]:
+    """The producer of each consumer that gets one; the others page to DRAM."""
+    rank = {p: {c: i for i, c in enumerate(order)} for p, order in of_producers.items()}
+    consumer_of: dict[Hashable, Hashable] = {}
+    proposals = {consumer: iter(order) for consumer, order in of_consumers.items()}
+    free = deque(of_consumers)
+    while free:
+        consumer = free.popleft()
+        producer = next(proposals[consumer], None)
+        if producer is None:
+            continue
+        rival = consumer_of.get(producer)
+        if rival is None:
+            consumer_of[producer] = consumer
+        elif rank[producer][consumer] < rank[producer][rival]:
+            consumer_of[producer] = consumer
+            free.appendleft(rival)
+        else:
+            free.appendleft(consumer)
+    return {consumer: producer for producer, consumer in consumer_of.items()}

@@ -1,0 +1,143 @@
+"""What the profiler found of a model: producer or consumer, and of how many bytes (section 4).
+
+AQUA-LIB is initialised with it and the placer takes R_m from it; it travels as a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from harness.config import typed
+from harness.errors import UsageError
+from harness.files import write_text
+from systems.aqua.profiler.plateau import Plateau
+from systems.aqua.profiler.stable_rate import StableRate
+
+ROLES = ("producer", "consumer")
+
+
+@dataclass(kw_only=True, slots=True)
+class Burst:
+    factor: float  # of the stable rate
+    swap_bytes: int  # of each shard
+
+
+@dataclass(kw_only=True, slots=True)
+class Profile:
+    """Bytes are of each of the model's `shards` devices."""
+
+    model: str
+    hardware: str
+    shards: int  # the tensor-parallel width
+    role: str  # producer or consumer
+    memory_bytes: int  # R_m of section 5: what it can lend; below 0: what it needs
+    free_bytes: int  # at peak throughput, or at the stable rate
+    peak_batch: int | None = None  # of image and audio models
+    stable_rate_per_s: float | None = None  # of LLMs
+    bursts: list[Burst] = field(default_factory=list)  # of consumers
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise ValueError(f"role={self.role} is unknown; valid: {', '.join(ROLES)}")
+        if self.shards < 1:
+            raise ValueError(f"shards={self.shards} must be at least 1")
+        if (self.memory_bytes < 0) != (self.role == "consumer"):
+            raise ValueError(
+                f"memory_bytes={self.memory_bytes} of a {self.role}; valid: below 0 for consumers, "
+                "at least 0 for producers"
+            )
+        rate = self.stable_rate_per_s
+        if rate is not None and not (isfinite(rate) and rate > 0):
+            raise ValueError(f"stable_rate_per_s={rate} must be finite and above 0")
+
+
+def generator_profile(
+    model: str, hardware: str, found: Plateau, producer_above_bytes: int
+) -> Profile:
+    """Of an image or audio model: a producer of what is free at its peak, if that is enough."""
+    free = found.peak.free_bytes
+    return Profile(
+        model=model,
+        hardware=hardware,
+        shards=1,
+        role="producer",
+        memory_bytes=free if free > producer_above_bytes else 0,
+        free_bytes=free,
+        peak_batch=found.peak.batch,
+    )
+
+
+def llm_profile(
+    model: str,
+    hardware: str,
+    shards: int,
+    found: StableRate,
+    producer_above_bytes: int,
+    swap: Callable[[], tuple[list[Burst], int]],
+) -> Profile:
+    """A producer if enough is free at the stable rate; else `swap`, which is called then alone,
+    says what its bursts need and what to plan for. No need: a producer of nothing.
+
+    Raises UsageError for a model that meets its SLA at no rate that was tried.
+    """
+    if found.best is None:
+        rates = sorted(sample.rate_per_s for sample in found.samples)
+        raise UsageError(
+            f"{model} on {hardware} meets its SLA at none of {len(rates)} rates from "
+            f"{rates[0]:g} to {rates[-1]:g} requests/s"
+        )
+    free = found.best.free_bytes
+    lends = free > producer_above_bytes
+    bursts, planned = ([], 0) if lends else swap()
+    return Profile(
+        model=model,
+        hardware=hardware,
+        shards=shards,
+        role="consumer" if planned else "producer",
+        memory_bytes=free if lends else -planned,
+        free_bytes=free,
+        stable_rate_per_s=found.best.rate_per_s,
+        bursts=bursts,
+    )
+
+
+def swap_demand(
+    measure: Callable[[float], int], stable_rate_per_s: float, factors: Sequence[float],
+    planned: float,
+) -> tuple[list[Burst], int]:  # fmt: skip
+    """Artificial bursts (sections 4.1 and 9.4). measure: the most bytes of a shard that are paged
+    out while requests come at a rate for a minute. Also what the `planned` one of `factors` needs.
+    """
+    if planned not in factors:
+        raise UsageError(
+            f"planned_burst={planned:g} is not profiled; valid: {', '.join(map(str, factors))}"
+        )
+    bursts = [Burst(factor=f, swap_bytes=measure(f * stable_rate_per_s)) for f in factors]
+    return bursts, next(each.swap_bytes for each in bursts if each.factor == planned)
+
+
+def context_bytes(num_prompts: int, longest_tokens: int, kv_bytes_per_token: int) -> int:
+    """Swap space for long prompts and cached prefixes (section 4.1): computed, not measured."""
+    return num_prompts * longest_tokens * kv_bytes_per_token
+
+
+def write_profile(path: Path, profile: Profile) -> None:
+    """A reader sees the whole file, or the one before it, or none."""
+    write_text(path, json.dumps(asdict(profile), indent=1) + "\n")
+
+
+def read_profile(path: Path) -> Profile:
+    """Raises UsageError for a file that is not a profile, with what is wrong with it."""
+    try:
+        content: Any = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"profile {path} cannot be read: {error}") from error
+    if not isinstance(content, Mapping):
+        raise UsageError(f"profile {path} is no JSON object")
+    found: Profile = typed(content, Profile, f"profile {path}")
+    return found

@@ -1,0 +1,91 @@
+"""The highest rate of requests that an LLM serves within its SLA (section 4.1, Fig. 4).
+
+A binary search within a range, then a linear search in smaller steps, up and down, for a local
+maximum. At that rate the memory is measured. The paper does not say in which steps the binary
+search goes, nor which TTFT of a run has to be under 1 s: `RateSample.ttft_s` is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class RateSample:
+    rate_per_s: float
+    ttft_s: float
+    tbt_p99_s: float
+    free_bytes: int
+
+
+@dataclass(kw_only=True, slots=True)
+class RateConfig:
+    ttft_s: float  # the SLA: TTFT below it
+    tbt_p99_s: float  # the SLA: P99 TBT below it
+    min_rate_per_s: float
+    max_rate_per_s: float
+    binary_step_per_s: float
+    linear_step_per_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min_rate_per_s <= self.max_rate_per_s:
+            raise ValueError(
+                f"min_rate_per_s={self.min_rate_per_s:g} must be above 0 and at most "
+                f"max_rate_per_s={self.max_rate_per_s:g}"
+            )
+        for name in ("ttft_s", "tbt_p99_s", "binary_step_per_s", "linear_step_per_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name):g} must be above 0")
+
+
+@dataclass(slots=True, frozen=True)
+class StableRate:
+    """`best`: None where no rate that was tried meets the SLA."""
+
+    best: RateSample | None
+    samples: tuple[RateSample, ...]  # in the order in which they were measured
+
+
+def stable_rate(measure: Callable[[float], RateSample], config: RateConfig) -> StableRate:
+    """measure: serves requests at a rate, each rate at most once; seconds and bytes.
+
+    Rates are tried between max_rate_per_s and the least multiple of the linear step."""
+    tried: dict[float, RateSample] = {}
+
+    def meets(rate: float) -> bool:
+        if rate not in tried:
+            tried[rate] = measure(rate)
+        sample = tried[rate]
+        return sample.ttft_s < config.ttft_s and sample.tbt_p99_s < config.tbt_p99_s
+
+    best = _binary(meets, config)
+    step = config.linear_step_per_s
+    if best is None:
+        best = _first_below(meets, config.min_rate_per_s, step)
+    if best is not None:
+        while best + step <= config.max_rate_per_s and meets(best + step):
+            best += step
+    return StableRate(None if best is None else tried[best], tuple(tried.values()))
+
+
+def _binary(meets: Callable[[float], bool], config: RateConfig) -> float | None:
+    """The highest of the coarse steps that meets, were it that all above fail."""
+    step = config.binary_step_per_s
+    low, high = 0, int((config.max_rate_per_s - config.min_rate_per_s) / step + 1e-9)
+    best = None
+    while low <= high:
+        middle = (low + high) // 2
+        rate = config.min_rate_per_s + middle * step
+        if meets(rate):
+            best, low = rate, middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+def _first_below(meets: Callable[[float], bool], rate: float, step: float) -> float | None:
+    while (rate := rate - step) > 0:
+        if meets(rate):
+            return rate
+    return None

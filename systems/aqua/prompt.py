@@ -1,0 +1,98 @@
+"""What AQUA's schedulers see of a request, and what they decide. Plain data, for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class Prompt:
+    """One unfinished request, on the device or paged out; paging keeps its computed tokens.
+
+    `known_tokens`: prompt and output so far. `computed_tokens`: those whose KV exists, wherever it
+    lies. `remaining_tokens`: output still to come, at least 1. `resident`: its KV is on the device.
+    """
+
+    request_id: Hashable
+    arrival: int  # order of arrival: 0, 1, 2, …
+    known_tokens: int
+    computed_tokens: int
+    generated_tokens: int
+    remaining_tokens: int
+    resident: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.computed_tokens < self.known_tokens or self.remaining_tokens < 1:
+            raise ValueError(
+                f"request {self.request_id}: computed_tokens={self.computed_tokens}, "
+                f"known_tokens={self.known_tokens}, remaining_tokens={self.remaining_tokens}; "
+                "valid: 0 to known_tokens - 1 computed, at least 1 remaining"
+            )
+
+    @property
+    def decoding(self) -> bool:
+        """Lacks the KV of its newest token alone: one token an iteration."""
+        return self.generated_tokens > 0 and self.lacking_tokens == 1
+
+    @property
+    def lacking_tokens(self) -> int:
+        return self.known_tokens - self.computed_tokens
+
+    @property
+    def final_tokens(self) -> int:
+        """Computed when it ends: nobody computes the KV of the last token."""
+        return self.known_tokens + self.remaining_tokens - 1
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Limits:
+    batch_tokens: int  # b of section 7: tokens of an iteration
+    slice_iterations: int  # k of section 7
+    num_blocks: int  # KV blocks that the device has for prompts now
+    block_tokens: int
+    max_prompts: int  # on the device at once: the engine's max_num_seqs
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+
+    def blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
+
+    def reserved_blocks(self, prompt: Prompt) -> int:
+        """What `prompt` can come to hold within a time slice, so that no slice runs out of memory:
+        a decode grows by a token an iteration, a prefill by at most a batch."""
+        k = self.slice_iterations
+        if prompt.decoding:
+            tokens = prompt.computed_tokens + k
+        else:
+            whole = prompt.known_tokens + k - 1  # the prefill takes an iteration or more
+            tokens = min(whole, prompt.computed_tokens + k * self.batch_tokens)
+        return self.blocks(min(tokens, prompt.final_tokens))
+
+
+@dataclass(slots=True, frozen=True)
+class Slice:
+    """Who is on the device until the next choice. `prefills` and `decodes`: in the order in which
+    they are given tokens. `fair`: chosen by fairness, not in order of arrival."""
+
+    prefills: tuple[Hashable, ...]
+    decodes: tuple[Hashable, ...]
+    fair: bool
+
+    @property
+    def members(self) -> tuple[Hashable, ...]:
+        return self.prefills + self.decodes
+
+
+def refuse_what_never_fits(prompts: Sequence[Prompt], limits: Limits) -> None:
+    """Raises ValueError for a prompt that outgrows the device before it ends."""
+    for prompt in prompts:
+        needed = limits.blocks(prompt.final_tokens)
+        if needed > limits.num_blocks:
+            raise ValueError(
+                f"request {prompt.request_id} needs {needed} KV blocks at its end; valid: at most "
+                f"{limits.num_blocks}"
+            )

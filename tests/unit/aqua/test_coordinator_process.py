@@ -1,0 +1,162 @@
+"""The coordinator as the process that it is: killed, restarted, refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.running import ROOT
+
+GIB = 2**30
+TOPOLOGY = {
+    "devices": {f"gpu{i}": {"node": 0, "memory_bytes": 80 * GIB} for i in range(2)},
+    "pairs": {"gpu1": "gpu0"},
+}
+
+
+def command(folder: Path, *more: str, topology: Any = TOPOLOGY) -> list[str]:
+    file = folder / "topology.json"
+    file.write_text(topology if isinstance(topology, str) else json.dumps(topology))
+    words = ["--topology", str(file), "--state", str(folder / "state")]
+    words += ["--heartbeat-timeout-s", "60", *more]
+    return [sys.executable, "-m", "systems.aqua.coordinator", *words]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    words = command(folder, "--port", "0")
+    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().removeprefix("coordinator at ").strip()
+        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+            yield process, client
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def refused(words: list[str], reason: str) -> None:
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert reason in done.stderr
+
+
+def test_its_state_survives_kill_9(tmp_path: Path) -> None:
+    with running(tmp_path) as (process, client):
+        client.put("/holders/p", json={"device": "gpu0"})
+        client.put("/holders/c", json={"device": "gpu1"})
+        client.put("/leases/l", json={"holder": "p", "num_bytes": 30 * GIB})
+        for i in range(20):
+            body = {"holder": "c", "num_bytes": GIB + i}
+            assert client.put(f"/allocations/{i}", json=body).json() == {"lease": "l"}
+        client.delete("/allocations/3", params={"holder": "c"})
+        client.post("/leases/l/reclaim", json={"holder": "p", "keep_bytes": 5 * GIB})
+        before = client.get("/status").json()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with running(tmp_path) as (_, client):
+        assert client.get("/status").json() == before
+        again = client.delete("/allocations/3", params={"holder": "c"})  # its answer was lost, say
+        assert again.status_code == 200
+        assert client.get("/status").json() == before
+        assert client.get("/leases/l").json()["overdrawn_bytes"] > 0
+
+
+def test_what_it_answered_is_there_after_a_kill_in_the_middle_of_a_stream(tmp_path: Path) -> None:
+    """Answered requests are kept; the one under way is kept whole or not at all, and sent again."""
+    answered: list[str] = []
+
+    def stream(client: httpx.Client, process: subprocess.Popen[str]) -> None:
+        try:
+            for i in range(10_000):
+                if i == 40:
+                    threading.Thread(target=process.kill).start()
+                body = {"holder": "c", "num_bytes": 1}
+                assert client.put(f"/allocations/{i}", json=body).json() == {"lease": "l"}
+                answered.append(str(i))
+        except httpx.TransportError:
+            return
+
+    with running(tmp_path) as (process, client):
+        client.put("/holders/p", json={"device": "gpu0"})
+        client.put("/holders/c", json={"device": "gpu1"})
+        client.put("/leases/l", json={"holder": "p", "num_bytes": GIB})
+        stream(client, process)
+        process.wait()
+    assert 40 <= len(answered) < 10_000
+    with running(tmp_path) as (_, client):
+        status = client.get("/status").json()
+        kept = set(status["allocations"])
+        under_way = str(len(answered))
+        assert kept - {under_way} == set(answered)
+        again = client.put(f"/allocations/{under_way}", json={"holder": "c", "num_bytes": 1})
+        assert again.json() == {"lease": "l"}
+        lease = client.get("/leases/l").json()
+        assert lease["allocated_bytes"] == len(answered) + 1
+
+
+def test_it_ends_when_told(tmp_path: Path) -> None:
+    with running(tmp_path) as (process, client):
+        assert client.get("/status").status_code == 200
+        process.terminate()
+        assert process.wait(timeout=30) in (0, -signal.SIGTERM)
+
+
+def test_it_listens_on_loopback_alone(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, client):
+        assert client.base_url.host == "127.0.0.1"
+        port = client.base_url.port
+        assert port is not None
+        with socket.socket() as other, pytest.raises(ConnectionRefusedError):
+            other.connect(("127.0.0.2", port))  # an address of this machine, but not that one
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused(command(tmp_path, "--port", str(port)), f"port {port} of 127.0.0.1 cannot be had")
+    assert not (tmp_path / "state").exists()
+
+
+def test_one_process_a_state_file(tmp_path: Path) -> None:
+    with running(tmp_path):
+        refused(command(tmp_path, "--port", "0"), "is another coordinator's")
+
+
+@pytest.mark.parametrize(
+    ("topology", "more", "reason"),
+    [
+        ("{", [], "cannot be read"),
+        ("[]", [], "valid keys: devices, pairs"),
+        ({"devices": {"gpu0": {"node": 0}}, "pairs": {}}, [], "valid keys: node, memory_bytes"),
+        (
+            {"devices": {"gpu0": {"node": 0, "memory_bytes": "80"}}, "pairs": {}}, [],
+            "memory_bytes='80' is no whole number",
+        ),
+        ({"devices": {}, "pairs": {"gpu0": "gpu1"}}, [], "place 'gpu0' of a pair is unknown"),
+        (TOPOLOGY, ["--port", "70000"], "port 70000; valid: 0 (any) to 65535"),
+        (TOPOLOGY, ["--port", "0", "--heartbeat-timeout-s", "0"], "heartbeat_timeout_s=0; valid"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_told_in_a_sentence(
+    tmp_path: Path, topology: Any, more: list[str], reason: str
+) -> None:
+    refused(command(tmp_path, *more, topology=topology), reason)
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,94 @@
+"""When a producer lends and reclaims, and that an evening out of the load ends in a lease again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from systems.aqua.informer import InformerConfig, Load, Offer, Reclaim, decide, look
+
+PAPER = InformerConfig(
+    reclaim_at_pending=10, offer_at_pending=2, rate_margin=0.2, rate_window_s=5.0,
+    min_offer_bytes=10, every_iterations=8, every_s=None,
+)  # fmt: skip
+ARTIFACT = replace(PAPER, rate_margin=None, every_s=4.0)
+STEADY = Load(pending_requests=0, rate_per_s=2.5, free_bytes=50, lent_bytes=0)
+
+
+def decided(load: Load, config: InformerConfig = PAPER) -> Offer | Reclaim | None:
+    return decide(load, config, stable_rate_per_s=2.5, profiled_free_bytes=40)
+
+
+def test_a_steady_producer_offers_what_the_profile_found() -> None:
+    assert decided(STEADY) == Offer(40)
+    assert decided(replace(STEADY, free_bytes=30)) == Offer(30)
+    assert decided(replace(STEADY, lent_bytes=40)) is None
+    assert decided(replace(STEADY, lent_bytes=25)) == Offer(15)
+    assert decided(replace(STEADY, lent_bytes=31)) is None  # 9 bytes are not worth a lease
+
+
+def test_load_that_rises_reclaims() -> None:
+    lending = replace(STEADY, lent_bytes=40)
+    assert decided(replace(lending, pending_requests=9)) is None
+    assert decided(replace(lending, pending_requests=10)) == Reclaim()
+    assert decided(replace(lending, rate_per_s=3.1)) == Reclaim()
+    assert decided(replace(lending, rate_per_s=3.1), ARTIFACT) is None
+    assert decided(replace(STEADY, rate_per_s=3.1)) is None  # nothing is lent, and nothing offered
+    assert decided(replace(STEADY, rate_per_s=3.1), ARTIFACT) == Offer(40)
+
+
+def test_nothing_is_asked_while_a_reclaim_is_not_done() -> None:
+    waiting = replace(STEADY, lent_bytes=20, reclaiming=True)
+    assert decided(waiting) is None
+    assert decided(replace(waiting, pending_requests=10)) is None
+
+
+def test_between_the_thresholds_it_stays_as_it_is() -> None:
+    assert decided(replace(STEADY, pending_requests=3)) is None
+    assert decided(replace(STEADY, pending_requests=3, lent_bytes=40)) is None
+
+
+def test_a_producer_of_images_has_no_rate() -> None:
+    found = decide(STEADY, PAPER, stable_rate_per_s=inf, profiled_free_bytes=40)
+    assert found == Offer(40)
+
+
+@given(
+    st.integers(0, 20), st.floats(0, 10), st.integers(0, 100), st.integers(0, 60), st.booleans()
+)  # fmt: skip
+def test_it_never_offers_what_it_has_not(
+    pending: int, rate: float, free: int, lent: int, reclaiming: bool
+) -> None:
+    found = decided(Load(pending, rate, free, lent, reclaiming))
+    if isinstance(found, Offer):
+        assert 10 <= found.num_bytes <= free
+        assert lent + found.num_bytes <= 40
+        assert pending <= 2
+        assert not reclaiming
+    if isinstance(found, Reclaim):
+        assert lent > 0
+
+
+def test_the_control_loop_looks_every_n_iterations_or_every_four_seconds() -> None:
+    assert not look(PAPER, iterations=7, elapsed_s=99)
+    assert look(PAPER, iterations=8, elapsed_s=0)
+    assert not look(ARTIFACT, iterations=99, elapsed_s=3.9)
+    assert look(ARTIFACT, iterations=0, elapsed_s=4)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"every_iterations": 0}, "every_iterations=0 must be at least 1"),
+        ({"offer_at_pending": 10}, "offer_at_pending=10 must be .* below reclaim_at_pending=10"),
+        ({"every_s": 0.0}, "every_s=0 must be above 0"),
+        ({"rate_margin": -0.1}, "rate_margin=-0.1 must be at least 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, float], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        replace(PAPER, **wrong)
