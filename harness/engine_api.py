@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from harness.clock import Loop
 from harness.cluster import Cluster, Endpoint
 from harness.cost.hardware import Hardware
-from harness.cost.profile import HardwareProfile, Slowness
+from harness.cost.profile import HardwareProfile
 from harness.device.elastic_cluster import ElasticCluster
 from harness.device.instance import Instance
 from harness.device.pooled import PooledInstance
@@ -42,11 +42,11 @@ class Experiment:
         pool: Sequence[PooledInstance] = (),
         endpoints: Sequence[Endpoint] = (),
         elastic: ElasticCluster | None = None,
-        slowness: Mapping[str, Slowness] | None = None,
+        profile: HardwareProfile | None = None,
     ) -> Cluster:
-        profile = HardwareProfile(self.hardware, slowness)
+        """profile: what policies predict by, where it is not the hardware's alone."""
         return Cluster(
-            self.models, instances, pool, endpoints, profile,
+            self.models, instances, pool, endpoints, profile or HardwareProfile(self.hardware),
             self._answer, self.recorder.failed, self.placements, elastic,
         )  # fmt: skip
 

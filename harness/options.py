@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue
+from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
+import harness.engine_profile  # noqa: F401  it makes known what configurations interpolate
 from harness.errors import UsageError
 
 REQUIRED = ("system", "workload")
@@ -75,5 +76,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
     except MissingMandatoryValue as error:
         key = error.full_key
         raise UsageError(f"{key} has no default: give {key}=...") from error
+    except InterpolationResolutionError as error:
+        raise UsageError(str(error).splitlines()[0].rpartition("UsageError: ")[2]) from error
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness.calibrate import report, zoo
+from harness.calibrate import published_fit, published_page, report, silicon, zoo
 from harness.calibrate.conf_files import calibrations, write_calibrations
 from harness.calibrate.crossval import leave_one_out
 from harness.calibrate.fit import fit_law, fit_pair, on_limits
@@ -31,8 +31,11 @@ RESULTS = zoo.CONF.parent / "results" / "published" / "calibration"
 def fit(chosen: argparse.Namespace, console: Console) -> None:
     writable_folder(chosen.conf, "--conf")
     writable_folder(chosen.results, "--results")
+    writable_folder(chosen.silicon, "--silicon")
+    writable_folder(chosen.engines, "--engines")
     distserve(chosen.profiles)  # compared last: that it can be read is known first
     cells = read_profiles(chosen.profiles)
+    seen = published_fit.read(chosen.published, chosen.profiles)
     law = fit_law(cells)
     pairs = [(c, fit_pair(c, law.terms(c))) for c in cells]
     found = calibrations(law, pairs)
@@ -51,11 +54,30 @@ def fit(chosen: argparse.Namespace, console: Console) -> None:
         chosen.results / "fit.md", report.fit_report(fitted, by_law, sources, limited)
     )
     report.written(console, [*written, chosen.results / "fit.md"])
+    fit_silicon(chosen, seen, console)
+
+
+def fit_silicon(
+    chosen: argparse.Namespace, seen: published_fit.Measurements, console: Console
+) -> None:
+    """What serving measurements of others teach of devices, apart from their engines."""
+    rows = seen.rows()
+    fitted = silicon.fit(rows)
+    found = published_fit.silicons(fitted, chosen.published)
+    costs = fitted.costs(silicon.V1, published_fit.path_s(fitted, seen.served))
+    written = published_fit.write_conf(chosen.silicon, chosen.engines, found, costs)
+    scored = published_fit.score(fitted, rows)
+    report.show(console, published_page.summed(scored), "silicon and engines")
+    report.save_csv(scored, chosen.results / "silicon.csv")
+    page = chosen.results / "silicon.md"
+    report.write_markdown(page, published_page.fit_page(seen, fitted, scored, found))
+    report.written(console, [*written, page])
 
 
 def crossval(chosen: argparse.Namespace, console: Console) -> None:
     writable_folder(chosen.results, "--results")
     cells = read_profiles(chosen.profiles)
+    seen = published_fit.read(chosen.published, chosen.profiles)
     left_out = {"model": leave_one_out(cells, "model"), "device": leave_one_out(cells, "device")}
     for what, frame in left_out.items():
         report.show(console, frame[report.LEFT_OUT_COLUMNS], f"each {what} left out")
@@ -63,6 +85,12 @@ def crossval(chosen: argparse.Namespace, console: Console) -> None:
     report.show(console, report.medians(left_out), "median over pairs")
     report.write_markdown(chosen.results / "crossval.md", report.crossval_report(left_out))
     report.written(console, [chosen.results / "crossval.md"])
+    served = {what: published_fit.left_out(seen, what) for what in ("model", "chip")}
+    for what, frame in served.items():
+        report.save_csv(frame, chosen.results / f"silicon_crossval_{what}.csv")
+    page = chosen.results / "silicon_crossval.md"
+    report.write_markdown(page, published_page.crossval_page(served))
+    report.written(console, [page])
 
 
 def predict_cells(chosen: argparse.Namespace, console: Console) -> None:
@@ -127,8 +155,12 @@ def parser() -> argparse.ArgumentParser:
     ):
         one = command(name, function, what)
         one.add_argument("--profiles", type=Path, help=f"default: {DATA_DIR.name}/profiles")
+        one.add_argument("--published", type=Path, help=f"default: {DATA_DIR.name}/gpu_e2e")
         one.add_argument("--results", type=Path, default=RESULTS, help="default: %(default)s")
         if name == "fit":
+            silicons, engines = zoo.CONF / "hardware" / "silicon", zoo.CONF / "engine" / "profile"
+            one.add_argument("--silicon", type=Path, default=silicons, help="default: %(default)s")
+            one.add_argument("--engines", type=Path, default=engines, help="default: %(default)s")
             conf = zoo.CONF / "hardware" / "calibration"
             one.add_argument("--conf", type=Path, default=conf, help="default: %(default)s")
     one = command("predict", predict_cells, f"predict cells: a CSV with {', '.join(COLUMNS)}")

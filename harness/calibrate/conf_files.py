@@ -67,7 +67,9 @@ def yaml_lines(node: Mapping[str, Any], indent: str = "") -> list[str]:
 
 def number(value: Any) -> str:
     """YAML reads 1e-05 as a string: an exponent needs a point before it."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(number, value))}]"
     if not isinstance(value, float):
-        return str(value)
+        return "null" if value is None else str(value)
     short = f"{value:.4g}"
     return short.replace("e", ".0e") if "e" in short and "." not in short else short

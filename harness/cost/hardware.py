@@ -1,7 +1,8 @@
 """A hardware profile: the constants of `conf/hardware/<name>.yaml`, each with its source there.
 
 A cluster of equal nodes with equal devices. Link rates are one direction's. What its devices
-achieve of their peaks, and what the serving engine adds, is its `Calibration`.
+achieve of their peaks, and what an eager serving engine of 2024 adds, is its `Calibration`; what
+they achieve under any engine is its `Silicon`.
 """
 
 from __future__ import annotations
@@ -64,6 +65,34 @@ class Calibration:
 
 
 @dataclass(kw_only=True, slots=True)
+class Silicon:
+    """Shares of a datasheet's peaks that kernels reach, and times of what has no peak."""
+
+    basis: str  # what it was learned from: "kernel profiles", "served batches" or "datasheet"
+    products_tokens: list[float]  # ascending: where products_efficiency is known
+    products_efficiency: list[float]  # of the roofline, at so many tokens; log-linear between
+    layer_s: float  # a layer's small kernels, and the start of its attention
+    attention_efficiency: float  # of the FLOP/s, in prefill attention
+    fewest_queries: float  # of a chunk: attention of fewer takes as long
+    kv_efficiency: float  # of the memory bandwidth, where decodes are alone
+    mixed_kv_efficiency: float  # the same beside prompts
+    sequence_layer_s: float  # each decode's attention in a layer, besides reading its KV
+    sequence_s: float  # sampling from one sequence
+
+    def __post_init__(self) -> None:
+        constants = asdict(self)
+        names = [name for name in constants if name.endswith("_efficiency")]
+        check_constants(constants, above_0=names)
+        tokens, shares = self.products_tokens, self.products_efficiency
+        if not tokens or len(tokens) != len(shares):
+            raise ValueError("products_tokens and products_efficiency must be of equal length")
+        if sorted(set(tokens)) != tokens or tokens[0] < 1:
+            raise ValueError(f"products_tokens={tokens} must ascend from at least 1")
+        if not all(share > 0 for share in shares):
+            raise ValueError(f"products_efficiency={shares} must be above 0")
+
+
+@dataclass(kw_only=True, slots=True)
 class Hardware:
     """`num_devices` equal devices (GPUs, or CPU slots on a machine without one)."""
 
@@ -91,6 +120,7 @@ class Hardware:
     host_memory_bytes: int  # per node
     source: str
     calibration: Calibration
+    silicon: Silicon | None = None  # null: not known, as of a CPU
 
     def __post_init__(self) -> None:
         positive = (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
+from harness.cost.served import EngineCosts, cost_model
 from harness.model_spec import ModelSpec
 
 
@@ -22,13 +23,19 @@ AS_PROFILED = Slowness()
 
 
 class HardwareProfile:
-    """slowness: of a machine that is not as its profile says, by the architecture's name."""
+    """slowness: of a machine that is not as its profile says, by the architecture's name. costs:
+    what the engine adds, where it is not the one that was measured."""
 
-    def __init__(self, hardware: Hardware, slowness: Mapping[str, Slowness] | None = None) -> None:
+    def __init__(
+        self,
+        hardware: Hardware,
+        slowness: Mapping[str, Slowness] | None = None,
+        costs: EngineCosts | None = None,
+    ) -> None:
         self.pcie_peak_bytes_per_s = hardware.pcie_peak_bytes_per_s
         self.pcie_bytes_per_s = hardware.pcie_bytes_per_s
         self.ssd_bytes_per_s = hardware.ssd_bytes_per_s
-        self._hardware, self._slowness = hardware, slowness or {}
+        self._hardware, self._slowness, self._engine = hardware, slowness or {}, costs
         self._costs: dict[tuple[str, int], CostModel] = {}
         self._prefill_s: dict[tuple[str, int, int], float] = {}
 
@@ -47,5 +54,5 @@ class HardwareProfile:
     def _cost(self, model: ModelSpec) -> CostModel:
         key = (model.name, model.tp)
         if key not in self._costs:
-            self._costs[key] = CostModel(model, self._hardware)
+            self._costs[key] = cost_model(model, self._hardware, self._engine)
         return self._costs[key]

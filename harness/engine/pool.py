@@ -80,7 +80,9 @@ class TorchPool:
         )
         profile = HardwareProfile(hardware)
         found = slowness([answer["speeds"] for answer in ready], self._models.values(), profile)
-        cluster = replace(self._experiment, hardware=hardware).cluster(pool=pool, slowness=found)
+        cluster = replace(self._experiment, hardware=hardware).cluster(
+            pool=pool, profile=HardwareProfile(hardware, found)
+        )
         return cluster, self._resolved(ready, found)
 
     def _device(self, index: int, num_devices: int, book: TokenBook) -> TorchDevice:

@@ -10,6 +10,9 @@ run (`harness.fidelity.speed`), since that drifts.
 All of it is done in several passes: errors are medians over them, and how far the real runs of a
 point are apart stands beside.
 Writes parity.json, parity.md and parity.png.
+
+`replay` simulates the loads of a table, `gpu` the runs on GPUs that others published; `--help`
+after either says how.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
@@ -29,6 +32,7 @@ from rich.console import Console
 
 from harness.calibrate.__main__ import main as calibrate
 from harness.errors import RunError, UsageError
+from harness.fidelity import commands
 from harness.fidelity.arguments import (
     check,
     knee_folder,
@@ -179,19 +183,31 @@ def basis(points: list[Compared]) -> str:
     return ", ".join(dict.fromkeys(point.source for point in points))
 
 
-def main() -> int:
-    arguments, console = parser().parse_args(), Console()
-    try:
-        check(arguments)
-        found = measure(arguments, console)
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+def parity(words: Sequence[str], console: Console) -> None:
+    arguments = parser(__doc__).parse_args(words)
+    check(arguments)
+    found = measure(arguments, console)
     out = report_folder(arguments)
     write_text(out / "parity.json", json.dumps(found, indent=1) + "\n")
     write_text(out / "parity.md", markdown(found))
     import_module("plots.fidelity").draw(out / "parity.json", out / "parity.png")
     console.print(f"{found['headline']}\n{out / 'parity.md'}", soft_wrap=True)
+
+
+# Words that say that no engine is served here, but published runs are simulated.
+COMMANDS = {"replay": commands.replay_points, "gpu": commands.gpu_report}
+
+
+def main() -> int:
+    words, console = sys.argv[1:], Console()
+    try:
+        if words[:1] and words[0] in COMMANDS:
+            COMMANDS[words[0]](words[1:], console)
+        else:
+            parity(words, console)
+    except (UsageError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
     return 0
 
 

@@ -19,7 +19,8 @@ from harness.records.percentiles import min_samples
 from harness.records.published import simulator_error
 from harness.schedule import shown, synthetic_kinds
 
-SOURCES = ("measured", "device law", "datasheet")  # of iteration times, the surest first
+# Of iteration times, the surest first.
+SOURCES = ("measured", "device law", "served batches", "kernel profiles", "datasheet")
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
 MAX_MODELS = 6  # shown by name
 COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99"}

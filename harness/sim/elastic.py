@@ -7,6 +7,7 @@ from typing import Protocol
 
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
+from harness.cost.served import EngineCosts, cost_model
 from harness.device.device_layout import DeviceLayout
 from harness.device.elastic import ElasticInstance
 from harness.device.elastic_cluster import ElasticCluster
@@ -33,6 +34,7 @@ class Limits(Protocol):
     num_kv_blocks: int | None
     memory_utilization: float
     activation_reserve_bytes: int
+    costs: EngineCosts | None
     launch_overhead: float
     loss_notice_s: float
 
@@ -109,9 +111,9 @@ class SimElastic:
         model, hardware = stages[0][0].model, self._experiment.hardware
 
         def cost(num_layers: int, first: bool) -> CostModel:
-            return CostModel(
-                model, hardware, launch=self._config.launch_overhead, num_layers=num_layers,
-                constants=first,
+            return cost_model(
+                model, hardware, self._config.costs, launch=self._config.launch_overhead,
+                num_layers=num_layers, constants=first,
             )  # fmt: skip
 
         return SimLine(stages, cost, self.fabric, self._experiment.loop, self._experiment.recorder)

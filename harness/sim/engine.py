@@ -12,6 +12,8 @@ from harness.clock import Loop, VirtualLoop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
+from harness.cost.profile import HardwareProfile
+from harness.cost.served import EngineCosts, cost_model
 from harness.device.block_pool import BlockPool
 from harness.device.build import make_pool
 from harness.device.elastic import ElasticInstance
@@ -41,7 +43,9 @@ class SimEngine:
         num_kv_blocks: int | None  # null: what the memory budget leaves
         memory_utilization: float  # share of a device's memory for weights, activations and KV
         activation_reserve_bytes: int  # per device
-        launch_overhead: float  # share of the kernel launches that a decode step pays
+        profile: str  # the engine's generation, a file of conf/engine/profile
+        costs: EngineCosts | None  # what it says; null: those of hardware.calibration
+        launch_overhead: float  # share of the kernel launches that a decode step pays, of those
         loss_notice_s: float  # from an instance's death to the harness knowing
         memory_contention: float  # of instances that share a device: 0 none, 1 the worst case
         pool: SimPoolConfig  # of systems whose models share instances
@@ -81,7 +85,8 @@ class SimEngine:
         pooled = [(f"sim-{i}", p) for i, p in named if p.model is None]
         self._resolved = self._settled(experiment, instances)
         pool = self._pool(pooled, experiment) if pooled else []
-        yield experiment.cluster(instances=instances, pool=pool)
+        profile = HardwareProfile(experiment.hardware, costs=self._config.costs)
+        yield experiment.cluster(instances=instances, pool=pool, profile=profile)
 
     def _instance(self, name: str, placement: Placement, experiment: Experiment) -> SimInstance:
         """One that serves its model for good."""
@@ -127,7 +132,8 @@ class SimEngine:
     def _elastic(self, experiment: Experiment) -> Cluster:
         built = SimElastic(experiment, self._config, self._cost)
         self._resolved = self._settled(experiment, built.cluster.instances)
-        return experiment.cluster(elastic=built.cluster)
+        profile = HardwareProfile(experiment.hardware, costs=self._config.costs)
+        return experiment.cluster(elastic=built.cluster, profile=profile)
 
     def _settled(
         self, experiment: Experiment, instances: Sequence[SimInstance | ElasticInstance]
@@ -139,6 +145,7 @@ class SimEngine:
             "num_kv_blocks": kv_blocks_by_model(
                 (one.model.name, one.kv.num_blocks) for one in instances
             ),
+            "profile": self._config.profile,
             "step_times": sources,
             "simulator_error": simulator_error(
                 hardware.device, hardware.name, set(sources.values())
@@ -148,11 +155,15 @@ class SimEngine:
     def _cost(
         self, model: ModelSpec, hardware: Hardware, compute_share: float = 1.0, rivals: float = 0.0
     ) -> CostModel:
-        launch = self._config.launch_overhead
-        return CostModel(model, hardware, launch=launch, compute_share=compute_share, rivals=rivals)
+        config = self._config
+        return cost_model(
+            model, hardware, config.costs, launch=config.launch_overhead,
+            compute_share=compute_share, rivals=rivals,
+        )  # fmt: skip
 
     def _sources(self, experiment: Experiment) -> dict[str, str]:
-        """Where each model's step times come from: measured, device law or datasheet."""
+        """Where each model's step times come from: measured, device law or datasheet; of a profile
+        with costs of its own, what its device's silicon was learned from."""
         specs = {spec.name: spec for spec in experiment.models.values()}
         return {
             name: self._cost(spec, experiment.hardware).source

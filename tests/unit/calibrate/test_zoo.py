@@ -17,6 +17,8 @@ from tests.running import hardware_profile
 
 # Parameters that the published checkpoints hold (the sum of their safetensors), in billions.
 PUBLISHED = {
+    "codellama-34b": 33.743970304, "mistral-7b": 7.241732096,
+    "mistral-nemo-12b": 12.247782400, "qwen3-14b": 14.768307200, "qwen3-32b": 32.762123264,
     "baichuan-7b": 7.000559616, "baichuan2-13b": 13.896668160, "internlm2.5-7b": 7.737708544,
     "llama2-7b": 6.738415616, "llama2-13b": 13.015864320, "llama2-70b": 68.976648192,
     "llama3-8b": 8.030261248, "llama3.1-8b": 8.030261248, "llama3.1-70b": 70.553706496,
@@ -109,9 +111,12 @@ def test_names_of_public_profiles_are_known(given: str, known: str) -> None:
 
 
 def test_devices_go_by_short_zoo_and_datasheet_names() -> None:
+    boards = ("RTX4090", "RTX PRO 6000", "B200", "H100 80GB HBM3", "A100-40GB")
+    known = ["rtx4090", "rtxpro6000", "b200_sxm", "h100_sxm", "a100_40gb"]
+    assert [zoo.device_name(name) for name in boards] == known
     names = [zoo.device_name(name) for name in ("A100", "a100_sxm", "A100-SXM4-80GB", "h20")]
     assert names == ["a100_sxm"] * 3 + ["h20"]
-    with pytest.raises(UsageError, match="valid: a10, a100_pcie"):
+    with pytest.raises(UsageError, match="valid: a10, a100_40gb, a100_pcie"):
         zoo.device_name("tpu")
     with pytest.raises(UsageError, match="llama2-7b"):
         zoo.model_name("gpt-5")

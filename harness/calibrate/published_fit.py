@@ -1,0 +1,201 @@
+"""Fits silicon and engine costs to published measurements, writes conf/ and the page on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pandas as pd
+
+from harness.calibrate import kernel_profiles, zoo
+from harness.calibrate.conf_files import yaml_lines
+from harness.calibrate.published import offline_batches, prefills, served_points
+from harness.calibrate.silicon import CHIPS, EAGER, KNOTS, V1, Fitted, Rows, fit
+from harness.cost.hardware import Silicon
+from harness.cost.served import EngineCosts
+from harness.files import write_text
+
+# The part of the end-to-end points that is fitted: loads below saturation, of these sets.
+FITTED_SETS = ("kubecon", "kubecon_prefix", "trainval13")
+DATASHEET, LIKE = "datasheet", {"h200": "h100"}  # the same chip with other memory
+UNMEASURED = "unmeasured"
+MEASURED = "kernel profiles of this board (LLMServingSim), no end-to-end run"
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What is fitted, by kind; `served` has all points, `fitted` says which of them are used."""
+
+    offline: pd.DataFrame
+    prefill: pd.DataFrame
+    served: pd.DataFrame
+
+    @property
+    def fitted(self) -> pd.Series:
+        below = self.served.capacity_per_s.isna()
+        found: pd.Series = self.served.set.isin(FITTED_SETS) & below
+        return found
+
+    def without(self, model: str | None = None, chip: str | None = None) -> Measurements:
+        """Without a model, on any device, or a chip, of any model."""
+
+        def kept(table: pd.DataFrame, device: str) -> pd.DataFrame:
+            out = table.model == model if chip is None else table[device].map(CHIPS) == chip
+            return table[~out]
+
+        return Measurements(
+            kept(self.offline, "device"), kept(self.prefill, "device"), kept(self.served, "gpu")
+        )
+
+    def rows(self) -> list[Rows]:
+        found = []
+        for key, table in self.offline.groupby(["device", "engine"]):
+            device, engine = cast("tuple[str, str]", key)
+            found.append(Rows("offline", CHIPS[device], engine, table))
+        for name, table in self.prefill.groupby("device"):
+            found.append(Rows("prefill", CHIPS[str(name)], EAGER, table))
+        for name, table in self.served[self.fitted].groupby("gpu"):
+            found.append(Rows("served", CHIPS[str(name)], V1, table))
+        return found
+
+
+def read(published: Path | None, profiles: Path | None) -> Measurements:
+    prefill = prefills(profiles)
+    return Measurements(
+        offline_batches(published), prefill[prefill.device.isin(CHIPS)], served_points(published)
+    )
+
+
+def silicons(fitted: Fitted, published: Path | None) -> dict[str, Silicon]:
+    """What each file of conf/hardware/silicon holds."""
+    found = {chip: fitted.silicon(chip) for chip in fitted.chips}
+    for device in kernel_profiles.BOARDS:
+        found[device] = kernel_profiles.silicon(device, kernel_profiles.read(device, published))
+    mean = mean_of(list(found.values()))
+    found |= {name: replace(found[chip], basis=DATASHEET) for name, chip in LIKE.items()}
+    return found | {UNMEASURED: mean}
+
+
+def mean_of(parts: Sequence[Silicon]) -> Silicon:
+    """Geometric means, for devices that nobody measured."""
+
+    def mean(values: Iterable[float]) -> float:
+        return float(np.exp(np.mean(np.log(list(values)))))
+
+    knots = np.log(KNOTS)
+    shares = [
+        np.interp(knots, np.log(one.products_tokens), np.log(one.products_efficiency))
+        for one in parts
+    ]
+    single = [name for name, value in asdict(parts[0]).items() if isinstance(value, float)]
+    return Silicon(
+        basis=DATASHEET,
+        products_tokens=list(KNOTS),
+        products_efficiency=np.exp(np.mean(shares, axis=0)).tolist(),
+        **{name: mean(getattr(one, name) for one in parts) for name in single},
+    )
+
+
+def path_s(fitted: Fitted, served: pd.DataFrame) -> float:
+    """The API's and the client's part of TTFT, from one point: inference-perf's lone requests to
+    Llama-3.1-8B on an H100, at 1 request/s without prefix caching. Beyond the prefill, and half an
+    iteration where another request was running."""
+    point = served[(served.set == "kubecon") & (served.stage == 0)]
+    prompt = Rows("prefill", CHIPS["h100_sxm"], V1, point.assign(
+        device=point.gpu, input_len=point.prompt_tokens, batch=1, prefill_s=point.ttft_mean_s
+    ))  # fmt: skip
+    busy = float((point.rate_per_s * point.e2e_mean_s).iloc[0])
+    waited_s = busy * float(point.tpot_mean_s.iloc[0]) / 2
+    return float(point.ttft_mean_s.iloc[0] - prompt.predicted_s(fitted)[0] - waited_s)
+
+
+def write_conf(
+    silicon_folder: Path, engine_folder: Path, found: dict[str, Silicon], costs: EngineCosts
+) -> list[Path]:
+    silicon_folder.mkdir(parents=True, exist_ok=True)
+    engine_folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    page = "results/published/calibration/silicon.md"
+    for name, silicon in found.items():
+        words = {
+            "served batches": "LLM-Inference-Bench's offline batches, Aegaeon's long prefills and\n"
+            "# vLLM V1's loads below saturation, all that ran on this chip",
+            "kernel profiles": MEASURED,
+            DATASHEET: "the mean of the measured devices"
+            if name == UNMEASURED
+            else f"the shares of {LIKE.get(name)}, the same chip; its own memory was not measured",
+        }[silicon.basis]
+        head = (
+            "# Written by `python -m harness.calibrate fit`. How well it fits, what was left out:\n"
+            f"# {page}.\n# {name}: {words}.\n"
+        )
+        path = silicon_folder / f"{name}.yaml"
+        write_text(path, head + "\n".join(yaml_lines(asdict(silicon))) + "\n")
+        written.append(path)
+    head = (
+        "# vLLM V1 as it is served by default, 0.11 to 0.19, with CUDA graphs.\n"
+        "# Written by `python -m harness.calibrate fit`, from loads below saturation that others\n"
+        f"# published ({page}). path_s, the client and the API, is\n"
+        "# of one point: 1 request/s of inference-perf to Llama-3.1-8B on an H100. launch_layer_s\n"
+        "# is an estimate, graph_tokens are vLLM's defaults (resolved_config of 0.19).\n"
+    )
+    path = engine_folder / f"{V1}.yaml"
+    lines = yaml_lines({"costs": asdict(costs)})
+    write_text(path, head + "\n".join(lines) + "\n")
+    return [*written, path]
+
+
+def score(fitted: Fitted, rows: Sequence[Rows]) -> pd.DataFrame:
+    """Errors by kind, chip and engine, and of each model in it."""
+    found = []
+    for part in rows:
+        error = 100 * np.expm1(part.errors(fitted))
+        frame = pd.DataFrame({"model": part.table.model.to_numpy(), "error": error})
+        for model, own in frame.groupby("model"):
+            found.append(_scored(part, str(model), own.error))
+    return pd.DataFrame(found)
+
+
+def _scored(part: Rows, model: str, error: pd.Series) -> dict[str, object]:
+    return {
+        "measured": part.kind, "chip": part.chip, "engine": part.engine, "model": model,
+        "cells": len(error), "median_error_pct": float(error.abs().median()),
+        "mean_error_pct": float(error.abs().mean()), "bias_pct": float(error.mean()),
+    }  # fmt: skip
+
+
+def left_out(seen: Measurements, what: str) -> pd.DataFrame:
+    """Errors of each model, or chip, by constants fitted without it. A chip is predicted by the
+    mean of the others, as a device that nobody measured."""
+    frames = []
+    if what == "model":
+        for name in sorted(set(seen.offline.model) | set(seen.served.model[seen.fitted])):
+            fitted = fit(seen.without(model=name).rows())
+            own = [r for r in seen.rows() if name in set(r.table.model)]
+            own = [Rows(r.kind, r.chip, r.engine, r.table[r.table.model == name]) for r in own]
+            frames.append(score(fitted, [r for r in own if r.engine in fitted.engines]))
+        return pd.concat(frames, ignore_index=True)
+    for chip in sorted(set(CHIPS.values())):
+        fitted = fit(seen.without(chip=chip).rows())
+        (other,) = fitted.chips.values()
+        moved = Fitted({chip: other}, fitted.engines)
+        own = [r for r in seen.rows() if r.chip == chip and r.engine in fitted.engines]
+        frames.append(score(moved, own))
+    return pd.concat(frames, ignore_index=True)
+
+
+def device_names(name: str) -> list[str]:
+    """Devices of the zoo whose silicon is the file `name`."""
+    return [d for d in zoo.names("hardware/device") if _silicon_of(d) == name]
+
+
+def _silicon_of(device: str) -> str:
+    for entry in zoo.node(f"hardware/device/{device}.yaml")["defaults"]:
+        if isinstance(entry, dict):
+            for key, value in entry.items():
+                if "silicon" in key:
+                    return str(value)
+    return ""

@@ -1,0 +1,156 @@
+"""Replays the runs of real vLLM on GPUs that others published, and says how far the simulator is
+off: signed errors by point and metric, beside those of other simulators of the same runs.
+
+Writes points.csv (loads), requests.csv (runs of which every request is known), others.csv (other
+simulators' predictions), errors.json (by GPU and profile, for captions), gpu.md and gpu.png.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from harness.calibrate import zoo
+from harness.calibrate.profiles import read_table
+from harness.calibrate.published import folder, served_points
+from harness.calibrate.published_fit import FITTED_SETS
+from harness.errors import UsageError
+from harness.fidelity.gpu_page import SAME, page
+from harness.fidelity.replay import COLUMNS, FOUND, PROFILE, Load, engine_config, simulated
+from harness.fidelity.requests import METRICS, RUNS, Run, curves, replay_run
+from harness.files import replaced, write_text
+
+# Busy: decodes and prompts at once, by Little's law, over max_num_seqs.
+LIGHT, KNEE = 0.3, 0.8
+
+
+def report(published: Path | None, out: Path) -> Path:
+    """Simulates everything and writes the report; returns the page's path."""
+    points = served_points(published)  # read first: that it is there is known before an hour
+    others = predictions(published)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write into {out}: {error.strerror}") from error
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        loads = [load_of(row) for row in points[list(COLUMNS)].to_dict("records")]
+        order = sorted(range(len(loads)), key=lambda i: -loads[i].num_requests)
+        shown = points.capacity_per_s.notna()  # by a stage that is beyond it
+        runs = [pool.submit(replay_run, run, PROFILE, published) for run in RUNS]
+        found = dict(
+            zip(order, pool.map(_simulated, [(loads[i], shown[i]) for i in order]), strict=True)
+        )
+        replayed = {run: future.result() for run, future in zip(RUNS, runs, strict=True)}
+    rows = compared(points, [found[i] for i in range(len(loads))])
+    single = pd.concat([requests_row(run, table) for run, table in replayed.items()])
+    lines = {run.name: curves(run, table, published) for run, table in replayed.items()}
+    _csv(rows, out / "points.csv")
+    _csv(single, out / "requests.csv")
+    _csv(others, out / "others.csv")
+    _csv(pd.concat(lines, names=["run"]).reset_index("run"), out / "curves.csv")
+    errors = by_device(rows, single)
+    write_text(out / "errors.json", json.dumps(errors, indent=1) + "\n")
+    write_text(out / "gpu.md", page(rows, single, others, lines))
+    import_module("plots.fidelity_gpu").draw(out, out / "gpu.png")
+    return out / "gpu.md"
+
+
+def _simulated(what: tuple[Load, bool]) -> dict[str, Any]:
+    load, with_capacity = what
+    return simulated(load, engine_config(PROFILE), {} if with_capacity else None)
+
+
+def _csv(table: pd.DataFrame, path: Path) -> None:
+    with replaced(path) as temporary:
+        table.to_csv(temporary, index=False, float_format="%.6g")
+
+
+def load_of(row: dict[Any, Any]) -> Load:
+    values = {str(name): value for name, value in row.items()}
+    most = values["max_outstanding"]
+    values["max_outstanding"] = float("inf") if np.isnan(most) else float(most)
+    return Load(**values)
+
+
+def compared(points: pd.DataFrame, found: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Each point with what was simulated (sim_) and its signed error in percent (_error_pct)."""
+    simulated = pd.DataFrame(list(found)).reindex(columns=[*FOUND, "reason"])
+    rows = points.assign(
+        held_out=~points.set.isin(FITTED_SETS) | points.capacity_per_s.notna(),
+        regime=[regime(row) for row in points.to_dict("records")],
+        reason=simulated.reason,
+    )
+    for name in FOUND:
+        rows[f"sim_{name}"] = simulated[name].to_numpy()
+        if name in points:
+            rows[f"{name}_error_pct"] = 100 * (rows[f"sim_{name}"] / points[name] - 1)
+    return rows
+
+
+def regime(row: dict[Any, Any]) -> str:
+    """By how many of max_num_seqs run at once, as Little's law says of the measured times."""
+    if not np.isnan(row["capacity_per_s"]):
+        return "saturated"
+    busy = row["rate_per_s"] * row["e2e_mean_s"] / row["max_num_seqs"]
+    return "light" if busy < LIGHT else "loaded" if busy < KNEE else "near the knee"
+
+
+def requests_row(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """One row: means of a run, errors of the means, and of the requests one by one."""
+    row: dict[str, Any] = {
+        "run": run.name, "model": run.model, "gpu": run.gpu, "tp": run.tp,
+        "regime": "KV-bound" if run.kv_blocks else "saturated", "requests": len(table),
+    }  # fmt: skip
+    for metric in METRICS:
+        measured = table[metric].mean()
+        row[f"{metric}_mean_s"] = measured
+        for who in ("sim", "their"):
+            error = 100 * (table[f"{who}_{metric}"] / table[metric] - 1)
+            mean = table[f"{who}_{metric}"].mean()
+            row[f"{who}_{metric}_mean_s"] = mean
+            row[f"{who}_{metric}_error_pct"] = 100 * (mean / measured - 1)
+            row[f"{who}_{metric}_each_median_pct"] = error.abs().median()
+            row[f"{who}_{metric}_each_p90_pct"] = error.abs().quantile(0.9)
+    return pd.DataFrame([row])
+
+
+def predictions(published: Path | None) -> pd.DataFrame:
+    """What other simulators said of BLIS's runs, by point and metric."""
+    path = folder(published, "blis_vllm") / "predictions_of_others.csv"
+    names = ["set", "simulator", "run", "metric"]
+    table = read_table(path, names, ["stage", "measured", "predicted", "signed_error_pct"])
+    used = table.metric.isin(SAME.values()) & table.set.isin(("eval38", "trainval13"))
+    return table.loc[used & (table.stage >= 0), [*names, "stage", "signed_error_pct"]]
+
+
+def by_device(rows: pd.DataFrame, single: pd.DataFrame) -> dict[str, Any]:
+    """For captions: the error of a GPU under PROFILE, of held-out points, signed and absolute.
+    Keyed by the device, as hardware.device has it, then by profile."""
+    names = {"ttft_mean_s": "ttft", "tpot_mean_s": "tpot", "e2e_mean_s": "e2e"}
+    parts = [
+        pd.DataFrame({"gpu": kept.gpu, "metric": short, "error": kept[f"{name}_error_pct"]})
+        for kept in [rows[rows.held_out]]
+        for name, short in {**names, "capacity_per_s": "capacity"}.items()
+    ]
+    parts += [
+        pd.DataFrame({"gpu": single.gpu, "metric": m, "error": single[f"sim_{m}_error_pct"]})
+        for m in METRICS
+    ]
+    found: dict[str, Any] = {}
+    for (gpu, metric), part in pd.concat(parts).dropna().groupby(["gpu", "metric"]):
+        device = zoo.device(str(gpu)).device
+        by_metric = found.setdefault(device, {}).setdefault(PROFILE, {})
+        worst = part.error.iloc[part.error.abs().argmax()]
+        by_metric[str(metric)] = {
+            "points": len(part), "mean_abs_error_pct": round(part.error.abs().mean(), 1),
+            "mean_error_pct": round(part.error.mean(), 1), "worst_error_pct": round(worst, 1),
+        }  # fmt: skip
+    return found

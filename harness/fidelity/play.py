@@ -1,0 +1,124 @@
+"""Requests played to simulated replicas by the policy, as a load generator would send them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.calibrate import zoo
+from harness.clock import Event, Loop
+from harness.config import build, class_of, settings
+from harness.cost.hardware import Hardware
+from harness.engine_api import Engine, Experiment
+from harness.errors import UsageError
+from harness.model_spec import ModelSpec
+from harness.placement import Demand
+from harness.record import Recorder, TokenRecord
+from harness.request import Request
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One entry per request, in seconds since the first could arrive; sorted as sent."""
+
+    sent_s: Floats
+    first_s: Floats  # token
+    last_s: Floats
+
+    def completed_per_s(self) -> float:
+        """Between the tenth and the ninetieth per cent of the completions."""
+        ordered = np.sort(self.last_s)
+        first, last = len(ordered) // 10, 9 * len(ordered) // 10
+        span_s = float(ordered[last] - ordered[first])
+        return (last - first) / span_s if span_s > 0 else float("nan")
+
+
+def play(
+    requests: Sequence[Request],
+    model: ModelSpec,
+    hardware: Hardware,
+    engine: Engine,
+    limits: dict[str, object],
+    max_outstanding: float = inf,
+) -> Played:
+    """Serves `requests`, at most `max_outstanding` of them at once: more wait unsent.
+
+    limits: of the vllm system's configuration. Raises UsageError for what does not fit.
+    """
+    node = zoo.node("system/vllm.yaml") | limits
+    system = class_of(node, "system")
+    config = settings(node, system, "system")
+    recorder, loop = Recorder(requests), engine.make_loop()
+    models = {model.name: model}
+    experiment = Experiment(
+        loop=loop, recorder=recorder, models=models, hardware=hardware, run_dir=Path(), seed=0,
+        placements=system.place(config, models, hardware, Demand({model.name: 1.0})),
+        scheduler={}, announce=lambda line: None,
+    )  # fmt: skip
+    with engine.start(experiment) as cluster:
+        room = min(one.kv.num_blocks * one.kv.block_tokens for one in cluster.instances)
+        longest = max(r.prompt_tokens + r.output_tokens for r in requests)
+        if longest > room:
+            raise UsageError(f"a request needs KV for {longest} tokens, an instance has {room}")
+        policy = build(node, "system", loop=loop, cluster=cluster)
+
+        async def main() -> None:
+            loop.spawn(policy.serve(), name="system")
+            await _send(requests, loop, recorder, policy.submit, max_outstanding)
+
+        loop.run(main())
+    return _played([recorder.records[r.request_id] for r in requests])
+
+
+async def _send(
+    requests: Sequence[Request],
+    loop: Loop,
+    recorder: Recorder,
+    submit: Callable[[Request], None],
+    max_outstanding: float,
+) -> None:
+    ended, ends_s = Event(loop), list[float]()
+
+    def on_done(request: Request) -> None:
+        heappush(ends_s, last_token_s(recorder.records[request.request_id]))
+        ended.set()
+
+    recorder.on_done.append(on_done)
+    free = max_outstanding
+    for request in requests:
+        if request.arrival_s > loop.now:
+            await loop.sleep_until(request.arrival_s)
+        if not free:
+            while not ends_s:
+                ended.clear()
+                await loop.wait(ended)
+            answered_s = heappop(ends_s)  # when its last token reaches the client
+            if answered_s > loop.now:
+                await loop.sleep_until(answered_s)
+            free += 1
+        recorder.sent(request, loop.now)
+        submit(request)
+        free -= 1
+    while recorder.num_done < len(requests):
+        ended.clear()
+        await loop.wait(ended)
+
+
+def _played(records: Sequence[TokenRecord]) -> Played:
+    first = [record.segments[0].start_s + record.segments[0].step_s for record in records]
+    last = [last_token_s(record) for record in records]
+    return Played(np.array([r.sent_s for r in records], float), np.array(first), np.array(last))
+
+
+def last_token_s(record: TokenRecord) -> float:
+    end = record.segments[-1]
+    n = end.num_tokens
+    return end.start_s + n * end.step_s + end.growth_s * n * (n - 1) / 2

@@ -1,0 +1,280 @@
+"""`python -m harness.fidelity replay --points FILE.csv --out FILE.csv [profile=vllm_v1]`: what the
+simulator says of loads that somebody measured, or of loads that nobody has.
+
+Each row is a load of equal requests on `num_gpus` GPUs, in instances of `tp`, scheduled by the same
+policy code as any run. Arrivals are exponential gaps, scaled so that rate·duration requests fill
+the duration; with `max_outstanding`, a client with so many connections sends no more at once, and a
+request's times begin when it is sent. A row that cannot be simulated keeps its numbers empty and
+says why in `reason`.
+
+With prefix caching the cache is warm (`harness.fidelity.warm`), which is exact where each prompt is
+sent again and again: `distinct_prompts` of them by turns. Empty: no prompt is sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+
+from harness.calibrate import zoo
+from harness.calibrate.published import cached_tokens
+from harness.config import settings
+from harness.cost.hardware import Hardware
+from harness.errors import UsageError
+from harness.fidelity.play import Played, play
+from harness.fidelity.warm import WarmEngine
+from harness.files import replaced
+from harness.options import plain
+from harness.request import Request
+from harness.sim.engine import SimEngine
+
+COLUMNS = (
+    "model", "gpu", "num_gpus", "tp", "max_num_seqs", "max_num_batched_tokens", "chunked_prefill",
+    "prefix_caching", "distinct_prompts", "rate_per_s", "duration_s", "prompt_tokens",
+    "output_tokens", "max_outstanding",
+)  # fmt: skip
+FOUND = (
+    "ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "e2e_p90_s", "e2e_p99_s", "output_tokens_per_s",
+    "capacity_per_s",
+)  # fmt: skip
+SWITCHES = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
+LARGEST = 10**7  # of counts, and of requests in a row
+PROFILE = "vllm_v1"
+# A warm cache stands for one that has been filled: each prompt is sent at least so often.
+LEAST_TURNS = 10
+# Capacity: requests that come faster by this factor than all-at-once ones were completed.
+OVERLOAD = 1.3
+CAPACITY_ROUNDS = 12  # of max_num_seqs requests
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One row."""
+
+    model: str  # of the zoo
+    gpu: str
+    num_gpus: int
+    tp: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    chunked_prefill: bool
+    prefix_caching: bool
+    distinct_prompts: int | None  # None: all
+    rate_per_s: float
+    duration_s: float
+    prompt_tokens: int
+    output_tokens: int
+    max_outstanding: float  # inf: open loop
+
+    @property
+    def num_requests(self) -> int:
+        return max(1, round(self.rate_per_s * self.duration_s))
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of every prompt, in memory from the one before that was the same."""
+        if not self.prefix_caching or self.distinct_prompts is None:
+            return 0
+        return int(cached_tokens(np.array(float(self.prompt_tokens))))
+
+    def limits(self) -> dict[str, object]:
+        return {
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "enable_chunked_prefill": self.chunked_prefill,
+        }
+
+    def hardware(self) -> Hardware:
+        """`num_gpus` of the GPU in nodes as wide as its own."""
+        return replace(zoo.device(self.gpu), num_devices=self.num_gpus)
+
+
+def replay(points: Path, out: Path, profile: str = PROFILE) -> pd.DataFrame:
+    """Writes `points` with FOUND and `reason` to `out`. UsageError for a wrong table."""
+    table, loads = read(points)
+    config = engine_config(profile)
+    capacities: dict[Load, float] = {}
+    rows = [simulated(load, config, capacities) for load in loads]
+    result = pd.concat([table, pd.DataFrame(rows, columns=[*FOUND, "reason"])], axis=1)
+    try:
+        with replaced(out) as temporary:
+            result.to_csv(temporary, index=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--out {out} cannot be written: {error}") from error
+    return result
+
+
+def engine_config(profile: str, **values: Any) -> SimEngine.Config:
+    """engine=sim with that profile and `values` of its configuration."""
+    node = OmegaConf.load(zoo.CONF / "engine" / "sim.yaml")
+    assert isinstance(node, DictConfig)
+    node.profile = profile
+    node.update(values)
+    config: SimEngine.Config = settings(plain(node), SimEngine, "engine")
+    return config
+
+
+def simulated(
+    load: Load, config: SimEngine.Config, capacities: dict[Load, float] | None = None
+) -> dict[str, Any]:
+    """FOUND of one load, and an empty reason; or the reason why there is none. `capacities`: what
+    is known of those of the same deployment and lengths; None: no capacity is asked for."""
+    try:
+        engine = _engine(load, config)
+        played = _play(load, engine, arrivals_s(load.num_requests, load.duration_s))
+        found = measures(played, load.output_tokens) | {"reason": ""}
+        if capacities is not None:
+            same = replace(load, rate_per_s=0.0, duration_s=0.0, max_outstanding=inf)
+            if same not in capacities:
+                capacities[same] = _capacity_per_s(load, engine)
+            found["capacity_per_s"] = capacities[same]
+    except UsageError as error:
+        return {"reason": str(error)}
+    return found
+
+
+def measures(played: Played, output_tokens: int) -> dict[str, float]:
+    """FOUND but the capacity. TPOT of single tokens is not a number."""
+    e2e_s = played.last_s - played.sent_s
+    gaps = max(output_tokens - 1, 1)
+    tpot_s = float((played.last_s - played.first_s).mean()) / gaps
+    return {
+        "ttft_mean_s": float((played.first_s - played.sent_s).mean()),
+        "tpot_mean_s": tpot_s if output_tokens > 1 else float("nan"),
+        "e2e_mean_s": float(e2e_s.mean()),
+        "e2e_p90_s": float(np.quantile(e2e_s, 0.9)),
+        "e2e_p99_s": float(np.quantile(e2e_s, 0.99)),
+        "output_tokens_per_s": len(e2e_s) * output_tokens / float(played.last_s.max()),
+    }
+
+
+def arrivals_s(number: int, duration_s: float) -> list[float]:
+    """`number` exponential gaps, scaled so that the last arrival ends `duration_s`."""
+    gaps = np.random.default_rng(0).exponential(1.0, number)
+    found: list[float] = (np.cumsum(gaps) * duration_s / gaps.sum()).tolist()
+    return found
+
+
+def _engine(load: Load, config: SimEngine.Config) -> WarmEngine:
+    if load.tp > load.hardware().devices_per_node or load.num_gpus % load.tp:
+        raise UsageError(
+            f"tp={load.tp} does not divide {load.num_gpus} GPUs in nodes of "
+            f"{load.hardware().devices_per_node}"
+        )
+    positions, asked = zoo.model(load.model).max_position, load.prompt_tokens + load.output_tokens
+    if asked > positions:
+        raise UsageError(f"a request of {asked} tokens has more than {load.model}'s {positions}")
+    computed, budget = load.prompt_tokens - load.cached_tokens, load.max_num_batched_tokens
+    if computed > budget and not load.chunked_prefill:
+        raise UsageError(
+            f"without chunked prefill a prompt of {computed} tokens never fits into "
+            f"max_num_batched_tokens={budget}"
+        )
+    distinct = load.distinct_prompts or 0
+    if load.cached_tokens and load.num_requests < LEAST_TURNS * distinct:
+        raise UsageError(
+            f"{load.num_requests} requests for {distinct} distinct prompts: a warm prefix cache "
+            f"stands for one only from {LEAST_TURNS} requests a prompt on"
+        )
+    return WarmEngine(config, cached_tokens=load.cached_tokens, distinct_prompts=distinct)
+
+
+def _play(
+    load: Load, engine: WarmEngine, times_s: Sequence[float], outstanding: float | None = None
+) -> Played:
+    prompt = load.prompt_tokens - load.cached_tokens
+    requests = [
+        Request(i, time_s, load.model, prompt, load.output_tokens)
+        for i, time_s in enumerate(times_s)
+    ]
+    model, most = zoo.sharded(load.model, load.tp), outstanding or load.max_outstanding
+    return play(requests, model, load.hardware(), engine, load.limits(), most)
+
+
+def _capacity_per_s(load: Load, engine: WarmEngine) -> float:
+    """Requests/s completed under more than can be: first of as many as all come at once, then, so
+    that their ends do not stay together, of arrivals at OVERLOAD times that rate."""
+    instances = load.num_gpus // load.tp
+    number = CAPACITY_ROUNDS * load.max_num_seqs * instances
+    at_once = _play(load, engine, [0.0] * number, inf).completed_per_s()
+    if not at_once > 0:
+        return float("nan")
+    duration_s = number / (OVERLOAD * at_once)
+    return _play(load, engine, arrivals_s(number, duration_s), inf).completed_per_s()
+
+
+def read(points: Path) -> tuple[pd.DataFrame, list[Load]]:
+    """The table as it is, and its rows checked. Further columns are kept."""
+    try:
+        table = pd.read_csv(points, keep_default_na=False, dtype=str)
+    except OSError as error:
+        raise UsageError(f"--points {points} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # empty, not text, not CSV
+        raise UsageError(f"--points {points} is not a CSV file: {error}") from error
+    absent = [column for column in COLUMNS if column not in table]
+    if absent:
+        raise UsageError(f"{points} lacks {', '.join(absent)}; needed: {', '.join(COLUMNS)}")
+    table = table.drop(columns=[name for name in (*FOUND, "reason") if name in table])
+    return table, [
+        _load(row, f"{points}, row {i + 1}") for i, row in enumerate(table.to_dict("records"))
+    ]
+
+
+def _load(row: dict[Any, str], where: str) -> Load:
+    try:
+        model, gpu = zoo.model_name(row["model"]), zoo.device_name(row["gpu"])
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+    def count(name: str) -> int:
+        return _count(row[name], name, where)
+
+    load = Load(
+        model=model,
+        gpu=gpu,
+        num_gpus=count("num_gpus"),
+        tp=count("tp"),
+        max_num_seqs=count("max_num_seqs"),
+        max_num_batched_tokens=count("max_num_batched_tokens"),
+        chunked_prefill=_switch(row["chunked_prefill"], "chunked_prefill", where),
+        prefix_caching=_switch(row["prefix_caching"], "prefix_caching", where),
+        distinct_prompts=count("distinct_prompts") if row["distinct_prompts"] else None,
+        rate_per_s=_positive(row["rate_per_s"], "rate_per_s", where),
+        duration_s=_positive(row["duration_s"], "duration_s", where),
+        prompt_tokens=count("prompt_tokens"),
+        output_tokens=count("output_tokens"),
+        max_outstanding=count("max_outstanding") if row["max_outstanding"] else inf,
+    )
+    if load.num_requests > LARGEST:
+        raise UsageError(f"{where}: {load.num_requests} requests are more than {LARGEST}")
+    return load
+
+
+def _count(text: str, name: str, where: str) -> int:
+    value = _positive(text, name, where)
+    if value % 1 or value > LARGEST:
+        raise UsageError(f"{where}: {name}={text} is not a whole number from 1 to {LARGEST}")
+    return int(value)
+
+
+def _positive(text: str, name: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not (isfinite(value) and value > 0):
+        raise UsageError(f"{where}: {name}={text} is not a number above 0")
+    return value
+
+
+def _switch(text: str, name: str, where: str) -> bool:
+    if text.lower() not in SWITCHES:
+        raise UsageError(f"{where}: {name}={text} is unknown; valid: {', '.join(SWITCHES)}")
+    return SWITCHES[text.lower()]
