@@ -22,8 +22,10 @@ from harness.cluster import Cluster
 from harness.drivers import vllm_command
 from harness.drivers.body import completion_body, prebuilt
 from harness.drivers.fleet import OPENER, Member, Plan, running, watch
-from harness.drivers.http_endpoint import HttpEndpoint, IoThread, Target
+from harness.drivers.http_endpoint import HttpEndpoint, Target
+from harness.drivers.io_thread import IoThread
 from harness.drivers.limits import require_positive
+from harness.drivers.replay import replaying
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import RunError
 from harness.files import write_text
@@ -87,22 +89,22 @@ class VllmEngine:
             watch(members, loop)
             body = completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS)
             bodies = prebuilt(body, experiment.recorder.records.values())
-            with IoThread() as io:
-                for member in members:
-                    io.touch(f"{member.url}/health", {}, ASK_TIMEOUT_S)
-                yield experiment.cluster(
-                    endpoints=[
-                        HttpEndpoint(
-                            member.plan.name,
-                            [name],
-                            self._target(member, bodies),
-                            io=io,
-                            loop=loop,
-                            recorder=experiment.recorder,
-                        )
-                        for member, name in zip(members, served, strict=True)
-                    ]
-                )
+            with IoThread(loop) as io:
+                endpoints = [
+                    HttpEndpoint(
+                        member.plan.name,
+                        [name],
+                        self._target(member, bodies),
+                        io=io,
+                        loop=loop,
+                        recorder=experiment.recorder,
+                    )
+                    for member, name in zip(members, served, strict=True)
+                ]
+                roots = [member.url for member in members]
+                caching = self._config.enable_prefix_caching
+                with replaying(endpoints, roots, {}, io, experiment, caching_intended=caching):
+                    yield experiment.cluster(endpoints=endpoints)
 
     def resolved(self) -> Mapping[str, Any]:
         return self._resolved
