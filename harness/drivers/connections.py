@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._io.transports.add(self._transport)
 
     def data_received(self, data: bytes) -> None:
         if self.user is None:
@@ -55,6 +56,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
+        self._io.transports.discard(self._transport)
         if self.user is not None:
             self._io.keep(self.user, None)
 

@@ -46,6 +46,7 @@ class IoThread:
         self._outbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._working = False  # a call of _work is under way
         self._tasks: set[asyncio.Task[None]] = set()
+        self.transports: set[asyncio.Transport] = set()  # open; dropped at the end
         self._due_s = 0.0  # of the next beat
         self._stalls: list[tuple[float, float]] = []  # when a beat was due, and when it came
 
@@ -107,6 +108,9 @@ class IoThread:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for transport in list(self.transports):
+            transport.abort()
+        await asyncio.sleep(0)  # in which they are closed
 
     def _work(self) -> None:
         """Parses for a slice and hands over what came of it; the rest after a look at the

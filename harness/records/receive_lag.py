@@ -24,7 +24,12 @@ def receive_lag(log: TokenLog, events: Iterable[Event]) -> dict[str, Any] | None
     heart = next((event for event in events if event["kind"] == "heartbeat"), None)
     if heart is None:
         return None
-    stalls = [(e["start_s"], e["end_s"]) for e in events if e["kind"] == "stall"]
+    over_s = max(np.max(log.times_s, initial=0.0), np.nanmax(log.sent_s, initial=0.0))
+    stalls = [
+        (event["start_s"], event["end_s"])
+        for event in events
+        if event["kind"] == "stall" and event["start_s"] <= over_s  # later ones are of the end
+    ]
     due_s, came_s = np.array(stalls, np.float64).reshape(-1, 2).T
     beat_s = float(heart["fields"]["beat_s"])
     quiet_s = float(heart["end_s"] - heart["start_s"] - (came_s - due_s).sum())

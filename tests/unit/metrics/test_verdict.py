@@ -22,15 +22,9 @@ def served(lags_s: list[float], ttft_s: float = 0.1, spacing_s: float = 1.0) -> 
 
 @pytest.mark.parametrize(
     ("lag_s", "ttft_s", "status"),
-    [
-        (0.0049, 0.1, "VALID"),
-        (0.0051, 0.1, "INVALID"),
-        (0.0051, 0.52, "VALID"),  # 1 % of the median TTFT is 5.2 ms
-        (0.0190, 2.0, "VALID"),
-        (0.0210, 2.0, "INVALID"),
-    ],
+    [(0.0049, 0.1, "VALID"), (0.0051, 0.1, "INVALID"), (0.0051, 5.0, "INVALID")],
 )
-def test_send_lag_limit_is_the_larger_of_5_ms_and_a_percent_of_ttft(
+def test_send_lag_limit_is_5_ms_however_long_the_ttft(
     lag_s: float, ttft_s: float, status: str
 ) -> None:
     assert verdict(served([lag_s] * 20, ttft_s))[0] == status
@@ -39,7 +33,7 @@ def test_send_lag_limit_is_the_larger_of_5_ms_and_a_percent_of_ttft(
 def test_a_late_client_is_told_with_its_lag_and_the_limit() -> None:
     status, reasons = verdict(served([0.0] * 50 + [0.4] * 50))
     assert status == "INVALID"
-    assert "P99 send lag 400.0 ms is over 5.0 ms" in reasons[0]
+    assert "P99 send lag 400.0 ms is over 5 ms" in reasons[0]
 
 
 def test_one_late_send_in_two_hundred_is_within_p99() -> None:
@@ -50,11 +44,11 @@ def test_one_late_send_in_two_hundred_is_within_p99() -> None:
 def test_achieved_rate_may_miss_the_asked_one_by_two_percent(
     last_lag_s: float, status: str
 ) -> None:
-    # Each send falls a little further behind; a TTFT of an hour makes that lag allowable.
+    # Each send falls a little further behind, which is a late client besides.
     lags_s = [last_lag_s * i / 100 for i in range(101)]
-    found, reasons = verdict(served(lags_s, ttft_s=3600.0))
-    assert found == status
-    assert all("missed the asked 1.000/s by 2.1 %" in reason for reason in reasons)
+    _, reasons = verdict(served(lags_s, ttft_s=3600.0))
+    missed = [reason for reason in reasons if "missed the asked 1.000/s by 2.1 %" in reason]
+    assert bool(missed) is (status == "INVALID")
 
 
 def test_a_burst_shorter_than_the_lag_limit_has_no_rate_to_miss() -> None:
