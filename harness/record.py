@@ -157,8 +157,7 @@ class Recorder:
             raise RuntimeError(
                 f"request {request.request_id} ended twice: {record.status}, {status}"
             )
-        # Only text that UTF-8 can hold: one lone surrogate would cost the file of all requests.
-        record.status, record.error = status, error.encode(errors="replace").decode()
+        record.status, record.error = status, error
         self.num_done += 1
         self.num_started_done += bool(record.segments)
         for callback in self.on_done:

@@ -31,6 +31,7 @@ class OpenAiEngine:
     world = "openai"
     has_devices = True
     devices_known = False
+    scheduler_keys = ()
 
     @dataclass(kw_only=True, slots=True)
     class Config:

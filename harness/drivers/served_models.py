@@ -10,7 +10,7 @@ from http.client import HTTPException
 from urllib.request import Request
 
 from harness.drivers.fleet import OPENER
-from harness.errors import RunError, UsageError
+from harness.errors import UsageError
 from harness.record import TokenRecord
 
 TIMEOUT_S = 10.0
@@ -28,7 +28,7 @@ class Served:
 
 
 def list_models(url: str, headers: Mapping[str, str]) -> Served:
-    """Raises RunError where nothing answers. Not every server lists its models."""
+    """Raises UsageError where nothing answers. Not every server lists its models."""
     question = Request(f"{url}/models", headers=dict(headers))
     try:
         with OPENER.open(question, timeout=TIMEOUT_S) as answer:
@@ -38,7 +38,7 @@ def list_models(url: str, headers: Mapping[str, str]) -> Served:
         return Served(refusal=f"HTTP {error.code}")
     except (OSError, HTTPException) as error:
         why = getattr(error, "reason", None) or error
-        raise RunError(f"engine.url={url} cannot be reached: {why}") from error
+        raise UsageError(f"engine.url={url} cannot be reached: {why}") from error
 
 
 def parse_models(body: bytes) -> Served:

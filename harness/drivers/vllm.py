@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from harness.checkpoint import check_checkpoint
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
 from harness.drivers import vllm_command
@@ -50,6 +51,7 @@ class VllmEngine:
     world = "vllm"
     has_devices = True
     devices_known = True
+    scheduler_keys = vllm_command.SCHEDULER_FLAGS
 
     @dataclass(kw_only=True, slots=True)
     class Config:
@@ -80,6 +82,8 @@ class VllmEngine:
         require_gpu(experiment.hardware, "vllm")
         names = list(experiment.models)
         specs = resident_models(experiment.placements)
+        for spec in specs:
+            check_checkpoint(spec)
         served = [names[i % len(names)] for i in range(len(specs))]
         plans = self._plans(experiment, specs, served)
         with running(plans, self._config.start_timeout_s, experiment.announce) as members:

@@ -32,7 +32,7 @@ def receive_lag(log: TokenLog, events: Iterable[Event]) -> dict[str, Any] | None
     ]
     due_s, came_s = np.array(stalls, np.float64).reshape(-1, 2).T
     beat_s = float(heart["fields"]["beat_s"])
-    quiet_s = float(heart["end_s"] - heart["start_s"] - (came_s - due_s).sum())
+    quiet_s = min(float(heart["end_s"]), over_s) - float((came_s - due_s).sum())
     first_s = log.first_s[log.started]
     together_s = log.send_lag_s[log.started] + lag_at(first_s, due_s, came_s, beat_s)
     return {

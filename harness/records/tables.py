@@ -96,7 +96,8 @@ def _batch(records: Sequence[TokenRecord]) -> pa.RecordBatch:
         [request.prompt_tokens for request in requests],
         [request.output_tokens for request in requests],
         [record.status for record in records],
-        [record.error for record in records],
+        # Only text that UTF-8 can hold: one lone surrogate would cost the file of all requests.
+        [record.error.encode(errors="replace").decode() for record in records],
         [record.num_preemptions for record in records],
     ]
     arrays = [

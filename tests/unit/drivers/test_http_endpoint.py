@@ -308,7 +308,7 @@ def test_a_url_where_nothing_listens_ends_the_run_at_its_start(tmp_path: Path) -
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound, not listening: refused
         url = f"http://127.0.0.1:{held.getsockname()[1]}/v1"
-        with pytest.raises(RunError, match="cannot be reached"):
+        with pytest.raises(UsageError, match="cannot be reached"):
             run(OpenAiEngine(config(url)), [Request(0, 0.0, "default", 5, 1)], tmp_path)
 
 
