@@ -100,7 +100,7 @@ class Tally:
             self.done = True
             return 0
         try:
-            event = json.loads(payload)
+            event = json.loads(payload.decode())  # of bytes it would guess the encoding first
         except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict):

@@ -24,8 +24,8 @@ from harness.schedule import Provenance
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "aiohttp", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
-    "torch", "transformers", "vllm", "wandb",
+    "httptools", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
+    "torch", "transformers", "uvloop", "vllm", "wandb",
 )  # fmt: skip
 
 Status = Literal["running", "complete", "aborted"]

@@ -14,7 +14,8 @@ ONLY_IN = {
     "vllm": ("harness/drivers/", "tests/"),
     "wandb": ("harness/tracking.py",),
     "pynvml": ("harness/records/gpu_monitor.py",),
-    "aiohttp": ("harness/drivers/", "tests/"),
+    "httptools": ("harness/drivers/",),
+    "uvloop": ("harness/drivers/",),
 }
 
 
