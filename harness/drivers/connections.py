@@ -23,6 +23,7 @@ IDLE_S = 2.0  # below any server's own limit (vLLM: 5 s)
 LEAD_S = 1.0  # connections are there this long before the arrival that needs them
 LOOK_S = 0.25  # how often arrivals ahead are counted
 MAX_OPENING = 16  # at once: opening must not hold up reading
+MAX_AHEAD = 1024  # to one server: half of the backlog that vLLM's takes
 
 
 class User(Protocol):
@@ -109,6 +110,7 @@ class Connections:
         fresh_s = time.monotonic() - IDLE_S / 2
         while self._idle and (self._idle[0].lost or self._idle[0].idle_since_s < fresh_s):
             self._idle.popleft().close()
+        number = min(number, MAX_AHEAD)
         self._num_wanted = max(0, number - len(self._idle) - self._num_opening)
         for _ in range(min(self._num_wanted, MAX_OPENING - self._num_opening)):
             self._open_ahead()
@@ -117,8 +119,9 @@ class Connections:
         """Before the run, from its thread: returns when `number` are at hand, or raises OSError."""
 
         async def open_all() -> None:
-            for first in range(0, number, MAX_OPENING):
-                some = range(first, min(first + MAX_OPENING, number))
+            last = min(number, MAX_AHEAD)
+            for first in range(0, last, MAX_OPENING):
+                some = range(first, min(first + MAX_OPENING, last))
                 for connection in await asyncio.gather(*(self._connect() for _ in some)):
                     self.give_back(connection)
 
