@@ -98,9 +98,12 @@ class Connections:
         self._io.start(self._open())
 
     def give_back(self, connection: Connection) -> None:
-        """After a complete answer."""
+        """After a complete answer; whoever waits longest has it next."""
         connection.user = None
         if connection.lost:
+            return
+        if self._users:
+            self._users.popleft().connected(connection)
             return
         connection.idle_since_s = time.monotonic()
         self._idle.append(connection)
@@ -142,10 +145,7 @@ class Connections:
             return
         finally:
             self._num_opening -= 1
-        if self._users:
-            self._users.popleft().connected(connection)
-        else:
-            self.give_back(connection)
+        self.give_back(connection)
         if self._num_wanted > 0 and self._num_opening < MAX_OPENING:
             self._open_ahead()
 

@@ -6,6 +6,7 @@ Every method runs in the I/O thread. Whatever a server sends, an exchange ends o
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -27,7 +28,9 @@ LINGER_S = 1.0  # after [DONE], for the connection to be ready for another reque
 
 
 class Owner(Protocol):
-    """Who is told what an exchange brings: tokens, and then its end."""
+    """Who is told what an exchange brings: that it was sent, tokens, and then its end."""
+
+    def sent(self, exchange: Exchange, sent_s: float) -> None: ...
 
     def tokens(self, exchange: Exchange, read_s: float, count: int) -> None: ...
 
@@ -71,6 +74,7 @@ class Exchange:
             self._pool.give_back(connection)
             return
         self._connection, connection.user = connection, self
+        self._owner.sent(self, time.monotonic())
         connection.write(self._message)
 
     def not_connected(self, error: OSError) -> None:

@@ -61,11 +61,13 @@ class HttpEndpoint:
         body = self._target.body(request)
         message = b"%sContent-Length: %d\r\n\r\n%s" % (self._head, len(body), body)
         exchange = Exchange(request, message, self, self.connections, self._io)
-        # What came before is the client's lag; connecting and all that follows is the server's.
-        self._io.post(self._sent, request, time.monotonic())
         exchange.begin(self._target.timeout_s)
 
     # What an exchange tells, in the I/O thread.
+
+    def sent(self, exchange: Exchange, sent_s: float) -> None:
+        """What came before is the client's lag, a wait for a connection too: one was to be open."""
+        self._io.post(self._sent, exchange.request, sent_s)
 
     def tokens(self, exchange: Exchange, read_s: float, count: int) -> None:
         self._token_s = read_s

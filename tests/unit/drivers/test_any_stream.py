@@ -127,6 +127,9 @@ class Stage:
     def write(self, _: bytes) -> None:
         pass
 
+    def sent(self, exchange: Exchange, sent_s: float) -> None:
+        pass
+
     def tokens(self, _: Exchange, read_s: float, count: int) -> None:
         assert count > 0
         assert not self.ends

@@ -112,6 +112,19 @@ def test_a_connection_idle_for_long_or_closed_by_the_server_is_not_lent(
         assert lent(connections, io).connection is not first
 
 
+def test_what_is_given_back_goes_to_who_waits() -> None:
+    with pool() as (connections, io, _):
+        first = lent(connections, io).connection
+        waiting = Borrower()
+
+        def wait_and_give() -> None:
+            connections.lend(waiting)  # a connection is opened for it, and not waited for
+            connections.give_back(cast(Connection, first))
+
+        inside(io, wait_and_give)
+        assert waiting.connection is first
+
+
 def test_where_nothing_listens_the_borrower_is_told() -> None:
     with socket.socket() as held, IoThread(WallLoop()) as io:
         held.bind(("127.0.0.1", 0))  # bound, not listening: refused
