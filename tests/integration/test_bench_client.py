@@ -43,7 +43,9 @@ def test_a_point_has_the_servers_truth_beside_the_clients_report(
 
 
 def row(load: str, level: int, off_ms: float, verdict: str = "VALID") -> dict[str, Any]:
-    return {"load": load, "level": level, "off_ms": off_ms, "verdict": verdict}
+    return {
+        "load": load, "level": level, "off_ms": off_ms, "verdict": verdict, "true_tbt_p99_ms": 20.4,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,11 @@ def row(load: str, level: int, off_ms: float, verdict: str = "VALID") -> dict[st
 )
 def test_a_row_is_held_to_the_goal_of_its_load(case: dict[str, Any], says: str) -> None:
     assert judged(case) == says
+
+
+def test_a_point_whose_server_was_late_measures_nothing() -> None:
+    late = row("spread", 16, 0.1) | {"true_tbt_p99_ms": 26.0}
+    assert judged(late) == "no measurement: server late"
 
 
 def test_every_load_is_a_schedule_in_order_that_ends_in_time() -> None:
