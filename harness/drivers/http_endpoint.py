@@ -82,7 +82,7 @@ class HttpEndpoint:
             self._io.post(_stop, f"{self._target.url} answered {error}")
         silent_s = time.monotonic() - max(self._token_s, self._loop.start_monotonic_s)
         if timeout and silent_s >= self._target.timeout_s / 2:
-            error = f"{error}; {self.name} gave nobody a token for {silent_s:.3g} s"
+            error = f"{error}; {self.name} gave nobody a token for half of that or more"
             self._io.post(self._no_progress, silent_s)
         if error is None:
             error = tally.fault(self._target.allow_early_end)
