@@ -20,8 +20,8 @@ from harness.clock import WallLoop
 from harness.drivers.io_thread import IoThread
 
 IDLE_S = 2.0  # below any server's own limit (vLLM: 5 s)
-LEAD_S = 1.0  # connections are there this long before the arrival that needs them
-LOOK_S = 0.25  # how often arrivals ahead are counted
+LEAD_S = 0.5  # connections are there this long before the arrival that needs them
+LOOK_S = 0.1  # how often arrivals ahead are counted
 MAX_OPENING = 16  # at once: opening must not hold up reading
 MAX_AHEAD = 1024  # to one server: half of the backlog that vLLM's takes
 
@@ -88,7 +88,7 @@ class Connections:
     def lend(self, user: User) -> None:
         """Calls `user.connected` now or soon, or `user.not_connected`."""
         while self._idle:
-            connection = self._idle.pop()
+            connection = self._idle.popleft()  # in turn, so that none grows old and is replaced
             if not connection.lost and time.monotonic() - connection.idle_since_s < IDLE_S:
                 user.connected(connection)
                 return

@@ -20,10 +20,10 @@ from tests.golden_server import GoldenServer, Script
 
 
 def test_what_is_needed_is_what_comes_within_the_lead() -> None:
-    arrivals_s = [0.0, 0.5, 1.0, 1.0, 1.5, 3.0]
+    arrivals_s = [0.0, 0.25, 0.5, 0.5, 0.75, 3.0]
     assert needed(arrivals_s, -1e-9) == 2
     assert needed(arrivals_s, 0.0) == 3
-    assert needed(arrivals_s, 0.6) == 3
+    assert needed(arrivals_s, 0.3) == 3
     assert needed(arrivals_s, 3.0) == 0
     assert needed([], 0.0) == 0
 
@@ -123,6 +123,17 @@ def test_what_is_given_back_goes_to_who_waits() -> None:
 
         inside(io, wait_and_give)
         assert waiting.connection is first
+
+
+def test_a_steady_load_opens_each_connection_once() -> None:
+    with pool() as (connections, io, _):
+        connections.prepare(4)
+        before = set(io.transports)
+        for _ in range(20):
+            connection = lent(connections, io).connection
+            inside(io, lambda c=connection: connections.give_back(c))
+            inside(io, lambda: connections.want(4))
+        assert set(io.transports) == before
 
 
 def test_where_nothing_listens_the_borrower_is_told() -> None:
