@@ -73,6 +73,7 @@ class Tally:
         self.finish_reason: str | None = None
         self._num_chunks = 0  # events that brought tokens
         self._surplus_tokens = 0  # told by the usage at the end alone
+        self._by_text = False  # tokens were counted by their events
         self._miscounted = False  # the usage at the end was below the count so far
         self._prompt_tokens: int | None = None
         self._cached_tokens: int | None = None
@@ -131,10 +132,15 @@ class Tally:
         choice = self._shaped(choices[0], dict, "choices[0]")
         if reason := choice.get("finish_reason"):
             self.finish_reason = excerpt(str(reason), 40)
-        if counted is not None:
-            return unseen
         delta = self._shaped(choice.get("delta") or choice, dict, "delta")
-        return 1 if any(delta.get(key) for key in TEXT_KEYS) else 0
+        seen = 1 if any(delta.get(key) for key in TEXT_KEYS) else 0
+        if counted is None:
+            self._by_text |= seen > 0
+            return seen
+        if self._by_text:  # no running usage, but the whole's, with the last text
+            self._surplus_tokens += max(0, unseen - seen)
+            self._miscounted |= counted < self.num_tokens
+        return unseen
 
     def _keep_prompt(self, usage: dict[str, Any]) -> None:
         prompt = _count(usage.get("prompt_tokens"))
