@@ -71,6 +71,11 @@ def choose_model(asked: str | None, served: Served, names: Sequence[str], url: s
         raise UsageError(
             f"{url} serves {', '.join(ids[:SHOWN])}{more}: say which with engine.model=NAME"
         )
+    if served.refusal in ("HTTP 401", "HTTP 403"):
+        raise UsageError(
+            f"{url}/models answered {served.refusal}: name the variable that holds the key with "
+            "engine.api_key_env=NAME"
+        )
     base = "" if url.endswith("/v1") else f" (is engine.url the API's base, often {url}/v1?)"
     said = f"answered {served.refusal}" if served.refusal else "lists no model"
     raise UsageError(f"{url}/models {said}{base}: say what to ask for with engine.model=NAME")

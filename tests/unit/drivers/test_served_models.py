@@ -31,7 +31,7 @@ def test_where_all_that_requests_carry_is_served_each_asks_for_its_own() -> None
     ("served", "says"),
     [
         (Served({f"m{i}": None for i in range(10)}), "serves m0, m1, m2, m3, m4, m5, m6, m7 and 2"),
-        (Served(refusal="HTTP 401"), "http://host/v1/models answered HTTP 401"),
+        (Served(refusal="HTTP 404"), "http://host/v1/models answered HTTP 404"),
         (Served(), "http://host/v1/models lists no model"),
     ],
 )
@@ -40,6 +40,11 @@ def test_where_nobody_says_the_user_is_asked(served: Served, says: str) -> None:
         choose_model(None, served, ["default"], URL)
     assert says in str(caught.value)
     assert "engine.model=NAME" in str(caught.value)
+
+
+def test_a_server_that_asks_who_we_are_is_given_a_key_and_no_model() -> None:
+    with pytest.raises(UsageError, match=r"answered HTTP 401: name .* engine\.api_key_env=NAME"):
+        choose_model(None, Served(refusal="HTTP 401"), ["default"], URL)
 
 
 def test_lengths_are_those_that_the_server_tells() -> None:

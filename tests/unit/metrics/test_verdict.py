@@ -119,3 +119,25 @@ def test_time_that_runs_backwards_makes_a_run_of_any_world_invalid(
     found = broken().summary(simulated=simulated)["verdict"]
     assert found["status"] == "INVALID"
     assert any(reason in text for text in found["reasons"])
+
+
+@pytest.mark.parametrize(("num_failed", "status"), [(1, "VALID"), (11, "INVALID")])
+def test_a_server_that_stood_still_is_named_and_invalid_where_a_tenth_failed(
+    num_failed: int, status: str
+) -> None:
+    service = Service(*((float(i), 1) for i in range(100)))
+    for i in range(100):
+        if i < num_failed:
+            service.send(i)
+            service.fail(i, "not finished in 20 s", timeout=True)
+        else:
+            service.complete(i, i + 0.1)
+    service.recorder.event("no_progress", "vllm-0", 10.0, 22.0)
+    service.recorder.event("no_progress", "vllm-0", 10.0, 25.0)
+    found = service.summary()["verdict"]
+    said = "vllm-0 stood still: nobody got a token for 15 s while requests timed out"
+    assert found["status"] == status
+    assert (said in found["reasons"]) is (status == "INVALID")
+    assert (said in found["notes"]) is (status == "VALID")
+    failed = "11% of the requests failed: latencies are of the others"
+    assert (failed in found["notes"]) is (status == "INVALID")
