@@ -7,12 +7,10 @@ user can cause is told in one sentence.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 import hydra
@@ -24,6 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from harness import interrupts
 from harness.checkpoint import take_checkpoint
 from harness.errors import RunError, UsageError
 from harness.heeded import refuse_ignored
@@ -84,7 +83,7 @@ def tell(error: Exception, heading: str = "error") -> int:
 
 def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupts.listen()
     sys.argv = in_order([null_quoted(word) for word in sys.argv])
     made = not_yet_there(sys.argv)
     try:
@@ -156,10 +155,6 @@ def remove_leftovers(made: Sequence[Path]) -> None:
             path.unlink()
         elif path.is_dir() and not any(path.iterdir()):
             path.rmdir()
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from harness.device.elastic_cluster import ElasticCluster
 from harness.device.instance import Instance
 from harness.device.pooled import PooledInstance
 from harness.model_spec import ModelSpec
@@ -33,7 +34,7 @@ class Endpoint(Protocol):
 class Cluster:
     """What a system has to work with: what it asked for (`harness.placement`), brought up.
 
-    At most one of `instances`, `pool` and `endpoints` has members.
+    Only one of `instances`, `pool`, `endpoints` and `elastic` is there.
     """
 
     models: Mapping[str, ModelSpec]  # by the name that requests carry
@@ -43,4 +44,5 @@ class Cluster:
     profile: Profile
     answer: Callable[[Request], None]  # the whole answer now, from no device: the null system's
     drop: Callable[[Request, str], None]  # gives a request up for the reason given: it has failed
+    elastic: ElasticCluster | None
     placements: Sequence[Placement]  # what each of `instances` or `pool` was asked for, in order

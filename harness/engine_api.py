@@ -12,6 +12,7 @@ from harness.clock import Loop
 from harness.cluster import Cluster, Endpoint
 from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile, Slowness
+from harness.device.elastic_cluster import ElasticCluster
 from harness.device.instance import Instance
 from harness.device.pooled import PooledInstance
 from harness.model_spec import ModelSpec
@@ -40,12 +41,13 @@ class Experiment:
         instances: Sequence[Instance] = (),
         pool: Sequence[PooledInstance] = (),
         endpoints: Sequence[Endpoint] = (),
+        elastic: ElasticCluster | None = None,
         slowness: Mapping[str, Slowness] | None = None,
     ) -> Cluster:
         profile = HardwareProfile(self.hardware, slowness)
         return Cluster(
             self.models, instances, pool, endpoints, profile,
-            self._answer, self.recorder.failed, self.placements,
+            self._answer, self.recorder.failed, elastic, self.placements,
         )  # fmt: skip
 
     def _answer(self, request: Request) -> None:

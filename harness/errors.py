@@ -9,3 +9,12 @@ class UsageError(ValueError):
 
 class RunError(RuntimeError):
     """A run broke: an engine died, a disk is full; exit status 1, what was recorded is kept."""
+
+
+class InstanceLost(RunError):
+    """An instance died: what was under way on it has failed. A system that expects this goes on
+    without it; elsewhere it ends the run."""
+
+    def __init__(self, name: str, reason: str = "") -> None:
+        super().__init__(f"instance {name} is lost{': ' + reason if reason else ''}")
+        self.name = name

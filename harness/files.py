@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+PARTIAL = ".*.partial*"  # what a killed process leaves of a file that it was writing
+
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:

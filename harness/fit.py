@@ -71,4 +71,8 @@ def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context
         f"{int(positions[row])} positions"
     )
     provenance = replace(schedule.provenance, steps=[*schedule.provenance.steps, step])
-    return Schedule(schedule.arrival_s, schedule.model, prompt, output, provenance)
+    prompts = None
+    if schedule.prompts is not None:
+        cut = zip(schedule.prompts, prompt.tolist(), strict=True)
+        prompts = [each.first(num_tokens) for each, num_tokens in cut]
+    return Schedule(schedule.arrival_s, schedule.model, prompt, output, provenance, prompts)

@@ -8,7 +8,7 @@ same table and SLO give the same summary, for a run that just ended or for a sto
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,7 @@ def summarise(
         **devices,
         **({"receive_lag_s": lag} if lag else {}),
         **({"answers": answers} if answers else {}),
-        "gpu_seconds": None if num_devices is None else num_devices * duration_s,
+        "gpu_seconds": gpu_seconds(devices, num_devices, duration_s),
         "wall_s": wall_s,
         "errors": dict(Counter(filter(None, errors)).most_common(MAX_ERRORS)),
         "littles_law": law,
@@ -112,6 +112,15 @@ def summarise(
             standstills=standstills_s(events),
         ),
     }
+
+
+def gpu_seconds(
+    devices: Mapping[str, Any], num_devices: float | None, duration_s: float
+) -> float | None:
+    """The integral of the slots held, or of all devices where a system takes and releases none."""
+    if "slot_gpu_seconds" in devices:
+        return float(sum(devices["slot_gpu_seconds"].values()))
+    return None if num_devices is None else num_devices * duration_s
 
 
 def over_time(table: pa.Table, interval_s: float) -> dict[str, Floats]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
+from harness.errors import UsageError
+
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 COUNTS = (
     "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size",
@@ -41,6 +43,9 @@ class ModelSpec:
     num_kv_layers: int | None = None  # that attend to the text and hold its KV; None: all
 
     def __post_init__(self) -> None:
+        # It names files: of a checkpoint made up for vLLM, and of logs.
+        if {"", ".", ".."} & set(self.name.split("/")) or not self.name.isprintable():
+            raise ValueError(f"name={self.name[:80]!r} is no name such as llama2-7b or owner/model")
         for name in COUNTS:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
@@ -97,6 +102,15 @@ class ModelSpec:
     def num_params(self) -> int:
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
         return self.num_layers * self.layer_params + embeddings + self.hidden_size
+
+    def layer_range(self, layers: range) -> range:
+        """`layers`; UsageError where it is empty or not of this model."""
+        if not (0 <= layers.start < layers.stop <= self.num_layers and layers.step == 1):
+            raise UsageError(
+                f"layers [{layers.start}, {layers.stop}) are out of range: model {self.name} has "
+                f"layers 0 to {self.num_layers - 1}"
+            )
+        return layers
 
     @property
     def layer_bytes(self) -> int:

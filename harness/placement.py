@@ -32,15 +32,25 @@ class Profile(Protocol):
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class Elastic:
+    """Of an instance whose weights and KV move (`harness.device.elastic`)."""
+
+    page_layers: int | None = None  # consecutive layers whose KV moves as one; None: all
+    resident: range | None = None  # layers that are there at time 0; None: all; range(0): a slot
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class Placement:
-    """One instance. With a `model` it serves that one for good (`Cluster.instances`), without
-    one it is pooled: models take turns on it (`Cluster.pool`)."""
+    """One instance. With a `model` it serves that one for good (`Cluster.instances`), or is
+    `elastic` (`Cluster.elastic`); without one it is pooled: models take turns on it
+    (`Cluster.pool`)."""
 
     devices: range  # of one node
     model: ModelSpec | None
     compute_share: float = 1.0  # of each device's multiprocessors
     prefill_compute_share: float = 1.0  # the same for iterations with prompts
     memory_share: float = 1.0  # of each device's memory
+    elastic: Elastic | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -117,6 +127,11 @@ def resident_models(placements: Sequence[Placement]) -> list[ModelSpec]:
                 "this system divides a device's multiprocessors and memory between instances, "
                 "which this engine cannot do: choose engine=sim"
             )
+    if any(placement.elastic for placement in placements):
+        raise UsageError(
+            "this system moves weights and KV between instances, which this engine cannot do: "
+            "choose engine=torch or engine=sim"
+        )
     specs = [placement.model for placement in placements if placement.model is not None]
     if len(specs) < len(placements):
         raise UsageError(

@@ -20,11 +20,14 @@ from harness.config import build, class_of, settings, typed
 from harness.cost.hardware import Hardware
 from harness.engine_api import Engine
 from harness.errors import UsageError
+from harness.faults import Faults
 from harness.fit import fit_context, models_of_schedule
 from harness.model_spec import ModelSpec
 from harness.options import known_keys, plain
+from harness.prompts import require_in_vocabulary
 from harness.records.manifest import hash_of
 from harness.records.slo import Slo
+from harness.records.sources import Identity, sources
 from harness.schedule import Schedule
 from harness.tracking import Tracker
 
@@ -39,6 +42,7 @@ GROUPS = (
     "tracking",
     "data",
     "client",
+    "faults",
 )
 # Keys that say how a run is shown or where its data lies, not what is run.
 PRESENTATION = ("tracking", "progress", "again", "data", "figure", "runs_dir")
@@ -72,13 +76,16 @@ class Prepared:
     slo: Slo
     tracker: Tracker
     client: Client.Config
+    faults: Faults
     draw: Callable[[Path], Path | None]
 
-    def digest(self) -> str:
-        """Of what is run: equal for two commands that run the same on the same schedule."""
+    def identity(self) -> Identity:
+        """Equal for two commands that run the same code with the same values on the same
+        schedule."""
         what = {key: value for key, value in self.config.items() if key not in PRESENTATION}
         limits = {"ttft_s": self.slo.ttft_s, "tbt_s": self.slo.tbt_s}
-        return hash_of(what | {"schedule": self.schedule.sha256(), "limits": limits})
+        values = hash_of(what | {"schedule": self.schedule.sha256(), "limits": limits})
+        return Identity(values, sources(what))
 
 
 def prepare(composed: DictConfig) -> Prepared:
@@ -93,19 +100,24 @@ def prepare(composed: DictConfig) -> Prepared:
     specs, cycle = market(config)
     shared = bool(config["market"]["shared_checkpoints"])
     models = models_of_schedule(schedule, specs, cycle, shared_checkpoints=shared)
+    schedule = fit_context(schedule, models, options.fit_context)
+    engine = build(config["engine"], "engine")
+    if schedule.prompts and engine.world in ("torch", "vllm"):  # a simulation takes the lengths
+        require_in_vocabulary(schedule.requests(), models)
     system = class_of(config["system"], "system")
     return Prepared(
         config=config,
         system=system,
         system_config=settings(config["system"], system, "system"),
         options=options,
-        schedule=fit_context(schedule, models, options.fit_context),
+        schedule=schedule,
         models=models,
         hardware=hardware,
-        engine=build(config["engine"], "engine"),
+        engine=engine,
         slo=build(config["slo"], "slo"),
         tracker=build(config["tracking"], "tracking", announce=announce),
         client=typed(config["client"], Client.Config, "client"),
+        faults=typed(config["faults"], Faults, "faults"),
         draw=figure(options.figure),
     )
 
@@ -132,13 +144,21 @@ def market(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], list[str]]:
 
 
 def figure(name: str | None) -> Callable[[Path], Path | None]:
+    """The function of plots/ that draws a finished run's folder: a configuration must not be able
+    to call any other."""
     if name is None:
         return lambda run_dir: None
     module, _, function = name.rpartition(".")
+    if not module.startswith("plots."):
+        raise UsageError(
+            f"figure={name} names no function of plots/; e.g. plots.run.draw, or null for no figure"
+        )
     try:
         found: Callable[[Path], Path] = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"figure={name} names no function: {error}") from error
+    if getattr(found, "__module__", None) != module or not callable(found):
+        raise UsageError(f"figure={name} names no function that is defined in {module}")
     return found
 
 

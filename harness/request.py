@@ -6,7 +6,32 @@ times are not here but in the recorder, so a policy cannot read a metric.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Prompt:
+    """A real prompt: its text, its token ids, and for each token where it ends in the text
+    (characters from the start)."""
+
+    text: str
+    ids: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+
+    @staticmethod
+    def of(text: str, ids: Sequence[int], ends: Sequence[int]) -> Prompt:
+        return Prompt(text, np.array(ids, np.int32), np.array(ends, np.int32))
+
+    def first(self, num_tokens: int) -> Prompt:
+        """Cut to its first `num_tokens` (≥ 1); itself where it has no more."""
+        if num_tokens >= len(self.ids):
+            return self
+        end = int(self.ends[num_tokens - 1])
+        return Prompt(self.text[:end], self.ids[:num_tokens], self.ends[:num_tokens])
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +51,7 @@ class Request:
     computed_tokens: int = 0
     generated_tokens: int = 0
     failed: bool = False
+    prompt: Prompt | None = None  # the real one; None: engines make random tokens
 
     @property
     def known_tokens(self) -> int:

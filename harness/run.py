@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ from rich.console import Console
 
 from harness.errors import UsageError
 from harness.experiments.sweep import mark
+from harness.interrupts import check
 from harness.prepare import Prepared, announce, prepare
-from harness.records.manifest import command_line, git_revision, manifest
+from harness.records.folder_lock import locked
+from harness.records.manifest import command_line, manifest
 from harness.records.report import end_table
 from harness.records.run_folder import FinishedRun, RunFolder
+from harness.records.sources import Identity, why_again
 from harness.serve import serve
 
 
@@ -29,14 +34,19 @@ def run(
     overrides: Sequence[str],
 ) -> Path:
     """Runs `config`, shows what came of it and returns the folder."""
-    path, held = obtain(
-        prepare(config), output_dir=output_dir, named=named, choices=choices, overrides=overrides
-    )
-    if held is not None:
-        tell_reuse(held)
-    mark(path, overrides)
-    show(FinishedRun.load(path))
-    return path
+    obtained = obtain(
+        prepare(config), output_dir=output_dir, named=named, choices=choices, overrides=overrides,
+        wait=False, announce=announce,
+    )  # fmt: skip
+    mark(obtained.path, overrides)
+    show(FinishedRun.load(obtained.path))
+    return obtained.path
+
+
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    path: Path
+    again: str  # why a complete run was not enough; empty: there was none, or it was
 
 
 def obtain(
@@ -46,31 +56,61 @@ def obtain(
     named: bool,
     choices: Mapping[str, str],
     overrides: Sequence[str],
-) -> tuple[Path, FinishedRun | None]:
-    """The folder of the run (`output_dir` if it is `named` for it, else one in it), and the run
-    where it was complete there already: it is not repeated, unless `again` is set."""
-    digest = parts.digest()
-    name = f"{choices['system']}-{choices['workload']}-{choices['engine']}-{digest}"
+    wait: bool,
+    announce: Callable[[str], None],
+) -> Obtained:
+    """The folder of the run: `output_dir` if it is `named` for it, else one in it. A run that is
+    complete there is not repeated, unless `again` is set or other sources made it; which of these
+    it was is announced. `wait`: for another process that runs into the folder, see `locked`."""
+    check()
+    identity = parts.identity()
+    name = f"{choices['system']}-{choices['workload']}-{choices['engine']}-{identity}"
     folder = RunFolder(output_dir if named else output_dir / name)
-    held = folder.held(digest, again=parts.options.again)
-    if held is not None:
-        if not (folder.path / "run.png").exists():
-            parts.draw(folder.path)
-    else:
-        description = describe(parts, digest, choices, overrides)
-        folder.begin()
-        run_anew(parts, folder, description)
-    return folder.path, held
+    again = ""
+    with locked(folder.path, wait=wait):
+        held = folder.held(identity, again=parts.options.again)
+        if held is not None:
+            announce(f"already run; again=true repeats it: {held.path}")
+            if not (folder.path / "run.png").exists():
+                parts.draw(folder.path)
+        else:
+            if not parts.options.again:
+                again = of_other_sources(folder.path, identity)
+            if again:
+                announce(f"run again: {again}")
+            description = describe(parts, identity, choices, overrides)
+            folder.begin()
+            run_anew(parts, folder, description)
+    return Obtained(folder.path, again)
+
+
+def of_other_sources(path: Path, identity: Identity) -> str:
+    """Says which complete run of the same values other sources made, in `path` or beside it, and
+    what has changed since; the latest. Empty: none."""
+    prefix, _, _ = path.name.rpartition(str(identity))  # none: the folder has a name of its own
+    beside = path.parent.glob(f"{escape(prefix + identity.config_hash)}*") if prefix else ()
+    for each in sorted({path, *beside}, key=_ended_s, reverse=True):
+        found = RunFolder(each).manifest()
+        same_values = found.get("config_hash") == identity.config_hash
+        if same_values and found["status"] == "complete":
+            return f"{each} is of other sources, {why_again(found.get('sources'))}"
+    return ""
+
+
+def _ended_s(run: Path) -> float:
+    summary = run / "summary.json"
+    return summary.stat().st_mtime if summary.is_file() else 0.0
 
 
 def describe(
-    parts: Prepared, digest: str, choices: Mapping[str, str], overrides: Sequence[str]
+    parts: Prepared, identity: Identity, choices: Mapping[str, str], overrides: Sequence[str]
 ) -> dict[str, Any]:
     return manifest(
         world=parts.engine.world,
         choices=choices,
         overrides=overrides,
-        config_hash=digest,
+        config_hash=identity.config_hash,
+        sources=identity.sources,
         command=command_line(sys.argv),
         hardware=parts.hardware,
         provenance=parts.schedule.provenance,
@@ -84,9 +124,9 @@ def describe(
 def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any]) -> None:
     """Serves and draws, the tracker following to the end or to an abort."""
     try:
+        folder.write_manifest(description)  # first: it says whose folder it is
         folder.write_schedule(parts.schedule)
         folder.write_config(parts.config)
-        folder.write_manifest(description)
         parts.tracker.start(parts.config, folder.path.name, folder.path)
         try:
             serve(parts, folder, description)
@@ -100,13 +140,6 @@ def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any])
     finally:
         folder.forget_earlier()
     parts.tracker.finish(complete=True)
-
-
-def tell_reuse(held: FinishedRun) -> None:
-    announce(f"already run; again=true repeats it: {held.path}")
-    ran, now = held.manifest["git"], git_revision()
-    if ran != now:
-        announce("  it ran on another version of the code (git in its manifest.json)")
 
 
 def show(finished: FinishedRun) -> None:

@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
 
+from harness import faults
 from harness.client import Client
 from harness.clock import Loop
 from harness.cluster import Cluster
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
+from harness.interrupts import check
 from harness.metrics import summarise
 from harness.placement import Demand, Placement
 from harness.prepare import Prepared, announce
 from harness.progress import ProgressBar
 from harness.record import Recorder
 from harness.records.gpu_monitor import GpuMonitor
+from harness.records.journal import JOURNAL, Journal
 from harness.records.manifest import ended
 from harness.records.run_folder import RunFolder
 from harness.records.tables import events_table, requests_table
@@ -34,9 +38,10 @@ from harness.system import System
 
 
 def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> None:
-    """Leaves requests, events, manifest and summary in `folder`. Whatever ends the run before
-    leaves the manifest with the reason and what was recorded, and no summary."""
-    recorder = Recorder(parts.schedule.requests())
+    """Leaves requests, events, summary and manifest in `folder`. Whatever ends the run before
+    leaves the manifest with the reason and what was recorded, and no summary. The manifest says
+    that a run is complete after all else has been written."""
+    simulated = parts.engine.world == "sim"
     gpus = GpuMonitor()
     started_s = time.monotonic()
 
@@ -46,26 +51,47 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
             gpu=gpus.summary(), at=datetime.now(UTC),
         )  # fmt: skip
 
+    requests = parts.schedule.requests()
+    with _recorder(folder, requests, journal=not simulated) as recorder:
+        try:
+            with gpus:
+                _serve(parts, folder, recorder, _placements(parts, manifest["choices"]["system"]))
+            check()
+            table = _write_records(folder, recorder, gpus)
+            summary = summarise(
+                table,
+                parts.slo,
+                events=recorder.events,
+                num_devices=parts.hardware.num_devices if parts.engine.devices_known else None,
+                wall_s=time.monotonic() - started_s,
+                simulated=simulated,
+            )
+            folder.write_summary(summary)
+            folder.write_manifest(settled("complete"))
+        except UsageError:
+            raise  # a wrong command after all: nothing of it is kept
+        except BaseException as error:
+            why = settled("aborted", f"{type(error).__name__}: {error}")
+            _write_abort(folder, recorder, gpus, why)
+            raise
+
+
+@contextmanager
+def _recorder(
+    folder: RunFolder, requests: Sequence[Request], *, journal: bool
+) -> Iterator[Recorder]:
+    """With a journal while the run lasts, and until its requests table is written."""
+    if not journal:
+        yield Recorder(requests)
+        return
+    recorder = Journal(requests, folder.path / JOURNAL, announce)
+    recorder.start()
     try:
-        with gpus:
-            _serve(parts, folder, recorder, _placements(parts, manifest["choices"]["system"]))
-        table = _write_records(folder, recorder, gpus)
-    except UsageError:
-        raise  # a wrong command after all: nothing of it is kept
-    except BaseException as error:
-        _write_abort(folder, recorder, gpus, settled("aborted", f"{type(error).__name__}: {error}"))
-        raise
-    folder.write_manifest(settled("complete"))
-    folder.write_summary(
-        summarise(
-            table,
-            parts.slo,
-            events=recorder.events,
-            num_devices=parts.hardware.num_devices if parts.engine.devices_known else None,
-            wall_s=time.monotonic() - started_s,
-            simulated=parts.engine.world == "sim",
-        )
-    )
+        yield recorder
+    finally:
+        recorder.close()
+        if (folder.path / "requests.parquet").is_file():
+            (folder.path / JOURNAL).unlink(missing_ok=True)
 
 
 def _serve(
@@ -86,11 +112,14 @@ def _serve(
     with parts.engine.start(experiment) as cluster:
         _check_capacity(parts, cluster)
         system = _system(parts, loop, cluster)
+        faults.start(parts.faults, cluster, loop)
         client = Client(parts.client, loop=loop, recorder=recorder, system=system)
         requests = [record.request for record in recorder.records.values()]
         console = Console(stderr=True, quiet=not parts.options.progress)
         with ProgressBar(len(requests), console) as bar:
             loop.run(_play(loop, recorder, system, client, requests, bar))
+        if cluster.elastic is not None:
+            cluster.elastic.end()
 
 
 def _placements(parts: Prepared, system: str) -> Sequence[Placement]:
@@ -131,6 +160,7 @@ async def _play(
 
     async def show_progress() -> None:
         while True:
+            check()
             bar.update(recorder, loop.now)
             await loop.sleep(interval_s)
 
@@ -151,8 +181,10 @@ def _write_records(folder: RunFolder, recorder: Recorder, gpus: GpuMonitor) -> p
 def _write_abort(
     folder: RunFolder, recorder: Recorder, gpus: GpuMonitor, manifest: Mapping[str, Any]
 ) -> None:
-    """The manifest first: on a full disk it is the least that must be told."""
+    """The manifest first: on a full disk it is the least that must be told. No summary: it may
+    have been written, but nothing after it."""
     try:
+        folder.remove_summary()
         folder.write_manifest(manifest)
         _write_records(folder, recorder, gpus)
     except (RunError, ValueError, OverflowError) as error:  # of the disk, or of some odd value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -24,6 +25,7 @@ from harness.claims.expressions import GOOD, Beyond, crossing
 from harness.experiments.points import Point
 from harness.files import write_text
 from harness.records.report import simulator
+from harness.schedule import Synthetic, synthetic_kinds
 from plots.style import FOOTER_CHARACTERS, PALETTE, save
 
 # (label, colour, marker, line). _artifact: as Aegaeon's authors simulated it.
@@ -80,11 +82,12 @@ def overrides(point: Point) -> dict[str, Any]:
 def _numbers(path: Path) -> dict[str, Any]:
     summary = json.loads((path / "summary.json").read_text())
     manifest = json.loads((path / "manifest.json").read_text())
+    kinds = set(synthetic_kinds(manifest["dataset"]))
     return {
         "system": manifest["choices"]["system"],
         "world": manifest["world"],
         "hardware": manifest["hardware"]["name"],
-        "synthetic": manifest["dataset"]["synthetic"],
+        "synthetic": bool(kinds - {Synthetic.BY_AUTHORS, Synthetic.MODELS_DRAWN}),  # not theirs
         "num_requests": summary["num_requests"],
         "num_models": len(summary["models"]),
         "token": summary["slo_attainment"]["token"],
@@ -161,12 +164,12 @@ def stamp(made: Figure, points: Sequence[Point], *notes: str) -> None:
             for m in manifests
         }
         seeds = sorted({m["seeds"]["seed"] for m in manifests})
-        drawn = sum(m["dataset"]["synthetic"] for m in manifests)
+        kinds = [kind for m in manifests for kind in synthetic_kinds(m["dataset"])]
         parts = [
             ", ".join(sorted(worlds)),
             ", ".join(sorted(machines)),
             f"{len(manifests)} runs, seeds {', '.join(map(str, seeds))}",
-            *([f"{drawn} of them of SYNTHETIC workloads"] if drawn else []),
+            *(f"{kind.upper()} in {count}" for kind, count in sorted(Counter(kinds).items())),
         ]
         lines.append(" · ".join(parts))
         lines += simulator(manifests)

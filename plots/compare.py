@@ -1,7 +1,7 @@
 """Several runs side by side: TTFT and TBT distributions, TTFT and tokens over time.
 
 Runs of different schedules, models or SLOs may be put side by side, but table and figure then say
-so, and no ratio is given across what does not compare.
+so, and no ratio is given across what does not compare (`plots.conditions`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from harness.metrics import over_time
 from harness.records.report import COLUMNS, LATENCIES, absent, captions, number, seconds, seeds
 from harness.records.run_folder import FinishedRun
 from harness.records.token_log import TokenLog
+from plots.conditions import differences, model, schedule, slo, valid
 from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp
 
 
@@ -68,35 +69,16 @@ def _choices(run: FinishedRun, runs: Sequence[FinishedRun]) -> str:
     return name
 
 
-def differences(runs: Sequence[FinishedRun]) -> list[str]:
-    """A line on what the runs do not share and what therefore does not compare, if anything."""
-    traits = {"schedule": _schedule, "model": _model, "SLO": _slo}
-    found = [name for name, trait in traits.items() if len({trait(run) for run in runs}) > 1]
-    if not found:
-        return []
-    what = "goodput and SLO attainment" if found == ["SLO"] else "their numbers"
-    return [f"The runs differ in {', '.join(found)}: {what} do not compare."]
-
-
-def _schedule(run: FinishedRun) -> str:
-    return str(run.manifest["schedule_sha256"])
-
-
-def _model(run: FinishedRun) -> str:
-    return str(run.manifest["choices"]["model"])
-
-
-def _slo(run: FinishedRun) -> tuple[float, float]:
-    return run.summary["slo"]["ttft_s"], run.summary["slo"]["tbt_s"]
-
-
 def table(run_dirs: Sequence[Path]) -> Table:
     """Each metric of each run, with its ratio to the first run's: where both ran one model on one
-    schedule, and for what an SLO decides, under one SLO."""
+    schedule and both are VALID, and for what an SLO decides, under one SLO."""
     runs = [FinishedRun.load(path) for path in run_dirs]
     first = runs[0]
-    same_work = [(_schedule(run), _model(run)) == (_schedule(first), _model(first)) for run in runs]
-    same_slo = [_slo(run) == _slo(first) for run in runs]
+    same_work = [
+        (schedule(run), model(run), valid(run)) == (schedule(first), model(first), True)
+        for run in runs
+    ]
+    same_slo = [slo(run) == slo(first) for run in runs]
     same = [work and slo for work, slo in zip(same_work, same_slo, strict=True)]
     said = [*differences(runs), *captions([run.manifest for run in runs])]
     made = Table("metric", *labels(runs), caption="\n".join(said), box=SIMPLE_HEAD)
@@ -106,7 +88,7 @@ def table(run_dirs: Sequence[Path]) -> Table:
             shown = _cells(values, seconds, same_work)
             for place, run in enumerate(runs):
                 if values[place] is None:
-                    shown[place] = absent(run.summary[key])
+                    shown[place] = absent(run.summary[key], column)
             made.add_row(f"{name} {statistic}", *shown)
     rates = [run.summary["output_throughput_tokens_per_s"] for run in runs]
     made.add_row("tokens/s", *_cells(rates, number, same_work))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from harness.fidelity.report import labelled
 from plots.style import PALETTE, figure, save
 
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
@@ -24,8 +25,8 @@ def draw(parity: Path, out: Path) -> Path:
         panel.axhline(0, color="0.3", lw=0.8)
         for workload, colour in zip(workloads, PALETTE, strict=False):
             for statistic, style in STATISTICS.items():
-                made_up = " SYNTHETIC" if workload in found["synthetic"] else ""
-                label = f"{workload}{made_up} {statistic.upper()}"
+                name = labelled(workload, found["synthetic"])
+                label = f"{name} {statistic.upper()}"
                 points = _points(found["rows"], (workload, quantity, statistic))
                 panel.plot(*points, color=colour, ls=style, marker="o", ms=3, label=label)
         if limit := limits.get((quantity, "p50")):

@@ -1,15 +1,20 @@
 """Where tests find the public traces: HARNESS_DATA_DIR, or ../shared/data beside the checkout.
 
 Where neither is there, tests that read them are skipped, and the others have what a user without
-them has: a download, or a statistical twin. The head and the foot of the report say so.
+them has: the rows that the repository carries, a download, or a statistical twin. The head and the
+foot of the report say so.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from tests.elastic import Beds
 
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = ROOT.parent / "shared" / "data"
@@ -38,3 +43,10 @@ def data_dir() -> Path:
     if not path.is_dir():
         pytest.fail(f"the public traces are missing: {path} (HARNESS_DATA_DIR)")
     return path
+
+
+@pytest.fixture(scope="session")
+def bed() -> Iterator[Beds]:
+    """Elastic instances in either world; live ones are shared by all tests."""
+    with ExitStack() as stack:
+        yield Beds(stack)

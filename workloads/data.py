@@ -1,6 +1,7 @@
-"""Where datasets are: a directory, the cache, or their public home; always with their sha256.
+"""Where datasets are: a directory, the repository, the cache, or their public home.
 
-A download goes to a temporary name, is checked for size and sha256, and only then gets its real
+What the repository carries is checked against workloads/bundled/SHA256SUMS when it is read. A
+download goes to a temporary name, is checked for size and sha256, and only then gets its real
 name: no reader ever sees a half or a wrong file, and two processes may fetch at once.
 """
 
@@ -19,6 +20,8 @@ from harness.files import replaced
 
 log = logging.getLogger(__name__)
 
+BUNDLED = Path(__file__).resolve().parent / "bundled"
+FULL, WHOLE, SLICE = "full file", "bundled file", "bundled slice"  # what a file is of its dataset
 CHUNK_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 30
 
@@ -27,14 +30,22 @@ CONNECT_TIMEOUT_S = 30
 class FileConfig:
     """One file of a dataset as it is published."""
 
-    path: str  # inside data.dir and inside the cache
+    path: str  # inside data.dir, inside the cache, and in workloads/bundled if carried whole
     url: str | None  # its public home; null: it cannot be downloaded as it is
     bytes: int | None
     sha256: str | None
+    beginning: str | None = None  # its first rows, in workloads/bundled
+
+
+@dataclass(slots=True)
+class Found:
+    path: Path
+    what: str  # FULL, WHOLE or SLICE
 
 
 class DataHome:
-    """Finds files: first in `dir`, then in `cache_dir`, then, if allowed, by downloading."""
+    """Finds files: in `dir`, then among those that the repository carries, then in `cache_dir`,
+    then, if allowed, by downloading."""
 
     @dataclass(kw_only=True, slots=True)
     class Config:
@@ -46,21 +57,33 @@ class DataHome:
         if config.dir is not None and not Path(config.dir).is_dir():
             raise UsageError(f"data.dir={config.dir} is not a directory")
         self.config = config
+        self.cache_dir = Path(config.cache_dir).expanduser()
 
-    def find(self, file: FileConfig) -> Path | None:
-        """None where the file can be had nowhere; the reason is logged."""
+    def given(self, file: FileConfig) -> Found | None:
+        """The whole file, from `dir` or the repository."""
         if self.config.dir is not None:
             path = Path(self.config.dir) / file.path
             if path.is_file():
-                return path
-        cached = Path(self.config.cache_dir).expanduser() / file.path
+                return Found(path, FULL)
+        whole = bundled(file.path)
+        return None if whole is None else Found(whole, WHOLE)
+
+    def beginning(self, file: FileConfig) -> Found | None:
+        """Its first rows, from the repository."""
+        path = None if file.beginning is None else bundled(file.beginning)
+        return None if path is None else Found(path, SLICE)
+
+    def fetched(self, file: FileConfig) -> Found | None:
+        """The whole file, from the cache or from its public home; None where it can be had from
+        neither: the reason is logged."""
+        cached = self.cache_dir / file.path
         if cached.is_file():
             if file.sha256 is not None and sha256_of(cached) != file.sha256:
                 raise UsageError(
                     f"{cached} is not the published file: its sha256 is {sha256_of(cached)}, "
                     f"not {file.sha256}; delete it"
                 )
-            return cached
+            return Found(cached, FULL)
         if file.url is None:
             log.warning("%s is in no data directory and cannot be downloaded", file.path)
             return None
@@ -77,7 +100,20 @@ class DataHome:
         ) as error:
             log.warning("%s cannot be downloaded from %s: %s", file.path, file.url, error)
             return None
-        return cached
+        return Found(cached, FULL)
+
+
+def bundled(name: str) -> Path | None:
+    """A file that the repository carries; None: it carries none of that name. Raises UsageError
+    where it is not the one in SHA256SUMS."""
+    lines = (BUNDLED / "SHA256SUMS").read_text().splitlines()
+    sums = {path: sha256 for sha256, path in (line.split("  ", 1) for line in lines)}
+    if name not in sums:
+        return None
+    path = BUNDLED / name
+    if not path.is_file() or sha256_of(path) != sums[name]:
+        raise UsageError(f"{path} is not the file of SHA256SUMS beside it: git checkout {path}")
+    return path
 
 
 def download(file: FileConfig, target: Path) -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.files import replaced
-from harness.schedule import Schedule
+from harness.schedule import Schedule, shown
 from workloads.trace import Floats, Ints
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -53,7 +53,8 @@ def measure(schedule: Schedule) -> Arrivals:
 def print_table(name: str, schedule: Schedule, console: Console) -> None:
     about, arrivals = schedule.provenance, measure(schedule)
     unit = "minute" if arrivals.bin_s == 60 else "second"
-    title = f"{name} (SYNTHETIC)" if about.synthetic else name
+    kinds = shown(about.synthetic)
+    title = f"{name} ({kinds})" if kinds else name
     table = Table(title=title, show_header=False, title_justify="left", title_style="bold")
     table.add_column()
     table.add_column(overflow="fold")
@@ -72,8 +73,8 @@ def print_table(name: str, schedule: Schedule, console: Console) -> None:
         ("licence", about.licence),
         ("source sha256", about.source_sha256 or "none: generated"),
         ("schedule sha256", schedule.sha256()),
-        ("synthetic", "YES: not the dataset's own" if about.synthetic else "no"),
-        ("models drawn", "YES: not the dataset's own" if about.models_drawn else "no"),
+        ("file", about.file),
+        ("not a recording", kinds or "all of it is one"),
         ("steps", "\n".join(f"{i}. {step}" for i, step in enumerate(about.steps, 1)) or "none"),
     ]
     for label, value in rows:
@@ -115,7 +116,7 @@ def terminal_plot(schedule: Schedule) -> str:
 
 
 def save_plot(name: str, schedule: Schedule, path: Path) -> None:
-    """Rate over time, and both length distributions; a synthetic schedule says so in the title."""
+    """Rate over time, and both length distributions; the title says what is no recording."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     top, bottom = figure.subplots(2, 1)
     edges_s, rate_per_s = rates(schedule, 300)
@@ -126,7 +127,8 @@ def save_plot(name: str, schedule: Schedule, path: Path) -> None:
         bottom.plot(tokens, np.arange(1, len(tokens) + 1) / len(tokens), label=label[:6])
     bottom.set(xscale="log", xlabel="tokens", ylabel="share of requests", ylim=(0, 1))
     bottom.legend()
-    kind = " (SYNTHETIC)" if schedule.provenance.synthetic else ""
+    kinds = shown(schedule.provenance.synthetic)
+    kind = f" ({kinds})" if kinds else ""
     steps = "; ".join(schedule.provenance.steps) or "as recorded"
     figure.suptitle(f"{name}{kind}: {len(schedule):,} requests")
     top.set_title(steps, fontsize="small", wrap=True)

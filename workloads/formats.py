@@ -19,7 +19,7 @@ import pandas as pd
 from harness.errors import UsageError
 from harness.schedule import Provenance, Schedule
 from workloads.csv_table import CsvTable
-from workloads.trace import Floats, Ints, Trace, in_order, without_lead_in
+from workloads.trace import Floats, Ints, Trace, in_order, objects, without_lead_in
 
 
 def read(path: Path, provenance: Provenance) -> Trace:
@@ -173,6 +173,7 @@ def read_schedule(path: Path) -> Trace:
         schedule.prompt_tokens,
         schedule.output_tokens,
         schedule.provenance,
+        None if schedule.prompts is None else objects(schedule.prompts),
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.errors import UsageError
+from harness.schedule import Synthetic
 from workloads.arrivals import require_positive
-from workloads.trace import Ints, Trace, check_range, rows_window, usable
+from workloads.trace import Ints, Trace, check_range, objects, rows_window, usable
 
 ORDERS = ("file", "sample")
 
@@ -55,21 +56,43 @@ def replaced(trace: Trace, pool: Trace, config: LengthsConfig, rng: np.random.Ge
     where = f" [{config.rows[0]}, {config.rows[1]})" if config.rows is not None else ""
     num_rows = f"{len(pool)} rows"
     whose = f" of {pool.provenance.origin}" if config.path is not None else ""
+    if trace.prompts is not None and pool.prompts is None:
+        raise UsageError(
+            f"{trace.provenance.source} has prompts, but {pool.provenance.source} has lengths "
+            "alone: leave out workload.lengths.path"
+        )
+    whole = pool.take(rows)
     changed = replace(
-        trace, prompt_tokens=pool.prompt_tokens[rows], output_tokens=pool.output_tokens[rows]
+        trace,
+        prompt_tokens=whole.prompt_tokens,
+        output_tokens=whole.output_tokens,
+        prompts=whole.prompts,
     )
-    return changed.labelled(f"lengths {how} from {num_rows}{where}{whose}", synthetic=True)
+    step = f"lengths {how} from {num_rows}{where}{whose}"
+    kind = Synthetic.LENGTHS_DRAWN if sampled else Synthetic.LENGTHS_MOVED
+    if Synthetic.LENGTHS_PUBLISHED in pool.provenance.synthetic:
+        kind = Synthetic.LENGTHS_PUBLISHED
+    return changed.labelled(step, kind)
 
 
 def fitted(trace: Trace, config: LengthsConfig) -> Trace:
-    """Scaled, then cut; every length stays at least 1."""
+    """Scaled, then cut; every length stays at least 1. A real prompt can be cut, not lengthened."""
     trace, prompt = _fit(
         trace, trace.prompt_tokens, "prompt", config.scale_prompt, config.max_prompt_tokens
     )
     trace, output = _fit(
         trace, trace.output_tokens, "output", config.scale_output, config.max_output_tokens
     )
-    return replace(trace, prompt_tokens=prompt, output_tokens=output)
+    prompts = trace.prompts
+    if prompts is not None:
+        if config.scale_prompt > 1:
+            raise UsageError(
+                f"workload.lengths.scale_prompt={config.scale_prompt:g}: real prompts can be cut, "
+                "not lengthened; give at most 1"
+            )
+        cut = zip(prompts, prompt.tolist(), strict=True)
+        prompts = objects([each.first(num_tokens) for each, num_tokens in cut])
+    return replace(trace, prompt_tokens=prompt, output_tokens=output, prompts=prompts)
 
 
 def _fit(

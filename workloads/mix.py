@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.errors import UsageError
+from harness.schedule import Synthetic
 from workloads.arrivals import require_at_least_0
 from workloads.trace import Floats, Strings, Trace
 
@@ -58,11 +59,10 @@ def assign(trace: Trace, config: ModelsConfig, rng: np.random.Generator) -> Trac
     if config.num_models is not None:
         alpha = config.alpha or 0.0
         shares = zipf_shares(config.num_models, alpha)
-        about = replace(trace.provenance, models_drawn=True)
-        model = draw_models(len(trace), shares, rng)
-        mixed = replace(trace, model=model, provenance=about)
+        mixed = replace(trace, model=draw_models(len(trace), shares, rng))
         text = f"zipf({alpha:g})" if config.kind == "zipf" else "uniform"
-        return mixed.labelled(f"models drawn: {text} over {config.num_models}")
+        step = f"models drawn: {text} over {config.num_models}"
+        return mixed.labelled(step, Synthetic.MODELS_DRAWN)
     if config.kind == "trace" and trace.model is None:
         raise UsageError(
             f"workload.models.kind=trace: {trace.provenance.source} names no models; "

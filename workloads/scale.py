@@ -7,8 +7,9 @@ arrivals into batches that no client sent, and an unbounded shift would fill sil
 the pattern over seconds and minutes stays, and a copy has its original's lengths and model.
 `stretch` divides the timestamps, so that bursts become shorter or longer with the rest.
 
-Copies are requests that the dataset does not have: they make a trace synthetic, whether they come
-from a higher rate or from a burst. Thinning and stretching keep the dataset's requests alone.
+Copies are requests that the dataset does not have, whether they come from a higher rate or from a
+burst: the schedule then says REQUESTS REPEATED. Thinning and stretching keep the dataset's requests
+alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.errors import UsageError
+from harness.schedule import Synthetic
 from workloads.arrivals import BurstConfig, describe_burst, require_at_least_0, require_positive
 from workloads.streams import stream
 from workloads.trace import Floats, Trace
@@ -81,7 +83,7 @@ def resampled(
 ) -> Trace:
     """Row i `factor[i]` times in the mean. Smaller factors keep subsets of what larger keep.
 
-    The label is `step` and how many were copied, which makes the trace synthetic, or left out.
+    The label is `step` and how many were copied or left out.
     """
     arrival_s = trace.arrivals()
     whole = np.floor(factor).astype(np.int64)
@@ -100,7 +102,8 @@ def resampled(
         drawn = f"{added}, up to {max_jitter_s:g} s later"
     else:
         drawn = f"{len(trace) - len(changed)} of {len(trace)} requests left out at random"
-    return changed.labelled(f"{step}: {drawn}", synthetic=num_copies > 0)
+    kinds = [Synthetic.REQUESTS_REPEATED] if num_copies else []
+    return changed.labelled(f"{step}: {drawn}", *kinds)
 
 
 def room_s(arrival_s: Floats, max_jitter_s: float) -> Floats:

@@ -7,13 +7,14 @@ arrivals or model names, and may hold failed rows (0 tokens) until `usable` drop
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.errors import UsageError
-from harness.schedule import Provenance
+from harness.schedule import Provenance, Synthetic
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -35,6 +36,7 @@ class Trace:
     prompt_tokens: Ints
     output_tokens: Ints
     provenance: Provenance
+    prompts: Strings | None = None  # harness.request.Prompt each; None: lengths alone
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
@@ -46,12 +48,14 @@ class Trace:
             model=None if self.model is None else self.model[rows],
             prompt_tokens=self.prompt_tokens[rows],
             output_tokens=self.output_tokens[rows],
+            prompts=None if self.prompts is None else self.prompts[rows],
         )
 
-    def labelled(self, step: str, *, synthetic: bool = False) -> Trace:
-        """With `step` added; `synthetic`: it drew in the data's place, or added requests."""
+    def labelled(self, step: str, *synthetic: Synthetic) -> Trace:
+        """With `step` added, and the kinds of what is no longer the dataset's own by it."""
         old = self.provenance
-        provenance = replace(old, synthetic=old.synthetic or synthetic, steps=[*old.steps, step])
+        kinds = [str(kind) for kind in Synthetic if kind in old.synthetic or kind in synthetic]
+        provenance = replace(old, synthetic=kinds, steps=[*old.steps, step])
         return replace(self, provenance=provenance)
 
     def arrivals(self) -> Floats:
@@ -70,6 +74,13 @@ class Trace:
                 "give workload.arrivals.rate_per_s"
             )
         return float((len(self) - 1) / (arrival_s[-1] - arrival_s[0]))
+
+
+def objects(values: Sequence[object]) -> Strings:
+    """A column of `values`, which numpy must not look into."""
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
 
 
 @dataclass(kw_only=True, slots=True)

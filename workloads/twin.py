@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.errors import UsageError
-from harness.schedule import Provenance
+from harness.schedule import Provenance, Synthetic
 from workloads.arrivals import require_at_least_0, require_positive, unit_process
 from workloads.mix import draw_models, zipf_shares
 from workloads.streams import stream
@@ -75,9 +75,11 @@ def twin(config: TwinConfig, name: str, num_requests: int, seed: int) -> Trace:
     prompts = stream(seed, "twin.prompts").random(num_requests)
     outputs = stream(seed, "twin.outputs").random(num_requests)
     model = arrival_s = None
+    kinds = [Synthetic.LENGTHS_PUBLISHED]
     if config.num_models > 1:
         shares = zipf_shares(config.num_models, config.alpha)
         model = draw_models(num_requests, shares, stream(seed, "twin.models"))
+        kinds.append(Synthetic.MODELS_DRAWN)
     if config.rates_per_model_per_s is not None:
         unit = unit_process(num_requests, config.cv, stream(seed, "twin.arrivals"))
         rates = np.array(config.rates_per_model_per_s) * config.num_models
@@ -86,20 +88,22 @@ def twin(config: TwinConfig, name: str, num_requests: int, seed: int) -> Trace:
         if config.tick_s is not None:
             arrival_s = np.floor(arrival_s / config.tick_s) * config.tick_s
         arrival_s -= arrival_s[0]
-    return Trace(
+        kinds.append(Synthetic.ARRIVALS_DRAWN)
+    drawn = Trace(
         arrival_s=arrival_s,
         model=model,
         prompt_tokens=lengths(prompts, config.prompt_quantiles, config.prompt_mean_tokens),
         output_tokens=lengths(outputs, config.output_quantiles, config.output_mean_tokens),
         provenance=Provenance(
             source=f"{name} twin",
-            origin=f"statistical twin, synthetic; constants: {config.source}",
-            synthetic=True,
+            origin=f"statistical twin; constants: {config.source}",
+            synthetic=[],
             licence="none: generated",
             source_sha256="",
-            steps=[f"statistical twin of {name}: arrivals, lengths and models drawn"],
+            file="none: generated",
         ),
     )
+    return drawn.labelled(f"statistical twin of {name}", *kinds)
 
 
 def through_pattern(

@@ -1,9 +1,8 @@
 """From a dataset to a schedule: read, window, scale or redraw arrivals, fit lengths, mix models.
 
-Every step that changes anything leaves a label in the schedule's provenance. Arrivals and lengths
-drawn in the data's place, and every request that the data do not have, make it synthetic; to leave
-requests out, stretch time or cut lengths does not, and models drawn are said by themselves. Does
-not know which engine will replay it.
+Every step that changes anything leaves a label in the schedule's provenance, and what is not the
+data's own (`Synthetic`: arrivals drawn, requests repeated, …) its kind. To leave requests out, to
+stretch time and to cut lengths leave a label alone. Does not know which engine will replay it.
 """
 
 from __future__ import annotations
@@ -11,15 +10,16 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from harness.errors import UsageError
-from harness.schedule import Provenance, Schedule
+from harness.schedule import Provenance, Schedule, Synthetic, shown
 from workloads import arrivals, formats, lengths, mix, scale, twin
-from workloads.data import DataHome, FileConfig, sha256_of
+from workloads.data import DataHome, FileConfig, Found, sha256_of
+from workloads.dataset import GIVEN, DatasetConfig, read_file
 from workloads.streams import stream
+from workloads.text import TextConfig, read_texts
 from workloads.trace import (
     Trace,
     WindowConfig,
@@ -34,21 +34,6 @@ from workloads.trace import (
 log = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True, slots=True)
-class DatasetConfig:
-    title: str
-    home: str  # its public home, for people
-    licence: str
-    parameters: dict[str, Any]  # what the names of its files are made of, if anything
-    file: str | None  # which of `files`; null: `workload.path` must name one
-    files: dict[str, FileConfig]
-    beginnings: dict[str, list[str]]  # of a file: others that hold its first rows, best first
-
-    def names(self) -> list[str]:
-        """`file`, then its beginnings."""
-        return [] if self.file is None else [self.file, *self.beginnings.get(self.file, [])]
-
-
 class Workload:
     """`schedule()` is a function of the config, the seed and the dataset's bytes alone."""
 
@@ -56,6 +41,7 @@ class Workload:
     class Config:
         name: str
         path: str | None  # read this file in place of the dataset's own
+        text: TextConfig | None  # real prompts in place of a file's lengths
         read_until_s: float | None  # rows of a file that arrive then or later are left out
         num_requests: int | None  # null: all
         window: WindowConfig
@@ -69,6 +55,10 @@ class Workload:
     def __init__(self, config: Config, data: DataHome, seed: int) -> None:
         for part in (config.window, config.scale, config.arrivals, config.lengths, config.models):
             part.check()
+        if config.text is not None:
+            config.text.check()
+            if config.path is not None:
+                raise UsageError("a workload of texts reads workload.text.dataset, not its path")
         if config.twin is not None:
             config.twin.check()
         if config.num_requests is not None and config.num_requests < 1:
@@ -76,12 +66,11 @@ class Workload:
         if seed < 0:
             raise UsageError(f"seed={seed} must be at least 0")
         dataset = config.dataset
-        for name in dataset.names():
-            if name not in dataset.files:
-                raise UsageError(
-                    f"workload.dataset.file={name} is unknown; {config.name} has "
-                    f"{', '.join(dataset.files)}"
-                )
+        if dataset.file is not None and dataset.file not in dataset.files:
+            raise UsageError(
+                f"workload.dataset.file={dataset.file} is unknown; {config.name} has "
+                f"{', '.join(dataset.files)}"
+            )
         self.name = config.name
         self._config = config
         self._data = data
@@ -104,76 +93,73 @@ class Workload:
             prompt_tokens=trace.prompt_tokens,
             output_tokens=trace.output_tokens,
             provenance=trace.provenance,
+            prompts=None if trace.prompts is None else trace.prompts.tolist(),
         )
 
     def _read(self) -> Trace:
-        """The file asked for, or the dataset's own, or its beginning if that is enough, or its
-        twin."""
+        """The file asked for, or the dataset's own, or the beginning of it that the repository
+        carries where that is all that is asked for, or its twin."""
         config, dataset = self._config, self._config.dataset
+        if config.text is not None:
+            return read_texts(config.text, self._data)
         file = dataset.files[dataset.file] if dataset.file is not None else None
         if config.path is not None:
-            return self._read_file(Path(config.path), file)
+            return self._read_file(Found(Path(config.path), GIVEN), file)
         if file is None:
             raise UsageError(f"workload={self.name} needs workload.path=FILE")
-        path = self._data.find(file)
-        if path is not None:
-            return self._read_file(path, file)
+        found = self._data.given(file)
+        if found is not None:
+            return self._read_file(found, file)
         beginning = self._beginning(file)
-        if beginning is not None:
+        if beginning is not None and self._covers(beginning):
             return beginning
+        found = self._data.fetched(file)
+        if found is not None:
+            return self._read_file(found, file)
         if config.twin is None:
             raise UsageError(f"{file.path} cannot be had, and nothing can stand in for it")
-        log.warning("SYNTHETIC: a statistical twin stands in for %s", dataset.title)
         whole = config.twin.num_models * config.twin.num_requests_per_model
         num_requests = max(whole, config.num_requests or 0)
-        return twin.twin(config.twin, self.name, num_requests, self._seed)
+        made = twin.twin(config.twin, self.name, num_requests, self._seed)
+        kinds = shown(made.provenance.synthetic)
+        log.warning("%s: a statistical twin stands in for %s", kinds, dataset.title)
+        if beginning is not None:
+            log.warning("its first %d requests are carried in the repository", len(beginning))
+        return made
 
-    def _read_file(self, path: Path, published: FileConfig | None) -> Trace:
-        if not path.is_file():
-            raise UsageError(f"workload.path={path} is not a file")
-        dataset, sha256 = self._config.dataset, sha256_of(path)
-        known = published is not None and published.sha256 == sha256
-        own = self._config.path is None or known
-        provenance = Provenance(
-            source=self.name if own else path.stem,
-            origin=f"{dataset.title}: {path.name}, {dataset.home}" if own else path.name,
-            synthetic=False,
-            licence=dataset.licence if own else "not known here",
-            source_sha256=sha256,
+    def _read_file(self, found: Found, published: FileConfig | None) -> Trace:
+        trace = read_file(self._config.dataset, self.name, found, published)
+        return (
+            trace if self._config.read_until_s is None else before(trace, self._config.read_until_s)
         )
-        trace = formats.read(path, provenance)
-        if self._config.read_until_s is not None:
-            trace = before(trace, self._config.read_until_s)
-        if published is not None and published.sha256 is not None and not known:
-            trace = trace.labelled("not the published file (sha256 differs)")
-        return trace
 
     def _beginning(self, whole: FileConfig) -> Trace | None:
-        """The first rows of `whole`, from a file that can be had and has all that are asked for."""
-        dataset = self._config.dataset
-        for name in dataset.names()[1:]:
-            path = self._data.find(dataset.files[name])
-            if path is None:
-                continue
-            trace = self._read_file(path, dataset.files[name])
-            if self._covers(trace):
-                step = f"real rows, the beginning of {Path(whole.path).name} that can be had"
-                log.warning("%s: %s", path.name, step)
-                return trace.labelled(f"{path.name}: {step}")
-        return None
+        """The first rows of `whole`, where the repository carries them."""
+        found = self._data.beginning(whole)
+        if found is None:
+            return None
+        trace = self._read_file(found, whole)
+        return trace.labelled(f"the first {len(trace)} rows of {Path(whole.path).name}")
 
     def _covers(self, beginning: Trace) -> bool:
-        """Whether all that is asked for lies within it: `num_requests`, windows, or both."""
-        config, window, scaling = self._config, self._config.window, self._config.scale
+        """Whether all that is asked for lies within: the whole file gives the same schedule."""
+        config, window = self._config, self._config.window
         ends = [rows[1] for rows in (window.rows, config.lengths.rows) if rows is not None]
         if max(ends, default=0) > len(beginning):
             return False
         if window.seconds is not None and window.seconds[1] > beginning.arrivals()[-1]:
             return False
-        if config.num_requests is None:
-            return window.rows is not None or window.seconds is not None
-        kept = min(scaling.rate, 1.0) if scaling.how == "preserve" else 1.0  # in the mean
-        return len(self._windowed(beginning)) * kept >= config.num_requests
+        if window.rows is not None or window.seconds is not None:
+            return True
+        drawn = config.arrivals.kind != "trace"
+        own_rate = drawn and config.arrivals.rate_per_s is None and config.arrivals.ramp is None
+        own_lengths = config.lengths.rows is not None or config.lengths.path is not None
+        if own_rate or (config.lengths.order == "sample" and not own_lengths):
+            return False  # a mean rate, or lengths, of all its rows
+        wanted, windowed = config.num_requests, self._windowed(beginning)
+        if wanted is None or len(windowed) < wanted:
+            return False
+        return drawn or len(self._rescaled(windowed)) >= wanted
 
     def _windowed(self, trace: Trace) -> Trace:
         window = self._config.window
@@ -193,20 +179,26 @@ class Workload:
 
     def _arriving(self, trace: Trace) -> Trace:
         """With the arrivals of the run: the trace's, scaled, or drawn ones."""
-        config, seed = self._config, self._seed
-        if config.arrivals.kind != "trace":
+        if self._config.arrivals.kind != "trace":
             return self._redrawn(trace)
+        trace = some_left(self._rescaled(trace))
+        num_requests = self._config.num_requests
+        return trace if num_requests is None else head(trace, num_requests)
+
+    def _rescaled(self, trace: Trace) -> Trace:
+        """At the run's rate, by the trace's own arrivals; thinning may leave none."""
+        config, seed = self._config, self._seed
         trace.arrivals()  # a dataset without timestamps is told so before anything else
         to_rate_per_s, num_requests = config.scale.to_rate_per_s, config.num_requests
         if to_rate_per_s is not None:
             trace = scale.stretched_to(trace, to_rate_per_s, num_requests)
-        trace = some_left(scale.scaled(trace, config.scale, seed))
-        if config.arrivals.burst is not None:
+        trace = scale.scaled(trace, config.scale, seed)
+        if config.arrivals.burst is not None and len(trace) > 0:
             first_s = trace.arrivals()[:num_requests]  # what comes before a burst stays as it is
             arrivals.require_within(config.arrivals.burst, float(first_s[-1]))
             jitter_s = config.scale.max_jitter_s
-            trace = some_left(scale.with_burst(trace, config.arrivals.burst, jitter_s, seed))
-        return trace if num_requests is None else head(trace, num_requests)
+            trace = scale.with_burst(trace, config.arrivals.burst, jitter_s, seed)
+        return trace
 
     def _redrawn(self, trace: Trace) -> Trace:
         process, factor = self._config.arrivals, self._config.scale.rate
@@ -216,6 +208,12 @@ class Workload:
         num_requests = self._config.num_requests or len(trace)
         if self._config.lengths.order == "sample":  # only the model, if any, is the row's own
             trace = trace.take(np.arange(num_requests) % len(trace))
+        elif num_requests > len(trace):
+            raise UsageError(
+                f"workload.num_requests={num_requests} is more than the {len(trace)} requests of "
+                f"{trace.provenance.source}: ask for fewer, or draw their lengths with "
+                "replacement (workload.lengths.order=sample)"
+            )
         else:
             trace = head(trace, num_requests)
         unit = arrivals.unit_process(
@@ -225,7 +223,7 @@ class Workload:
         if process.burst is not None:
             arrivals.require_within(process.burst, float(times[-1]))
         step = arrivals.describe(process, rate_per_s, factor)
-        return replace(trace, arrival_s=times).labelled(step, synthetic=True)
+        return replace(trace, arrival_s=times).labelled(step, Synthetic.ARRIVALS_DRAWN)
 
     def _lengths_pool(self, dataset: Trace, windowed: Trace) -> Trace | None:
         """The rows that lengths come from; None: each request keeps its own row's."""
@@ -235,7 +233,7 @@ class Workload:
             if not path.is_file():
                 raise UsageError(f"workload.lengths.path={path} is not a file")
             sha256 = sha256_of(path)
-            about = Provenance(path.stem, f"{path.name} (sha256 {sha256})", False, "", sha256)
+            about = Provenance(path.stem, f"{path.name} (sha256 {sha256})", [], "", sha256)
             return formats.read(path, about)
         if config.rows is not None:
             return dataset

@@ -55,15 +55,23 @@ class Timed:
     def __init__(self, instance: Instance, loop: Loop) -> None:
         self.name, self.model, self.kv = instance.name, instance.model, instance.kv
         self.load, self.drop, self.evict = instance.load, instance.drop, instance.evict
+        self.settle = instance.settle
         self._instance, self._loop = instance, loop
         self.ended_s = -inf
         self.rows: list[tuple[float, ...]] = []
 
-    async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
+    async def execute(
+        self,
+        batch: Batch,
+        *,
+        max_steps: int | None = None,
+        until: float = inf,
+        stop: Event | None = None,
+    ) -> int:
         work = _work(batch)
         waited = any(r.arrival_s <= self.ended_s for r in chain(batch.decodes, _prompts(batch)))
         start_s = self.ended_s if waited else self._loop.now
-        steps = await self._instance.execute(batch, until=until, stop=stop)
+        steps = await self._instance.execute(batch, max_steps=max_steps, until=until, stop=stop)
         self.ended_s = self._loop.now
         self.rows.append((*work, steps, self.ended_s - start_s))
         return steps

@@ -40,9 +40,12 @@ def judged(claim: Claim, published: Path, variations: Variations | None = None) 
     try:
         values = evaluate(claim.value, table)
         others = {label: evaluate(each, table) for label, each in varied.items()}
-        source = narrowed(json.loads(about.read_text()), used(claim.value, table))
+        rows = [used(each, table) for each in (claim.value, *varied.values())]
     except UsageError as error:
         raise UsageError(f"claim {claim.id}, {csv.name}: {error}") from error
+    if why := invalid(rows):
+        return Judged(claim, None, "not attempted", f"{why}; {_command(claim, '--again')}", None)
+    source = narrowed(json.loads(about.read_text()), rows[0])
     ours = estimate(list(values.values()))
     verdict = judge(claim, ours)
     why = claim.reason
@@ -50,6 +53,22 @@ def judged(claim: Claim, published: Path, variations: Variations | None = None) 
         why = f"{ours.num_seeds} of {MIN_SEEDS} seeds; {_command(claim)}"
     found = {label: estimate(list(each.values())) for label, each in others.items()}
     return Judged(claim, ours, verdict, why, source, found)
+
+
+def invalid(parts: Sequence[pd.DataFrame]) -> str:
+    """Which of the runs that a claim rests on were INVALID, for no verdict can be built on them;
+    empty: none of those whose figure says so (`valid`)."""
+    rows = pd.concat(parts)
+    if "valid" not in rows:
+        return ""
+    found = rows[rows["valid"].eq(False) & ~rows.index.duplicated()]
+    if found.empty:
+        return ""
+    first = found.iloc[0]
+    known_as = [
+        f"{key} {first[key]}" for key in ("experiment", "system", "seed") if key in found.columns
+    ]
+    return f"rests on INVALID runs ({len(found)}), the first: {', '.join(known_as)}"
 
 
 def narrowed(source: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
@@ -62,8 +81,10 @@ def narrowed(source: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _command(claim: Claim) -> str:
-    return f"run `python -m harness.experiments.figures {claim.figure}`"
+def _command(claim: Claim, *options: str) -> str:
+    return (
+        f"run `{' '.join(['python -m harness.experiments.figures', str(claim.figure), *options])}`"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -79,12 +79,14 @@ def as_markdown(papers: Mapping[str, tuple[Paper, Sequence[Judged]]]) -> str:
 
 
 def _by_kind(judged: Sequence[Judged]) -> list[str]:
-    """What the attempted claims rest on, as a table, and whose their numbers are."""
+    """What the attempted claims rest on, as a table if there are any, and whose the claims' numbers
+    are."""
     attempted = [each for each in judged if each.verdict != "not attempted"]
     kinds = {name: [each for each in attempted if _kind(each) == name] for name in KINDS}
     verdicts = [name for name in ORDER if name != "not attempted"]
-    lines = ["", _cells(["from", "claims", *verdicts]), _cells(["---"] * (len(verdicts) + 2))]
-    for name, found in kinds.items():
+    head = ["", _cells(["from", "claims", *verdicts]), _cells(["---"] * (len(verdicts) + 2))]
+    lines = head if attempted else []
+    for name, found in kinds.items() if attempted else ():
         counts = Counter(each.verdict for each in found)
         numbers = [len(found), *(counts[verdict] for verdict in verdicts)]
         lines.append(_cells([KINDS[name], *map(str, numbers)]))

@@ -33,19 +33,6 @@ def activation_bytes_per_token(model: ModelSpec) -> int:
     return model.hidden_size * model.dtype_bytes
 
 
-def activation_s(
-    num_tokens: int, model: ModelSpec, hardware: Hardware, *, same_node: bool
-) -> float:
-    """What an iteration of `num_tokens` waits between two pipeline stages: α + size/β of a copy
-    over NVLink or, without it, PCIe; over the NIC between nodes."""
-    num_bytes = num_tokens * activation_bytes_per_token(model)
-    if not same_node:
-        return hardware.nic_latency_s + num_bytes / hardware.nic_bytes_per_s
-    if hardware.nvlink_copy_bytes_per_s:
-        return hardware.nvlink_copy_latency_s + num_bytes / hardware.nvlink_copy_bytes_per_s
-    return hardware.pcie_latency_s + num_bytes / hardware.pcie_bytes_per_s
-
-
 def layer_load_s(model: ModelSpec, hardware: Hardware) -> float:
     """One layer's weights from host memory, each device of the instance taking its shard."""
     return model.layer_bytes / (hardware.pcie_bytes_per_s * model.tp)

@@ -87,6 +87,7 @@ class Hardware:
     leaf_oversubscription: float  # a leaf switch's downlinks over its uplinks; 1: none
     ssd_bytes_per_s: float  # each device's share of its node's SSDs, reading
     ssd_latency_s: float  # of one read
+    devices_per_ssd: int | None = None  # devices that share what their SSDs give; None: a node's
     host_memory_bytes: int  # per node
     source: str
     calibration: Calibration
@@ -98,6 +99,8 @@ class Hardware:
             "gpus_per_pcie_switch", "leaf_oversubscription",
         )  # fmt: skip
         check_constants(asdict(self), above_0=positive)
+        if self.devices_per_ssd is not None and self.devices_per_ssd < 1:
+            raise ValueError(f"devices_per_ssd={self.devices_per_ssd} must be at least 1, or null")
 
     @property
     def num_nodes(self) -> int:

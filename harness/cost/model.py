@@ -16,6 +16,7 @@ besides its iterations, however many, is `turnaround_s`. Knows no request but th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -77,6 +78,7 @@ class CostModel:
 
     launch: the share of the kernel launches that a decode step pays: 1 in eager mode, as the
     calibration measured it, 0 with replayed CUDA graphs. num_layers: of a pipeline stage.
+    constants: whether an iteration's own costs are paid here, as at a pipeline's first stage.
     compute_share: of each device's multiprocessors (CUDA MPS). rivals: for its memory bandwidth.
     """
 
@@ -89,9 +91,12 @@ class CostModel:
         num_layers: int | None = None,
         compute_share: float = 1.0,
         rivals: float = 0.0,
+        constants: bool = True,
     ) -> None:
         terms, self.source = coefficients(model, hardware)
         share = 1.0 if num_layers is None else num_layers / model.num_layers
+        if not constants:
+            terms = replace(terms, prefill_s=0.0, decode_s=0.0, chunk_s=0.0, request_s=0.0)
         self.terms = on_a_share(stage(terms, share), compute_share, rivals)
         self.turnaround_s = hardware.calibration.turnaround_s
         self.path_s = hardware.calibration.path_s
@@ -145,3 +150,11 @@ def steps_to_reach(elapsed_s: float, step_s: float, growth_s: float) -> int:
     while steps_time_s(n, step_s, growth_s) < elapsed_s:
         n += 1
     return n
+
+
+def steps_done(elapsed_s: float, step_s: float, growth_s: float) -> int:
+    """The most n ≥ 0 with steps_time_s(n) ≤ elapsed_s: the steps that are over."""
+    if elapsed_s < step_s:
+        return 0
+    n = steps_to_reach(elapsed_s, step_s, growth_s)
+    return n if steps_time_s(n, step_s, growth_s) <= elapsed_s else n - 1

@@ -47,12 +47,17 @@ class BlockPool:
         self.held[request.request_id] = held + more
         return True
 
-    def grow_to_computed(self, requests: Sequence[Request]) -> bool:
-        """`grow`, of each of `requests`, which must hold blocks, to its computed tokens. False: no
-        room for one of them; those before it have grown."""
+    def grow_steps(
+        self, decodes: Sequence[Request], steps: int
+    ) -> list[tuple[Request, int]] | None:
+        """Grows `decodes`, which hold blocks, for `steps` more tokens each: who got blocks, with
+        how many it held before. None: no room; those before it in the list have grown."""
         held, size = self.held, self.block_tokens
-        short = [r for r in requests if r.computed_tokens > held[r.request_id] * size]
-        return all(self.grow(request, request.computed_tokens) for request in short)
+        short = [r for r in decodes if r.computed_tokens + steps > held[r.request_id] * size]
+        grown = [(r, held[r.request_id]) for r in short]
+        if all(self.grow(r, r.computed_tokens + steps) for r in short):
+            return grown
+        return None
 
     def shrink(self, request: Request, tokens: int) -> None:
         """Gives back what `request` holds beyond `tokens` tokens."""

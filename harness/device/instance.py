@@ -22,17 +22,29 @@ class Instance(Protocol):
     model: ModelSpec
     kv: BlockPool
 
-    async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
+    async def execute(
+        self,
+        batch: Batch,
+        *,
+        max_steps: int | None = None,
+        until: float = inf,
+        stop: Event | None = None,
+    ) -> int:
         """Runs `batch` and returns the number of iterations done (≥ 1).
 
         With prefill chunks: one iteration. Decodes alone: iterations until the first of: a
-        request finishes; the loop's time reaches `until` at a step boundary; the pool cannot
-        hold the next iteration's tokens; the step boundary after `stop` is set.
-        The caller has grown the pool for the first iteration; `execute` grows it for further
-        ones, updates computed_tokens and generated_tokens, stamps each token into the recorder
-        and releases the blocks of a request that finishes. All layers must be loaded.
-        One `execute` at a time per instance.
+        request finishes; `max_steps` are done; the loop's time reaches `until` at a step boundary;
+        the pool cannot hold the next iteration's tokens; the step boundary after `stop` is set.
+        The caller has grown the pool for the first iteration; `execute` reserves it for further
+        ones at its launch, updates computed_tokens and generated_tokens, stamps each token into
+        the recorder and releases the blocks of a request that finishes. All layers must be loaded.
+        One `execute` at a time per instance. RunError for a batch that breaks one of these rules.
         """
+        ...
+
+    def settle(self) -> float:
+        """Has the counters of the requests that decode now say what they have by now, but for the
+        step that ends a request; returns when the latest iteration ended. Cheap, on demand."""
         ...
 
     def evict(self, request: Request) -> None:

@@ -68,6 +68,7 @@ class PooledInstance:
         self._arriving: dict[int, Event] = {}  # request_id -> its swap-in under way
         self._last_ran: str | None = None
         self._idle_since_s = 0.0
+        self._last_step_s = 0.0
         self._hidden = False  # whether the latest model had been loaded before it was asked for
 
     @property
@@ -100,7 +101,14 @@ class PooledInstance:
         here = request.request_id in self.kv(request.model).held
         return here and request.request_id not in self._arriving
 
-    async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
+    async def execute(
+        self,
+        batch: Batch,
+        *,
+        max_steps: int | None = None,
+        until: float = inf,
+        stop: Event | None = None,
+    ) -> int:
         """As `Instance.execute`, for requests of the model in place, whose blocks come from
         `kv(model)`."""
         requests = batch.requests
@@ -112,6 +120,7 @@ class PooledInstance:
             here = request.request_id in held and request.request_id not in arriving
             assert here, f"request {request.request_id} is not on {self.name}"
         if model != self._last_ran:
+            self.settle()
             self._recorder.event(
                 "switch", self.name, self._idle_since_s, self._loop.now,
                 model=model, before=self._last_ran, hidden=self._hidden,
@@ -121,13 +130,20 @@ class PooledInstance:
         if executor is None:
             executor = self._executors[model] = self._device.executor(model, self.kv(model))
         start_s = self._loop.now
-        steps = await executor.execute(batch, until=until, stop=stop)
+        steps = await executor.execute(batch, max_steps=max_steps, until=until, stop=stop)
         self._recorder.event(
             "run", self.name, start_s, self._loop.now, model=model,
             phase="prefill" if batch.chunks else "decode",
             requests=[request.request_id for request in requests],
         )  # fmt: skip
         return steps
+
+    def settle(self) -> float:
+        """As `Instance.settle`, whichever model ran."""
+        executor = self._executors.get(self._last_ran or "")
+        if executor is not None:
+            self._last_step_s = max(self._last_step_s, executor.settle())
+        return self._last_step_s
 
     def begin_switch(self) -> None:
         """Marks the beginning of the scaling whose latency the next `execute` ends (Fig. 15)."""
@@ -139,6 +155,7 @@ class PooledInstance:
         start_s = self._loop.now
         await self._device.restart()
         self._weights.clear()
+        self.settle()
         self._executors.clear()
         self._recorder.event("restart", self.name, start_s, self._loop.now)
 

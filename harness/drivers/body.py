@@ -1,4 +1,5 @@
-"""Request bodies of the OpenAI APIs: random prompts of a given length, the same in every run."""
+"""Request bodies of the OpenAI APIs: the requests' real prompts, or random ones of a given length,
+the same in every run."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from harness.model_spec import ModelSpec
-from harness.prompts import FIRST_ID, prompt_ids
+from harness.prompts import FIRST_ID, prompt_ids, require_in_vocabulary
 from harness.record import TokenRecord
 from harness.request import Request
 
@@ -27,6 +28,7 @@ def completion_body(
     request's own model name."""
 
     def body(request: Request) -> bytes:
+        require_in_vocabulary([request], models)
         ids = prompt_ids(request, models[request.model].vocab_size, seed)
         return _encode({"prompt": ids}, request, name, extra)
 
@@ -34,12 +36,15 @@ def completion_body(
 
 
 def chat_body(name: str | None, seed: int, extra: Mapping[str, Any]) -> Callable[[Request], bytes]:
-    """For /chat/completions: as many short words as the prompt has tokens. The server's chat
-    template and tokenizer decide how many tokens that really is."""
+    """For /chat/completions: the real prompt's text, or as many short words as the prompt has
+    tokens. The server's chat template and tokenizer decide how many tokens that really is."""
+
+    def words(request: Request) -> str:
+        ids = prompt_ids(request, FIRST_ID + len(WORDS), seed)
+        return " ".join(WORDS[i - FIRST_ID] for i in ids)
 
     def body(request: Request) -> bytes:
-        ids = prompt_ids(request, FIRST_ID + len(WORDS), seed)
-        text = " ".join(WORDS[i - FIRST_ID] for i in ids)
+        text = words(request) if request.prompt is None else request.prompt.text
         return _encode({"messages": [{"role": "user", "content": text}]}, request, name, extra)
 
     return body

@@ -25,6 +25,7 @@ except ImportError:  # a faster loop, where there is one
 
 SLICE_S = 0.0005  # of parsing, between two looks at the sockets
 BEAT_S = 0.002
+CLOSING_S = 0.02  # at the end, in which what was dropped is closed
 LATE_S = 0.001  # a beat later than this is a stall; timers go in steps of 1 ms
 
 
@@ -110,7 +111,7 @@ class IoThread:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for transport in list(self.transports):
             transport.abort()
-        await asyncio.sleep(0)  # in which they are closed
+        await asyncio.sleep(CLOSING_S)
 
     def _work(self) -> None:
         """Parses for a slice and hands over what came of it; the rest after a look at the

@@ -175,3 +175,53 @@ class DecodeAttention:
             return keys[: self._num_rows], values[: self._num_rows]
         used = self._copied[: self._num_rows]
         return keys.index_select(0, used), values.index_select(0, used)
+
+
+class CacheAttention:
+    """The new tokens of some requests over one cache, which gets their keys and values first:
+    chunk tokens, then one token for each decode."""
+
+    def __init__(
+        self, cache: KvCache, rows: torch.Tensor, chunks: Sequence[ChunkAttention],
+        decode: DecodeAttention | None, num_chunk_tokens: int,
+    ) -> None:  # fmt: skip
+        """`rows`: where the cache keeps the tokens, from KvCache.rows."""
+        self._cache, self._rows = cache, rows
+        self._chunks, self._decode = chunks, decode
+        self._num_chunk_tokens = num_chunk_tokens
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        """q, k, v: [tokens, heads, d]. Gives [tokens, heads, d]."""
+        self._cache.write(layer, self._rows, k, v)
+        parts = [chunk.run(self._cache, layer, q, k, v) for chunk in self._chunks]
+        if self._decode is not None:
+            parts.append(self._decode.run(layer, q[self._num_chunk_tokens :]))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def advance(self) -> None:
+        """The next iteration of a batch of decodes."""
+        assert self._decode is not None, "chunks run for one iteration"
+        self._rows = self._decode.begin_step()
+
+
+def cache_attention(
+    cache: KvCache, chunks: Sequence[tuple[int, int, Sequence[int]]],
+    decodes: Sequence[tuple[int, Sequence[int]]], device: torch.device,
+) -> CacheAttention:  # fmt: skip
+    """Chunks as (tokens before, tokens, blocks), decodes as (position, blocks)."""
+    attentions, rows, start, size = [], [], 0, cache.block_tokens
+    for context, num_tokens, blocks in chunks:
+        total = context + num_tokens
+        ids = torch.tensor(blocks[: -(-total // size)], dtype=torch.int64, device=device)
+        attentions.append(ChunkAttention(start, num_tokens, context, ids))
+        at = torch.arange(context, total, device=device)
+        rows.append(cache.rows(ids.index_select(0, at // size), at % size))
+        start += num_tokens
+    decode = None
+    if decodes:
+        positions = np.array([position for position, _ in decodes], np.int64)
+        decode = DecodeAttention(cache, positions, [blocks for _, blocks in decodes], device)
+        rows.append(decode.begin_step())
+    return CacheAttention(cache, torch.cat(rows), attentions, decode, start)

@@ -20,24 +20,26 @@ class Commands:
         self.worker = worker
         self._loop = loop
         self._last_seq = 0
-        self._in_flight: dict[int, tuple[OnMessage, Event | None]] = {}  # seq -> …, its stop
+        self._in_flight: dict[int, tuple[OnMessage, tuple[Event, ...]]] = {}  # seq -> …, its stops
         self._watched: set[Event] = set()
         self._idle = Event(loop)
         worker.listen(loop, self._on_message)
 
     def send(
-        self, header: Mapping[str, Any], payload: bytes, on_message: OnMessage,
-        stop: Event | None = None,
-    ) -> None:  # fmt: skip
-        """`on_message` gets every answer. The worker is told once `stop` is set."""
+        self, header: Mapping[str, Any], payload: bytes, on_message: OnMessage, *stops: Event
+    ) -> int:
+        """`on_message` gets every answer. The worker is told once one of `stops` is set. Its
+        number, to `close` it."""
         self._last_seq += 1
-        self._in_flight[self._last_seq] = (on_message, stop)
+        self._in_flight[self._last_seq] = (on_message, stops)
         self._idle.clear()
         self.worker.expect_answer()
         self.worker.send({**header, "seq": self._last_seq}, payload)
-        if stop is not None and stop not in self._watched:
-            self._watched.add(stop)
-            self._loop.spawn(self._forward(stop), name=f"{self.worker.name}: forward a stop")
+        for stop in stops:
+            if stop not in self._watched:
+                self._watched.add(stop)
+                self._loop.spawn(self._forward(stop), name=f"{self.worker.name}: forward a stop")
+        return self._last_seq
 
     async def call(
         self, header: Mapping[str, Any], payload: bytes = b"", stop: Event | None = None
@@ -50,7 +52,7 @@ class Commands:
             answer.update(message)
             answered.set()
 
-        self.send(header, payload, on_message, stop)
+        self.send(header, payload, on_message, *(() if stop is None else (stop,)))
         await self._loop.wait(answered)
         return answer
 
@@ -59,14 +61,26 @@ class Commands:
         if self._in_flight:
             await self._loop.wait(self._idle)
 
-    def _on_message(self, header: Header) -> None:
-        seq = header["seq"]
-        on_message, _ = self._in_flight[seq]
-        if header["last"]:
-            del self._in_flight[seq]
+    def close(self, seq: int) -> None:
+        """No more answers of the command are waited for; one that has ended is left alone."""
+        if self._in_flight.pop(seq, None) is not None:
             self.worker.answered()
             if not self._in_flight:
                 self._idle.set()
+
+    def fail(self) -> None:
+        """The worker has died: every command in flight ends, incomplete."""
+        for seq, (on_message, _) in list(self._in_flight.items()):
+            self.close(seq)
+            on_message({"seq": seq, "last": True, "complete": False})
+
+    def _on_message(self, header: Header) -> None:
+        seq = header["seq"]
+        if seq not in self._in_flight:
+            return  # closed meanwhile
+        on_message, _ = self._in_flight[seq]
+        if header["last"]:
+            self.close(seq)
         on_message(header)
 
     async def _forward(self, stop: Event) -> None:
@@ -74,6 +88,6 @@ class Commands:
         await self._loop.wait(stop)
         self._watched.discard(stop)
         if stop.is_set:
-            for seq, (_, its_stop) in self._in_flight.items():
-                if its_stop is stop:
+            for seq, (_, stops) in self._in_flight.items():
+                if stop in stops:
                     self.worker.send({"op": "stop", "seq": seq})

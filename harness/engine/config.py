@@ -32,6 +32,21 @@ class TorchPoolConfig(PoolConfig):
 
 
 @dataclass(kw_only=True, slots=True)
+class TorchElasticConfig:
+    paced: bool  # links take as long as the hardware profile's would; else what this machine takes
+    layer_s: float  # a layer's computation takes at least so long
+    chunk_bytes: int  # of copies of weights and KV
+    host_kv_bytes: int  # of each node's DRAM, for KV
+
+    def __post_init__(self) -> None:
+        if not self.layer_s >= 0:
+            raise ValueError(f"layer_s={self.layer_s} must be at least 0")
+        for name in ("chunk_bytes", "host_kv_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+
+
+@dataclass(kw_only=True, slots=True)
 class TorchConfig:
     device: str  # auto, cpu or cuda
     block_tokens: int
@@ -43,6 +58,7 @@ class TorchConfig:
     hang_timeout_s: float  # silence after which a worker counts as hung
     step_timeout_s: float  # the longest that one iteration, load or drop may take
     pool: TorchPoolConfig  # of systems whose models share instances
+    elastic: TorchElasticConfig  # of systems whose weights and KV move
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:

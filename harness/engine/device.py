@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from harness.clock import Event, WallLoop
+from harness.cost.profile import HardwareProfile
 from harness.device.blocks import SlabPool
 from harness.device.device import KvCopy
 from harness.engine.commands import Commands
@@ -36,6 +37,7 @@ class TorchDevice:
         self._spawn, self._start_timeout_s = spawn, start_timeout_s
         self._models, self._memory, self._book = experiment.models, memory, book
         self._slab_bytes, self._block_tokens = slab_bytes, block_tokens
+        self._profile = HardwareProfile(experiment.hardware)
         self._loop, self._recorder = experiment.loop, experiment.recorder
         self._worker = spawn(False)
         self.name = self._worker.name
@@ -60,7 +62,7 @@ class TorchDevice:
     def executor(self, model: str, kv: SlabPool) -> TorchInstance:
         return TorchInstance(
             self._models[model], kv, SlabTables(kv, self._slab_bytes), self._commands,
-            self._loop, self._recorder, self._book,
+            self._loop, self._recorder, self._book, self._profile,
         )  # fmt: skip
 
     async def load(
@@ -97,6 +99,10 @@ class TorchDevice:
         self._worker = self._spawn(True)  # not in a thread: workers die with the one they are from
         await self._beside(lambda: self._worker.handshake(self._start_timeout_s))
         self._listen()
+
+    def kill(self) -> None:
+        """Ends the worker; whoever waits for its `handshake` is told. `close` comes after."""
+        self._worker.kill()
 
     def close(self) -> None:
         """Ends the worker, also one that is just restarting."""

@@ -15,16 +15,18 @@ from typing import Any
 
 from harness.clock import WallLoop
 from harness.cluster import Cluster
+from harness.cost.profile import HardwareProfile
 from harness.device.block_pool import BlockPool
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
+from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
 from harness.engine.instance import TorchInstance
 from harness.engine.pool import NewProcess, TorchPool
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -61,7 +63,13 @@ class TorchEngine:
             log.unlink()  # of an earlier run; a worker that restarts adds to its own
         process = partial(self._process, logs, self._threads(num_workers))
         with ExitStack() as stack:
-            if all(placement.model is None for placement in experiment.placements):
+            if any(placement.elastic for placement in experiment.placements):
+                elastic = TorchElastic(
+                    stack, self._config, self._threads(num_workers), experiment, process
+                )
+                self._resolved = elastic.resolved()
+                yield experiment.cluster(elastic=elastic.cluster)
+            elif all(placement.model is None for placement in experiment.placements):
                 pool = TorchPool(
                     stack, self._config, self._threads(num_workers), experiment, process
                 )
@@ -71,12 +79,13 @@ class TorchEngine:
                 yield experiment.cluster(instances=self._dedicated(stack, experiment, process))
 
     def _process(
-        self, logs: Path, num_threads: int, index: int, module: str, files: Sequence[int]
-    ) -> WorkerProcess:
+        self, logs: Path, num_threads: int, index: int, module: str, files: Sequence[int],
+        invitations: int | None = None,
+    ) -> WorkerProcess:  # fmt: skip
         config = self._config
         return WorkerProcess(
             f"torch-{index}", logs / f"worker-{index}.log", num_threads,
-            config.hang_timeout_s, config.step_timeout_s, module, files,
+            config.hang_timeout_s, config.step_timeout_s, module, files, invitations,
         )  # fmt: skip
 
     def _dedicated(
@@ -91,14 +100,20 @@ class TorchEngine:
             workers.append(process(index, "harness.engine.worker", ()))
             stack.callback(workers[-1].close)
             workers[-1].send(self._setup(spec, index, len(specs)))
-        ready = [worker.handshake(self._config.start_timeout_s) for worker in workers]
+        ready = side_by_side(
+            [partial(worker.handshake, self._config.start_timeout_s) for worker in workers],
+            [worker.kill for worker in workers],
+        )
         self._resolved = self._settled(specs, ready)
+        profile = HardwareProfile(experiment.hardware)
         instances = []
         for spec, worker, answer in zip(specs, workers, ready, strict=True):
             kv = BlockPool(answer["num_kv_blocks"], self._config.block_tokens)
             commands = Commands(worker, loop)
             instances.append(
-                TorchInstance(spec, kv, BlockTables(kv), commands, loop, experiment.recorder, book)
+                TorchInstance(
+                    spec, kv, BlockTables(kv), commands, loop, experiment.recorder, book, profile
+                )
             )
         return instances
 

@@ -33,15 +33,15 @@ class HostMemory:
     ) -> None:  # fmt: skip
         sizes = {name: spec.weight_bytes for name, spec in models.items()}
         self.kv_bytes = kv_bytes
-        self.kv_file = _in_memory(stack, "kv", kv_bytes)
+        self.kv_file = memory_file(stack, "kv", kv_bytes)
         cache = ModelCache(NODE, model_cache_bytes)
         cache.warm(models.values())
         # those whose bytes the cache has
         self.cached = {name for name, spec in models.items() if spec in cache}
-        self._cache = {name: _in_memory(stack, name, size) for name, size in sizes.items()}
+        self._cache = {name: memory_file(stack, name, size) for name, size in sizes.items()}
         self._ssd: dict[str, int] = {}
         if len(self.cached) < len(models):
-            self._ssd = {name: _on_disk(stack, run_dir) for name in models}
+            self._ssd = {name: disk_file(stack, run_dir) for name in models}
 
     @property
     def files(self) -> list[int]:
@@ -65,14 +65,15 @@ class HostMemory:
         return self._ssd[model], None
 
 
-def _in_memory(stack: ExitStack, name: str, num_bytes: int) -> int:
+def memory_file(stack: ExitStack, name: str, num_bytes: int) -> int:
+    """A file in memory that workers inherit; UsageError where there are none."""
     if sys.platform != "linux":
-        raise UsageError("models can share instances of engine=torch on Linux only (memfd)")
+        raise UsageError("engine=torch shares memory between instances on Linux only (memfd)")
     file = os.memfd_create(name)
     stack.callback(os.close, file)
     os.ftruncate(file, num_bytes)
     return file
 
 
-def _on_disk(stack: ExitStack, directory: Path) -> int:
+def disk_file(stack: ExitStack, directory: Path) -> int:
     return stack.enter_context(tempfile.TemporaryFile(dir=directory)).fileno()

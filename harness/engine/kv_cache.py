@@ -28,9 +28,12 @@ class KvCache:
         self.keys, self.values = keys, values
         num_ids, kv_heads, self.block_tokens, head_dim = keys[0].shape
         self.num_blocks = num_ids - FIRST_BLOCK
-        self.in_one_piece = keys[0].is_contiguous()  # whether blocks can be multiplied in place
-        self._block_rows = keys[0].stride(0) // head_dim  # from a block to the next
-        self._head_rows = torch.arange(kv_heads, device=keys[0].device) * self.block_tokens
+        strides = keys[0].stride()
+        # Whether (block, head) has one stride, so that blocks can be multiplied in place.
+        self.in_one_piece = strides[0] == kv_heads * strides[1]
+        self._block_rows = strides[0] // head_dim  # from a block to the next
+        head_rows = strides[1] // head_dim
+        self._head_rows = torch.arange(kv_heads, device=keys[0].device) * head_rows
         self._key_rows = [_rows(tensor) for tensor in keys]
         self._value_rows = [_rows(tensor) for tensor in values]
 
@@ -55,7 +58,8 @@ class KvCache:
 def _rows(blocks: torch.Tensor) -> torch.Tensor:
     """[rows, head_dim]: everything between the first block and the last, of other layers too."""
     num_blocks, kv_heads, block_tokens, head_dim = blocks.shape
-    num_rows = (num_blocks - 1) * blocks.stride(0) // head_dim + kv_heads * block_tokens
+    before = (num_blocks - 1) * blocks.stride(0) + (kv_heads - 1) * blocks.stride(1)
+    num_rows = before // head_dim + block_tokens
     return blocks.as_strided((num_rows, head_dim), (head_dim, 1))
 
 

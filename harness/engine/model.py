@@ -7,17 +7,18 @@ greedy tokens agree. Knows nothing of batches: a `Step` says where tokens stand 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
 
-from harness.engine.attention import ChunkAttention, DecodeAttention
-from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Ends, Layer
 from harness.engine.weights import torch_dtype
 from harness.model_spec import ModelSpec
+
+# (layer, q, k, v) of the step's tokens to what they attend to, [tokens, heads, head_dim] each.
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(slots=True)
@@ -26,10 +27,7 @@ class Step:
     Rows of padding, which nobody reads, may stand behind them."""
 
     positions: torch.Tensor  # [tokens + num_padding_rows]
-    rows: torch.Tensor  # where the cache keeps them, from KvCache.rows
-    chunks: Sequence[ChunkAttention]
-    decode: DecodeAttention | None
-    num_chunk_tokens: int
+    attend: Attend
     num_padding_rows: int
 
 
@@ -47,37 +45,31 @@ class Decoder:
         return self._ends.lm_head(self._norm(hidden, self._ends.norm))
 
     def layers(
-        self, hidden: torch.Tensor, layers: Sequence[tuple[int, Layer]], step: Step,
-        cache: KvCache,
-    ) -> torch.Tensor:  # fmt: skip
+        self, hidden: torch.Tensor, layers: Sequence[tuple[int, Layer]], step: Step
+    ) -> torch.Tensor:
         """`hidden` [tokens, hidden_size] through consecutive (index, layer) pairs."""
         cos = self._cos.index_select(0, step.positions)[:, None]
         sin = self._sin.index_select(0, step.positions)[:, None]
         for index, layer in layers:
             qkv = layer.qkv(self._norm(hidden, layer.input_norm))
-            attended = self._attention(qkv, (cos, sin), step, cache, index)
+            attended = self._attention(qkv, (cos, sin), step, index)
             hidden = layer.o.plus(attended, hidden)
             gate, up = layer.gate_up(self._norm(hidden, layer.post_norm)).chunk(2, -1)
             hidden = layer.down.plus(silu(gate).mul_(up), hidden)
         return hidden
 
     def _attention(
-        self, qkv: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], step: Step,
-        cache: KvCache, layer: int,
-    ) -> torch.Tensor:  # fmt: skip
+        self, qkv: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], step: Step, layer: int
+    ) -> torch.Tensor:
         spec = self._spec
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
         qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
         rotated = rotate(qkv[:, : heads + kv_heads], *rotary)
         q, k, v = rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :]
         end = len(qkv) - step.num_padding_rows
-        cache.write(layer, step.rows, k[:end], v[:end])
-        parts = [chunk.run(cache, layer, q, k, v) for chunk in step.chunks]
-        if step.decode is not None:
-            parts.append(step.decode.run(layer, q[step.num_chunk_tokens : end]))
+        out = step.attend(layer, q[:end], k[:end], v[:end])
         if step.num_padding_rows:
-            parts.append(q[end:])
-        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+            out = torch.cat((out, q[end:]))
         return out.reshape(len(qkv), heads * spec.head_dim)
 
     def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from harness.engine.host_memory import HostMemory
 from harness.engine.speed import slowness
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
-from harness.engine.worker_process import WorkerProcess
+from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -64,7 +64,8 @@ class TorchPool:
 
     def ready(self) -> tuple[Cluster, dict[str, Any]]:
         """Waits for the workers. The cluster, and what the engine's `resolved` says of it."""
-        ready = [device.handshake() for device in self._devices]
+        devices = self._devices
+        ready = side_by_side([d.handshake for d in devices], [d.kill for d in devices])
         config = replace(self._config.pool, slab_bytes=self._division.slab_bytes)
         pool = make_pool(
             self._devices, self._division.plan, config, self._config.block_tokens, self._experiment

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from harness.engine.attention import ChunkAttention, DecodeAttention
+from harness.engine.attention import CacheAttention, cache_attention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Layer
-from harness.engine.model import Decoder, Step
+from harness.engine.model import Attend, Decoder, Step
+from harness.engine.weights import torch_dtype
 from harness.engine.work import ChunkWork, DecodeWork
 from harness.model_spec import ModelSpec
 
@@ -40,12 +41,15 @@ class Runner:
                 [i for chunk in chunks for i in chunk.ids] + [d.token_id for d in decodes], np.int64
             )
             step, sampled = self.build(chunks, decodes)
+            attend = step.attend
+            assert isinstance(attend, CacheAttention)
             tokens = torch.from_numpy(ids).to(self.device)
             for index in range(max_steps):
                 if index:
-                    self._advance(step)
+                    step.positions += 1
+                    attend.advance()
                 hidden = self.forward(self.embed(tokens, step), step, 0, self._spec.num_layers)
-                tokens = self.pick(hidden if sampled is None else hidden[self._padded(sampled)])
+                tokens = self.pick_rows(hidden, sampled)
                 tokens = tokens[: len(decodes) if sampled is None else len(sampled)]
                 yield tokens.tolist()
 
@@ -56,7 +60,7 @@ class Runner:
     def forward(self, hidden: torch.Tensor, step: Step, lo: int, hi: int) -> torch.Tensor:
         """Layers [lo, hi) of one iteration; KeyError where one of them is not loaded."""
         layers = [(index, self._layers[index]) for index in range(lo, hi)]
-        return self._decoder.layers(hidden, layers, step, self._cache)
+        return self._decoder.layers(hidden, layers, step)
 
     def pick(self, hidden: torch.Tensor) -> torch.Tensor:
         """Greedy: the id of each row's largest logit."""
@@ -66,55 +70,58 @@ class Runner:
         self, chunks: Sequence[ChunkWork], decodes: Sequence[DecodeWork]
     ) -> tuple[Step, torch.Tensor | None]:
         """An iteration's tensors, and the rows to pick tokens for (None: all)."""
-        attentions, positions, rows, sampled = [], [], [], []
-        start = 0
-        for chunk in chunks:
-            attention = self._chunk(chunk, start)
-            at = torch.arange(chunk.context, chunk.context + len(chunk.ids), device=self.device)
-            size = self._cache.block_tokens
-            blocks = attention.blocks.index_select(0, at // size)
-            rows.append(self._cache.rows(blocks, at % size))
-            positions.append(at)
-            attentions.append(attention)
-            start += len(chunk.ids)
-            if chunk.samples:
-                sampled.append(start - 1)
-        decode = None
-        if decodes:
-            at_numpy = np.array([decode.position for decode in decodes], np.int64)
-            decode = DecodeAttention(
-                self._cache, at_numpy, [decode.blocks for decode in decodes], self.device
-            )
-            rows.append(decode.begin_step())
-            positions.append(torch.from_numpy(at_numpy).to(self.device))
-            sampled += range(start, start + len(decodes))
-        places = torch.cat(positions)
-        padded = self._padded(places)
-        num_padding = len(padded) - len(places)
-        step = Step(padded, torch.cat(rows), attentions, decode, start, num_padding)
+        attend = cache_attention(
+            self._cache, [(c.context, len(c.ids), c.blocks) for c in chunks],
+            [(d.position, d.blocks) for d in decodes], self.device,
+        )  # fmt: skip
+        return self.step(
+            [(c.context, len(c.ids), c.samples) for c in chunks],
+            [d.position for d in decodes], attend,
+        )  # fmt: skip
+
+    def step(
+        self, chunks: Sequence[tuple[int, int, bool]], decodes: Sequence[int], attend: Attend
+    ) -> tuple[Step, torch.Tensor | None]:
+        """`build`, of chunks as (tokens before, tokens, whether they sample) and the positions of
+        decodes, which attend by `attend`."""
+        spans = [np.arange(context, context + n, dtype=np.int64) for context, n, _ in chunks]
+        places = np.concatenate([*spans, np.array(decodes, np.int64)])
+        ends = np.cumsum([n for _, n, _ in chunks], dtype=np.int64)
+        sampled = [
+            int(end) - 1 for end, (_, _, samples) in zip(ends, chunks, strict=True) if samples
+        ]
+        sampled += range(len(places) - len(decodes), len(places))
+        positions = torch.from_numpy(places).to(self.device)
+        padded = self._padded(positions)
+        step = Step(padded, attend, len(padded) - len(places))
         if not chunks:
             return step, None
         return step, torch.tensor(sampled, dtype=torch.int64, device=self.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch_dtype(self._spec)
+
+    @property
+    def attention_shape(self) -> tuple[int, int, int]:
+        """Query heads, KV heads, and the width of one."""
+        return self._spec.num_heads, self._spec.num_kv_heads, self._spec.head_dim
+
+    def padded(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[n, …] -> [n + padding_rows(n), …], as `step` expects its tokens."""
+        if self.device.type != "cpu":
+            return hidden
+        return pad(hidden, (0, 0, 0, padding_rows(len(hidden))))
+
+    def pick_rows(self, hidden: torch.Tensor, sampled: torch.Tensor | None) -> torch.Tensor:
+        """The picked ids of the rows `sampled` (None: of all), and of padding behind them."""
+        return self.pick(hidden if sampled is None else hidden[self._padded(sampled)])
 
     def _padded(self, rows: torch.Tensor) -> torch.Tensor:
         """[n] -> [n + padding_rows(n)], with zeros; on a GPU nothing generates code by rows."""
         if self.device.type != "cpu":
             return rows
         return pad(rows, (0, padding_rows(len(rows))))
-
-    def _advance(self, step: Step) -> None:
-        """The next iteration of a batch of decodes."""
-        assert step.decode is not None, "chunks run for one iteration"
-        step.positions += 1
-        step.rows = step.decode.begin_step()
-
-    def _chunk(self, chunk: ChunkWork, start: int) -> ChunkAttention:
-        num_tokens, total = len(chunk.ids), chunk.context + len(chunk.ids)
-        blocks = chunk.blocks[: -(-total // self._cache.block_tokens)]
-        return ChunkAttention(
-            start, num_tokens, chunk.context,
-            torch.tensor(blocks, dtype=torch.int64, device=self.device),
-        )  # fmt: skip
 
 
 def padding_rows(num_rows: int) -> int:

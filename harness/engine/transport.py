@@ -29,11 +29,13 @@ class Connection:
         self._sock = sock
         self._lock = threading.Lock()
 
-    def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
+    def send(self, header: Mapping[str, Any], payload: bytes | memoryview = b"") -> None:
         """Raises BrokenPipeError or ConnectionResetError where the other end is gone."""
         text = json.dumps(header, separators=(",", ":")).encode()
         with self._lock:
-            self._sock.sendall(LENGTHS.pack(len(text), len(payload)) + text + payload)
+            self._sock.sendall(LENGTHS.pack(len(text), len(payload)) + text)
+            if payload:
+                self._sock.sendall(payload)
 
     def receive(self) -> tuple[Header, bytes]:
         """Blocks for the next message. Raises EOFError when the other end has closed."""

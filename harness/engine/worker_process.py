@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -32,7 +33,8 @@ DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "81
 
 
 class WorkerProcess:
-    """Runs `module`, which inherits `files`; its output is added to `log_path`.
+    """Runs `module`, which inherits `files` and, if there is one, the socket `invitations`; its
+    output is added to `log_path`.
 
     `hang_timeout_s`: silence (no heartbeat) after which a worker counts as hung.
     `step_timeout_s`: heartbeats without an answer to a command before it counts as stuck."""
@@ -41,20 +43,23 @@ class WorkerProcess:
         self, name: str, log_path: Path, num_threads: int,
         hang_timeout_s: float, step_timeout_s: float,
         module: str = "harness.engine.worker", files: Sequence[int] = (),
+        invitations: int | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.clock_offset_s = 0.0  # its monotonic clock minus ours
         self._log_path = log_path
         self._hang_timeout_s, self._step_timeout_s = hang_timeout_s, step_timeout_s
         self._pending = 0  # commands without an answer yet; written by the loop's thread
-        self._closing = False
+        self._closing = self._came_alive = False
         self._thread: threading.Thread | None = None
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours)
+        self.on_failure: Callable[[RunError], None] = abort
+        invited = [] if invitations is None else [invitations]
         with theirs, log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
-                pass_fds=[theirs.fileno(), *files],
+                [sys.executable, "-m", module, str(theirs.fileno()), *map(str, invited)],
+                pass_fds=[theirs.fileno(), *files, *invited],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -70,7 +75,8 @@ class WorkerProcess:
 
     def handshake(self, timeout_s: float) -> Header:
         """The worker's answer to `setup`, which was sent before: its model is in memory.
-        RunError where it fails or takes longer than `timeout_s`. Measures the clock offset."""
+        RunError where it fails, falls silent or takes longer than `timeout_s`. Measures the clock
+        offset."""
         ready = self._reply("ready", time.monotonic() + timeout_s)
         exchanges = []
         for _ in range(NUM_PINGS):
@@ -103,6 +109,10 @@ class WorkerProcess:
     def answered(self) -> None:
         self._pending -= 1
 
+    def die(self) -> None:
+        """Fault injection: the process is gone as by SIGKILL, and found so."""
+        self._process.kill()
+
     def kill(self) -> None:
         """Ends the process; whoever waits for its `handshake` is told. `close` comes after."""
         self._closing = True
@@ -118,12 +128,18 @@ class WorkerProcess:
 
     def _reply(self, op: str, deadline_s: float) -> Header:
         while True:
-            if not self._connection.poll(max(0.0, deadline_s - time.monotonic())):
+            left_s = max(0.0, deadline_s - time.monotonic())
+            # Its heartbeat begins when its libraries are loaded.
+            patience_s = min(left_s, self._hang_timeout_s) if self._came_alive else left_s
+            if not self._connection.poll(patience_s):
+                if patience_s < left_s:
+                    raise self.failure(f"hangs: no sign of life for {patience_s:g} s")
                 raise self.failure("did not become ready in time")
             try:
                 header, _ = self._connection.receive()
             except EOFError:
                 raise self.failure(self._exit_reason()) from None
+            self._came_alive = True
             if header["op"] == "error":
                 raise self.failure(f"failed: {header['message']}")
             if header["op"] == op:
@@ -160,11 +176,7 @@ class WorkerProcess:
     def _fail(self, loop: WallLoop, reason: str) -> None:
         error = self.failure(reason)
         self._process.kill()  # also frees a loop that blocks in a send to it
-
-        def abort() -> NoReturn:
-            raise error
-
-        loop.post(abort)
+        loop.post(lambda: self.on_failure(error))
 
     def failure(self, reason: str) -> RunError:
         lines = self._log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
@@ -183,6 +195,33 @@ class WorkerProcess:
         if code < 0:
             return f"died: killed by {signal.Signals(-code).name}"
         return f"died: exit status {code}"
+
+
+def abort(error: RunError) -> NoReturn:
+    """A worker's death ends the run, unless somebody else is told (`on_failure`)."""
+    raise error
+
+
+def side_by_side(
+    handshakes: Sequence[Callable[[], Header]], kills: Sequence[Callable[[], None]]
+) -> list[Header]:
+    """The answers of all `handshakes`, each awaited in a thread. Raises what the first of them to
+    fail raises, whichever it is, as soon as it does; `kills`, called then and where this is
+    interrupted, end the others."""
+    with ThreadPoolExecutor(len(handshakes), "handshake") as threads:
+        waiting = [threads.submit(handshake) for handshake in handshakes]
+        try:
+            return [each.result() for each in _as_failed(waiting)]
+        except BaseException:
+            for kill in kills:
+                kill()
+            raise
+
+
+def _as_failed(waiting: Sequence[Future[Header]]) -> Sequence[Future[Header]]:
+    """All of them, when they are done; those that failed as soon as there is one."""
+    done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+    return [each for each in done if each.exception() is not None] or waiting
 
 
 def _environment(num_threads: int) -> dict[str, str]:

@@ -6,15 +6,20 @@ them.
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 
+from harness.errors import RunError
 from harness.experiments.capacity_search import Sought, next_runs
 from harness.experiments.compose import Composed, composed, groups, sweep
 from harness.experiments.points import Point, run_point
+from harness.interrupts import check
 
 Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides
 Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides of each run
@@ -23,7 +28,7 @@ Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides
 def run_all(
     names: Sequence[str], jobs: int, sought: Mapping[str, Sought], live: Sequence[str] = (),
     *, again: bool,
-) -> Iterator[tuple[str, list[Point]]]:  # fmt: skip
+) -> Generator[tuple[str, list[Point]]]:  # fmt: skip
     """Every run of the experiments `names`, experiment by experiment, and those of `sought`, which
     are simulated, once more when the ends of their curves have been found. `live`: overrides of
     those on a real engine."""
@@ -85,25 +90,49 @@ def find_ends(
 
 @contextmanager
 def processes(jobs: int) -> Iterator[Executor]:
-    """At most `jobs` of them. What ends the block early ends what they have not begun; Ctrl-C ends
-    them at once, for an exception would end what each is at, and not what it has been given."""
-    interrupt = (signal.SIGINT, signal.SIG_DFL)
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(jobs, spawn, initializer=signal.signal, initargs=interrupt) as pool:
+    """At most `jobs` of them. What ends the block early ends what they have not begun; an interrupt
+    ends them at once, and so does the end of this process, however it comes."""
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin) as pool:
         try:
             yield pool
+        except BrokenProcessPool as error:
+            check()  # Ctrl-C may have reached them first
+            raise RunError("a process that made runs was killed (out of memory?)") from error
+        except KeyboardInterrupt:
+            for process in active_children():
+                process.kill()
+            raise
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _begin() -> None:
+    """In a process of the pool. Ctrl-C ends it, for an exception would end what it is at, and not
+    what it has been given. It waits for work at a pipe that it holds open itself, so it would
+    outlive a parent that was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None, "spawned"
+    parent.join()
+    os._exit(1)
 
 
 def composed_runs(
     names: Sequence[str], pool: Executor, live: Sequence[str] = ()
 ) -> dict[str, Runs]:
     """Each experiment's; composed once for each choice of groups."""
+    # Not by `map`: it cancels what is left when it is interrupted, on which a pool stumbles.
+    swept = {name: pool.submit(sweep, name) for name in names}
     sweeps = {}
-    for name, (engine, runs) in zip(names, pool.map(sweep, names), strict=True):
+    for name, future in swept.items():
+        engine, runs = future.result()
         sweeps[name] = runs if engine == "sim" else [[*run, *live] for run in runs]
-    chosen = {(name, groups(run)): None for name, runs in sweeps.items() for run in runs}
-    made = dict(zip(chosen, pool.map(composed, *zip(*chosen, strict=True)), strict=True))
+    chosen = dict.fromkeys((name, groups(run)) for name, runs in sweeps.items() for run in runs)
+    composing = {choice: pool.submit(composed, *choice) for choice in chosen}
+    made = {choice: future.result() for choice, future in composing.items()}
     return {name: [(made[name, groups(run)], run) for run in runs] for name, runs in sweeps.items()}

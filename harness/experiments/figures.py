@@ -24,13 +24,16 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from fnmatch import filter as matching
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
+from harness import interrupts
 from harness.errors import RunError, UsageError
 from harness.experiments.batch import processes, run_all
 from harness.experiments.capacity_search import Sought
@@ -39,6 +42,8 @@ from harness.experiments.points import RUNS, Point, load_points, save_points
 from harness.files import write_text
 from harness.prepare import announce
 from harness.records.manifest import git_revision
+from harness.records.sources import changed, code_hash, why_again
+from harness.schedule import synthetic_kinds
 
 
 def figures() -> list[str]:
@@ -53,16 +58,33 @@ def module(figure: str) -> Any:
     return import_module(f"plots.{figure}")
 
 
-def draw_all(names: Sequence[str], jobs: int, out: Path | None) -> Iterator[list[Path]]:
-    """The files made of each figure, in `out` or in results/published/PAPER."""
+def draw_all(names: Sequence[str], jobs: int, out: Path | None) -> Iterator[list[Path] | RunError]:
+    """The files made of each figure, in `out` or in results/published/PAPER, or why it cannot be
+    drawn."""
     git = git_revision()  # before any is written there
+    draw_one = partial(drawn, git=git, out=out)
+    if len(names) == 1:  # it is drawn sooner than a process starts
+        yield draw_one(names[0])
+        return
     with processes(jobs) as pool:
-        each = map if len(names) == 1 else pool.map  # one is drawn sooner than a process starts
-        yield from each(partial(draw, git=git, out=out), names)
+        for future in [pool.submit(draw_one, name) for name in names]:
+            yield future.result()
+
+
+def drawn(
+    figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None
+) -> list[Path] | RunError:
+    try:
+        return draw(figure, git=git, out=out)
+    except RunError as error:
+        return error
 
 
 def draw(figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None) -> list[Path]:
+    """Raises RunError where a run is INVALID: its numbers are not what they are said to be."""
     points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, out or RUNS)]
+    refuse_invalid(figure, points)
+    tell_sources(figure, points)
     folder = out or ROOT / "results" / "published" / figure.split("_")[0]
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
@@ -75,17 +97,39 @@ def draw(figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None)
     return [*made, path]
 
 
+def refuse_invalid(figure: str, points: Sequence[Point]) -> None:
+    invalid = [
+        f"{point.path} is INVALID: {'; '.join(verdict['reasons'])}"
+        for point in points
+        if point.path is not None and (verdict := point.verdict())["status"] != "VALID"
+    ]
+    if invalid:
+        more = f" (and {len(invalid) - 1} more)" if len(invalid) > 1 else ""
+        raise RunError(f"{figure} is not drawn: {invalid[0]}{more}; --again repeats its runs")
+
+
+def tell_sources(figure: str, points: Sequence[Point]) -> None:
+    """Runs of the last time (--draw-only) may have been made by other sources than those of now."""
+    made_by: dict[str, str] = {}
+    for point in points:
+        if point.path is not None:
+            made_by |= point.manifest().get("sources", {})
+    if changed(made_by):
+        announce(f"{figure} is drawn from runs of other sources, {why_again(made_by)}")
+
+
 def provenance(points: Sequence[Point]) -> dict[str, Any]:
     """Where a figure's numbers came from, each fact once."""
     manifests = [point.manifest() for point in points if point.path is not None]
     revisions = [json.dumps(m["git"], sort_keys=True) for m in manifests]
     return {
         "runs_git": [json.loads(revision) for revision in sorted(set(revisions))],
+        "runs_sources": sorted({code_hash(m.get("sources", {})) for m in manifests}),
         "num_runs": len(manifests),
         "worlds": sorted({m["world"] for m in manifests}),
         "hardware": sorted({m["hardware"]["name"] for m in manifests}),
         "seeds": sorted({m["seeds"]["seed"] for m in manifests}),
-        "synthetic": any(m["dataset"]["synthetic"] for m in manifests),
+        "synthetic": sorted({kind for m in manifests for kind in synthetic_kinds(m["dataset"])}),
         "refused": sorted({point.refused for point in points if point.refused}),
     }
 
@@ -94,6 +138,8 @@ def _tell(name: str, points: Sequence[Point], seconds: float) -> None:
     refused = [point.refused for point in points if point.path is None]
     more = f", {len(refused)} of them refused, the first: {refused[0]}" if refused else ""
     announce(f"{seconds:5.0f} s  {name}: {len(points)} runs{more}")
+    if again := [point.again for point in points if point.again]:
+        announce(f"         {len(again)} of them run again; {again[0]}")
     if len(refused) == len(points):
         raise RunError(f"{name} has no run that was not refused")
 
@@ -123,14 +169,29 @@ def _asked(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(names), live
 
 
+def _made(folder: Path) -> bool:
+    """Whether there was none. Raises UsageError where nothing can be written into it."""
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {error.strerror}") from error
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     out = None if chosen.out is None else chosen.out.absolute()
     os.chdir(ROOT)
+    interrupts.listen()
+    made = False
     try:
         names, live = _asked(chosen.figures)
         if live and out is None:
             raise UsageError(f"{live[0]}: a figure with overrides of its own needs --out DIR")
+        made = _made(out or RUNS)
         if not chosen.draw_only:
             needed = dict.fromkeys(name for figure in names for name in module(figure).EXPERIMENTS)
             sought: dict[str, Sought] = {}
@@ -138,19 +199,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sought |= getattr(module(figure), "SOUGHT", {})
             started_s = time.monotonic()
             runs = run_all(list(needed), chosen.jobs, sought, live, again=chosen.again)
-            for name, points in runs:
-                save_points(name, points, out or RUNS)
-                _tell(name, points, time.monotonic() - started_s)
-        for files in draw_all(names, chosen.jobs, out):
-            for path in files:
-                announce(str(path.relative_to(out or ROOT)))
+            with closing(runs):  # whatever ends this ends its processes
+                for name, points in runs:
+                    save_points(name, points, out or RUNS)
+                    _tell(name, points, time.monotonic() - started_s)
+        refused = 0
+        for made_of in draw_all(names, chosen.jobs, out):
+            if isinstance(made_of, RunError):
+                refused += 1
+                print(f"error: {made_of}", file=sys.stderr)
+            else:
+                for path in made_of:
+                    announce(str(path.relative_to(out or ROOT)))
     except (UsageError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    return 0
+    finally:
+        if made:
+            with suppress(OSError):  # it holds files
+                (out or RUNS).rmdir()
+    return 1 if refused else 0
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from harness.errors import RunError, UsageError
 from harness.experiments.compose import ROOT, Composed
 from harness.files import write_text
 from harness.prepare import prepare
+from harness.records.folder_lock import FolderError
 from harness.run import obtain
 
 RUNS = ROOT / "results" / "runs"
@@ -28,10 +29,18 @@ class Point:
     seed: int
     path: Path | None
     refused: str  # what the system says that cannot serve this; empty: it did
+    again: str = ""  # why it was run although there was a complete run of it; empty: it was not
 
     def manifest(self) -> dict[str, Any]:
+        return self._file("manifest.json")
+
+    def verdict(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._file("summary.json")["verdict"]
+        return found
+
+    def _file(self, name: str) -> dict[str, Any]:
         assert self.path is not None
-        found: dict[str, Any] = json.loads((self.path / "manifest.json").read_text())
+        found: dict[str, Any] = json.loads((self.path / name).read_text())
         return found
 
 
@@ -45,15 +54,18 @@ def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, agai
         parts = prepare(config)
         pairs = dict(word.lstrip("+").split("=", 1) for word in overrides)
         try:
-            path, _ = obtain(
+            obtained = obtain(
                 parts, output_dir=ROOT / parts.options.runs_dir, named=False, choices=made.choices,
                 overrides=[f"+experiment={experiment}", *overrides],
+                wait=True, announce=lambda line: None,
             )  # fmt: skip
+        except FolderError:
+            raise  # of no system's making
         except UsageError as error:
             return Point(experiment, pairs, parts.options.seed, None, str(error))
         except RunError as error:
             raise RunError(f"{error} ({experiment} {' '.join(overrides)})") from error
-    return Point(experiment, pairs, parts.options.seed, path, "")
+    return Point(experiment, pairs, parts.options.seed, obtained.path, "", obtained.again)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class SweepTable(Callback):  # type: ignore[misc]
                 [overrides for overrides, _ in runs], config.hydra.overrides.task
             )
             rows = [(name, run.summary) for name, (_, run) in zip(names, runs, strict=True)]
-            said = captions([run.manifest for _, run in runs])
+            said = [*captions([run.manifest for _, run in runs]), *idle_seeds(runs)]
             Console().print(sweep_table(rows, heading, said))
 
 
@@ -55,6 +55,26 @@ def sweep_runs(directory: Path, sweep_id: str) -> list[tuple[list[str], Finished
     found = [(mark, path) for path, mark in marks.items() if mark["sweep_id"] == sweep_id]
     found.sort(key=lambda pair: int(pair[0]["number"]))
     return [(mark["overrides"], FinishedRun.load(path.parent)) for mark, path in found]
+
+
+def idle_seeds(runs: Sequence[tuple[Sequence[str], FinishedRun]]) -> list[str]:
+    """A sentence where runs that differ in their seed alone replayed one schedule: nothing of it
+    was drawn, so that they are repeats and not samples of the workload. Else nothing."""
+    settings: dict[tuple[str, ...], dict[int, str]] = {}
+    for overrides, run in runs:
+        setting = tuple(o for o in overrides if not o.startswith("seed="))
+        seed = run.manifest["seeds"]["seed"]
+        settings.setdefault(setting, {})[seed] = run.manifest["schedule_sha256"]
+    swept = [hashes for hashes in settings.values() if len(hashes) > 1]
+    idle = [hashes for hashes in swept if len(set(hashes.values())) == 1]
+    if not idle:
+        return []
+    where = "" if len(idle) == len(swept) else f" in {len(idle)} of {len(swept)} settings"
+    seeds = ", ".join(map(str, sorted({seed for hashes in idle for seed in hashes})))
+    return [
+        f"the seed draws nothing of the workload{where}: seeds {seeds} replay one schedule and are "
+        "repeats, not samples"
+    ]
 
 
 def labels(overrides: Sequence[Sequence[str]], given: Sequence[str] = ()) -> tuple[str, list[str]]:

@@ -51,6 +51,7 @@ from harness.fidelity.speed import slowness
 from harness.files import write_text
 from harness.records.manifest import git_revision, machine
 from harness.records.run_folder import FinishedRun
+from harness.schedule import synthetic_kinds
 
 
 def profile(arguments: argparse.Namespace) -> None:
@@ -70,6 +71,7 @@ class Compared:
     rows: list[Row]
     at_its_speed: list[Row]
     known: Row  # what calibration knew of the machine: its pass and the times
+    source: str  # of the simulation's iteration times: measured, device law or datasheet
     invalid: list[str]  # why the real run is not VALID
 
     @property
@@ -77,8 +79,9 @@ class Compared:
         return str(self.rows[0]["workload"])
 
     @property
-    def synthetic(self) -> bool:
-        return bool(self.real.manifest["dataset"]["synthetic"])
+    def synthetic(self) -> list[str]:
+        """What of the workload is no recording: values of harness.schedule.Synthetic."""
+        return synthetic_kinds(self.real.manifest["dataset"])
 
 
 def passes(
@@ -121,12 +124,14 @@ def compared(name: str, real: FinishedRun, point: Point, run_dir: Path, about: R
     def errors(simulated: FinishedRun) -> list[Row]:
         return [about | row for row in compare(real.summary, simulated.summary)]
 
-    as_calibrated, at_its_speed = errors(simulate(real, point, run_dir / "sim")), []
+    simulated = simulate(real, point, run_dir / "sim")
+    (source,) = set(simulated.manifest["engine"]["step_times"].values())
+    as_calibrated, at_its_speed = errors(simulated), []
     if about["slowness"] is not None:
         at_its_speed = errors(simulate(real, point, run_dir / "sim-speed", about["slowness"]))
     reasons = [f"{name}: {why}" for why in verdict["reasons"]]
     times = {"pass": about["pass"], **asdict(calibration(real, point.setting))}
-    return Compared(real, as_calibrated, at_its_speed, times, reasons)
+    return Compared(real, as_calibrated, at_its_speed, times, source, reasons)
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -146,6 +151,8 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "engine": arguments.engine,
         "model": manifest["choices"]["model"],
         "hardware": hardware["name"],
+        "device": hardware["device"],
+        "basis": basis(points),
         "machine": machine(),
         "git": git,
         "date_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -153,7 +160,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "num_requests": arguments.num_requests,
         "setting": asdict(setting),
         "num_passes": arguments.passes,
-        "synthetic": sorted({point.workload for point in points if point.synthetic}),
+        "synthetic": {point.workload: point.synthetic for point in points if point.synthetic},
         "calibrations": list({point.known["pass"]: point.known for point in points}.values()),
         "real_runs_kept": arguments.keep,
         "invalid": [why for point in points for why in point.invalid],
@@ -165,6 +172,11 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "passes": rows,
         "passes_at_their_speed": at_their_speed,
     }
+
+
+def basis(points: list[Compared]) -> str:
+    """Where the simulations' iteration times came from; the calibrations of all passes alike."""
+    return ", ".join(dict.fromkeys(point.source for point in points))
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.records.report import seconds
+from harness.schedule import shown
 
 
 def markdown(found: Mapping[str, Any]) -> str:
@@ -23,8 +24,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         "which parity.json has.",
         "",
         f"Knees (requests/s): {_knees(found['knees_per_s'])}."
-        + (" The real runs are an earlier report's." if found["real_runs_kept"] else "")
-        + (" SYNTHETIC: of a statistical twin of the trace." if found["synthetic"] else ""),
+        + (" The real runs are an earlier report's." if found["real_runs_kept"] else ""),
         "",
         "`times`: what a real run's iterations with decodes took over what calibration has for "
         "them, in each pass: the machine's speed drifts, and calibration may be off for such "
@@ -47,9 +47,18 @@ def markdown(found: Mapping[str, Any]) -> str:
         rows, passes = (
             [row for row in found[key] if row["workload"] == workload] for key in ("rows", "passes")
         )
-        label = f"{workload} (SYNTHETIC)" if workload in found["synthetic"] else workload
-        lines += _workload(label, rows, passes)
+        lines += _workload(labelled(workload, found["synthetic"]), rows, passes)
     return "\n".join(lines)
+
+
+def labelled(workload: str, synthetic: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
+    """`workload` with what of it is no recording, e.g. "burstgpt (ARRIVALS DRAWN)". Reports from
+    before the kinds were told apart have the workloads' names alone."""
+    if isinstance(synthetic, Mapping):
+        kinds = shown(synthetic.get(workload, []))
+    else:
+        kinds = "SYNTHETIC" if workload in synthetic else ""
+    return f"{workload} ({kinds})" if kinds else workload
 
 
 def _knees(knees: Mapping[str, float]) -> str:

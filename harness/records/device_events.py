@@ -18,8 +18,8 @@ Event = Mapping[str, Any]  # a row of Recorder.events
 
 
 def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, Any]:
-    """`switches`, `busy_share` and `host_full`, as far as `events` tell of them: keys of
-    summary.json."""
+    """`switches`, `busy_share`, `host_full`, `slot_gpu_seconds` and `moved_bytes`, as far as
+    `events` tell of them: keys of summary.json."""
     events = list(events)
     latencies_s, hidden = switches(events)
     busy = busy_s(events)
@@ -35,7 +35,32 @@ def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, An
         found["busy_share"] = {"mean": float(np.mean(list(shares.values()))), "instances": shares}
     if full := host_full(events):
         found["host_full"] = full
+    if held := slot_seconds(events):
+        found["slot_gpu_seconds"] = held
+    if moved := moved_bytes(events):
+        found["moved_bytes"] = moved
     return found
+
+
+def slot_seconds(events: Iterable[Event]) -> dict[str, float]:
+    """By role: seconds that slots were held for it, times their devices."""
+    total: dict[str, float] = {}
+    for event in events:
+        if event["kind"] == "slot":
+            held_s = (event["end_s"] - event["start_s"]) * event["fields"]["num_devices"]
+            role = event["fields"]["role"]
+            total[role] = total.get(role, 0.0) + held_s
+    return dict(sorted(total.items()))
+
+
+def moved_bytes(events: Iterable[Event]) -> dict[str, int]:
+    """By purpose: bytes of weights and KV that moved between memories, of each device."""
+    total: dict[str, int] = {}
+    for event in events:
+        if event["kind"] in ("transfer", "kv_move"):
+            purpose = event["fields"]["purpose"]
+            total[purpose] = total.get(purpose, 0) + event["fields"]["bytes"]
+    return dict(sorted(total.items()))
 
 
 def switches(events: Iterable[Event]) -> tuple[list[float], list[bool]]:

@@ -24,11 +24,11 @@ from harness.schedule import Provenance
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "httptools", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
-    "torch", "transformers", "uvloop", "vllm", "wandb",
+    "datasets", "httptools", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
+    "tokenizers", "torch", "transformers", "uvloop", "vllm", "wandb",
 )  # fmt: skip
 
-Status = Literal["running", "complete", "aborted"]
+Status = Literal["begun", "complete", "aborted"]  # begun: under way, or killed
 
 
 def manifest(
@@ -37,6 +37,7 @@ def manifest(
     choices: Mapping[str, str],
     overrides: Sequence[str],
     config_hash: str,
+    sources: Mapping[str, str],
     command: Sequence[str],
     hardware: Hardware,
     provenance: Provenance,
@@ -48,16 +49,17 @@ def manifest(
     """The content of manifest.json for a run under way; `ended` completes it.
 
     world: Engine.world. choices: the option of each config group (system, workload, model, …).
-    config_hash: of what was run. resolved: Engine.resolved(). started: with a time zone.
+    config_hash, sources: of its Identity. resolved: Engine.resolved(). started: with a time zone.
     """
     return {
-        "status": "running",
+        "status": "begun",
         "reason": "",
         "world": world,
         "simulated": world == "sim",
         "choices": {k: v for k, v in choices.items() if not k.startswith("hydra/")},
         "overrides": list(overrides),
         "config_hash": config_hash,
+        "sources": dict(sources),
         "command": list(command),
         "started_utc": _utc(started),
         "ended_utc": None,

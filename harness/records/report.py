@@ -1,7 +1,7 @@
 """What a run says when it ends: a table of its latencies, rates and attainment, and its verdict.
 
-Every table says which world, hardware and seed its numbers came from, and where the workload is
-synthetic or its models drawn. Shows what summary.json holds and computes nothing.
+Every table says which world, hardware and seed its numbers came from, and what of the workload was
+not recorded but drawn, repeated or generated. Shows what summary.json holds and computes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from harness.records.published import published_error
+from harness.records.percentiles import min_samples
+from harness.records.published import simulator_error
+from harness.schedule import shown, synthetic_kinds
 
 SOURCES = ("measured", "device law", "datasheet")  # of iteration times, the surest first
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
@@ -34,29 +36,31 @@ def origin(manifest: Mapping[str, Any]) -> str:
         f"{len(devices)} x {', '.join(dict.fromkeys(devices))}" if devices else profile,
         seeds(manifest),
     ]
-    if manifest["dataset"]["synthetic"]:
-        parts.append("SYNTHETIC workload")
-    elif manifest["dataset"].get("models_drawn"):  # runs from before it was told apart have none
-        parts.append("models DRAWN")
+    if kinds := synthetic_kinds(manifest["dataset"]):
+        parts.append(shown(kinds))
     return " · ".join(parts)
 
 
 def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to say of the simulator below numbers of these runs: how wrong it is where it was last
-    checked, as published now, and what the iteration times of each device rest on. Nothing where
-    no run was simulated."""
-    simulated = [manifest for manifest in manifests if manifest["simulated"]]
+    """What to say of the simulator below numbers of these runs: how wrong it is on each device, as
+    published now, and what the iteration times there rest on. Nothing where no run was
+    simulated."""
     models: dict[str, dict[str, set[str]]] = {}
-    for manifest in simulated:
-        by_source = models.setdefault(manifest["hardware"]["device"], {})
+    profiles: dict[tuple[str, str], set[str]] = {}
+    for manifest in (manifest for manifest in manifests if manifest["simulated"]):
+        device, profile = manifest["hardware"]["device"], manifest["hardware"]["name"]
+        by_source = models.setdefault(device, {})
+        of_profile = profiles.setdefault((device, profile), set())
         for model, source in manifest["engine"].get("step_times", {}).items():
             by_source.setdefault(source, set()).add(model)
+            of_profile.add(source)
     times = [
         f"{device} {source} ({', '.join(sorted(names))})"
         for device, by_source in models.items()
         for source, names in sorted(by_source.items(), key=lambda item: SOURCES.index(item[0]))
     ]
-    said = [published_error()] if simulated else []
+    said = [simulator_error(*known_as, sources) for known_as, sources in profiles.items()]
+    said = list(dict.fromkeys(said))
     return [*said, f"iteration times: {'; '.join(times)}"] if times else said
 
 
@@ -157,12 +161,14 @@ def _cell(row: Mapping[str, float | None], column: str) -> str:
     value = row[column]
     if value is not None:
         return seconds(value)
-    return absent(row)
+    return absent(row, column)
 
 
-def absent(row: Mapping[str, float | None]) -> str:
-    """Why a latency has no value: its samples do not support it, or there are none."""
-    return "n too small" if row["num_samples"] else "none"
+def absent(row: Mapping[str, float | None], column: str) -> str:
+    """Why a latency has no value: there are no samples, or fewer than its percentile needs."""
+    if not row["num_samples"]:
+        return "none"
+    return f"n<{min_samples(float(column.removeprefix('p')))}"
 
 
 def _share(value: float | None) -> str:
@@ -193,8 +199,7 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     )
     for name, what in _devices(summary):
         grid.add_row(name, what)
-    steps = manifest["dataset"]["steps"]
-    grid.add_row("workload", escape("; ".join([manifest["dataset"]["source"], *steps])))
+    grid.add_row("workload", escape("; ".join(_workload(manifest["dataset"]))))
     grid.add_row("from", origin(manifest))
     if said := simulator([manifest]):
         grid.add_row("simulator", escape("; ".join(said).removeprefix("simulator ")))
@@ -203,6 +208,13 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
         Text(verdict["status"], style="green" if verdict["status"] == "VALID" else "bold red"),
     )
     return grid
+
+
+def _workload(dataset: Mapping[str, Any]) -> list[str]:
+    """The dataset, which file of it was read, and what was done to its rows."""
+    file = dataset.get("file")  # runs from before it was recorded have none
+    named = f"{dataset['source']} ({file})" if file else dataset["source"]
+    return [named, *dataset["steps"]]
 
 
 def _devices(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

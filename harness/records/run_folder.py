@@ -1,8 +1,9 @@
 """The files a run leaves: each is written whole or not at all, and a full disk is told plainly.
 
-schedule.parquet, config.yaml and manifest.json are there from the start; requests.parquet and
+manifest.json, schedule.parquet and config.yaml are there from the start; requests.parquet and
 events.parquet come at the end, also of an aborted run (gpu.parquet where there is a GPU);
-summary.json of a complete run alone.
+summary.json of a complete run alone. The manifest's status is `begun` until the run says how it
+ended, and stays so if it is killed.
 Knows the layout on disk and nothing of what the numbers mean.
 """
 
@@ -21,7 +22,10 @@ import pyarrow.parquet as pq
 import yaml
 
 from harness.errors import RunError, UsageError
-from harness.files import replaced, write_text
+from harness.files import PARTIAL, replaced, write_text
+from harness.records.folder_lock import LOCK, FolderError
+from harness.records.journal import JOURNAL
+from harness.records.sources import Identity
 from harness.schedule import Schedule
 
 # In C where PyYAML has them: a run's configuration takes 0.1 s to read in Python.
@@ -37,54 +41,67 @@ FILES = (
     "gpu.parquet",
     "summary.json",
     "run.png",
-)
+)  # what a run leaves; beside it, while it lasts, its journal
 LOGS = "logs"  # of an engine's processes
 EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this run takes its place
 
 
 class RunFolder:
-    """`path` need not exist yet. Every write raises RunError with the path and the OS's words."""
+    """`path` need not exist yet. Every write raises RunError with the path and the OS's words.
+    Who writes holds the folder (`harness.records.folder_lock`), which also removes an empty one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._found: set[str] = set()  # what the folder held before `begin`
 
-    def held(self, digest: str, *, again: bool) -> FinishedRun | None:
-        """The complete run of `digest` that the folder holds; None: it is free for that run.
+    def held(self, identity: Identity, *, again: bool) -> FinishedRun | None:
+        """The complete run of `identity` that the folder holds; None: it is free for that run, also
+        where it holds one of the same values that other sources made.
 
-        Raises UsageError where the folder holds anything else: another run, unless `again`, or
+        Raises FolderError where the folder holds anything else: another run, unless `again`, or
         files that are no run's, in any case.
         """
-        if not self.path.is_dir() or not any(self.path.iterdir()):
+        found = self.manifest()
+        if not found and all(map(_of_a_killed_run, self.path.glob("*"))):
             return None
-        manifest = self.path / "manifest.json"
-        found = json.loads(manifest.read_text()) if manifest.is_file() else {}
         if "config_hash" not in found:
-            raise UsageError(f"{self.path} holds files that are not a run's; name another folder")
+            raise FolderError(f"{self.path} holds files that are not a run's; name another folder")
         if again:
             return None
-        if found["config_hash"] != digest:
-            raise UsageError(
+        if found["config_hash"] != identity.config_hash:
+            raise FolderError(
                 f"{self.path} holds another run ({found['config_hash']}); name another folder or "
                 "set again=true"
             )
-        complete = (self.path / "summary.json").is_file()
-        return FinishedRun.load(self.path) if complete else None
+        complete = found["status"] == "complete" and (self.path / "summary.json").is_file()
+        same = found.get("sources") == identity.sources
+        return FinishedRun.load(self.path) if complete and same else None
+
+    def manifest(self) -> dict[str, Any]:
+        """Empty: there is none."""
+        path = self.path / "manifest.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        return found
 
     def begin(self) -> None:
-        """Makes the folder; an earlier run's files in it are set aside. Raises UsageError where the
-        folder cannot be made."""
+        """Makes the folder; an earlier run's files in it are set aside. Raises FolderError where
+        the folder cannot be made."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.forget_earlier()  # of a run that was killed
-            earlier = [self.path / name for name in (*FILES, LOGS) if (self.path / name).exists()]
+            self.forget_earlier()  # of a run that was killed, as are half-written files
+            for half in self.path.glob(PARTIAL):
+                half.unlink()
+            names = [*FILES, LOGS, JOURNAL]
+            earlier = [self.path / name for name in names if (self.path / name).exists()]
             if earlier:
                 (self.path / EARLIER).mkdir()
             for path in earlier:
                 path.rename(self.path / EARLIER / path.name)
             self._found = {path.name for path in self.path.iterdir()}
         except OSError as error:
-            raise UsageError(f"cannot make the run folder {self.path}: {error.strerror}") from error
+            raise FolderError(
+                f"cannot make the run folder {self.path}: {error.strerror}"
+            ) from error
 
     def forget_earlier(self) -> None:
         """An earlier run's files go, lest its summary outlive this run's failure."""
@@ -96,9 +113,7 @@ class RunFolder:
         for path in self.path.iterdir():
             if path.name not in self._found:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if not self._found:
-            self.path.rmdir()
-        elif EARLIER in self._found:
+        if EARLIER in self._found:
             for path in (self.path / EARLIER).iterdir():
                 path.rename(self.path / path.name)
             (self.path / EARLIER).rmdir()
@@ -118,6 +133,9 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self._write_json("summary.json", summary)
+
+    def remove_summary(self) -> None:
+        (self.path / "summary.json").unlink(missing_ok=True)
 
     def write_requests(self, table: pa.Table) -> None:
         # Token times hardly repeat: byte planes compress where a dictionary only costs.
@@ -155,6 +173,11 @@ class RunFolder:
             raise RunError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def _of_a_killed_run(path: Path) -> bool:
+    """Whether it is in a run's folder before there is a manifest."""
+    return path.name in (LOCK, EARLIER) or path.match(PARTIAL)
+
+
 @dataclass(slots=True, eq=False)
 class FinishedRun:
     """What a complete run's folder holds, for those who read results: tables and plots."""
@@ -168,6 +191,11 @@ class FinishedRun:
     @staticmethod
     def load(path: Path) -> FinishedRun:
         """Raises UsageError unless `path` is the folder of a run that was completed."""
+        if (path / JOURNAL).is_file():
+            raise UsageError(
+                f"{path} is not a complete run's folder: the run is under way, or was killed; "
+                f"then python -m harness.recover {path} makes requests.parquet of its journal"
+            )
         for name in ("config.yaml", "manifest.json", "requests.parquet", "summary.json"):
             if not (path / name).is_file():
                 raise UsageError(f"{path} is not a complete run's folder: it has no {name}")

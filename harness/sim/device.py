@@ -17,12 +17,12 @@ from harness.cost.model import CostModel
 from harness.device.blocks import SlabPool, device_shape
 from harness.device.device import KvCopy
 from harness.device.plan import PoolConfig, device_weight_bytes
+from harness.device.topology import Link
 from harness.location import Location, dram
 from harness.model_spec import ModelSpec
 from harness.record import Recorder
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
-from harness.sim.topology import Link
 
 
 @dataclass(kw_only=True, slots=True)

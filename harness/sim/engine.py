@@ -14,18 +14,20 @@ from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.device.block_pool import BlockPool
 from harness.device.build import make_pool
+from harness.device.elastic import ElasticInstance
 from harness.device.plan import MemoryPlan, device_weight_bytes, plan_memory
 from harness.device.pooled import PooledInstance
+from harness.device.topology import cluster_topology
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.location import hbm
 from harness.model_spec import ModelSpec
 from harness.placement import Placement
-from harness.records.published import published_error
+from harness.records.published import simulator_error
 from harness.sim.device import SimDevice, SimPoolConfig
+from harness.sim.elastic import SimElastic
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
-from harness.sim.topology import cluster_topology
 
 
 class SimEngine:
@@ -40,6 +42,7 @@ class SimEngine:
         memory_utilization: float  # share of a device's memory for weights, activations and KV
         activation_reserve_bytes: int  # per device
         launch_overhead: float  # share of the kernel launches that a decode step pays
+        loss_notice_s: float  # from an instance's death to the harness knowing
         memory_contention: float  # of instances that share a device: 0 none, 1 the worst case
         pool: SimPoolConfig  # of systems whose models share instances
 
@@ -56,6 +59,8 @@ class SimEngine:
             raise UsageError(
                 f"engine.launch_overhead must be in [0, 1], got {config.launch_overhead}"
             )
+        if not config.loss_notice_s >= 0:
+            raise UsageError(f"engine.loss_notice_s={config.loss_notice_s} must be at least 0")
         if not 0 <= config.memory_contention <= 1:
             raise UsageError(
                 f"engine.memory_contention must be in [0, 1], got {config.memory_contention}"
@@ -69,17 +74,12 @@ class SimEngine:
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         named = list(enumerate(experiment.placements))
+        if any(placement.elastic for placement in experiment.placements):
+            yield self._elastic(experiment)
+            return
         instances = [self._instance(f"sim-{i}", p, experiment) for i, p in named if p.model]
         pooled = [(f"sim-{i}", p) for i, p in named if p.model is None]
-        self._resolved = {
-            "num_instances": len(named),
-            "block_tokens": self._config.block_tokens,
-            "num_kv_blocks": kv_blocks_by_model(
-                (one.model.name, one.kv.num_blocks) for one in instances
-            ),
-            "step_times": self._sources(experiment),
-            "simulator_error": published_error(),
-        }
+        self._resolved = self._settled(experiment, instances)
         pool = self._pool(pooled, experiment) if pooled else []
         yield experiment.cluster(instances=instances, pool=pool)
 
@@ -123,6 +123,27 @@ class SimEngine:
             host.models.warm(experiment.models.values())
         self._resolved["pool"] = pool_facts(plan, config, specs)
         return pool
+
+    def _elastic(self, experiment: Experiment) -> Cluster:
+        built = SimElastic(experiment, self._config, self._cost)
+        self._resolved = self._settled(experiment, built.cluster.instances)
+        return experiment.cluster(elastic=built.cluster)
+
+    def _settled(
+        self, experiment: Experiment, instances: Sequence[SimInstance | ElasticInstance]
+    ) -> dict[str, Any]:
+        hardware, sources = experiment.hardware, self._sources(experiment)
+        return {
+            "num_instances": len(experiment.placements),
+            "block_tokens": self._config.block_tokens,
+            "num_kv_blocks": kv_blocks_by_model(
+                (one.model.name, one.kv.num_blocks) for one in instances
+            ),
+            "step_times": sources,
+            "simulator_error": simulator_error(
+                hardware.device, hardware.name, set(sources.values())
+            ),
+        }
 
     def _cost(
         self, model: ModelSpec, hardware: Hardware, compute_share: float = 1.0, rivals: float = 0.0

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from harness.sim.topology import Link
+from harness.device.topology import Link
 
 # A share that grew by less than this (relatively) since it was queued is the same share, rounded.
 ROUNDING = 1e-12

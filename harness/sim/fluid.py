@@ -15,8 +15,8 @@ from itertools import count
 from math import inf
 
 from harness.clock import Event, Loop
+from harness.device.topology import Link
 from harness.sim.fair_share import fair_rates
-from harness.sim.topology import Link
 
 
 class Flow:
@@ -95,6 +95,10 @@ class Fluid:
         flow.change_size(num_bytes, self._loop.now)
         heappush(self._finishes, (flow.finish_s, next(self._order), flow))
         self._changed.set()
+
+    def busy(self, links: tuple[Link, ...]) -> bool:
+        """Whether one of `links` carries a flow."""
+        return self._num_flows > 0 and any(self._on[link] for link in links)
 
     def carried_bytes(self, link: Link) -> float:
         """What has crossed `link` so far: a counter, as a NIC has one."""

@@ -26,9 +26,9 @@ from itertools import chain, count
 from math import ceil
 
 from harness.clock import Event, Loop
+from harness.device.topology import Link, Path, Topology
 from harness.location import Location
 from harness.sim.fluid import Flow, Fluid
-from harness.sim.topology import Link, Path, Topology
 
 Place = Location | tuple[Location, ...]
 
@@ -87,14 +87,16 @@ class Network:
         chunk_bytes: int | None = None,
         on_chunk: Callable[[int], None] | None = None,
         pace: Link | None = None,
-    ) -> None:
+        stops: tuple[Event, ...] = (),
+    ) -> bool:
         """Moves `num_bytes` (≥ 1; of each stripe), and returns when the last byte has arrived.
 
         Transfers of different streams do not wait for each other; they share the links. A higher
         `priority` goes first. With `chunk_bytes` the transfer is that many bytes a message, and
         gives way between them. `on_chunk` is called as each message arrives, with the number of
         bytes that have arrived so far. `pace` is crossed too: what the sender's own work leaves of
-        the links' rate.
+        the links' rate. False: one of `stops` was set before, which breaks off the message
+        under way.
         """
         if num_bytes < 1 or (chunk_bytes is not None and chunk_bytes < 1):
             raise ValueError(
@@ -107,12 +109,15 @@ class Network:
             size = min(chunk_bytes or num_bytes, num_bytes - arrived)
             self._hasten(channel, priority)
             await channel.enter(rank)
-            await self._send(channel, size, priority, pace)
-            arrived += size
+            sent = await self._send(channel, size, priority, pace, stops)
             channel.leave()
+            if not sent:
+                break
+            arrived += size
             if on_chunk is not None:
                 on_chunk(arrived)
         channel.admit()
+        return arrived == num_bytes
 
     async def transfer_until(
         self,
@@ -147,21 +152,38 @@ class Network:
     def path(self, src: Place, dst: Place) -> Path:
         return self._channel(src, dst, "").path
 
+    def busy(self, links: tuple[Link, ...]) -> bool:
+        """Whether a message is on one of `links` now."""
+        return self._fluid.busy(links)
+
     def carried_bytes(self, link: Link) -> float:
         """What has crossed `link` so far."""
         return self._fluid.carried_bytes(link)
 
     async def _send(
-        self, channel: _Channel, num_bytes: int, priority: int, pace: Link | None
-    ) -> None:
-        """One message: the channel is its own until it has arrived."""
+        self,
+        channel: _Channel,
+        num_bytes: int,
+        priority: int,
+        pace: Link | None,
+        stops: tuple[Event, ...],
+    ) -> bool:
+        """One message: the channel is its own until it has arrived, or was broken off."""
+        if any(stop.is_set for stop in stops):
+            return False
         if channel.path.latency_s > 0:
             await self._loop.sleep(channel.path.latency_s)
         urgency = channel.at_least(priority)
         links = channel.path.links if pace is None else (*channel.path.links, pace)
         channel.flow = self._fluid.start(links, num_bytes, urgency)
-        await self._loop.wait(channel.flow.done)
+        flow = channel.flow
+        await self._loop.wait(flow.done, *stops)
+        whole = flow.done.is_set
+        if not whole:
+            self._fluid.cut(flow, ceil(flow.sent_bytes(self._loop.now)))
+            await self._loop.wait(flow.done)
         channel.flow = None
+        return whole
 
     def _hasten(self, channel: _Channel, priority: int) -> None:
         """Has the message under way not be slower than one that comes to wait for it."""
@@ -171,12 +193,20 @@ class Network:
     def _channel(self, src: Place, dst: Place, stream: str) -> _Channel:
         channel = self._channels.get((src, dst, stream))
         if channel is None:
-            stripes = [self._topology.path(a, b) for a in members(src) for b in members(dst)]
+            stripes = [self._topology.path(a, b) for a, b in pairs(src, dst)]
             links = tuple(chain.from_iterable(path.links for path in stripes))
             latency_s = max(path.latency_s for path in stripes)
             channel = _Channel(Path(links, latency_s), self._loop)
             self._channels[src, dst, stream] = channel
         return channel
+
+
+def pairs(src: Place, dst: Place) -> list[tuple[Location, Location]]:
+    """Who sends to whom: between groups of one size rank to rank, else all to all."""
+    senders, receivers = members(src), members(dst)
+    if len(senders) == len(receivers):
+        return list(zip(senders, receivers, strict=True))
+    return [(a, b) for a in senders for b in receivers]
 
 
 def members(place: Place) -> tuple[Location, ...]:

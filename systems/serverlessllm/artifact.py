@@ -21,7 +21,6 @@ class ArtifactConfig:
     queue_slots: int  # QS: requests of one model in a row on one worker
     free_slots: int  # R: fewer than so many in all, and another worker is taken
     drop_after_s: float  # without a token
-    read_until_s: float  # of a workload's file (conf/workload/aegaeon.yaml), not a policy's
     load_bytes_per_s: float  # to each device
     model_bytes: dict[str, float]  # of the weights, by the architecture's name
 
@@ -38,9 +37,7 @@ class ArtifactScheduler:
         self._config, self._loop, self._cluster = config, loop, cluster
         self._oracle = Oracle(cluster.profile, cluster.models)
         self._place = self._join if order == "fcfs" else self._assign_and_sort
-        self._workers = [
-            Worker(instance, loader, loop, cluster.profile, self._drop) for instance in cluster.pool
-        ]
+        self._workers = [Worker(instance, loader, loop, self._drop) for instance in cluster.pool]
 
     def submit(self, request: Request) -> None:
         self._doom()
@@ -63,7 +60,7 @@ class ArtifactScheduler:
 
     def _join(self, request: Request) -> None:
         """ServerlessLLM."""
-        tails = [tail_of(w.queue, w.model, w.last_batch_s()) for w in self._workers]
+        tails = [tail_of(w.queue, w.model, w.settle()) for w in self._workers]
         slots, free = self._config.queue_slots, self._config.free_slots
         worker = self._workers[join(request.model, tails, slots, free)]
         worker.put([*worker.queue, request])
@@ -71,9 +68,11 @@ class ArtifactScheduler:
     def _assign_and_sort(self, request: Request) -> None:
         """ServerlessLLM+."""
         slots = self._config.queue_slots
+        for worker in self._workers:
+            worker.settle()
         batches = [batches_of(worker.queue, slots) for worker in self._workers]
         assign(request, batches, slots)
         for worker, each in zip(self._workers, batches, strict=True):
-            queue = shortest_first(each, self._oracle, worker.ahead_tokens())
+            queue = shortest_first(each, self._oracle)
             if queue != worker.queue:
                 worker.put(queue)

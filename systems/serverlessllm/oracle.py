@@ -25,10 +25,9 @@ class Oracle:
         tokens = sum(request.prompt_tokens for request in requests)
         return self._profile.prefill_s(self._models[requests[0].model], tokens)
 
-    def decode_s(self, request: Request, ahead_tokens: int = 0) -> float:
-        """Its remaining tokens, each step taking what the middle one takes. `ahead_tokens`: how
-        many more it has than it says."""
+    def decode_s(self, request: Request) -> float:
+        """Its remaining tokens, each step taking what the middle one takes."""
         total = request.prompt_tokens + request.output_tokens
-        middle = (request.known_tokens + ahead_tokens + total) // 2
+        middle = (request.known_tokens + total) // 2
         step_s = self._profile.decode_step_s(self._models[request.model], 1, middle)
-        return step_s * (request.remaining_tokens - ahead_tokens)
+        return step_s * request.remaining_tokens

@@ -7,7 +7,7 @@ rules are those of the simulator in Aegaeon's artifact (`sim/scheduler.py`). Pur
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.request import Request
@@ -82,20 +82,18 @@ def assign(request: Request, workers: Sequence[Batches], queue_slots: int) -> in
     return least
 
 
-def shortest_first(
-    batches: Batches, oracle: Oracle, ahead_tokens: Mapping[int, int]
-) -> list[Request]:
+def shortest_first(batches: Batches, oracle: Oracle) -> list[Request]:
     """The batches one after the other, the one with the least time left first.
 
     While a batch has prompts to prefill, that is all its time; then it is the decoding of its
-    first request. `ahead_tokens`: by request_id, what requests have more than they say.
+    first request.
     """
 
     def left_s(batch: list[Request]) -> float:
         pending = [request for request in batch if request.computed_tokens == 0]
         if pending:
             return oracle.prefill_s(pending)
-        return oracle.decode_s(batch[0], ahead_tokens.get(batch[0].request_id, 0))
+        return oracle.decode_s(batch[0])
 
     return [request for batch in sorted(batches, key=left_s) for request in batch]
 

@@ -8,13 +8,10 @@ worker's to decide.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from math import sqrt
 
 from harness.clock import Event, Loop
 from harness.device.block_pool import BlockPool
 from harness.device.pooled import PooledInstance
-from harness.placement import Profile
 from harness.request import Batch, Request
 from systems.serverlessllm.loading import Loader
 
@@ -37,58 +34,25 @@ def iteration(chosen: Sequence[Request]) -> Batch:
     return Batch(chunks=prompts) if prompts else Batch(decodes=list(chosen))
 
 
-@dataclass(slots=True, frozen=True)
-class Decoding:
-    """Decode steps under way. Each takes `growth_s` longer than the one before."""
-
-    requests: Sequence[Request]
-    start_s: float
-    step_s: float
-    growth_s: float
-
-    def steps(self, now_s: float) -> int:
-        """Those that are over by now."""
-        elapsed_s, linear = now_s - self.start_s, self.step_s - self.growth_s / 2
-        root = sqrt(linear * linear + 2 * self.growth_s * elapsed_s)
-        return int(2 * elapsed_s / (linear + root) + 1e-9)
-
-    def last_step_s(self, now_s: float) -> float:
-        """When the latest of them ended; the start, where there is none."""
-        steps = self.steps(now_s)
-        return self.start_s + steps * (self.step_s + self.growth_s * (steps - 1) / 2)
-
-
 class Worker:
     def __init__(
         self,
         instance: PooledInstance,
         loader: Loader,
         loop: Loop,
-        profile: Profile,
         drop: Callable[[Request], None],
     ) -> None:
         self.queue: list[Request] = []
         self.model: str | None = None  # in place or being loaded
         self.name = instance.name
         self._instance, self._loader, self._loop = instance, loader, loop
-        self._profile, self._drop = profile, drop
+        self._drop = drop
         self._doomed: set[int] = set()  # request_ids
         self._wake = Event(loop)
-        self._last_batch_s = 0.0
-        self._decoding: Decoding | None = None
 
-    def last_batch_s(self) -> float:
-        """When the last iteration ended; one is in progress, perhaps."""
-        if self._decoding is None:
-            return self._last_batch_s
-        return max(self._decoding.last_step_s(self._loop.now), self._last_batch_s)
-
-    def ahead_tokens(self) -> dict[int, int]:
-        """By request_id: tokens that the steps in progress have added to what requests say."""
-        if self._decoding is None:
-            return {}
-        steps = self._decoding.steps(self._loop.now)
-        return {request.request_id: steps for request in self._decoding.requests}
+    def settle(self) -> float:
+        """Has requests say how far they are now; when the last iteration ended."""
+        return self._instance.settle()
 
     def put(self, queue: list[Request]) -> None:
         """A new queue, of which the next iteration makes a batch."""
@@ -133,18 +97,7 @@ class Worker:
         for request in chosen:
             grown = kv.grow(request, request.known_tokens)
             assert grown, request
-        batch = iteration(chosen)
-        if batch.decodes:
-            self._decoding = self._expected(batch)
-        await self._instance.execute(batch, stop=self._wake)
-        self._last_batch_s, self._decoding = self._loop.now, None
-
-    def _expected(self, batch: Batch) -> Decoding:
-        spec, num = self._instance.models[batch.decodes[0].model], len(batch.decodes)
-        context = sum(request.known_tokens for request in batch.decodes)
-        step_s = self._profile.decode_step_s(spec, num, context)
-        next_s = self._profile.decode_step_s(spec, num, context + num)
-        return Decoding(batch.decodes, self._loop.now, step_s, next_s - step_s)
+        await self._instance.execute(iteration(chosen), stop=self._wake)
 
     def _evict(self, request: Request) -> None:
         if request.request_id in self._instance.kv(request.model).held:

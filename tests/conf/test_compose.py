@@ -18,6 +18,7 @@ from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.placement import Demand, Placement
 from harness.prepare import KEYS, Prepared, prepare
+from tests.unit.workloads.texts import conversations, make_tokenizer, write_json
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 BUILT_ALONE = ("engine", "tracking")  # what needs no running cluster and no data
@@ -126,6 +127,10 @@ def test_workloads(name: str, tmp_path: Path) -> None:
         config.workload.path = str(tmp_path / "t.csv")
         rows = "".join(f"{i},m,10,5\n" for i in range(30))
         (tmp_path / "t.csv").write_text("arrival_s,model,prompt_tokens,output_tokens\n" + rows)
+    if name == "hf":  # a dataset and a tokenizer of this machine, in the form of the default's
+        config.workload.text.dataset = str(write_json(tmp_path / "s.json", conversations() * 5))
+        config.workload.text.prompt = config.workload.text.known.sharegpt.prompt
+        config.workload.text.tokenizer = str(make_tokenizer(tmp_path / "checkpoint"))
     assert len(prepare(config).schedule) == 20
 
 

@@ -42,9 +42,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("system", RUNS)
-def test_a_systems_simulated_run_is_what_it_was(
-    system: str, tmp_path: Path, data_dir: Path
-) -> None:
+def test_a_systems_simulated_run_is_what_it_was(system: str, tmp_path: Path) -> None:
     summary = run_here(tmp_path / "run", f"+system='{system}'", "engine=sim", *RUNS[system])
     kept = {key: summary[key] for key in KEPT}
     golden = HERE / f"{system}.json"

@@ -30,7 +30,6 @@ def test_help_lists_every_group_and_its_options() -> None:
             assert path.stem in line
 
 
-@pytest.mark.usefixtures("data_dir")  # else a warning that a twin stands in comes first
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -75,8 +74,14 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["market.specs=null"], "market.specs=None is no mapping"),
         (["model=llama2-7b", "model.rope_theta=nan"], "rope_theta=nan must be a finite number"),
         (["model=llama2-7b", "model.rms_norm_eps=-1"], "rms_norm_eps=-1.0 must be a finite num"),
-        (["workload.scale.rate=1e-9"], "no request left of azure_code: thinned to x1e-09"),
-        (["figure=foo.bar"], "figure=foo.bar names no function"),
+        (
+            ["workload.scale.rate=1e-9", "workload.window.seconds=[0,600]"],
+            "no request left of azure_code: thinned to x1e-09",
+        ),
+        (["figure=foo.bar"], "figure=foo.bar names no function of plots/; e.g. plots.run.draw"),
+        (["figure=plots.run.drw"], "figure=plots.run.drw names no function: "),
+        (["figure=plots.run.save"], "names no function that is defined in plots.run"),
+        (["model=llama2-7b", "model.name=../../x"], "model: name='../../x' is no name such as"),
         (
             ["engine=torch", "hardware=a100x1"],
             "hardware=a100x1 is A100-SXM4-80GB, but engine=torch",
@@ -148,7 +153,6 @@ def test_the_only_point_left_of_a_sweep_is_named_by_what_was_swept(tmp_path: Pat
     assert any(line.split()[:1] == ["1"] for line in table)
 
 
-@pytest.mark.usefixtures("data_dir")
 @pytest.mark.parametrize("made", [True, False])
 def test_a_sweep_of_bad_points_alone_names_each_and_leaves_nothing(
     tmp_path: Path, made: bool

@@ -18,6 +18,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from harness.recover import main
 from tests.running import ROOT, command, run_command
 
 LIVE = (
@@ -97,20 +98,60 @@ def test_a_killed_worker_fails_the_run_and_is_named(live) -> None:
     assert_gone(processes)
 
 
-def test_ctrl_c_leaves_engines_dead_and_results_readable(live) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_and_a_closed_terminal_leave_engines_dead_and_results_readable(
+    live, number: signal.Signals
+) -> None:
     process, processes, run_dir = live
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in error
-    assert_aborted(run_dir, "KeyboardInterrupt")
+    assert_aborted(run_dir, f"KeyboardInterrupt: {number.name}")
     assert_gone(processes)
+    assert not (run_dir / "journal.marshal").exists()
 
 
-def test_a_killed_harness_takes_its_workers_along(live) -> None:
-    process, processes, _ = live
+def test_a_killed_harness_takes_its_workers_along_and_leaves_its_tokens(live) -> None:
+    process, processes, run_dir = live
+    journal = run_dir / "journal.marshal"
+    until(lambda: journal.exists() and journal.stat().st_size > 10_000, "tokens in the journal")
     process.kill()
     assert_gone(processes)
+    process.wait()
+    assert json.loads((run_dir / "manifest.json").read_text())["status"] == "begun"
+    assert main([str(run_dir)]) == 0
+    assert_aborted(run_dir, "killed")
+    table = pq.read_table(run_dir / "requests.parquet").to_pydict()
+    tokens = [len(times_s) for times_s in table["token_times_s"]]
+    assert sum(tokens) > 100
+    completed = [i for i, status in enumerate(table["status"]) if status == "completed"]
+    assert completed
+    assert all(tokens[i] == table["output_tokens"][i] for i in completed)
+    assert not journal.exists()
+    assert main([str(run_dir)]) == 2  # there is nothing more to recover
+
+
+def test_a_second_run_into_a_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    slow = (
+        "+system=null", "+workload=azure_code", "engine=none", "tracking=none",
+        "workload.num_requests=60", "workload.scale.to_rate_per_s=4",
+    )  # fmt: skip
+    run_dir = tmp_path / "run"
+    first = start(run_dir, *slow)
+    try:
+        until(lambda: (run_dir / "manifest.json").exists(), "the first run's start")
+        for again in ("again=false", "again=true"):
+            second = run_command(*slow, again, f"hydra.run.dir={run_dir}")
+            assert second.returncode == 2
+            assert f"{run_dir} is in use by process {first.pid} on " in second.stderr
+        assert main([str(run_dir)]) == 2  # nor is it recovered
+        _, error = first.communicate(timeout=60)
+    finally:
+        first.kill()
+    assert first.returncode == 0, error
+    assert len(pq.read_table(run_dir / "requests.parquet")) == 60
+    assert not (run_dir / ".lock").exists()
 
 
 SIMULATED = ("+system=vllm", "engine=sim", "hardware=a100x1", "model=llama2-7b", "tracking=none")

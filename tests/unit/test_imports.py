@@ -16,6 +16,9 @@ ONLY_IN = {
     "pynvml": ("harness/records/gpu_monitor.py",),
     "httptools": ("harness/drivers/",),
     "uvloop": ("harness/drivers/",),
+    "datasets": ("workloads/hub.py",),
+    "tokenizers": ("workloads/tokenizer.py", "tests/"),
+    "huggingface_hub": ("workloads/",),
 }
 
 

@@ -122,7 +122,7 @@ def test_the_same_input_gives_bit_identical_times() -> None:
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
 
 
-def test_growing_to_what_was_computed_is_growing_each() -> None:
+def test_growing_by_steps_is_growing_each() -> None:
     rng = np.random.default_rng(0)
     together, each = BlockPool(40, 16), BlockPool(40, 16)
     requests = [Request(i, 0.0, "m", 8, 500) for i in range(6)]
@@ -131,10 +131,15 @@ def test_growing_to_what_was_computed_is_growing_each() -> None:
         assert each.grow(request, 1)
     fits = True
     while fits:
+        steps = int(rng.integers(0, 30))
+        before = dict(together.held)
+        fits = all(each.grow(request, request.computed_tokens + steps) for request in requests)
+        grown = together.grow_steps(requests, steps)
+        assert (grown is not None) == fits
+        for request, held in grown or ():
+            assert before[request.request_id] == held < together.held[request.request_id]
         for request in requests:
-            request.computed_tokens += int(rng.integers(0, 30))
-        fits = all(each.grow(request, request.computed_tokens) for request in requests)
-        assert together.grow_to_computed(requests) == fits
+            request.computed_tokens += steps
         assert together.held == each.held
         together.check()
     assert together.free_blocks < 2

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.calibrate import zoo
-from harness.cost.collectives import activation_s, all_reduce_s, layer_load_s
+from harness.cost.collectives import all_reduce_s, layer_load_s
 from harness.cost.hardware import StepCoefficients
 from harness.cost.law import coefficients, law, stage
 from harness.cost.model import CostModel, steps_time_s
@@ -117,12 +117,3 @@ def test_weights_move_at_the_rate_of_their_links() -> None:
     assert layer_load_s(LLAMA, A100) == pytest.approx(0.01619, rel=1e-3)
     assert layer_load_s(replace(LLAMA, tp=2), A100) == pytest.approx(0.00810, rel=1e-3)
     assert all_reduce_s(1e9, 1, A100) == (0.0, 0.0)
-
-
-def test_activations_go_over_the_link_between_two_stages() -> None:
-    size = 1000 * 4096 * 2  # bytes
-    assert activation_s(1000, LLAMA, A100, same_node=True) == pytest.approx(6.4e-5 + size / 2.5e11)
-    assert activation_s(1000, LLAMA, A100, same_node=False) == pytest.approx(2.9e-5 + size / 2.5e10)
-    a10 = zoo.device("a10")
-    over_pcie = a10.pcie_latency_s + size / a10.pcie_bytes_per_s
-    assert activation_s(1000, LLAMA, a10, same_node=True) == pytest.approx(over_pcie)

@@ -65,7 +65,7 @@ def test_a_pause_counts_where_requests_were_waiting_and_not_where_they_came_late
     loop = VirtualLoop()
 
     class Instant:
-        name, model, kv, load, drop, evict = "i", MODEL, None, None, None, None
+        name, model, kv, load, drop, evict, settle = "i", MODEL, None, None, None, None, None
 
         async def execute(self, batch: Batch, **_: object) -> int:
             await loop.sleep(0.5)

@@ -13,7 +13,12 @@ from harness.claims.ledger import Claim, Paper, Variations, load
 from harness.claims.render import as_json, as_markdown
 from harness.errors import UsageError
 
-ABOUT = {"worlds": ["sim"], "hardware": ["h800x16"], "synthetic": True, "runs_git": []}
+ABOUT = {
+    "worlds": ["sim"],
+    "hardware": ["h800x16"],
+    "synthetic": ["arrivals drawn"],
+    "runs_git": [],
+}
 HEAD = "title: A Paper\nvenue: X'99\nclaims:\n"
 ONE = "- {id: a, section: '1', quantity: q, published: 1, unit: x, reason: because}\n"
 
@@ -90,6 +95,14 @@ def test_claims_are_counted_by_what_they_rest_on(tmp_path: Path) -> None:
     assert "In 1 of the claims" in text
     assert "| 2 x (our reading) |" in text
     assert [row["our_reading"] for row in as_json("p", found)["claims"]] == [True] + [False] * 3
+
+
+def test_without_an_attempt_nothing_is_counted_by_what_it_rests_on(tmp_path: Path) -> None:
+    found = [judged(claim(value=None, reason="because", our_reading=True), tmp_path)]
+    text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
+    assert "1 claims: 1 not attempted." in text
+    assert "| from | claims |" not in text
+    assert "In 1 of the claims" in text
 
 
 def test_the_table_says_where_a_value_came_from(tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.claims.__main__ import judged
 from harness.claims.expressions import Beyond
 from harness.claims.ledger import Claim
+from harness.claims.render import Judged
 from harness.claims.verdict import Ours, estimate, judge
 
 
@@ -94,3 +98,25 @@ def test_the_interval_of_many_values_is_that_of_a_mean() -> None:
     values = np.random.default_rng(1).normal(5.0, 1.0, 100)
     found = estimate(values.tolist())
     assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / 10, rel=0.1)
+
+
+def test_a_claim_that_rests_on_an_invalid_run_has_no_verdict(tmp_path: Path) -> None:
+    rows = [
+        {"experiment": "e", "system": name, "seed": seed, "token": 2.0, "valid": valid}
+        for name, valid in (("ours", True), ("theirs", False))
+        for seed in (0, 1, 2)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "f.csv", index=False)
+    (tmp_path / "f.json").write_text("{}")
+
+    def of(name: str) -> Judged:
+        cell = {"cell": {"column": "token", "where": {"system": name}}}
+        return judged(claim(value=cell), tmp_path)
+
+    assert of("ours").verdict == "reproduced"
+    found = of("theirs")
+    assert (found.verdict, found.ours) == ("not attempted", None)
+    assert found.why == (
+        "rests on INVALID runs (3), the first: experiment e, system theirs, seed 0; "
+        "run `python -m harness.experiments.figures f --again`"
+    )

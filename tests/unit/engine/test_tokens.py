@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.engine.linear import LoadedLayers
 from harness.prompts import prompt_ids
-from harness.request import Batch, Request
+from harness.request import Batch, Prompt, Request
 from tests.unit.engine.conftest import Family
 from tests.unit.engine.serving import SPEC, in_flat_buffer, loaded, paged, slabbed
 
@@ -70,6 +70,27 @@ def test_any_schedule_gives_the_greedy_tokens(
     for request in requests:
         assert server.book.generated[request.request_id] == greedy_tokens(family, request)
     assert not server.pool.held
+
+
+def test_a_real_prompt_is_what_is_decoded(family: Family, layers: LoadedLayers) -> None:
+    requests = [Request(i, 0.0, "test", n, 9) for i, n in enumerate((7, 20))]
+    plain = [greedy_tokens(family, request) for request in requests]
+    for request in requests:
+        ids = [
+            (37 * k + request.request_id) % SPEC.vocab_size for k in range(request.prompt_tokens)
+        ]
+        request.prompt = Prompt.of("", ids, [0] * len(ids))
+    server = paged(layers, family.spec, 60, 4)
+    server.serve_at_random(requests, np.random.default_rng(0))
+    for request, random in zip(requests, plain, strict=True):
+        assert request.prompt is not None
+        ids = request.prompt.ids.tolist()
+        with torch.inference_mode():
+            for _ in range(request.output_tokens):
+                ids.append(int(family.reference(torch.tensor([ids])).logits[0, -1].argmax()))
+        found = server.book.generated[request.request_id]
+        assert found == ids[request.prompt_tokens :]
+        assert found != random
 
 
 def test_a_long_run_of_decodes_over_scattered_blocks_gives_the_greedy_tokens(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,11 @@ from harness.fidelity.points import Point
 from harness.fidelity.report import markdown
 
 WORDS = ["--workloads", "azure_code", "burstgpt", "--loads", "0.3", "0.9", "--passes", "2"]
+MADE_UP = ["arrivals drawn", "lengths drawn"]
 KNEES = {"azure_code": 10.0, "burstgpt": 20.0}
 
 
-def run(factor: float, status: str = "VALID", *, synthetic: bool = False) -> SimpleNamespace:
+def run(factor: float, status: str = "VALID", *, synthetic: Sequence[str] = ()) -> SimpleNamespace:
     summary: dict[str, Any] = {
         name: {"p50": factor, "p90": factor, "p99": None} for name in LATENCIES
     }
@@ -31,7 +33,8 @@ def run(factor: float, status: str = "VALID", *, synthetic: bool = False) -> Sim
     hardware = {"name": "local", "device": "cpu"}
     manifest = {
         "choices": {"model": "tiny-llama"}, "hardware": hardware,
-        "dataset": {"synthetic": synthetic},
+        "dataset": {"synthetic": list(synthetic)},
+        "engine": {"step_times": {"tiny-llama": "measured"}},
     }  # fmt: skip
     return SimpleNamespace(summary=summary, manifest=manifest, config={"hardware": {"name": ""}})
 
@@ -58,7 +61,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any
         folder.parent.mkdir(parents=True, exist_ok=True)
         seen["points"].append((point, folder.parent))
         status = "INVALID" if late(point, folder.parent) else "VALID"
-        return run(1.0, status, synthetic=point.workload == "burstgpt")
+        return run(1.0, status, synthetic=MADE_UP if point.workload == "burstgpt" else ())
 
     def simulate(
         real: SimpleNamespace, point: Point, folder: Path, slowness: float = 1.0
@@ -101,9 +104,9 @@ def test_an_invalid_run_is_told_and_left_out(asked: dict[str, list[Any]]) -> Non
 
 def test_a_workload_that_is_synthetic_says_so(asked: dict[str, list[Any]]) -> None:
     found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
-    assert found["synthetic"] == ["burstgpt"]
+    assert found["synthetic"] == {"burstgpt": MADE_UP}
     page = markdown(found)
-    assert "## burstgpt (SYNTHETIC)\n" in page
+    assert "## burstgpt (ARRIVALS DRAWN, LENGTHS DRAWN)\n" in page
     assert "## azure_code\n" in page
 
 

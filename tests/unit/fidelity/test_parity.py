@@ -108,7 +108,7 @@ def test_the_headline_says_where_it_holds_and_the_page_shows_every_cell() -> Non
             "setting": {"length_scale": 0.25},
             "num_passes": 1,
             "real_runs_kept": False,
-            "synthetic": ["burstgpt"],
+            "synthetic": {"burstgpt": ["arrivals drawn"]},
             "passes": rows(0.3, 1.05),
             "knees_per_s": {"dice": 3.0},
             "targets": targets,

@@ -23,7 +23,7 @@ from tests.running import hardware_profile
 HARDWARE = replace(
     hardware_profile("local"), name="bench", device="TEST-1", num_devices=2, source="made up"
 )
-PROVENANCE = Provenance("dice", "a die", True, "none", "", [])
+PROVENANCE = Provenance("dice", "a die", ["arrivals drawn"], "none", "", [])
 
 
 class Service:
@@ -103,6 +103,7 @@ def write_run(path: Path, service: Service, *, world: str = "sim", system: str =
         choices={"system": system, "workload": "dice", "model": "tiny", "engine": world},
         overrides=[],
         config_hash=hash_of(config),
+        sources={},
         command=["harness"],
         hardware=HARDWARE,
         provenance=PROVENANCE,

@@ -63,7 +63,8 @@ def test_compare_draws_runs_and_prints_their_ratios(
     assert "x1.00" in text
     assert f"x{runs[1] / runs[0]:.2f}" in text
     assert "tiny" not in text  # what all runs share is not in their headers
-    assert "differ" not in text
+    assert text.count("differ") == 1
+    assert "The runs differ in engine (sim; torch)." in text
 
 
 def test_compare_says_why_a_percentile_is_missing_as_the_run_does(tmp_path: Path) -> None:
@@ -74,8 +75,8 @@ def test_compare_says_why_a_percentile_is_missing_as_the_run_does(tmp_path: Path
     paths = [write_run(tmp_path / "a", steady(80)), write_run(tmp_path / "b", few)]
     metric, *runs = (list(column.cells) for column in compare.table(paths).columns)
     rows = dict(zip(metric, zip(*runs, strict=True), strict=True))
-    assert rows["TTFT P99"] == ("n too small", "n too small")
-    assert rows["TPOT P99"] == ("n too small", "none")
+    assert rows["TTFT P99"] == ("n<662", "n<662")
+    assert rows["TPOT P99"] == ("n<662", "none")
 
 
 def test_compare_draws_beside_the_first_run(
@@ -121,7 +122,7 @@ def test_compare_gives_no_ratio_across_what_does_not_compare(
     table = compare.table(paths)
     warning, *_, error = str(table.caption).splitlines()
     assert warning == f"The runs differ in {said} do not compare."
-    assert error.startswith("simulator error against engine=torch")
+    assert error == "simulator error: not measured for TEST-1"
     assert compare.differences(runs) == [warning]
     assert compare.differences(runs[:2]) == []
     like, unlike = (["(x" in cell for cell in table.columns[i].cells] for i in (2, 3))
@@ -135,6 +136,49 @@ def test_compare_gives_no_ratio_across_what_does_not_compare(
     headers = [str(column.header) for column in table.columns[1:]]
     assert ("huge" in headers[2], "coins" in headers[2]) == (("choices" in values),) * 2
     assert ("tiny" in headers[0], "dice" in headers[0]) == (("choices" in values),) * 2
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"world": "torch"}, "engine (sim; torch)"),
+        (
+            {"hardware": {"name": "b", "device": "A10", "num_devices": 1}},
+            "devices (2 x TEST-1; 1 x A10)",
+        ),
+        (
+            {"engine": {"num_kv_blocks": {"m": 64}, "block_tokens": 32}},
+            "KV memory (1,600 tokens; 2,048 tokens)",
+        ),
+        ({"versions": {"python": "2.7"}}, "python (3.11; 2.7)"),
+        ({"sources": {"a.py": "0", "b.py": "1", "c.py": "2"}}, "sources (b.py)"),
+    ],
+)  # fmt: skip
+def test_compare_says_on_what_else_the_runs_differ(
+    tmp_path: Path, values: dict[str, object], said: str
+) -> None:
+    paths = [write_run(tmp_path / name, steady(20)) for name in "ab"]
+    for path in paths:
+        edited(
+            path, "manifest.json", engine={"num_kv_blocks": {"m": 100}, "block_tokens": 16},
+            versions={"python": "3.11"}, sources={"a.py": "0", "b.py": "0"},
+        )  # fmt: skip
+    assert compare.differences([FinishedRun.load(path) for path in paths]) == []
+    edited(paths[1], "manifest.json", **values)
+    runs = [FinishedRun.load(path) for path in paths]
+    assert compare.differences(runs) == [f"The runs differ in {said}."]
+    assert str(compare.table(paths).caption).startswith("The runs differ in ")
+
+
+def test_an_invalid_run_is_named_and_has_no_ratio(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / name, steady(200)) for name in "abc"]
+    edited(paths[1], "summary.json", verdict={"status": "INVALID", "reasons": ["it was late"]})
+    table = compare.table(paths)
+    assert str(table.caption).startswith("INVALID, without ratios: b: it was late")
+    ratios = [any("(x" in cell for cell in column.cells) for column in list(table.columns)[1:]]
+    assert ratios == [True, False, True]
+    beside = compare.table(paths[1:])
+    assert not any("(x" in cell for column in beside.columns for cell in column.cells)
 
 
 def test_the_figure_says_what_does_not_compare(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ from rich.console import Console
 
 from harness.metrics import over_time
 from harness.progress import ProgressBar, counts
-from harness.records.published import published_error
+from harness.records.published import PARITY, simulator_error
 from harness.records.report import captions, end_table, origin, seconds, sweep_table
 from harness.records.run_folder import FinishedRun
+from tests.running import run_here
 from tests.unit.metrics.service import Service, steady, write_run
 
 
@@ -24,19 +26,34 @@ def printed(renderable: object, width: int = 100) -> str:
 def test_end_table_says_where_its_numbers_come_from(tmp_path: Path) -> None:
     run = FinishedRun.load(write_run(tmp_path, steady(70)))
     text = printed(end_table(run.summary, run.manifest))
-    for words in ("SIMULATED", "bench: 2 x TEST-1", "seed 7", "SYNTHETIC workload", "VALID"):
+    for words in ("SIMULATED", "bench: 2 x TEST-1", "seed 7", "ARRIVALS DRAWN", "VALID"):
         assert words in text
-    assert text.count("n too small") == 3  # P99 of 70 requests; the pooled gaps are 1,330
+    assert text.count("n<662") == 3  # P99 of 70 requests; the pooled gaps are 1,330
 
 
-@pytest.mark.parametrize("drawn", [True, False])
-def test_real_requests_that_a_draw_spread_over_models_are_told_from_synthetic_ones(
-    tmp_path: Path, drawn: bool
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        ({"synthetic": []}, ""),
+        ({"synthetic": ["models drawn"]}, " · MODELS DRAWN"),
+        ({"synthetic": ["arrivals drawn", "lengths drawn"]}, " · ARRIVALS DRAWN, LENGTHS DRAWN"),
+        # manifests from before the kinds were told apart
+        ({"synthetic": False, "models_drawn": True}, " · MODELS DRAWN"),
+        ({"synthetic": True}, " · SYNTHETIC, KIND NOT RECORDED"),
+    ],
+)
+def test_a_run_says_in_which_ways_its_workload_is_no_recording(
+    tmp_path: Path, dataset: dict[str, object], said: str
 ) -> None:
     manifest = FinishedRun.load(write_run(tmp_path, steady(70))).manifest
-    manifest["dataset"] |= {"synthetic": False, "models_drawn": drawn}
-    assert ("models DRAWN" in origin(manifest)) == drawn
-    assert "SYNTHETIC" not in origin(manifest)
+    manifest["dataset"] = dataset
+    assert origin(manifest).endswith(f"seed 7{said}")
+
+
+def test_the_end_table_says_which_file_was_read(tmp_path: Path) -> None:
+    run = FinishedRun.load(write_run(tmp_path, steady(70)))
+    run.manifest["dataset"] |= {"source": "burstgpt", "file": "bundled slice"}
+    assert "burstgpt (bundled slice)" in printed(end_table(run.summary, run.manifest))
 
 
 def test_end_table_shows_why_a_run_is_invalid_and_what_failed(tmp_path: Path) -> None:
@@ -66,7 +83,7 @@ def test_end_table_shows_models_and_switches_where_instances_are_shared(tmp_path
     assert "host KV cache full for 7.5 s on node-1" in text
     assert text.count("model-") == 6
     assert "… 2 more" in text
-    assert "20; mean 500 ms, P50 500 ms, P90 n too small, P99 n too small; 75%" in text
+    assert "20; mean 500 ms, P50 500 ms, P90 n<64, P99 n<662; 75%" in text
 
 
 def test_sweep_table_has_a_row_for_each_run_within_a_terminal() -> None:
@@ -91,12 +108,42 @@ def test_a_sweep_says_once_how_wrong_the_simulator_is_now(tmp_path: Path) -> Non
     said = captions(manifests)
     device = manifests[0]["hardware"]["device"]
     assert [line.split(" · ")[0] for line in said] == [
-        "SIMULATED", "world torch", published_error(),
+        "SIMULATED", "world torch",
+        f"simulator error: not measured for {device} with iteration times by device law and "
+        "measured",
         f"iteration times: {device} measured (a, c); {device} device law (b)",
     ]  # fmt: skip
     assert captions(manifests[2:]) == said[1:2]
     text = printed(sweep_table([("one", steady(20).summary())], "run", said), width=200)
     assert "simulator error" in text
+
+
+def test_a_device_has_its_own_error_or_none() -> None:
+    torch = json.loads((PARITY / "parity.json").read_text())["headline"]
+    vllm = json.loads((PARITY / "vllm" / "parity.json").read_text())["headline"]
+    assert "on cpu" in torch
+    assert simulator_error("cpu", "local", {"measured"}) == torch
+    assert simulator_error("cpu", "local_vllm", {"measured"}) == vllm
+    assert simulator_error("cpu", "local_x2", {"measured"}) == torch
+    for device, source in (("cpu", "device law"), ("RTX-4090", "datasheet"), ("A10", "measured")):
+        said = simulator_error(device, "local", {source})
+        assert (
+            said == f"simulator error: not measured for {device} with iteration times by {source}"
+        )
+
+
+def test_a_simulated_gpu_does_not_carry_the_error_of_a_cpu(tmp_path: Path) -> None:
+    run_here(
+        tmp_path / "run", "+system=vllm", "+workload=azure_code", "engine=sim", "hardware=h200x8",
+        "model=llama2-7b", "figure=null", "data.dir=null", "data.download=false",
+        "workload.num_requests=5",
+    )  # fmt: skip
+    run = FinishedRun.load(tmp_path / "run")
+    text = printed(end_table(run.summary, run.manifest), width=200)
+    said = "error: not measured for H200-SXM5-141GB with iteration times by datasheet"
+    assert said in text
+    assert run.manifest["engine"]["simulator_error"] == f"simulator {said}"
+    assert "on cpu" not in text
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
 import resource
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RunError, UsageError
+from harness.records.folder_lock import FolderError, FolderInUse, locked
 from harness.records.manifest import PROJECT, command_line
 from harness.records.run_folder import FinishedRun, RunFolder
+from harness.records.sources import Identity
 from harness.records.tables import requests_table
 from tests.unit.metrics.service import Service, schedule, steady, write_run
 
@@ -93,8 +99,9 @@ def test_what_a_killed_run_had_set_aside_does_not_outlive_the_next(tmp_path: Pat
     path = write_run(tmp_path / "run", steady(5))
     RunFolder(path).begin()
     folder = RunFolder(path)
-    folder.begin()
-    folder.restore()
+    with locked(path, wait=False):
+        folder.begin()
+        folder.restore()
     assert not path.exists()
 
 
@@ -121,6 +128,81 @@ def test_the_manifest_has_the_command_as_typed_and_no_machines_path() -> None:
     argv = [str(PROJECT / "harness" / "__main__.py"), "+system=vllm"]
     assert command_line(argv) == ["python", "-m", "harness", "+system=vllm"]
     assert (
-        command_line([str(PROJECT / "harness" / "figures.py")])[-1] == "harness.experiments.figures"
+        command_line([str(PROJECT / "harness/experiments/figures.py")])[-1]
+        == "harness.experiments.figures"
     )
     assert command_line(["/elsewhere/pytest", "x"]) == ["/elsewhere/pytest", "x"]
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from harness.records.folder_lock import locked
+with locked(Path(sys.argv[1]), wait=False):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def held_elsewhere(path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PROJECT) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        try:
+            yield other
+        finally:
+            other.kill()
+
+
+def test_a_folder_that_another_process_runs_into_is_refused_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with held_elsewhere(path) as other:
+        with (
+            pytest.raises(FolderInUse, match=f"{path} is in use by process {other.pid} on "),
+            locked(path, wait=False),
+        ):
+            pass
+        other.kill()  # -9: the operating system gives the lock back
+        other.wait()
+        with locked(path, wait=False):
+            assert (path / ".lock").read_text().startswith(f"process {os.getpid()} on ")
+    assert not path.exists()
+
+
+def test_who_waits_for_a_folder_gets_it_when_its_holder_has_ended(tmp_path: Path) -> None:
+    path, got = tmp_path / "run", threading.Event()
+
+    def wait() -> None:
+        with locked(path, wait=True):
+            got.set()
+
+    waiting = threading.Thread(target=wait)
+    with locked(path, wait=False):
+        waiting.start()
+        assert not got.wait(0.2)
+    waiting.join()
+    assert got.is_set()
+    assert not path.exists()
+
+
+def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", steady(5))
+    (path / ".requests.4711.partial.parquet").write_text("half")
+    RunFolder(path).begin()
+    assert [file.name for file in path.iterdir()] == [".earlier"]
+
+
+def test_what_a_run_leaves_that_is_killed_before_its_manifest_is_no_strangers(
+    tmp_path: Path,
+) -> None:
+    identity = Identity("0" * 12, {})
+    folder = RunFolder(write_run(tmp_path / "run", steady(5)))
+    folder.begin()  # and killed here, with the earlier run set aside
+    (folder.path / ".lock").write_text("process 4711 on here")
+    (folder.path / ".manifest.4711.partial.json").write_text("{")
+    assert folder.held(identity, again=False) is None
+    (folder.path / ".mine").write_text("")
+    with pytest.raises(FolderError, match="holds files that are not a run's"):
+        folder.held(identity, again=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,15 +15,17 @@ from omegaconf import open_dict
 from harness.errors import RunError
 from harness.experiments.batch import composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
-from harness.experiments.figures import figures, main, module
-from harness.experiments.points import Point, load_points
+from harness.experiments.figures import figures, main, module, tell_sources
+from harness.experiments.points import Point, load_points, save_points
 from harness.options import plain
+from harness.records import sources
 from plots.aegaeon import curve, frame, overrides, publish
 from plots.aegaeon_fig04 import M, active, expected
 from plots.aegaeon_fig07 import split
 from plots.aegaeon_fig10 import around_median
 from plots.aegaeon_fig16 import over_time
 from plots.style import figure
+from tests.unit.metrics.service import steady, write_run
 
 
 @pytest.mark.parametrize("name", figures())
@@ -161,3 +164,31 @@ def test_fragmentation_is_a_mean_over_time() -> None:
     found = over_time(samples.assign(num_models=16, seed=0, shape="overall"))
     assert found["mean"].item() == pytest.approx((0.5 * 1 + 0.1 * 9 + 0.9 * 2) / 12)
     assert found["max"].item() == 0.9
+
+
+def test_a_figure_with_an_invalid_run_is_not_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_run(tmp_path / "late", steady(5))
+    summary = json.loads((path / "summary.json").read_text())
+    verdict = {"status": "INVALID", "reasons": ["the client was late"]}
+    (path / "summary.json").write_text(json.dumps(summary | {"verdict": verdict}))
+    points = [Point("aegaeon_fig01", {}, 0, each, "") for each in (path, None)]
+    save_points("aegaeon_fig01", points, tmp_path)
+    assert main(["aegaeon_fig01", "--draw-only", "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert f"aegaeon_fig01 is not drawn: {path} is INVALID: the client was late" in said
+    assert not list(tmp_path.glob("*.csv"))
+
+
+def test_a_figure_of_runs_that_other_sources_made_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_run(tmp_path / "earlier", steady(5))
+    for content, said in (("0" * 12, True), (sources._content("harness/serve.py"), False)):
+        manifest = json.loads((path / "manifest.json").read_text())
+        manifest["sources"] = {"harness/serve.py": content}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        tell_sources("a_fig01", [Point("e", {}, 0, path, ""), Point("e", {}, 0, None, "no")])
+        what = "a_fig01 is drawn from runs of other sources, changed since: harness/serve.py"
+        assert (what in capsys.readouterr().err) == said

@@ -101,22 +101,15 @@ def test_the_batch_with_the_least_left_goes_first() -> None:
     long, short = requests("AB")
     long.computed_tokens = short.computed_tokens = 10
     long.generated_tokens, short.generated_tokens = 1, 5
-    assert shortest_first([[long], [short]], ORACLE, {}) == [short, long]
-
-
-def test_tokens_that_a_running_batch_has_made_meanwhile_count() -> None:
-    long, short = requests("AB")
-    long.computed_tokens = short.computed_tokens = 10
-    long.generated_tokens, short.generated_tokens = 1, 5
-    assert shortest_first([[long], [short]], ORACLE, {long.request_id: 6}) == [long, short]
+    assert shortest_first([[long], [short]], ORACLE) == [short, long]
 
 
 def test_while_a_batch_has_prompts_its_time_is_their_prefill_alone() -> None:
     (decoding,) = requests("A", output=25)
     decoding.computed_tokens, decoding.generated_tokens = 14, 5  # 20 ms are left
     first, second = requests("BB", output=1000)  # 10 ms of prefill each, 2 s of decoding
-    ahead = shortest_first([[decoding], [first]], ORACLE, {})
+    ahead = shortest_first([[decoding], [first]], ORACLE)
     assert ahead == [first, decoding]
     third = requests("B", prompt=11, output=1000)[0]
-    assert shortest_first([[decoding], [first, third]], ORACLE, {})[0] is decoding
+    assert shortest_first([[decoding], [first, third]], ORACLE)[0] is decoding
     assert second not in ahead

@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import UsageError
 from tests.running import run_here
+from workloads.data import BUNDLED
 
 SMALL = (
     "+workload=aegaeon", "workload.dataset.parameters.num_models=24", "engine=sim",
@@ -61,9 +62,9 @@ def test_unknown_variants_and_engines_without_turns_are_refused(tmp_path: Path) 
 
 
 def test_the_artifact_drops_who_waits_and_loses_kv_only_where_it_reorders(
-    tmp_path: Path, data_dir: Path
+    tmp_path: Path,
 ) -> None:
-    path = f"workload.path={data_dir}/aegaeon_workloads/synth-48-0.1-1.0-1.0.csv"
+    path = f"workload.path={BUNDLED}/aegaeon_workloads/synth-48-0.1-1.0-1.0.csv"
     command = (
         "+workload=aegaeon", path, "engine=sim", "hardware=h100x16", "slo=aegaeon", "figure=null",
         "system.variant=artifact",

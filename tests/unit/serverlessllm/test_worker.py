@@ -1,13 +1,9 @@
-"""What a worker runs next, and when its latest iteration ended."""
+"""What a worker runs next."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from harness.device.block_pool import BlockPool
-from systems.serverlessllm.worker import Decoding, front, iteration
+from systems.serverlessllm.worker import front, iteration
 from tests.unit.serverlessllm.stories import requests
 
 
@@ -43,16 +39,3 @@ def test_without_prompts_everything_decodes() -> None:
     for request in queue:
         request.computed_tokens, request.generated_tokens = 10, 1
     assert iteration(queue).decodes == queue
-
-
-@given(st.floats(0.001, 0.05), st.floats(0, 1e-5), st.integers(0, 500), st.floats(0.01, 0.99))
-def test_the_last_step_is_the_one_that_stepping_would_find(
-    step_s: float, growth_s: float, steps: int, within: float
-) -> None:
-    ends = [5.0]
-    for k in range(steps + 1):
-        ends.append(ends[-1] + step_s + k * growth_s)
-    now_s = ends[steps] + within * (ends[steps + 1] - ends[steps])
-    decoding = Decoding([], 5.0, step_s, growth_s)
-    assert decoding.steps(now_s) == steps
-    assert decoding.last_step_s(now_s) == pytest.approx(ends[steps])

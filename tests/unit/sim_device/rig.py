@@ -13,12 +13,12 @@ from harness.config import typed
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.device.device import KvCopy
+from harness.device.topology import cluster_topology
 from harness.location import hbm
 from harness.options import plain
 from harness.record import Recorder
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.network import Network
-from harness.sim.topology import cluster_topology
 from tests.running import hardware_profile, model_spec
 
 H800 = replace(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.device.topology import Link
 from harness.sim.fair_share import fair_rates
-from harness.sim.topology import Link
 from tests.unit.sim_network.world import exact_rates
 
 Flows = list[tuple[int, list[Link]]]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from harness.sim.topology import Link, Topology
+from harness.device.topology import Link, Topology
 from tests.unit.sim_network.world import (
     Send,
     exact_arrivals,

@@ -2,9 +2,9 @@
 
 import pytest
 
+from harness.device.topology import Topology, cluster_topology
 from harness.errors import UsageError
 from harness.location import Location, dram, hbm, ssd
-from harness.sim.topology import Topology, cluster_topology
 from tests.running import hardware_profile
 from tests.unit.sim_network.world import PAIRS, cluster
 
@@ -118,6 +118,16 @@ def test_a_profile_without_nvlink_copies_between_devices_over_pcie() -> None:
 def test_a_place_outside_the_cluster_is_an_error(place: Location) -> None:
     with pytest.raises(ValueError, match=f"{place} is not in a cluster of 2 nodes of 4 devices"):
         cluster().path(hbm(0, 0), place)
+
+
+def test_a_device_reads_no_faster_than_its_own_ssd() -> None:
+    """BlitzScale Table 1: 10 Gbps a GPU, so that Llama-3-8B's 16 GB take 12.8 s."""
+    topology = cluster_topology(hardware_profile("a800x32"))
+    assert topology.path(ssd(0), hbm(0, 3)).time_s(16e9) == pytest.approx(12.8, rel=1e-3)
+    assert topology.path(ssd(0), dram(0)).time_s(16e9) == pytest.approx(1.6, rel=1e-3)
+    ours = {link.name for link in topology.path(ssd(0), hbm(0, 3)).links}
+    others = {link.name for link in topology.path(ssd(0), hbm(0, 4)).links}
+    assert ours & others == {"ssd read 0"}
 
 
 def test_a_transfer_to_the_same_place_is_an_error() -> None:

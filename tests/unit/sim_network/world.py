@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from harness.clock import VirtualLoop
+from harness.device.topology import Link, Topology
 from harness.location import Location, dram, hbm, ssd
 from harness.sim.network import Network
-from harness.sim.topology import Link, Topology
 
 NO_LATENCY = Topology.Config(
     num_nodes=2,

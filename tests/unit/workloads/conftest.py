@@ -27,8 +27,8 @@ def make(data_dir: Path, tmp_path: Path) -> Make:
 
 
 @pytest.fixture
-def make_twin(tmp_path: Path) -> Make:
-    """The same where no data can be had."""
+def make_bare(tmp_path: Path) -> Make:
+    """The same from what the repository carries: a statistical twin for the rest."""
 
     def schedule(name: str, *overrides: str) -> Schedule:
         home = ["data.dir=null", f"data.cache_dir={tmp_path}", "data.download=false"]

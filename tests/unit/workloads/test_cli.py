@@ -24,15 +24,17 @@ def test_describe(home: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     for fact in ("8,819", "2.566 req/s", "4.18", "13.15", "CC-BY-4.0", "█"):
         assert fact in said
-    assert "SYNTHETIC" not in said
+    assert "not a recording" in said
+    assert "all of it is one" in said
+    assert "full file" in said
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_twin_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     away = ["data.dir=null", f"data.cache_dir={tmp_path}", "data.download=false"]
-    assert main(["describe", "burstgpt", *away]) == 0
-    said = capsys.readouterr().out
-    assert "burstgpt (SYNTHETIC)" in said
+    assert main(["describe", "burstgpt", "workload.num_requests=384", *away]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "burstgpt (ARRIVALS DRAWN, LENGTHS FROM PUBLISHED STATISTICS)" in said
     assert "statistical twin" in said
 
 
@@ -49,7 +51,7 @@ def test_schedule_writes_what_describe_describes(
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     said = capsys.readouterr().out
-    for name in ("aegaeon", "arxiv", "azure_code", "azure_conv", "burstgpt", "lmsys"):
+    for name in ("aegaeon", "arxiv", "azure_code", "azure_conv", "burstgpt", "hf", "lmsys"):
         assert name in said
 
 
@@ -79,6 +81,6 @@ def test_too_short_to_measure() -> None:
         ["default"] * 2,
         np.array([1, 1]),
         np.array([1, 1]),
-        Provenance("", "", False, "", ""),
+        Provenance("", "", [], "", ""),
     )
     assert np.isnan(measure(schedule).dispersion)

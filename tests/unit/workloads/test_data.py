@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RunError, UsageError
-from workloads.data import DataHome, FileConfig, download
+from workloads.data import BUNDLED, DataHome, FileConfig, Found, download
 
 CONTENT = b"TIMESTAMP,ContextTokens,GeneratedTokens\nXXX,5,6\n" * 50_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -55,10 +55,10 @@ def home(cache: Path, folder: Path | None = None, allowed: bool = True) -> DataH
 
 def test_a_download_is_kept_and_used_again(server: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    path = home(cache).find(published(server))
-    assert path == cache / "set/lengths.csv"
-    assert path.read_bytes() == CONTENT
-    assert home(cache, allowed=False).find(published(server)) == path
+    found = home(cache).fetched(published(server))
+    assert found == Found(cache / "set/lengths.csv", "full file")
+    assert found.path.read_bytes() == CONTENT
+    assert home(cache, allowed=False).fetched(published(server)) == found
 
 
 @pytest.mark.parametrize(
@@ -73,32 +73,39 @@ def test_a_wrong_file_leaves_nothing(
 ) -> None:
     cache = tmp_path / "cache"
     with pytest.raises(RunError, match=message):
-        home(cache).find(published(server, **changes))
+        home(cache).fetched(published(server, **changes))
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
 def test_what_cannot_be_had_is_none(server: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    assert home(cache).find(published(server, url=f"{server}/gone.csv")) is None
-    assert home(cache).find(published(server, url="http://127.0.0.1:9/x")) is None
-    assert home(cache).find(published(server, url=None)) is None
-    assert home(cache, allowed=False).find(published(server)) is None
+    assert home(cache).fetched(published(server, url=f"{server}/gone.csv")) is None
+    assert home(cache).fetched(published(server, url="http://127.0.0.1:9/x")) is None
+    assert home(cache).fetched(published(server, url=None)) is None
+    assert home(cache, allowed=False).fetched(published(server)) is None
+    assert home(cache).given(published(server)) is None
+    assert home(cache).beginning(published(server)) is None
 
 
-def test_the_data_directory_comes_first(server: str, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    (folder / "set").mkdir(parents=True)
-    (folder / "set/lengths.csv").write_text("mine")
-    assert home(tmp_path / "cache", folder).find(published(server)) == folder / "set/lengths.csv"
+def test_the_data_directory_comes_before_what_the_repository_carries(tmp_path: Path) -> None:
+    name = "aegaeon_workloads/synth-8-0.1-1.0-1.0.csv"
+    file = FileConfig(path=name, url=None, bytes=None, sha256=None)
+    carried = home(tmp_path / "cache").given(file)
+    assert carried == Found(BUNDLED / name, "bundled file")
+    mine = tmp_path / "data" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    found = home(tmp_path / "cache", tmp_path / "data").given(file)
+    assert found == Found(mine, "full file")
 
 
 def test_a_damaged_cache_is_refused(server: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    path = home(cache).find(published(server))
-    assert path is not None
-    path.write_text("damaged")
+    found = home(cache).fetched(published(server))
+    assert found is not None
+    found.path.write_text("damaged")
     with pytest.raises(UsageError, match=r"is not the published file.*delete it"):
-        home(cache).find(published(server))
+        home(cache).fetched(published(server))
 
 
 def test_a_data_directory_that_is_not_there(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def trace(arrival_s: list[float]) -> Trace:
         model=np.array([f"m{i}" for i in range(n)], dtype=object),
         prompt_tokens=np.arange(1, n + 1),
         output_tokens=np.arange(1, n + 1) * 2,
-        provenance=Provenance("test", "test", False, "", ""),
+        provenance=Provenance("test", "test", [], "", ""),
     )
 
 
@@ -48,7 +48,8 @@ def test_preserve_keeps_order_rows_and_span(before: Trace, rate: float, seed: in
         assert new[0] == old[0]
         assert set(old) <= set(new)
     # the dataset's requests alone, or else said to be synthetic
-    assert after.provenance.synthetic == (copies.max() > 1)
+    repeated = ["requests repeated"] if copies.max() > 1 else []
+    assert after.provenance.synthetic == repeated
 
 
 def test_copies_of_tied_requests_spread_until_the_next_other_time() -> None:
@@ -118,7 +119,7 @@ def test_copies_do_not_arrive_in_batches(make: Make, workload: tuple[str, ...]) 
     assert len(twice) == 2 * len(once)
     ties = (np.diff(once.arrival_s) == 0).sum()
     assert (np.diff(twice.arrival_s) == 0).sum() == ties  # the dataset's own
-    assert twice.provenance.synthetic
+    assert twice.provenance.synthetic == ["requests repeated"]
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 3.0])
@@ -131,7 +132,7 @@ def test_a_burst_on_a_trace_changes_only_its_window(factor: float) -> None:
     assert new[1] == pytest.approx(factor * old[1], rel=0.06)
     assert (new[[0, 2]] == old[[0, 2]]).all()
     added, dropped = max(new[1] - old[1], 0), max(old[1] - new[1], 0)
-    assert after.provenance.synthetic == (added > 0)
+    assert after.provenance.synthetic == (["requests repeated"] if added > 0 else [])
     (step,) = after.provenance.steps
     assert step.startswith(f"burst, rate x{factor:g} in seconds [200, 500): ")
     said = f"{added} of {len(after)} requests are copies, up to 1 s later"

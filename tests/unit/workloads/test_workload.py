@@ -62,7 +62,7 @@ def test_lengths_from_other_rows_and_other_files(make: Make, data_dir: Path) -> 
         "azure_conv", "workload.window.rows=[9000,9500]", "workload.lengths.rows=[100,5000]"
     )
     assert rows.prompt_tokens.tolist() == conv.prompt_tokens[100:600].tolist()
-    assert rows.provenance.synthetic
+    assert rows.provenance.synthetic == ["lengths of other requests"]
     path = data_dir / "sharegpt_8k_llama2/sharegpt_8k_filtered_stats_llama2_tokenizer.csv"
     other = make("azure_conv", f"workload.lengths.path={path}")
     assert other.arrival_s.tolist() == conv.arrival_s.tolist()
@@ -90,9 +90,13 @@ def test_lengths_alone_get_poisson_arrivals_and_say_so(make: Make) -> None:
     schedule = make("sharegpt")
     assert len(schedule) == 1_000
     assert schedule.prompt_tokens.max() <= 6144
-    assert schedule.provenance.synthetic
+    assert schedule.provenance.synthetic == ["arrivals drawn", "lengths drawn"]
     assert "arrivals drawn: poisson at 1 req/s" in schedule.provenance.steps
     assert len(make("lmsys", "workload.num_requests=150000")) == 150_000  # sampled rows never end
+    with pytest.raises(
+        UsageError, match=r"150000 is more than the 100000 requests of lmsys: ask f"
+    ):
+        make("lmsys", "workload.num_requests=150000", "workload.lengths.order=file")
     in_order = make("lmsys", "workload.lengths.order=file", "workload.num_requests=3")
     assert in_order.prompt_tokens.tolist() == [107, 396, 18]
 
@@ -103,9 +107,9 @@ def test_asking_for_more_requests_than_there_are_gives_all_and_says_so(make: Mak
     assert "all 8819 requests there are: fewer than num_requests=9000" in schedule.provenance.steps
 
 
-def test_stretching_to_a_rate_keeps_the_pattern_of_what_is_replayed(make: Make) -> None:
-    plain = make("azure_code", "workload.num_requests=300")
-    slow = make("azure_code", "workload.num_requests=300", "workload.scale.to_rate_per_s=0.5")
+def test_stretching_to_a_rate_keeps_the_pattern_of_what_is_replayed(make_bare: Make) -> None:
+    plain = make_bare("azure_code", "workload.num_requests=300")
+    slow = make_bare("azure_code", "workload.num_requests=300", "workload.scale.to_rate_per_s=0.5")
     assert slow.rate_per_s == pytest.approx(0.5)
     factor = slow.arrival_s[-1] / plain.arrival_s[-1]
     assert np.allclose(slow.arrival_s, plain.arrival_s * factor)
@@ -115,9 +119,11 @@ def test_stretching_to_a_rate_keeps_the_pattern_of_what_is_replayed(make: Make) 
 
 @pytest.mark.parametrize("stretch", ["workload.scale.to_rate_per_s=3", AS_IT_IS[1]])
 @pytest.mark.parametrize("rate", [0.5, 1, 2])
-def test_num_requests_is_their_number_at_every_rate(make: Make, stretch: str, rate: float) -> None:
-    asked = ["workload.dataset.file=first400", "workload.num_requests=150", stretch]
-    assert len(make("burstgpt", *asked, f"workload.scale.rate={rate:g}")) == 150
+def test_num_requests_is_their_number_at_every_rate(
+    make_bare: Make, stretch: str, rate: float
+) -> None:
+    asked = ["workload.num_requests=150", stretch]
+    assert len(make_bare("burstgpt", *asked, f"workload.scale.rate={rate:g}")) == 150
 
 
 @pytest.mark.parametrize(
@@ -161,7 +167,7 @@ def test_requests_that_the_dataset_does_not_have_are_labelled_and_synthetic(
 ) -> None:
     about = make("azure_conv", override).provenance
     assert about.steps == [label]
-    assert about.synthetic
+    assert about.synthetic == ["requests repeated"]
 
 
 def test_drawn_arrivals_take_the_traces_rate_times_the_scale(make: Make) -> None:
@@ -173,8 +179,7 @@ def test_drawn_arrivals_take_the_traces_rate_times_the_scale(make: Make) -> None
 
 def test_mixes_have_the_shares_asked_for(make: Make) -> None:
     zipf = make("azure_conv", "workload.models={kind: zipf, num_models: 12, alpha: 1.0}")
-    assert zipf.provenance.models_drawn
-    assert not zipf.provenance.synthetic  # the requests are the dataset's
+    assert zipf.provenance.synthetic == ["models drawn"]  # the requests are the dataset's
     counts = Counter(zipf.model)
     harmonic = sum(1 / k for k in range(1, 13))
     for k in range(1, 13):
@@ -186,12 +191,12 @@ def test_mixes_have_the_shares_asked_for(make: Make) -> None:
     own = make("lmsys_arena")
     assert len(set(own.model)) == 27
     assert not own.provenance.synthetic
-    assert not own.provenance.models_drawn
     one = make("lmsys_arena", "workload.models.kind=single")
     assert one.provenance.steps == ["one model in place of the trace's 27"]
 
 
 EVERYTHING = (
+    "workload.window.seconds=[0,600]",
     "workload.arrivals={kind: gamma, cv: 3, burst: {factor: 4, start_s: 60, duration_s: 30}}",
     "workload.models={kind: zipf, num_models: 5, alpha: 1}",
     "workload.lengths.order=sample",
@@ -199,38 +204,38 @@ EVERYTHING = (
 )
 
 
-def test_the_same_seed_gives_the_same_bytes(make: Make, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes(make_bare: Make, tmp_path: Path) -> None:
     files = []
     for name in ("a.parquet", "b.parquet"):
-        make("azure_code", *EVERYTHING, "seed=7").save(tmp_path / name)
+        make_bare("azure_code", *EVERYTHING, "seed=7").save(tmp_path / name)
         files.append((tmp_path / name).read_bytes())
     assert files[0] == files[1]
     assert (
-        make("azure_code", *EVERYTHING, "seed=8").sha256()
-        != make("azure_code", *EVERYTHING, "seed=7").sha256()
+        make_bare("azure_code", *EVERYTHING, "seed=8").sha256()
+        != make_bare("azure_code", *EVERYTHING, "seed=7").sha256()
     )
 
 
-def test_changing_one_draw_leaves_the_others(make: Make) -> None:
-    base = make("azure_code", *EVERYTHING)
-    mixed = make("azure_code", *EVERYTHING, "workload.models.num_models=50")
+def test_changing_one_draw_leaves_the_others(make_bare: Make) -> None:
+    base = make_bare("azure_code", *EVERYTHING)
+    mixed = make_bare("azure_code", *EVERYTHING, "workload.models.num_models=50")
     assert mixed.arrival_s.tolist() == base.arrival_s.tolist()
     assert mixed.prompt_tokens.tolist() == base.prompt_tokens.tolist()
     assert mixed.model != base.model
-    calm = make("azure_code", *EVERYTHING, "workload.arrivals.cv=1")
+    calm = make_bare("azure_code", *EVERYTHING, "workload.arrivals.cv=1")
     assert calm.arrival_s.tolist() != base.arrival_s.tolist()
     assert calm.prompt_tokens.tolist() == base.prompt_tokens.tolist()
     assert calm.model == base.model
-    fewer = make("azure_code", *EVERYTHING, "workload.num_requests=500")
+    fewer = make_bare("azure_code", *EVERYTHING, "workload.num_requests=500")
     assert fewer.arrival_s.tolist() == base.arrival_s[:500].tolist()
     assert fewer.prompt_tokens.tolist() == base.prompt_tokens[:500].tolist()
     assert fewer.model == base.model[:500]
 
 
-def test_a_file_that_is_not_the_published_one_says_so(make: Make, tmp_path: Path) -> None:
+def test_a_file_that_is_not_the_published_one_says_so(make_bare: Make, tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,4,1\n")
-    about = make("azure_code", f"workload.path={path}").provenance
+    about = make_bare("azure_code", f"workload.path={path}").provenance
     assert about.steps == ["not the published file (sha256 differs)"]
     assert about.source == "other"
 
@@ -241,11 +246,6 @@ def test_a_file_that_is_not_the_published_one_says_so(make: Make, tmp_path: Path
         ("azure_code", ["workload.scale.rate=-1"], r"scale\.rate=-1 must be more than 0"),
         ("azure_code", ["workload.scale.rate=nan"], r"scale\.rate=nan must be more than 0"),
         ("azure_code", ["workload.scale.rate=inf"], r"scale\.rate=inf must be more than 0 and fin"),
-        (
-            "azure_code",
-            ["workload.arrivals.burst={factor: 4, start_s: 1000000, duration_s: 4}"],
-            r"burst\.start_s=1e\+06 is after the last request, which arrives at 3435\.948 s",
-        ),
         (
             "azure_code",
             [
@@ -278,9 +278,7 @@ def test_a_file_that_is_not_the_published_one_says_so(make: Make, tmp_path: Path
             r"burst\.factor=-1 must be at least 0",
         ),
         ("azure_code", ["workload.arrivals.burst={factor: 2}"], "burst"),
-        ("azure_code", ["workload.window.rows=[0,8820]"], "beyond the 8819 rows of azure_code"),
         ("azure_code", ["workload.window.rows=[5,5]"], "0 <= start < end"),
-        ("azure_code", ["workload.window.seconds=[0,3437]"], "last request arrives at 3435.948 s"),
         (
             "azure_code",
             ["workload.window.seconds=[0,9]", "workload.window.rows=[0,9]"],
@@ -288,13 +286,12 @@ def test_a_file_that_is_not_the_published_one_says_so(make: Make, tmp_path: Path
         ),
         ("aegaeon", ["workload.read_until_s=0"], "no row of aegaeon arrives before"),
         ("azure_code", ["workload.num_requests=0"], "num_requests=0 must be at least 1"),
-        ("azure_code", ["workload.models.kind=trace"], "azure_code names no models"),
+        ("azure_code", ["workload.models.kind=trace"], "names no models"),
         ("azure_code", ["workload.models.kind=many"], "kind=many is unknown; valid kinds"),
         ("azure_code", ["workload.models.num_models=3"], "takes no workload.models.num_models"),
         ("azure_code", ["workload.models.kind=uniform"], "needs workload.models.num_models"),
         ("azure_code", ["workload.lengths.order=best"], "order=best is unknown"),
         ("azure_code", ["workload.lengths.max_prompt_tokens=0"], "must be at least 1"),
-        ("azure_code", ["workload.lengths.rows=[0,9]"], "8819 requests need lengths"),
         ("azure_code", ["workload.path=/none/such"], "workload.path=/none/such is not a file"),
         ("azure_code", ["workload.scale.rate=fast"], "scale.rate"),
         ("azure_code", ["+workload.rate=2"], "unknown key 'rate'"),
@@ -305,16 +302,33 @@ def test_a_file_that_is_not_the_published_one_says_so(make: Make, tmp_path: Path
         (
             "sharegpt",
             ["workload.arrivals.kind=trace", "workload.arrivals.rate_per_s=null"],
-            "sharegpt has no timestamps, only lengths",
+            "has no timestamps, only lengths",
         ),
-        ("sharegpt", ["workload.window.seconds=[0,9]"], "sharegpt has no timestamps"),
+        ("sharegpt", ["workload.window.seconds=[0,9]"], "has no timestamps"),
         ("trace", [], "workload=trace needs workload.path=FILE"),
         ("nothing", [], "no workload is called 'nothing'; there are aegaeon, arxiv"),
     ],
 )
 def test_what_cannot_be_is_told_in_a_sentence(
-    make: Make, name: str, overrides: list[str], message: str
+    make_bare: Make, name: str, overrides: list[str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        make(name, *overrides)
+        make_bare(name, *overrides)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "workload.arrivals.burst={factor: 4, start_s: 1000000, duration_s: 4}",
+            r"burst\.start_s=1e\+06 is after the last request, which arrives at 3435\.948 s",
+        ),
+        ("workload.window.rows=[0,8820]", "beyond the 8819 rows of azure_code"),
+        ("workload.window.seconds=[0,3437]", r"last request arrives at 3435\.948 s"),
+        ("workload.lengths.rows=[0,9]", "8819 requests need lengths"),
+    ],
+)
+def test_what_a_whole_file_does_not_have_is_told(make: Make, override: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make("azure_code", override)

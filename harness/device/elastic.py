@@ -1,0 +1,306 @@
+"""An instance whose weights and KV move: layers come and go, KV leaves and returns, by page group.
+
+The bookkeeping of BlitzScale §5, KunServe §4 and AQUA §4 once for every world, over a `Fabric` that
+moves the bytes and a runner that runs batches. Memory is a `DeviceLayout`: a layer that is dropped
+becomes KV pages at once, a layer that is to come takes them back first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Protocol
+
+from harness.clock import Event, Loop
+from harness.device.device_layout import DeviceLayout
+from harness.device.fabric import Fabric, Memory, Span
+from harness.device.kv_directory import Flight, KvDirectory
+from harness.device.kv_region import KvRegion
+from harness.errors import InstanceLost, RunError, UsageError
+from harness.record import Recorder
+from harness.request import Batch, Request
+
+
+class Runner(Protocol):
+    """Runs batches whose weights and KV are all on one device."""
+
+    async def execute(
+        self,
+        batch: Batch,
+        *,
+        max_steps: int | None = None,
+        until: float = inf,
+        stop: Event | None = None,
+        halt: Event | None = None,
+    ) -> int:
+        """As `Instance.execute`; `halt`: as `stop`, the device's own. Raises InstanceLost."""
+        ...
+
+    def settle(self) -> float: ...
+
+
+def ignore(layer: int) -> None:
+    """Nobody waits for single layers."""
+
+
+class ElasticInstance:
+    """`resident`: whose weights are here from the start."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        layout: DeviceLayout,
+        directory: KvDirectory,
+        fabric: Fabric,
+        loop: Loop,
+        recorder: Recorder,
+        *,
+        resident: range,
+    ) -> None:
+        self.name, self.memory = memory.name, memory
+        self.model, self.layout = layout.spec, layout
+        self.page_bytes = layout.page_bytes
+        self._region = KvRegion(memory.name, layout, fabric.places_matter)
+        self.kv, self.tables = self._region.pool, self._region.tables
+        self.directory = directory
+        self.lost: InstanceLost | None = None
+        self.runner: Runner  # set by the world
+        self._fabric, self._loop, self._recorder = fabric, loop, recorder
+        self._here = {layer: Event(loop) for layer in range(self.model.num_layers)}
+        self._loading = set[int]()
+        self._flights: dict[Flight, None] = {}
+        self._copies: dict[Event, None] = {}  # set when this instance is lost
+        for layer in resident:
+            self._here[layer].set()
+
+    @property
+    def resident(self) -> frozenset[int]:
+        """Layers whose weights are here."""
+        return frozenset(layer for layer, here in self._here.items() if here.is_set)
+
+    def arrival(self, layer: int) -> Event:
+        """Set while the weights of `layer` are here."""
+        return self._here[layer]
+
+    # Running batches
+
+    async def execute(
+        self,
+        batch: Batch,
+        *,
+        max_steps: int | None = None,
+        until: float = inf,
+        stop: Event | None = None,
+    ) -> int:
+        """`Instance.execute`, of requests whose KV is all here."""
+        self.check_alive()
+        missing = sorted(layer for layer, here in self._here.items() if not here.is_set)
+        if missing:
+            raise RunError(f"{self.name}: execute needs all layers; not loaded: {missing}")
+        self._check_kv(batch.requests)
+        flight = await self.launch(batch.requests)
+        try:
+            self._check_kv(batch.requests)
+            return await self.runner.execute(
+                batch, max_steps=max_steps, until=until, stop=stop, halt=flight.halt
+            )
+        finally:
+            self.land(flight)
+            for request in batch.requests:
+                if request.finished:
+                    self.directory.forget(request)
+
+    async def launch(self, requests: Sequence[Request]) -> Flight:
+        """Begins a flight that needs this instance; `land` ends it."""
+        flight = await self.directory.launch(requests)
+        self.join(flight)
+        return flight
+
+    def join(self, flight: Flight) -> None:
+        self._flights[flight] = None
+
+    def leave(self, flight: Flight) -> None:
+        self._flights.pop(flight, None)
+
+    def land(self, flight: Flight) -> None:
+        self.leave(flight)
+        self.directory.land(flight)
+
+    def settle(self) -> float:
+        return self.runner.settle()
+
+    def evict(self, request: Request) -> None:
+        """`Instance.evict`, wherever the request's KV is."""
+        if self.directory.in_air(request):
+            raise RunError(f"request {request.request_id} is evicted in mid-batch")
+        for holder, _ in self.directory.where(request):
+            holder.kv.release(request)
+        self.directory.forget(request)
+        self.kv.release(request)
+        request.computed_tokens = 0
+        self._recorder.preempted(request, self.name, self._loop.now)
+
+    # Weights
+
+    async def load(
+        self,
+        layers: range,
+        source: ElasticInstance | Memory,
+        *,
+        priority: int = 0,
+        chunk_bytes: int | None = None,
+        on_layer: Callable[[int], None] = ignore,
+        stop: Event | None = None,
+    ) -> bool:
+        """Brings the weights of `layers`, one after the other in their order; a layer that is here
+        costs nothing. `source`: an instance of the model, which may itself be loading (a chain
+        forwards each layer as it comes), or a node's DRAM or SSD. `on_layer` is called as each
+        has come. False: `stop` broke it off. Their bytes are taken back from the KV first:
+        RunError where those pages are not free.
+        """
+        self.layout.spec.layer_range(layers)
+        if isinstance(source, ElasticInstance) and source.model.name != self.model.name:
+            raise UsageError(f"{source.name} has {source.model.name}, not {self.model.name}")
+        wanted = [k for k in layers if not self._here[k].is_set and k not in self._loading]
+        if self._region.has_any(wanted):
+            await self._retreat(self._region.take_back(wanted))
+        self._loading.update(wanted)
+        start_s = self._loop.now
+        try:
+            for layer in wanted:
+                if not await self._load_layer(layer, source, priority, chunk_bytes, stop):
+                    return False
+                self._loading.discard(layer)
+                on_layer(layer)
+        finally:
+            self._loading.difference_update(wanted)
+            self._recorder.event(
+                "load", self.name, start_s, self._loop.now,
+                layers=[k for k in wanted if self._here[k].is_set], source=source.name,
+            )  # fmt: skip
+        return True
+
+    async def _load_layer(
+        self, layer: int, source: ElasticInstance | Memory, priority: int,
+        chunk_bytes: int | None, stop: Event | None,
+    ) -> bool:  # fmt: skip
+        if stop is not None and stop.is_set:
+            return False
+        if isinstance(source, ElasticInstance):
+            await source.wait_for(layer, stop)
+            if stop is not None and stop.is_set:
+                return False
+        into = self.layout.layer_at[layer]
+        start = self.weights_at(source, layer)
+        done = await self.copy_from(
+            source.memory if isinstance(source, ElasticInstance) else source, len(into),
+            lambda: [Span(start, into.start, len(into))], purpose="weights",
+            priority=priority, chunk_bytes=chunk_bytes, stop=stop,
+        )  # fmt: skip
+        if done:
+            await self._fabric.adopt(self.memory, [layer])
+            self._here[layer].set()
+        return done
+
+    def weights_at(self, source: ElasticInstance | Memory, layer: int) -> int:
+        """Where `layer` begins in `source`: files hold the layers one behind the other."""
+        if isinstance(source, ElasticInstance):
+            return source.layout.layer_at[layer].start
+        return self.layout.layer_at[layer].start - self.layout.layer_at[0].start
+
+    async def wait_for(self, layer: int, stop: Event | None = None) -> None:
+        """Until the weights of `layer` are here; InstanceLost where they never will be."""
+        lost = Event(self._loop)
+        self._copies[lost] = None
+        try:
+            here = self._here[layer]
+            await self._loop.wait(here, *([lost] if stop is None else [lost, stop]))
+        finally:
+            self._copies.pop(lost, None)
+        self.check_alive()
+
+    async def drop(self, layers: range) -> None:
+        """Gives up the weights of `layers`; their bytes are KV pages from now on. RunError where
+        a batch is running that may need them."""
+        self.layout.spec.layer_range(layers)
+        gone = [layer for layer in layers if self._here[layer].is_set]
+        if self._flights:
+            raise RunError(f"{self.name}: layers are dropped in mid-batch")
+        for layer in gone:
+            self._here[layer].clear()
+        await self._fabric.forget(self.memory, gone)
+        self._region.give(gone)
+        now = self._loop.now
+        self._recorder.event("drop", self.name, now, now, layers=gone, kv_pages=self.kv.num_pages)
+
+    async def lend(self, pages: int) -> range:
+        """Gives up `pages` of the KV memory in one piece: their bytes. RunError where not so many
+        are free."""
+        lent, rest = self._region.lend(pages)
+        await self._retreat(rest)
+        return lent
+
+    def take_home(self, lent: range) -> None:
+        """Bytes that were lent are the KV's again."""
+        self._region.take_home(lent)
+
+    async def _retreat(self, rest: Sequence[range]) -> None:
+        """Blocks that lie elsewhere than in the pages `rest` move there."""
+        gate = await self.directory.ground(self._region.outside(rest))
+        try:
+            spans = self._region.retreat(rest)
+            if spans:
+                size = sum(span.num_bytes for span in spans)
+                await self.copy_from(self.memory, size, lambda: spans, purpose="compaction")
+        finally:
+            self.directory.open(gate)
+
+    # Bytes
+
+    async def copy_from(
+        self, source: Memory, num_bytes: int, spans: Callable[[], Sequence[Span]], *,
+        purpose: str, priority: int = 0, chunk_bytes: int | None = None, stop: Event | None = None,
+    ) -> bool:  # fmt: skip
+        """`Fabric.copy` into this instance's memory."""
+        self.check_alive()
+        start_s = self._loop.now
+        done = await self._fabric.copy(
+            source, self.memory, num_bytes, spans, purpose=purpose, priority=priority,
+            chunk_bytes=chunk_bytes, stop=stop,
+        )  # fmt: skip
+        self.check_alive()
+        self._recorder.event(
+            "transfer", self.name, start_s, self._loop.now,
+            source=source.name, purpose=purpose, bytes=num_bytes, complete=done,
+        )  # fmt: skip
+        return done
+
+    # Death
+
+    def check_alive(self) -> None:
+        if self.lost is not None:
+            raise self.lost
+
+    def halt_all(self) -> None:
+        """Ends every flight over this instance at its next boundary."""
+        for flight in list(self._flights):
+            flight.halt.set()
+
+    def lose(self, error: InstanceLost) -> None:
+        """It is gone: everything under way on it fails."""
+        self.lost = error
+        for here in self._here.values():
+            here.clear()
+        self.halt_all()
+        for waiting in list(self._copies):
+            waiting.set()
+
+    def _check_kv(self, requests: Sequence[Request]) -> None:
+        groups, whole = self.kv.groups, self.kv.all_groups
+        for request in requests:
+            here = groups.get(request.request_id)
+            if here is not None and here != whole:
+                raise RunError(
+                    f"{self.name}: request {request.request_id} has KV of page groups {here} here "
+                    "and of others elsewhere: run it as a pipeline"
+                )

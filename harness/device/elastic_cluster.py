@@ -1,0 +1,156 @@
+"""The elastic instances of a cluster, and what happens between them: pipelines, KV on the move,
+lent memory, copies of weights on hosts, slots that are taken and released, and deaths.
+
+Systems drive this (`Cluster.elastic`); a world supplies fabric, lines and instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from harness.clock import Event, Loop
+from harness.device.device_layout import DeviceLayout
+from harness.device.elastic import ElasticInstance
+from harness.device.fabric import Fabric, Memory
+from harness.device.host_copies import HostCopies
+from harness.device.kv_directory import Holder, KvDirectory
+from harness.device.kv_moves import KvMover
+from harness.device.kv_store import KvStore
+from harness.device.pipeline import Line, Pipeline, Stage, checked
+from harness.errors import InstanceLost, RunError, UsageError
+from harness.location import dram
+from harness.record import Recorder
+from harness.request import Request
+
+LostPolicy = Callable[[ElasticInstance], None]
+
+
+class ElasticCluster:
+    """`on_lost`: called once for an instance that has died; None: its death ends the run."""
+
+    def __init__(
+        self, instances: Sequence[ElasticInstance], hosts: Mapping[int, HostCopies],
+        fabric: Fabric, directory: KvDirectory, make_line: Callable[[Sequence[Stage]], Line],
+        loop: Loop, recorder: Recorder,
+    ) -> None:  # fmt: skip
+        self.instances, self.hosts = list(instances), dict(hosts)
+        self.directory = directory
+        self.on_lost: LostPolicy | None = None
+        self._fabric, self._make_line = fabric, make_line
+        self._loop, self._recorder = loop, recorder
+        self._mover = KvMover(directory, fabric, recorder)
+        self._roles: dict[ElasticInstance, tuple[str, float]] = {}  # held slots: role, since when
+        fabric.on_lost = self._lost
+        self._leases: dict[KvStore, tuple[ElasticInstance, range]] = {}  # lender, its bytes
+
+    # Slots: GPU-seconds are the integral of those held
+
+    def take(self, instance: ElasticInstance, role: str) -> None:
+        """Holds the slot for `role` from now on; one that is held changes its role."""
+        instance.check_alive()
+        self._end_role(instance)
+        self._roles[instance] = role, self._loop.now
+
+    def release(self, instance: ElasticInstance) -> None:
+        """Gives the slot back. RunError where something of a request is still on it."""
+        if instance.kv.held and instance.lost is None:
+            raise RunError(
+                f"{instance.name} is released with KV of {len(instance.kv.held)} requests"
+            )
+        self._end_role(instance)
+
+    def role(self, instance: ElasticInstance) -> str | None:
+        """What the slot is held for; None: it is free."""
+        return self._roles[instance][0] if instance in self._roles else None
+
+    def _end_role(self, instance: ElasticInstance) -> None:
+        if instance in self._roles:
+            role, since_s = self._roles.pop(instance)
+            self._recorder.event(
+                "slot", instance.name, since_s, self._loop.now,
+                role=role, num_devices=instance.model.tp,
+            )  # fmt: skip
+
+    def end(self) -> None:
+        """The run is over: slots are held until now."""
+        for instance in list(self._roles):
+            self._end_role(instance)
+
+    # Layers and KV across instances
+
+    def pipeline(self, stages: Sequence[Stage]) -> Pipeline:
+        """`stages`, in order, as one instance. UsageError for a gap, an overlap or a stranger."""
+        for instance, _ in stages:
+            if instance not in self.instances:
+                raise UsageError(f"{instance.name} is not of this cluster")
+        checked(stages)
+        line = self._make_line(stages)
+        return Pipeline(stages, line, self.directory, self._loop, self._recorder)
+
+    async def move_kv(
+        self,
+        requests: Sequence[Request],
+        layers: range,
+        source: Holder,
+        target: Holder,
+        *,
+        purpose: str = "kv",
+        priority: int = 0,
+        chunk_bytes: int | None = None,
+        owner: str = "",
+        stop: Event | None = None,
+    ) -> bool:
+        """The KV of `layers` (whole pages) of `requests` from `source`, which holds it, to
+        `target`; requests may go on decoding meanwhile. See `KvMover.move`."""
+        return await self._mover.move(
+            requests, source.layout.groups(layers), source, target, now=lambda: self._loop.now,
+            purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, owner=owner, stop=stop,
+        )  # fmt: skip
+
+    # Memory outside of the instances that use it
+
+    async def lend(self, lender: ElasticInstance, num_bytes: int, model: DeviceLayout) -> KvStore:
+        """`num_bytes` (of each device) of the lender's KV memory, for KV of another instance with
+        the layout `model`. RunError where it has not so much that is free."""
+        pages = -(-num_bytes // lender.page_bytes)
+        at = await lender.lend(pages)
+        store = KvStore(
+            f"lent by {lender.name} at {at.start}", lender.memory, at.start, len(at), model,
+            self._fabric,
+        )  # fmt: skip
+        self._leases[store] = lender, at
+        return store
+
+    def reclaim(self, store: KvStore) -> None:
+        """Gives a lease back to its lender. RunError where KV is still in it."""
+        if store.kv.held:
+            raise RunError(f"{store.name} is reclaimed with KV of {len(store.kv.held)} requests")
+        lender, at = self._leases.pop(store)
+        if lender.lost is None:
+            lender.take_home(at)
+
+    def dram_store(self, node: int, num_bytes: int, model: DeviceLayout) -> KvStore:
+        """KV of instances with the layout `model` in a node's DRAM (of each device's part)."""
+        if node not in self.hosts:
+            raise UsageError(f"node {node} is not of this cluster; valid: {sorted(self.hosts)}")
+        memory = Memory(f"dram{node}:kv", dram(node))
+        return KvStore(f"DRAM of node {node}", memory, 0, num_bytes, model, self._fabric)
+
+    # Death
+
+    def kill(self, instance: ElasticInstance) -> None:
+        """Fault injection: `instance` dies now, as by SIGKILL."""
+        self._fabric.kill(instance.name)
+
+    def _lost(self, name: str, reason: str) -> None:
+        """The world says that an instance has died."""
+        instance = next(each for each in self.instances if each.name == name)
+        if instance.lost is not None:
+            return
+        instance.lose(InstanceLost(name, reason))
+        now = self._loop.now
+        self._recorder.event("lost", instance.name, now, now)
+        self._end_role(instance)
+        if self.on_lost is None:
+            raise InstanceLost(name, reason)
+        self.on_lost(instance)

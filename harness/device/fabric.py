@@ -1,0 +1,70 @@
+"""What a world must do below an `ElasticInstance`, and nothing more: move bytes, and know layers.
+
+`harness.sim.fabric` lets virtual time pass on the links; `harness.engine.fabric` has workers send
+real bytes. Which bytes, when and where to is decided above, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from harness.clock import Event
+from harness.location import Location
+
+Place = Location | tuple[Location, ...]  # a tuple: the devices of a tensor-parallel group
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """`name`: of the worker or the file behind it, where there is one."""
+
+    name: str
+    place: Place
+
+    @property
+    def node(self) -> int:
+        return self.place.node if isinstance(self.place, Location) else self.place[0].node
+
+
+class Span(NamedTuple):
+    """`num_bytes` bytes, from one memory's offset to another's."""
+
+    source_at: int
+    target_at: int
+    num_bytes: int
+
+
+class Fabric(Protocol):
+    places_matter: bool  # whether `spans` are read: a simulator counts bytes alone
+    on_lost: Callable[[str, str], None]  # set by the cluster: an instance that has died, and why
+
+    async def copy(
+        self,
+        source: Memory,
+        target: Memory,
+        num_bytes: int,
+        spans: Callable[[], Sequence[Span]],
+        *,
+        purpose: str,
+        priority: int = 0,
+        chunk_bytes: int | None = None,
+        stop: Event | None = None,
+    ) -> bool:
+        """Moves `num_bytes`, of each device of a group; False where `stop` broke it off. Higher
+        priorities go first, between chunks. UsageError for places without a path between them,
+        InstanceLost where an end dies meanwhile."""
+        ...
+
+    def kill(self, name: str) -> None:
+        """The instance dies, as by SIGKILL; `on_lost` follows once that is noticed."""
+        ...
+
+    async def adopt(self, memory: Memory, layers: Sequence[int]) -> None:
+        """The weights of `layers` are in place: batches may use them."""
+        ...
+
+    async def forget(self, memory: Memory, layers: Sequence[int]) -> None:
+        """Batches no longer use the weights of `layers`, and their bytes are zero: KV pages."""
+        ...

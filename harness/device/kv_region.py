@@ -1,0 +1,89 @@
+"""Which part of a device's memory is KV's: dropped layers add to it, leases and loads take away."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from harness.device.device_layout import DeviceLayout
+from harness.device.fabric import Span
+from harness.device.page_pool import PagePool
+from harness.device.page_tables import PageTables
+from harness.errors import RunError
+
+
+class KvRegion:
+    """`places_matter`: whether `tables` says which page is whose."""
+
+    def __init__(self, name: str, layout: DeviceLayout, places_matter: bool) -> None:
+        self._name, self._layout = name, layout
+        self.pool = PagePool(layout.num_pages(), layout.block_tokens, layout.num_groups)
+        self.tables = PageTables(self.pool, layout.pages(()), 0) if places_matter else None
+        self._given = set[int]()  # dropped layers, whose bytes are KV
+        self._lent: list[range] = []  # page ids that others have
+
+    def give(self, layers: Collection[int]) -> None:
+        """The bytes of `layers` are pages from now on."""
+        self._given.update(layers)
+        self._extend()
+
+    def has_any(self, layers: Collection[int]) -> bool:
+        return bool(self._given.intersection(layers))
+
+    def take_back(self, layers: Collection[int]) -> list[range]:
+        """The bytes of `layers` are no pages any more; the page ids that are left."""
+        return self._shrink(self._given.difference(layers), self._lent, f"layers {[*layers]}")
+
+    def lend(self, pages: int) -> tuple[range, list[range]]:
+        """The last `pages` before the weights, in one piece: their bytes, and the ids left."""
+        size = self._layout.page_bytes
+        stop = min([ids.start for ids in self._lent] or [self._layout.layer_at[0].start // size])
+        ids = range(stop - pages, stop)
+        if ids.start < 1:
+            raise self._refusal("a lease", pages)
+        rest = self._shrink(self._given, [*self._lent, ids], "a lease")
+        return range(ids.start * size, ids.stop * size), rest
+
+    def take_home(self, lent: range) -> None:
+        """Bytes that were lent are the KV's again."""
+        size = self._layout.page_bytes
+        self._lent.remove(range(lent.start // size, lent.stop // size))
+        self._extend()
+
+    def outside(self, rest: Sequence[range]) -> list[int]:
+        """request_ids with blocks elsewhere than in `rest`."""
+        return [] if self.tables is None else self.tables.outside(rest)
+
+    def retreat(self, rest: Sequence[range]) -> list[Span]:
+        """The copies that bring all blocks into `rest`."""
+        return [] if self.tables is None else self.tables.retreat(rest, self._layout.page_bytes)
+
+    def _shrink(self, given: set[int], lent: list[range], why: str) -> list[range]:
+        rest = without(self._layout.pages(given), lent)
+        num_pages = sum(map(len, rest))
+        if not self.pool.resize_pages(num_pages):
+            raise self._refusal(why, self.pool.num_pages - num_pages)
+        self._given, self._lent = given, lent
+        return rest
+
+    def _extend(self) -> None:
+        pages = without(self._layout.pages(self._given), self._lent)
+        grown = self.pool.resize_pages(sum(map(len, pages)))
+        assert grown, "only _shrink takes pages away"
+        if self.tables is not None:
+            self.tables.extend(pages)
+
+    def _refusal(self, why: str, pages: int) -> RunError:
+        return RunError(
+            f"{self._name}: {why} needs {pages} pages that are KV's now, and "
+            f"{self.pool.free_pages} are free"
+        )
+
+
+def without(pages: Sequence[range], gone: Sequence[range]) -> list[range]:
+    """`pages` but for those in `gone`."""
+    found = list(pages)
+    for lost in gone:
+        before = [range(ids.start, min(ids.stop, lost.start)) for ids in found]
+        after = [range(max(ids.start, lost.stop), ids.stop) for ids in found]
+        found = [ids for pair in zip(before, after, strict=True) for ids in pair if ids]
+    return found

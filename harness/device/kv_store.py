@@ -1,0 +1,31 @@
+"""KV outside of the instances that compute with it: in a node's DRAM, or in memory that another
+device lends (AQUA §4). Pages of one model's size, counted and placed as an instance's are.
+"""
+
+from __future__ import annotations
+
+from harness.device.device_layout import DeviceLayout
+from harness.device.fabric import Fabric, Memory
+from harness.device.page_pool import PagePool
+from harness.device.page_tables import PageTables
+from harness.errors import UsageError
+
+
+class KvStore:
+    """`at_bytes` to `at_bytes` + `num_bytes` of `memory`, for KV of the model of `layout`."""
+
+    def __init__(
+        self, name: str, memory: Memory, at_bytes: int, num_bytes: int, layout: DeviceLayout,
+        fabric: Fabric,
+    ) -> None:  # fmt: skip
+        pages = num_bytes // layout.page_bytes
+        if pages < layout.num_groups:
+            raise UsageError(
+                f"{name}: {num_bytes} bytes hold no KV block of model {layout.spec.name}, which "
+                f"has {layout.num_groups * layout.page_bytes}"
+            )
+        self.name, self.memory, self.layout = name, memory, layout
+        self.page_bytes = layout.page_bytes
+        self.kv = PagePool(pages, layout.block_tokens, layout.num_groups)
+        ids = [range(pages)]
+        self.tables = PageTables(self.kv, ids, at_bytes) if fabric.places_matter else None

@@ -1,0 +1,135 @@
+"""Which pages of a memory each request's blocks are, behind the counts of a `PagePool`.
+
+Live worlds alone need places. Counts decide, tables follow: `reconcile` has them agree for the
+requests of a batch before it runs. The lowest free page is used first, so that the tail empties
+by itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from harness.device.fabric import Span
+from harness.device.page_pool import Groups, PagePool
+from harness.request import Request
+
+
+class PageTables:
+    """`pages`: ids that may be used. `base_bytes`: where page 0 begins in the memory."""
+
+    def __init__(self, pool: PagePool, pages: Sequence[range], base_bytes: int) -> None:
+        self._pool = pool
+        self.base_bytes = base_bytes
+        self._pages = {page for ids in pages for page in ids}
+        self._free = sorted(self._pages)
+        self.ids: dict[int, dict[int, list[int]]] = {}  # request_id -> group -> pages, in order
+
+    def reconcile(self, requests: Iterable[Request]) -> None:
+        """Has `ids` agree with the pool for `requests`, and takes back what is released."""
+        for request_id in [r for r in self.ids if r not in self._pool.held]:
+            self._drop(request_id, tuple(self.ids[request_id]))
+        short = []
+        for request in requests:
+            request_id = request.request_id
+            groups = self._pool.groups.get(request_id, ())
+            mine = self.ids.setdefault(request_id, {})
+            self._drop(request_id, tuple(g for g in mine if g not in groups))
+            mine = self.ids.setdefault(request_id, {})
+            held = self._pool.held.get(request_id, 0)
+            for group in groups:
+                pages = mine.setdefault(group, [])
+                while len(pages) > held:
+                    self._give_back(pages.pop())
+                if len(pages) < held:
+                    short.append((pages, held))
+        for pages, held in short:
+            while len(pages) < held:
+                pages.append(heapq.heappop(self._free))
+
+    def spans(
+        self, requests: Sequence[tuple[Request, range]], groups: Groups, target: PageTables,
+        page_bytes: int,
+    ) -> list[Span]:  # fmt: skip
+        """Blocks of `requests` from here to `target`, both reconciled; neighbours as one span."""
+        found: list[Span] = []
+        for request, blocks in requests:
+            for group in groups:
+                here = self.ids[request.request_id][group]
+                there = target.ids[request.request_id][group]
+                for block in blocks:
+                    span = Span(
+                        self.base_bytes + here[block] * page_bytes,
+                        target.base_bytes + there[block] * page_bytes,
+                        page_bytes,
+                    )
+                    found.append(span)
+        return merged(found)
+
+    def extend(self, pages: Sequence[range]) -> None:
+        """More ids may be used."""
+        more = {page for ids in pages for page in ids} - self._pages
+        self._pages |= more
+        for page in sorted(more):
+            heapq.heappush(self._free, page)
+
+    def outside(self, pages: Sequence[range]) -> list[int]:
+        """request_ids whose blocks lie elsewhere than in `pages`."""
+        keep = {page for ids in pages for page in ids}
+        return [
+            request_id
+            for request_id, mine in self.ids.items()
+            if request_id in self._pool.held
+            and any(page not in keep for ids in mine.values() for page in ids)
+        ]
+
+    def retreat(self, pages: Sequence[range], page_bytes: int) -> list[Span]:
+        """Only ids of `pages` may be used from now on: the copies that get blocks there."""
+        for request_id in [r for r in self.ids if r not in self._pool.held]:
+            self._drop(request_id, tuple(self.ids[request_id]))
+        keep = {page for ids in pages for page in ids}
+        self._pages = keep
+        self._free = [page for page in self._free if page in keep]
+        heapq.heapify(self._free)
+        spans = []
+        for mine in self.ids.values():
+            for ids in mine.values():
+                for i, page in enumerate(ids):
+                    if page not in keep:
+                        ids[i] = heapq.heappop(self._free)
+                        at = self.base_bytes + page * page_bytes
+                        spans.append(Span(at, self.base_bytes + ids[i] * page_bytes, page_bytes))
+        return spans
+
+    def check(self) -> None:
+        """Raises AssertionError where a page is lost or held twice."""
+        used = [p for mine in self.ids.values() for ids in mine.values() for p in ids]
+        assert sorted(used + self._free) == sorted(self._pages)
+
+    def _drop(self, request_id: int, groups: Groups) -> None:
+        mine = self.ids[request_id]
+        for group in groups:
+            for page in mine.pop(group):
+                self._give_back(page)
+        if not mine:
+            del self.ids[request_id]
+
+    def _give_back(self, page: int) -> None:
+        if page in self._pages:
+            heapq.heappush(self._free, page)
+
+
+def merged(spans: Sequence[Span]) -> list[Span]:
+    """Spans that go on in one piece on both sides, as one."""
+    found: list[Span] = []
+    for span in spans:
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and last.source_at + last.num_bytes == span.source_at
+            and last.target_at + last.num_bytes == span.target_at
+        ):
+            found[-1] = Span(last.source_at, last.target_at, last.num_bytes + span.num_bytes)
+        else:
+            found.append(span)
+    return found

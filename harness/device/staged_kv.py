@@ -1,0 +1,93 @@
+"""The KV of requests whose layers lie on several instances, as one `BlockPool`.
+
+A block is there on all of its holders or on none: `grow` asks every one before it takes. So a
+scheduler that knows one pool serves a pipeline unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from harness.device.block_pool import BlockPool
+from harness.device.kv_directory import Holder, KvDirectory, Where
+from harness.device.page_pool import Groups
+from harness.request import Request
+
+
+class _Held(Mapping[int, int]):
+    """request_id -> blocks, of requests whose KV the directory knows."""
+
+    def __init__(self, wheres: Mapping[int, Where]) -> None:
+        self._wheres = wheres
+
+    def __getitem__(self, request_id: int) -> int:
+        holder, _ = self._wheres[request_id][0]
+        return holder.kv.held[request_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._wheres)
+
+    def __len__(self) -> int:
+        return len(self._wheres)
+
+
+class StagedKv(BlockPool):
+    """`homes`: which instance keeps which page groups of a request that comes new."""
+
+    def __init__(
+        self, homes: Sequence[tuple[Holder, Groups]], directory: KvDirectory, block_tokens: int
+    ) -> None:
+        self.block_tokens = block_tokens
+        self._homes, self._directory = tuple(homes), directory
+        self.held = _Held(directory.wheres)  # type: ignore[assignment]  # holders count
+
+    @property
+    def free_blocks(self) -> int:
+        """New blocks that all stages have room for."""
+        return min(holder.kv.free_pages // len(groups) for holder, groups in self._homes)
+
+    @property
+    def used_blocks(self) -> int:
+        return self._total() - self.free_blocks
+
+    @property
+    def num_blocks(self) -> int:  # type: ignore[override]  # the holders' memory decides
+        return self._total()
+
+    def _total(self) -> int:
+        return min(holder.kv.num_pages // len(groups) for holder, groups in self._homes)
+
+    def grow(self, request: Request, tokens: int, groups: Groups | None = None) -> bool:
+        where = self._directory.where(request)
+        new = not where
+        where = where or self._homes
+        if any(holder.kv.can_grow(request, tokens, its) < 0 for holder, its in where):
+            return False
+        for holder, its in where:
+            holder.kv.grow(request, tokens, its)
+        if new:
+            self._directory.put(request, where)
+        return True
+
+    def shrink(self, request: Request, tokens: int) -> None:
+        for holder, _ in self._directory.where(request):
+            holder.kv.shrink(request, tokens)
+
+    def release(self, request: Request) -> None:
+        for holder, _ in self._directory.where(request):
+            holder.kv.release(request)
+        self._directory.forget(request)
+
+    def resize(self, num_blocks: int) -> None:
+        raise TypeError("a pipeline's KV is resized on its instances")
+
+    def growth_steps(self, decodes: Sequence[Request], limit: int) -> int:
+        """As `BlockPool.growth_steps`, of the holder that has the least room."""
+        holders = {id(h): h for r in decodes for h, _ in self._directory.where(r)}
+        for holder in holders.values():
+            limit = holder.kv.growth_steps(decodes, limit)
+        return limit
+
+    def check(self) -> None:
+        for holder, _ in self._homes:
+            holder.kv.check()

@@ -1,0 +1,83 @@
+"""Connections from worker to worker: bytes, activations and attention go past the harness.
+
+The harness hands out a socket pair when two workers first need one another. One thread for each
+peer always drains its socket into memory of our own, so that no sender ever waits for compute;
+what comes is given to `on_message`.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+from harness.engine.transport import Connection, Header
+
+ARRIVE_S = 30.0  # for a connection that the harness has promised
+
+OnMessage = Callable[[str, Header, bytes], None]
+
+
+class PeerLost(ConnectionError):
+    """The other worker has died."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"worker {name} is gone")
+        self.name = name
+
+
+class Mesh:
+    """`invitations`: a socket over which the harness sends the peers' names and sockets."""
+
+    def __init__(
+        self, invitations: socket.socket, on_message: OnMessage, on_lost: Callable[[str], None]
+    ) -> None:
+        self._on_message, self._on_lost = on_message, on_lost
+        self._peers: dict[str, Connection] = {}
+        self._lost: set[str] = set()
+        self._changed = threading.Condition()
+        self._start(self._accept, (invitations,), "invitations")
+
+    def send(self, name: str, header: Header, payload: bytes | memoryview = b"") -> None:
+        """Raises PeerLost."""
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: name in self._peers or name in self._lost, ARRIVE_S
+            ):
+                raise ConnectionError(f"worker {name} was never connected")
+            if name in self._lost:
+                raise PeerLost(name)
+            peer = self._peers[name]
+        try:
+            peer.send(header, payload)
+        except (BrokenPipeError, ConnectionResetError):
+            raise PeerLost(name) from None
+
+    def is_lost(self, name: str) -> bool:
+        return name in self._lost
+
+    def _accept(self, invitations: socket.socket) -> None:
+        while True:
+            name, files, _, _ = socket.recv_fds(invitations, 256, 1)
+            if not files:
+                return  # the harness is gone
+            peer = Connection(socket.socket(fileno=files[0]))
+            with self._changed:
+                self._peers[name.decode()] = peer
+                self._changed.notify_all()
+            self._start(self._drain, (name.decode(), peer), f"from {name.decode()}")
+
+    def _drain(self, name: str, peer: Connection) -> None:
+        try:
+            while True:
+                header, payload = peer.receive()
+                self._on_message(name, header, payload)
+        except (EOFError, OSError):
+            with self._changed:
+                self._lost.add(name)
+                self._changed.notify_all()
+            self._on_lost(name)
+
+    @staticmethod
+    def _start(target: Callable[..., None], arguments: tuple[object, ...], name: str) -> None:
+        threading.Thread(target=target, args=arguments, name=name, daemon=True).start()

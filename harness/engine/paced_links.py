@@ -1,0 +1,84 @@
+"""Links that several processes share, each as slow as it is asked to be.
+
+A table in shared memory has, for each link, the time until which it is taken. Who sends takes all
+links of its path at once, under one lock, and then sleeps while the bytes would be on the wire. A
+bulk message is booked only while its links are free, so that an urgent one waits for the chunk
+under way on each link and no more; urgent ones book ahead, behind one another. The lock is a file
+lock: the kernel frees it when its holder dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ENTRY = struct.Struct("d")  # taken until, on the monotonic clock
+SLACK_S = 0.0005  # a bulk message may be booked this long before its links are free
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPath:
+    """`links`: by their numbers. The slowest of them gives `bytes_per_s`; None: not paced."""
+
+    links: tuple[int, ...]
+    bytes_per_s: float | None
+    latency_s: float
+
+
+class PacedLinks:
+    """`file`: of `num_links` entries, inherited by every process that sends."""
+
+    def __init__(self, file: int, num_links: int) -> None:
+        self._file = file
+        self._table = mmap.mmap(file, max(1, num_links) * ENTRY.size)
+        self._lock = threading.Lock()  # file locks do not keep out threads of one process
+
+    @staticmethod
+    def new_file(num_links: int) -> int:
+        file = os.memfd_create("links")
+        os.ftruncate(file, max(1, num_links) * ENTRY.size)
+        return file
+
+    def carry(self, path: LinkPath, num_bytes: int, *, urgent: bool = False) -> None:
+        """Returns once the links of `path` could have carried the message."""
+        if path.bytes_per_s is None:
+            return
+        busy_s = num_bytes / path.bytes_per_s
+        while True:
+            over_s = self._book(path.links, busy_s, urgent)
+            if over_s > 0:
+                _sleep_until(over_s + path.latency_s)
+                return
+            _sleep_until(-over_s)
+
+    def _book(self, links: Sequence[int], busy_s: float, urgent: bool) -> float:
+        """When the message will be over; or, negative, when to ask again."""
+        with self._lock:
+            fcntl.lockf(self._file, fcntl.LOCK_EX)
+            try:
+                now = time.monotonic()
+                free_s = max(self._free_s(link) for link in links)
+                if free_s > now + SLACK_S and not urgent:
+                    return -(free_s - SLACK_S)
+                over_s = max(now, free_s) + busy_s
+                for link in links:
+                    ENTRY.pack_into(self._table, link * ENTRY.size, over_s)
+                return over_s
+            finally:
+                fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def _free_s(self, link: int) -> float:
+        taken: float = ENTRY.unpack_from(self._table, link * ENTRY.size)[0]
+        return taken
+
+
+def _sleep_until(at_s: float) -> None:
+    left_s = at_s - time.monotonic()
+    if left_s > 0:
+        time.sleep(left_s)

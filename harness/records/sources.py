@@ -1,0 +1,121 @@
+"""Which of this project's files a run was made by, and whether they have changed since.
+
+A run is its configuration, its schedule and its code. The code is what the parts of its
+configuration are made of, the modules of the system, the engine, the workload and the SLO, and all
+that these and the run itself import, directly or not. So an edited policy is another run, and what
+another system, another engine or a figure is made of does not matter, nor what git says.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+PACKAGES = ("harness", "systems", "workloads")
+SERVING = "harness.serve"  # from a prepared run to its numbers
+SHOWN = 3  # changed files that are named in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Two runs are the same if these are: what was run, and by which code."""
+
+    config_hash: str  # of the resolved configuration and the schedule
+    sources: dict[str, str]  # as `sources` gives them
+
+    def __str__(self) -> str:
+        return f"{self.config_hash}-{code_hash(self.sources)}"
+
+
+def sources(config: Mapping[str, Any]) -> dict[str, str]:
+    """{path in the project: 12 hex digits of its content} of every file that a run of the resolved
+    `config` is made by, in the order of the paths."""
+    return _made_by(frozenset(targets(config)))
+
+
+@cache
+def _made_by(parts: frozenset[str]) -> dict[str, str]:
+    left, seen = [SERVING, *parts], set[str]()
+    while left:
+        name = left.pop()
+        if name not in seen:
+            seen.add(name)
+            left += _needed(name)
+    paths = sorted(path.relative_to(PROJECT).as_posix() for path in map(_file, seen) if path)
+    return {path: _content(path) for path in paths}
+
+
+def targets(config: Any) -> Iterator[str]:
+    """Every `_target_` in `config`, at any depth."""
+    if isinstance(config, Mapping):
+        for key, value in config.items():
+            if key == "_target_":
+                yield str(value)
+            else:
+                yield from targets(value)
+    elif isinstance(config, list):
+        for value in config:
+            yield from targets(value)
+
+
+def changed(before: Mapping[str, str]) -> list[str]:
+    """Those files among `before`, which `sources` gave, that are other ones now or gone."""
+    return [path for path, content in before.items() if _content(path) != content]
+
+
+def code_hash(sources: Mapping[str, str]) -> str:
+    """8 hex digits of all of them together."""
+    return hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def why_again(before: Mapping[str, str] | None) -> str:
+    """Why a run made by the files `before`, and not by those of now, is run again."""
+    if before is None:
+        return "its manifest does not say which sources it was made by"
+    files = changed(before)
+    more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
+    return f"changed since: {', '.join(files[:SHOWN])}{more}"
+
+
+@cache
+def _content(path: str) -> str:
+    """As this process first saw it, whose code it is. Empty: there is no such file."""
+    file = PROJECT / path
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12] if file.is_file() else ""
+
+
+@cache
+def _file(name: str) -> Path | None:
+    """Of the module `name`; None: this project has none of that name."""
+    if name.split(".")[0] not in PACKAGES:
+        return None
+    path = PROJECT.joinpath(*name.split("."))
+    found = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in found if file.is_file()), None)
+
+
+@cache
+def _needed(name: str) -> frozenset[str]:
+    """The modules that `name`, a module or something in one, needs: those that it imports, those
+    that it names in a string of nothing else, as processes are started, and the packages it is
+    in."""
+    parents = {name.rpartition(".")[0]} - {""}
+    file = _file(name)
+    if file is None:
+        return frozenset(parents)
+    named: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            named |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named.add(node.value)
+    return frozenset(parents | {each for each in named if each.split(".")[0] in PACKAGES})

@@ -1,0 +1,73 @@
+"""`python -m harness.recover RUN …`: what a run that was killed had recorded, as requests.parquet.
+
+A live run keeps a journal while it lasts (`harness.records.journal`). This writes requests.parquet
+and events.parquet from it, and into the manifest that the run was aborted. There is no summary: the
+run did not end. Exit status: 0 done, 2 a folder that is no killed run's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.errors import RunError, UsageError
+from harness.files import PARTIAL
+from harness.record import Recorder
+from harness.records.folder_lock import locked
+from harness.records.journal import JOURNAL, replay
+from harness.records.manifest import ended
+from harness.records.run_folder import RunFolder
+from harness.records.tables import events_table, requests_table
+from harness.schedule import Schedule
+
+
+def recover(path: Path) -> Recorder:
+    """What was recorded until the run in `path` was killed, now in its files. Raises UsageError
+    where none was, or where it still runs."""
+    if not (path / "manifest.json").is_file():
+        raise UsageError(f"{path} is no run's folder: it has no manifest.json")
+    with locked(path, wait=False):
+        folder = RunFolder(path)
+        manifest = folder.manifest()
+        journal = path / JOURNAL
+        if manifest["status"] != "begun" and not journal.is_file():
+            raise UsageError(f"{path} was not killed: its manifest says {manifest['status']}")
+        recorder = Recorder([])
+        last = journal if journal.is_file() else path / "manifest.json"
+        at = datetime.fromtimestamp(last.stat().st_mtime, UTC)
+        if journal.is_file():  # a simulation has none, nor has a run that was not yet served
+            recorder = Recorder(Schedule.load(path / "schedule.parquet").requests())
+            replay(journal, recorder)
+            folder.write_requests(requests_table(recorder))
+            folder.write_events(events_table(recorder))
+        if manifest["status"] == "begun":  # else it could still say why, but not write its records
+            reason = "killed: its process ended without a word"
+            resolved = manifest["engine"]
+            folder.write_manifest(
+                ended(manifest, "aborted", reason=reason, resolved=resolved, gpu=None, at=at)
+            )
+        for left in (journal, *path.glob(PARTIAL)):
+            left.unlink(missing_ok=True)
+    return recorder
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    about = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m harness.recover", formatter_class=about)
+    parser.description = __doc__
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="its folder")
+    try:
+        for path in parser.parse_args(arguments).runs:
+            found = recover(path)
+            print(f"{path}: {found.num_tokens} tokens of {found.num_started} requests")
+    except (UsageError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Brings up elastic instances in virtual time: the cluster, and deaths on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from harness.cost.hardware import Hardware
+from harness.cost.model import CostModel
+from harness.device.device_layout import DeviceLayout
+from harness.device.elastic import ElasticInstance
+from harness.device.elastic_cluster import ElasticCluster
+from harness.device.fabric import Memory, Place
+from harness.device.host_copies import HostCopies
+from harness.device.kv_directory import KvDirectory
+from harness.device.pipeline import Stage
+from harness.device.topology import cluster_topology
+from harness.engine_api import Experiment
+from harness.errors import UsageError
+from harness.location import hbm
+from harness.model_spec import ModelSpec
+from harness.placement import Placement
+from harness.sim.fabric import SimFabric
+from harness.sim.instance import SimInstance
+from harness.sim.line import SimLine
+from harness.sim.network import Network
+
+
+class Limits(Protocol):
+    """What `engine` says of memory, and of how long a death stays unnoticed."""
+
+    block_tokens: int
+    num_kv_blocks: int | None
+    memory_utilization: float
+    activation_reserve_bytes: int
+    launch_overhead: float
+    loss_notice_s: float
+
+
+class SimElastic:
+    """`cost` as `SimEngine._cost`."""
+
+    def __init__(
+        self, experiment: Experiment, config: Limits,
+        cost: Callable[[ModelSpec, Hardware], CostModel],
+    ) -> None:  # fmt: skip
+        self._experiment, self._config = experiment, config
+        hardware, loop = experiment.hardware, experiment.loop
+        network = Network(loop, cluster_topology(hardware))
+        achieved = hardware.memory_bandwidth_bytes_per_s * hardware.calibration.memory_efficiency
+        self.fabric = SimFabric(loop, network, achieved, config.loss_notice_s)
+        self.directory = KvDirectory(loop)
+        self._whole_cost = cost
+        instances = [
+            self._instance(f"sim-{i}", placement)
+            for i, placement in enumerate(experiment.placements)
+        ]
+        hosts = {
+            node: HostCopies(
+                node, hardware.host_memory_bytes, experiment.models, self.fabric, loop,
+                experiment.recorder,
+            )
+            for node in range(hardware.num_nodes)
+        }  # fmt: skip
+        self.cluster = ElasticCluster(
+            instances, hosts, self.fabric, self.directory, self._line, loop, experiment.recorder
+        )
+        self.fabric.halt = {one.name: one.halt_all for one in instances}
+
+    def _instance(self, name: str, placement: Placement) -> ElasticInstance:
+        model, elastic, config = placement.model, placement.elastic, self._config
+        hardware = self._experiment.hardware
+        if model is None or elastic is None:
+            raise UsageError("a cluster with an elastic instance has no others")
+        layout = DeviceLayout(
+            model, self._memory_bytes(model, placement), config.block_tokens, elastic.page_layers
+        )
+        places = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
+        place: Place = places[0] if len(places) == 1 else tuple(places)
+        every = range(model.num_layers)
+        instance = ElasticInstance(
+            Memory(name, place), layout, self.directory, self.fabric, self._experiment.loop,
+            self._experiment.recorder,
+            resident=every if elastic.resident is None else elastic.resident,
+        )  # fmt: skip
+        runner = SimInstance(
+            name, model, instance.kv, self._whole_cost(model, hardware), self._experiment.loop,
+            self._experiment.recorder,
+        )  # fmt: skip
+
+        async def died() -> None:
+            await self.fabric.require(name)
+
+        runner.died = died
+        instance.runner = runner
+        return instance
+
+    def _memory_bytes(self, model: ModelSpec, placement: Placement) -> int:
+        config = self._config
+        device = self._experiment.hardware.memory_bytes * placement.memory_share
+        memory = int(device * config.memory_utilization) - config.activation_reserve_bytes
+        if config.num_kv_blocks is not None:
+            small = DeviceLayout(model, 2**62, config.block_tokens)
+            weights = small.weight_bytes(range(model.num_layers))
+            memory = (config.num_kv_blocks + 1) * small.page_bytes + weights + 64
+        return memory
+
+    def _line(self, stages: Sequence[Stage]) -> SimLine:
+        model, hardware = stages[0][0].model, self._experiment.hardware
+
+        def cost(num_layers: int, first: bool) -> CostModel:
+            return CostModel(
+                model, hardware, launch=self._config.launch_overhead, num_layers=num_layers,
+                constants=first,
+            )  # fmt: skip
+
+        return SimLine(stages, cost, self.fabric, self._experiment.loop, self._experiment.recorder)

@@ -1,0 +1,80 @@
+"""The bytes of elastic instances in virtual time, over the links of `harness.sim.network`, and the
+end of instances that are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from harness.clock import Event, Loop
+from harness.device.fabric import Memory, Span
+from harness.errors import InstanceLost
+from harness.sim.network import Network
+
+
+class SimFabric:
+    """`notice_s`: from an instance's death until those who wait for it are told."""
+
+    places_matter = False
+
+    def __init__(
+        self, loop: Loop, network: Network, hbm_bytes_per_s: float, notice_s: float
+    ) -> None:
+        self.network = network
+        self._loop, self._hbm_bytes_per_s, self._notice_s = loop, hbm_bytes_per_s, notice_s
+        self._ends: dict[Event, tuple[str, str]] = {}  # copies under way, set when an end dies
+        self._lost: dict[str, Event] = {}  # the dead -> set once that is known
+        self.halt: dict[str, Callable[[], None]] = {}  # instance -> ends its flights' next step
+        self.on_lost: Callable[[str, str], None]
+
+    async def copy(
+        self, source: Memory, target: Memory, num_bytes: int,
+        spans: Callable[[], Sequence[Span]], *, purpose: str, priority: int = 0,
+        chunk_bytes: int | None = None, stop: Event | None = None,
+    ) -> bool:  # fmt: skip
+        if source.place == target.place:  # every byte is read and written once
+            await self._loop.sleep(2 * num_bytes / self._hbm_bytes_per_s)
+            return True
+        for end in (source.name, target.name):
+            await self.require(end)
+        cut = Event(self._loop)
+        self._ends[cut] = source.name, target.name
+        try:
+            done = await self.network.transfer(
+                source.place, target.place, num_bytes, stream=purpose, priority=priority,
+                chunk_bytes=chunk_bytes, stops=(cut,) if stop is None else (cut, stop),
+            )  # fmt: skip
+        finally:
+            del self._ends[cut]
+        for end in (source.name, target.name):
+            await self.require(end)
+        return done
+
+    async def adopt(self, memory: Memory, layers: Sequence[int]) -> None:
+        pass
+
+    async def forget(self, memory: Memory, layers: Sequence[int]) -> None:
+        pass
+
+    async def require(self, name: str) -> None:
+        """Raises InstanceLost, once that is known, where `name` has died."""
+        known = self._lost.get(name)
+        if known is not None:
+            await self._loop.wait(known)
+            raise InstanceLost(name, "killed")
+
+    def is_dead(self, name: str) -> bool:
+        return name in self._lost
+
+    def kill(self, name: str) -> None:
+        if name not in self._lost:
+            self._lost[name] = Event(self._loop)
+            for cut, ends in self._ends.items():
+                if name in ends:
+                    cut.set()
+            self.halt[name]()
+            self._loop.spawn(self._tell(name), name=f"{name} is dead")
+
+    async def _tell(self, name: str) -> None:
+        await self._loop.sleep(self._notice_s)
+        self._lost[name].set()
+        self.on_lost(name, "killed")

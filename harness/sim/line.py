@@ -1,0 +1,172 @@
+"""The stages of a pipeline in virtual time.
+
+A stage's time is its share of the iteration's terms; what an iteration costs whatever its layers is
+paid once, at the first stage. Where a line has its instances to itself, stages are numbers: each
+has a time at which it is free, and a flight is one event, its exit from the last stage. Where
+lines cross, or a link is taken by a copy, each stage is an event. Attention to KV that another
+instance holds adds a round trip per layer; that the holder's own work is slowed by it is not
+modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from harness.clock import Event, Loop
+from harness.cost.collectives import activation_bytes_per_token
+from harness.cost.model import CostModel
+from harness.device.elastic import ElasticInstance
+from harness.device.pipeline import FlightPlan, Stage
+from harness.device.topology import Path
+from harness.errors import RunError
+from harness.record import Recorder, Segment
+from harness.request import Batch
+from harness.sim.compute import Compute
+from harness.sim.fabric import SimFabric
+from harness.sim.instance import SimInstance
+
+URGENT = 100  # activations go before any copy of weights or KV
+TOKEN_BYTES = 8
+
+
+class SimLine:
+    """`cost`: of so many layers; the first stage's has the constants of an iteration."""
+
+    def __init__(
+        self, stages: Sequence[Stage], cost: Callable[[int, bool], CostModel], fabric: SimFabric,
+        loop: Loop, recorder: Recorder,
+    ) -> None:  # fmt: skip
+        self._stages = stages
+        self._computes = [compute_of(instance) for instance, _ in stages]
+        self._costs = [
+            cost(len(layers), position == 0) for position, (_, layers) in enumerate(stages)
+        ]
+        self._fabric, self._loop, self._recorder = fabric, loop, recorder
+        self._name = "+".join(instance.name for instance, _ in stages)
+        self._hop = cache(self._new_hop)
+        self._activation_bytes = activation_bytes_per_token(stages[0][0].model)
+
+    async def fly(self, plan: FlightPlan, until: float, stop: Event | None, halt: Event) -> int:
+        batch, done = plan.batch, 0
+        while True:
+            start_s = self._loop.now
+            await self._iteration(plan, halt, 0.0 if done else self._costs[0].turnaround_s)
+            done += 1
+            self._count(batch, start_s)
+            ended = any(request.finished for request in batch.decodes)
+            stopped = halt.is_set or (stop is not None and stop.is_set)
+            if done == plan.steps or ended or stopped or self._loop.now >= until:
+                return done
+
+    async def _iteration(self, plan: FlightPlan, halt: Event, turnaround_s: float) -> None:
+        times_s = self._times_s(plan)
+        times_s[0] += turnaround_s
+        num_tokens = plan.batch.num_tokens
+        if self._alone():
+            exit_s = self._book(times_s, num_tokens)
+            if await self._loop.wait(halt, until=exit_s):
+                await self._check_alive()
+                await self._loop.sleep_until(exit_s)
+        else:
+            for position, compute in enumerate(self._computes):
+                await compute.enter()
+                await self._loop.sleep(times_s[position])
+                compute.leave()
+                await self._check_alive()
+                await self._cross(position, num_tokens)
+        await self._check_alive()
+
+    def _alone(self) -> bool:
+        """Whether no other line or batch has an instance of this one, and no copy a link."""
+        return all(compute.is_free_for(self) for compute in self._computes) and not any(
+            self._fabric.network.busy(self._hop(i).links) for i in range(len(self._stages) - 1)
+        )
+
+    def _book(self, times_s: Sequence[float], num_tokens: int) -> float:
+        """When the flight leaves the last stage, and its token ids are back at the first."""
+        at_s = self._loop.now
+        for position, (compute, time_s) in enumerate(zip(self._computes, times_s, strict=True)):
+            at_s = compute.book(at_s, time_s, self)
+            at_s += self._hop_s(position, num_tokens)
+        return at_s
+
+    def _hop_s(self, position: int, num_tokens: int) -> float:
+        if len(self._stages) == 1:
+            return 0.0
+        num_bytes = self._activation_bytes * num_tokens
+        if position == len(self._stages) - 1:
+            num_bytes = TOKEN_BYTES * num_tokens
+        return self._hop(position).time_s(num_bytes)
+
+    async def _cross(self, position: int, num_tokens: int) -> None:
+        if self._stages[position][0] is self._stages[(position + 1) % len(self._stages)][0]:
+            return
+        if position == len(self._stages) - 1 or not self._fabric.network.busy(
+            self._hop(position).links
+        ):
+            await self._loop.sleep(self._hop_s(position, num_tokens))
+            return
+        source, target = (self._stages[i][0].memory.place for i in (position, position + 1))
+        await self._fabric.network.transfer(
+            source, target, self._activation_bytes * num_tokens, stream="activations",
+            priority=URGENT,
+        )  # fmt: skip
+
+    def _new_hop(self, position: int) -> Path:
+        ends = [self._stages[(position + i) % len(self._stages)][0].memory.place for i in (0, 1)]
+        return self._fabric.network.path(*ends)
+
+    def _times_s(self, plan: FlightPlan) -> list[float]:
+        batch = plan.batch
+        chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
+        context = sum([request.computed_tokens for request in batch.decodes]) + len(batch.decodes)
+        times_s = []
+        for position, cost in enumerate(self._costs):
+            if chunks:
+                step_s = cost.mixed_step(chunks, len(batch.decodes), context)
+            else:
+                step_s = cost.decode_step(len(batch.decodes), context)[0]
+            times_s.append(step_s + self._away_s(plan, position))
+        return times_s
+
+    def _away_s(self, plan: FlightPlan, position: int) -> float:
+        """q, k and v to the holders of KV and back, layer by layer."""
+        instance, _ = plan.stages[position]
+        total_s = 0.0
+        for holder, requests in plan.remote[position].items():
+            model = instance.model
+            out = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim * model.dtype_bytes
+            back = model.num_heads * model.head_dim * model.dtype_bytes
+            path = self._fabric.network.path(instance.memory.place, holder.memory.place)
+            layers = max(len(groups) for groups in requests.values()) * instance.layout.page_layers
+            tokens = sum(n for r, n in plan.batch.chunks if r.request_id in requests)
+            tokens += sum(r.request_id in requests for r in plan.batch.decodes)
+            total_s += layers * (path.time_s(out * tokens) + path.time_s(back * tokens))
+        return total_s
+
+    def _count(self, batch: Batch, start_s: float) -> None:
+        sampled = list(batch.decodes)
+        for request, n in batch.chunks:
+            request.computed_tokens += n
+            if request.computed_tokens == request.known_tokens:
+                sampled.append(request)
+                request.generated_tokens += 1
+        for request in batch.decodes:
+            request.computed_tokens += 1
+            request.generated_tokens += 1
+        if sampled:
+            self._recorder.segment(
+                sampled, Segment(start_s, 1, self._loop.now - start_s, 0.0), self._name
+            )
+
+    async def _check_alive(self) -> None:
+        for instance, _ in self._stages:
+            await self._fabric.require(instance.name)
+
+
+def compute_of(instance: ElasticInstance) -> Compute:
+    runner = instance.runner
+    if not isinstance(runner, SimInstance):
+        raise RunError(f"{instance.name} is no simulated instance")
+    return runner.compute

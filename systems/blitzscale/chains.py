@@ -1,0 +1,120 @@
+"""A scale plan: serial forwarding chains from copies of the parameters to new instances (§5.1).
+
+Plain data, and what follows from it: when each layer arrives where (Fig. 13), and who forwards
+nothing (Fig. 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Medium(Enum):
+    """What holds a copy of the parameters."""
+
+    GPU = "gpu"
+    HOST = "host"
+    SSD = "ssd"
+
+
+class Link(Enum):
+    """What the bytes of a hop cross."""
+
+    NVLINK = "nvlink"
+    NETWORK = "network"  # NIC to NIC, or between two GPUs of a node without NVLink
+    PCIE = "pcie"  # a host's memory to its own GPUs
+    SSD = "ssd"  # a host's SSDs to its own GPUs
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Source:
+    """A copy that parameters can be read from. `devices`: of a GPU copy, one for each shard."""
+
+    medium: Medium
+    node: int
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Target:
+    """A new instance to be loaded. `devices` are of one node."""
+
+    name: str
+    devices: tuple[int, ...]
+    live: bool = True  # may serve while it loads: a decode may not (§5.4)
+
+
+@dataclass(slots=True, frozen=True)
+class Lane:
+    """One flow: `share` of every layer out of GPU `sender`'s NIC into GPU `receiver` (Fig. 14).
+    `sender` may be a GPU beside a host copy, which lends it its NIC."""
+
+    sender: int
+    receiver: int
+    share: float
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Hop:
+    """What brings the parameters to one chain node: the targets of a scale-up domain, which
+    exchange their lanes' parts among themselves (AllGather). No lanes: no network is crossed."""
+
+    targets: tuple[Target, ...]
+    link: Link
+    lanes: tuple[Lane, ...]
+    bytes_per_s: float  # of whole parameters: all lanes together
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        return tuple(device for target in self.targets for device in target.devices)
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Chain:
+    """Each hop's node forwards to the next one as layers arrive. `sources` are of one domain."""
+
+    sources: tuple[Source, ...]
+    hops: tuple[Hop, ...]
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Plan:
+    chains: tuple[Chain, ...]
+
+    def lanes(self) -> Iterator[Lane]:
+        for chain in self.chains:
+            for hop in chain.hops:
+                yield from hop.lanes
+
+    def tails(self) -> list[Target]:
+        """The instances that forward nothing: their egress is free, so that they can serve live
+        without interference (Fig. 12)."""
+        return [target for chain in self.chains for target in chain.hops[-1].targets]
+
+
+def arrivals_s(
+    rates_bytes_per_s: Sequence[float], layers_bytes: Sequence[float]
+) -> list[list[float]]:
+    """When each layer has arrived at each node of a chain, from the start of the first one's send:
+    a node sends a layer on as soon as it has it whole (Fig. 13 (a)), one at a time.
+
+    `rates_bytes_per_s`: of the hops, in order; `layers_bytes`: in order of sending.
+    """
+    arrived = [0.0] * len(layers_bytes)  # at the source
+    found = []
+    for rate in rates_bytes_per_s:
+        free_s, at_node = 0.0, []
+        for there_s, num_bytes in zip(arrived, layers_bytes, strict=True):
+            free_s = max(there_s, free_s) + num_bytes / rate
+            at_node.append(free_s)
+        found.append(at_node)
+        arrived = at_node
+    return found
+
+
+def finish_s(chain: Chain, layers_bytes: Sequence[float]) -> list[float]:
+    """When each node of `chain` has all layers."""
+    rates = [hop.bytes_per_s for hop in chain.hops]
+    return [at_node[-1] for at_node in arrivals_s(rates, layers_bytes)]

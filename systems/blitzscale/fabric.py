@@ -1,0 +1,104 @@
+"""The network between GPUs as the planner sees it (§5.1, Fig. 10 (a)): plain data.
+
+GPUs of one scale-up domain are joined by NVLink. Each GPU has a NIC on a leaf switch. GPUs of one
+leaf are joined in a full mesh; between leaves a NIC has a share of its rate, for the spine is not
+modelled. Rates are those of one direction, in bytes/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harness.cost.hardware import Hardware
+from harness.errors import UsageError
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Device:
+    """One GPU: where it is and what reaches it. Two GPUs are joined by NVLink if their `domain` is
+    the same."""
+
+    index: int  # in the cluster
+    node: int  # the host
+    domain: int
+    leaf: int
+    nvlink_bytes_per_s: float  # to a GPU of its domain; 0: it is alone in it
+    peer_bytes_per_s: float  # to a GPU of its node that is in another domain, over PCIe
+    nic_bytes_per_s: float
+    pcie_bytes_per_s: float  # from its host's memory, with its switch's other GPUs loading too
+    ssd_bytes_per_s: float  # its share of its host's SSDs
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Fabric:
+    """`inter_leaf_share`: of a NIC's rate, what it is sure of between two leaves; 1: all."""
+
+    devices: tuple[Device, ...]
+    inter_leaf_share: float = 1.0
+    _of_node: dict[int, list[Device]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found: dict[int, list[Device]] = {}
+        for device in self.devices:
+            found.setdefault(device.node, []).append(device)
+        object.__setattr__(self, "_of_node", found)
+
+    def lane_bytes_per_s(self, sender: int, receiver: int) -> float:
+        """Of one flow from GPU to GPU that has both to itself; 0: no link joins them."""
+        a, b = self.devices[sender], self.devices[receiver]
+        if a.domain == b.domain:
+            return min(a.nvlink_bytes_per_s, b.nvlink_bytes_per_s)
+        if a.node == b.node:
+            return min(a.peer_bytes_per_s, b.peer_bytes_per_s)
+        return self.nic_lane_bytes_per_s(sender, receiver)
+
+    def nic_lane_bytes_per_s(self, sender: int, receiver: int) -> float:
+        """Of one flow from a GPU's NIC to another's."""
+        a, b = self.devices[sender], self.devices[receiver]
+        rate = min(a.nic_bytes_per_s, b.nic_bytes_per_s)
+        return rate if a.leaf == b.leaf else rate * self.inter_leaf_share
+
+    def of_node(self, node: int) -> list[Device]:
+        """Raises KeyError for a node that is not in the cluster."""
+        return self._of_node[node]
+
+    def domains(self, devices: Sequence[int]) -> set[int]:
+        return {self.devices[device].domain for device in devices}
+
+
+def fabric_of(
+    hardware: Hardware,
+    *,
+    devices_per_domain: int | None = None,
+    devices_per_leaf: int | None = None,
+) -> Fabric:
+    """The network of `hardware`. A domain is a node where there is NVLink, else one GPU; a leaf is
+    a node: hardware profiles have neither size, and both can be given.
+
+    Two GPUs of a node without NVLink exchange at the rate of host memory to a GPU, the only PCIe
+    rate of a profile. UsageError for a size below 1.
+    """
+    per_node = hardware.devices_per_node
+    joined = hardware.nvlink_copy_bytes_per_s > 0
+    domain = (per_node if joined else 1) if devices_per_domain is None else devices_per_domain
+    leaf = per_node if devices_per_leaf is None else devices_per_leaf
+    for name, size in (("devices_per_domain", domain), ("devices_per_leaf", leaf)):
+        if size < 1:
+            raise UsageError(f"{name}={size} must be at least 1")
+    pcie_bytes_per_s = hardware.pcie_bytes_per_s / min(hardware.gpus_per_pcie_switch, per_node)
+    devices = tuple(
+        Device(
+            index=i,
+            node=i // per_node,
+            domain=i // domain,
+            leaf=i // leaf,
+            nvlink_bytes_per_s=hardware.nvlink_copy_bytes_per_s if domain > 1 else 0.0,
+            peer_bytes_per_s=hardware.pcie_bytes_per_s,
+            nic_bytes_per_s=hardware.nic_bytes_per_s,
+            pcie_bytes_per_s=pcie_bytes_per_s,
+            ssd_bytes_per_s=hardware.ssd_bytes_per_s,
+        )
+        for i in range(hardware.num_devices)
+    )
+    return Fabric(devices=devices, inter_leaf_share=1 / hardware.leaf_oversubscription)

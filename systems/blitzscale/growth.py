@@ -1,0 +1,75 @@
+"""From how many instances there should be to what is done, in PD disaggregation (§5.4).
+
+A decode instance is not loaded live. Where one is needed now, a prefill instance becomes one, for
+both have the same parameters, and a new prefill instance is loaded live in its place. Where prefill
+instances are to grow, decodes are scaled beforehand: their load time passes while the prompts are
+prefilled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from systems.blitzscale.policy import ROUNDING
+
+
+@dataclass(slots=True, frozen=True)
+class Fleet:
+    """Instances by role; `spare`: how many more the free GPUs are enough for."""
+
+    prefills: int
+    decodes: int
+    spare: int
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Changes:
+    mutate: int = 0  # prefills that become decodes
+    load_prefills: int = 0
+    load_decodes: int = 0
+    stop_prefills: int = 0
+    stop_decodes: int = 0
+
+
+def prescaled_decodes(fleet: Fleet, wanted_prefills: int, significant_growth: float) -> int:
+    """Decodes that keep their ratio to the prefills that are wanted; those there are where that
+    growth is not significant. The paper leaves open what is.
+
+    `significant_growth`: the least factor by which prefills must grow, above 1.
+    """
+    growth = wanted_prefills / fleet.prefills
+    if growth < significant_growth or growth <= 1:
+        return fleet.decodes
+    return ceil(fleet.decodes * growth - ROUNDING)
+
+
+def changes(
+    fleet: Fleet, prefills: int, decodes: int, prescaled: int, *, mutation: bool
+) -> Changes:
+    """What to do for `prefills` and `decodes` instances, and for `prescaled` decodes with what
+    spares are left.
+
+    `mutation`: prefills may become decodes. One always stays, for without it nothing would be
+    prefilled until the new ones are loaded. Spares go to decodes whose KV has no room first, then
+    to prefills, at last to pre-scaling.
+    """
+    spare = fleet.spare
+    missing = max(0, decodes - fleet.decodes)
+    mutate = 0
+    if mutation:
+        surplus = max(0, fleet.prefills - prefills)
+        mutate = min(missing, fleet.prefills - 1, surplus + spare)
+    load_decodes = min(missing - mutate, spare)
+    spare -= load_decodes
+    left = fleet.prefills - mutate
+    load_prefills = min(max(0, prefills - left), spare)
+    spare -= load_prefills
+    beforehand = max(0, prescaled - max(decodes, fleet.decodes))
+    return Changes(
+        mutate=mutate,
+        load_prefills=load_prefills,
+        load_decodes=load_decodes + min(beforehand, spare),
+        stop_prefills=max(0, left - prefills),
+        stop_decodes=max(0, fleet.decodes - max(decodes, prescaled)),
+    )

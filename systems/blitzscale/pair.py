@@ -1,0 +1,97 @@
+"""The timeline of a live pair: when each batch ends under the rules of `zigzag` (Fig. 15).
+
+Arithmetic over predicted times, for plans to be compared and replayed; what runs is decided by the
+same rules as things happen. Times are in seconds from the moment of planning. Sending activations
+takes no time, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from systems.blitzscale.zigzag import Queued, source_next, target_next
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Pair:
+    """An overloaded instance (source), one that loads (target), and the batches that wait."""
+
+    num_layers: int
+    layer_s: tuple[float, ...]  # of each batch, in order: §5.4 weighs it by its tokens
+    ready_s: tuple[float, ...]  # when each layer is at the target, in order
+    source_free_s: float = 0.0  # when the source has done what it is at
+
+    def __post_init__(self) -> None:
+        if len(self.ready_s) != self.num_layers:
+            raise ValueError(f"{len(self.ready_s)} times for {self.num_layers} layers")
+        if list(self.ready_s) != sorted(self.ready_s):
+            raise ValueError("layers are ready in their order")
+
+    def loaded(self, now_s: float) -> int:
+        return sum(ready_s <= now_s for ready_s in self.ready_s)
+
+
+@dataclass(slots=True, frozen=True)
+class Run:
+    """Layers [first, end) of a batch on one of the two, without a break."""
+
+    on_target: bool
+    batch: int
+    first: int
+    end: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True)
+class Timeline:
+    ends_s: list[float]  # of each batch
+    on_target: list[int]  # T: its layers that the target ran
+    runs: list[Run] = field(default_factory=list)
+
+
+def replay(pair: Pair, limits: Sequence[int | None]) -> Timeline:
+    """What becomes of `pair` if the target runs `limits[i]` layers of batch i (None: ILP-free)."""
+    count = len(pair.layer_s)
+    queue = [Queued(i, limit=limit) for i, limit in enumerate(limits)]
+    found = Timeline([inf] * count, [0] * count)
+    now_s, source_free_s, target_free_s = 0.0, pair.source_free_s, 0.0
+    running: Queued | None = None
+    while True:
+        loaded = pair.loaded(now_s)
+        if running is not None and target_free_s <= now_s:
+            running.executed += 1
+            if running.executed == pair.num_layers:
+                queue.remove(running)
+                found.ends_s[running.number] = now_s
+            running = None
+        if source_free_s <= now_s:
+            taken = source_next(queue, running, loaded, pair.num_layers)
+            if taken is not None:
+                queue.remove(taken)
+                number, first = taken.number, taken.executed
+                source_free_s = now_s + (pair.num_layers - first) * pair.layer_s[number]
+                found.ends_s[number], found.on_target[number] = source_free_s, first
+                run = Run(False, number, first, pair.num_layers, now_s, source_free_s)
+                found.runs.append(run)
+        if running is None:
+            running = target_next(queue, loaded)
+            if running is not None:
+                number, first = running.number, running.executed
+                target_free_s = now_s + pair.layer_s[number]
+                found.on_target[number] = first + 1
+                found.runs.append(Run(True, number, first, first + 1, now_s, target_free_s))
+        if inf not in found.ends_s:
+            return found
+        now_s = _next_s(pair, now_s, source_free_s, target_free_s)
+
+
+def _next_s(pair: Pair, now_s: float, *free_s: float) -> float:
+    """When something can change. Raises ValueError where nothing ever does: limits that nobody can
+    keep."""
+    ahead = [each for each in (*free_s, *pair.ready_s) if each > now_s]
+    if not ahead:
+        raise ValueError("neither instance can go on")
+    return min(ahead)

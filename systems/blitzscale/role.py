@@ -1,0 +1,23 @@
+"""What an instance serves, and which way its KV goes (§2.1, Fig. 7)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Role(Enum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+    COLOCATED = "colocated"  # both: no KV crosses the network
+
+    @property
+    def sends_kv(self) -> bool:
+        """Its network egress is in use while it serves: no source of parameters, if there is
+        another one (§5.1)."""
+        return self is Role.PREFILL
+
+    @property
+    def loads_live(self) -> bool:
+        """Whether it can serve while its layers arrive. A decode cannot: KV would arrive on the
+        same ingress (§5.4)."""
+        return self is not Role.DECODE

@@ -1,0 +1,49 @@
+"""How many layers of each batch the new instance runs while it loads (§5.2): the alternatives.
+
+Each takes a `Pair` and gives the limits for `pair.replay`; ILP's are in `ilp`.
+"""
+
+from __future__ import annotations
+
+from systems.blitzscale.pair import Pair, replay
+
+
+def stop_the_world(pair: Pair) -> list[int]:
+    """The source alone, until all is loaded."""
+    return [0] * len(pair.layer_s)
+
+
+def overlap(pair: Pair) -> list[int]:
+    """Loading beside inference within one instance (Fig. 9 (c), PipeSwitch): a batch runs on one
+    of the two as a whole, where it ends first. Not live: the new instance ends none before its
+    last layer is there."""
+    limits: list[int] = []
+    for batch in range(len(pair.layer_s)):
+        ends_s = []
+        for limit in (0, pair.num_layers):
+            tried = [*limits, limit]
+            shown = Pair(
+                num_layers=pair.num_layers,
+                layer_s=pair.layer_s[: batch + 1],
+                ready_s=pair.ready_s,
+                source_free_s=pair.source_free_s,
+            )
+            ends_s.append(replay(shown, tried).ends_s[batch])
+        limits.append(0 if ends_s[0] <= ends_s[1] else pair.num_layers)
+    return limits
+
+
+def best_effort(pair: Pair) -> list[int]:
+    """Fig. 15 (a): when the target comes to a batch it runs the layers that are loaded, at most
+    half of all, and does not come back to it."""
+    limits = []
+    now_s = 0.0
+    for layer_s in pair.layer_s:
+        limits.append(min(pair.loaded(now_s), pair.num_layers // 2))
+        now_s += limits[-1] * layer_s
+    return limits
+
+
+def ilp_free(pair: Pair) -> list[None]:
+    """Fig. 16: no limits; the rules decide as things happen."""
+    return [None] * len(pair.layer_s)

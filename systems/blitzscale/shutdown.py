@@ -1,0 +1,66 @@
+"""How an instance ends and may come back (§5.3; the states are the artifact's).
+
+    serving -> shutting (drains what it has) -> null (idle, still holds its weights) -> released
+
+A scale-up takes shutting instances of its role back first, then null ones, and only then loads. In
+the paper's variant an instance is released when it has drained: it is null for no time. That a
+draining instance may be taken back is then our reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from systems.blitzscale.role import Role
+
+
+class State(Enum):
+    LOADING = "loading"
+    SERVING = "serving"
+    SHUTTING = "shutting"
+    NULL = "null"
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Member:
+    """An instance. `role`: of a null one, its last."""
+
+    name: str
+    role: Role
+    state: State
+    since_s: float  # in this state
+    tokens: int  # queued and in KV
+
+
+def revived(members: Iterable[Member], role: Role, count: int) -> list[str]:
+    """Up to `count` instances that can serve as `role` at once, without loading."""
+    draining = [m for m in members if m.state is State.SHUTTING and m.role is role]
+    null = [m for m in members if m.state is State.NULL]
+    latest_first = sorted(null, key=lambda m: (-m.since_s, m.name))
+    ready = sorted(draining, key=lambda m: (-m.tokens, m.name)) + latest_first
+    return [member.name for member in ready[:count]]
+
+
+def stopped(members: Iterable[Member], role: Role, count: int) -> list[str]:
+    """Up to `count` serving instances to shut down: those with the fewest tokens, which drain
+    first."""
+    serving = [m for m in members if m.state is State.SERVING and m.role is role]
+    return [m.name for m in sorted(serving, key=lambda m: (m.tokens, m.name))[:count]]
+
+
+def mutated(members: Iterable[Member], count: int) -> list[str]:
+    """Prefill instances to become decodes: those with the fewest tokens to prefill."""
+    return stopped(members, Role.PREFILL, count)
+
+
+def drained(members: Iterable[Member]) -> list[str]:
+    """Shutting instances that have nothing left: null from now on."""
+    return [m.name for m in members if m.state is State.SHUTTING and m.tokens == 0]
+
+
+def released(members: Iterable[Member], now_s: float, null_s: float) -> list[str]:
+    """Null instances whose time is over. `null_s`: 0 in the paper's variant; the artifact's
+    scale-down threshold."""
+    return [m.name for m in members if m.state is State.NULL and now_s - m.since_s >= null_s]

@@ -1,0 +1,73 @@
+"""Buddy groups (§4.1): instances that together hold one full copy of the model, and its bytes.
+
+A group is its pipeline: stage by stage, which member holds which layers. Plain data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from harness.model_spec import ModelSpec
+
+
+class Stage(NamedTuple):
+    member: str  # the instance's name
+    layers: range  # whose weights it holds, and whose KV new requests have there
+
+
+Group = tuple[Stage, ...]  # in pipeline order: the first stage has layer 0
+
+
+def alone(member: str, num_layers: int) -> Group:
+    """An instance with all parameters: "each instance operates as its own buddy group"."""
+    return (Stage(member, range(num_layers)),)
+
+
+def members(group: Group) -> list[str]:
+    return [stage.member for stage in group]
+
+
+def check(groups: Sequence[Group], num_layers: int) -> None:
+    """Raises ValueError unless every group holds each layer exactly once, in order, and every
+    instance is in one group (§4.1, constraint b)."""
+    for group in groups:
+        held = [layer for stage in group for layer in stage.layers]
+        if held != list(range(num_layers)):
+            raise ValueError(
+                f"the group {', '.join(members(group))} holds layers {held}, not each of "
+                f"0 to {num_layers - 1} once and in order"
+            )
+        if any(not stage.layers for stage in group):
+            raise ValueError(f"a member of the group {', '.join(members(group))} holds no layer")
+    names = [name for group in groups for name in members(group)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} is in two groups; an instance may be in one")
+
+
+def shard_bytes(model: ModelSpec, layers: range) -> int:
+    """Weights of `layers` on one instance, all its devices together.
+
+    The embedding goes with the first layer, the final norm and the head with the last. Where head
+    and embedding are one matrix, an instance with both ends holds it once.
+    """
+    if not layers:
+        return 0
+    matrix = model.vocab_size * model.hidden_size * model.dtype_bytes
+    first, last = layers[0] == 0, layers[-1] == model.num_layers - 1
+    ends = matrix * (first + last)
+    if first and last and model.tie_embeddings:
+        ends = matrix
+    norm = model.hidden_size * model.dtype_bytes if last else 0
+    return len(layers) * model.layer_bytes + ends + norm
+
+
+def dropped_bytes(model: ModelSpec, groups: Iterable[Group]) -> int:
+    """What the members of `groups` do not hold of a replica each.
+
+    §4.1 counts (members - 1)·P for a group. Ours is the same but for a tied embedding, which a
+    group of two or more holds twice.
+    """
+    whole = shard_bytes(model, range(model.num_layers))
+    return sum(whole - shard_bytes(model, stage.layers) for group in groups for stage in group)

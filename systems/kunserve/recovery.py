@@ -1,0 +1,67 @@
+"""What becomes of a group when a member dies (§4.3, fault tolerance).
+
+"We re-plan parameters globally once a failure is detected. By replicating parameters in host DRAM,
+we can always ensure successful parameter restoration." The paper says no more: here survivors
+close the gap with the fewest layers loaded, requests with KV at the dead member are computed again,
+and a plan for the memory that is then required starts from the groups as they are now (`plan.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from systems.kunserve.exchange import Held
+from systems.kunserve.group import Group, Stage, members
+
+
+class Recovery(NamedTuple):
+    groups: tuple[Group, ...]  # without the dead; each a full copy once `wanted` have come
+    wanted: list[tuple[str, int]]  # (member, layer) to load, for `restore.restore_loads`
+    recomputed: list[int]  # requests that lost KV, in the order of their service
+
+
+def recover(groups: Sequence[Group], dead: str, held: Iterable[Held]) -> Recovery:
+    """held: all requests with KV, in the order of their service.
+
+    Of the dead member's layers its neighbours in the pipeline take those next to theirs, so that
+    the two are as long as can be alike. An instance that was alone leaves nothing to close.
+    Raises ValueError where `dead` is in no group.
+    """
+    if all(dead not in members(group) for group in groups):
+        raise ValueError(f"{dead} is in no group")
+    after, wanted = [], []
+    for group in groups:
+        if dead not in members(group):
+            after.append(group)
+        elif len(group) > 1:
+            closed = _closed(group, members(group).index(dead))
+            after.append(closed)
+            before = {stage.member: stage.layers for stage in group}
+            wanted += [
+                (stage.member, layer)
+                for stage in closed
+                for layer in stage.layers
+                if layer not in before[stage.member]
+            ]
+    lost = [r.request_id for r in held if any(place.member == dead for place in r.places)]
+    return Recovery(tuple(after), wanted, lost)
+
+
+def _closed(group: Group, place: int) -> Group:
+    stages, gap = list(group), group[place].layers
+    if place == 0:
+        cut = gap.start
+    elif place == len(group) - 1:
+        cut = gap.stop
+    else:
+        first, last = stages[place - 1].layers.start, stages[place + 1].layers.stop
+        cut = min(max((first + last) // 2, gap.start), gap.stop)
+    if place > 0:
+        before = stages[place - 1]
+        stages[place - 1] = Stage(before.member, range(before.layers.start, cut))
+    if place < len(group) - 1:
+        behind = stages[place + 1]
+        stages[place + 1] = Stage(behind.member, range(cut, behind.layers.stop))
+    del stages[place]
+    return tuple(stages)

@@ -1,0 +1,119 @@
+"""Live restore (§4.2): weights come back, and ongoing requests leave the pipeline.
+
+Three steps, each a plan over plain data: `layout.vacate` empties the slots where weights go (the
+paper does not name this step), `restore_loads` brings the weights "from peer instances or from the
+host memory", and `migration_moves` takes each ongoing request to one member with staged migration
+(`systems.llumnix.stages`). Until its KV is there a request goes on in the pipeline. Without live
+restore (Fig. 15) the third step is left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from harness.model_spec import ModelSpec
+from systems.kunserve.exchange import Held, pieces
+from systems.kunserve.group import Group, Stage, shard_bytes
+from systems.kunserve.moves import Move
+
+HOST = "host"  # the copy in the member's own host memory (§4.3, fault tolerance)
+
+
+class Load(NamedTuple):
+    member: str
+    layer: int
+    source: str  # an instance's name, or HOST
+
+
+class Rates(NamedTuple):
+    """Bytes per second to or from one instance."""
+
+    peer: float  # over the network
+    host: float  # over PCIe
+
+
+def assign(held: Sequence[Held], free: Mapping[str, int], num_layers: int) -> dict[int, str] | None:
+    """Which member each request goes to, all its layers; None: the restore must wait.
+
+    free: each member's slots in its KV region alone, as if it held nothing; the tail is weights
+    again. Largest first, to the member with the most room: what is left free is balanced.
+    """
+    room = dict(free)
+    goes: dict[int, str] = {}
+    for request in sorted(held, key=lambda r: (-r.blocks, r.request_id)):
+        slots = request.blocks * num_layers
+        member = max(room, key=lambda name: (room[name], name))
+        if room[member] < slots:
+            return None
+        room[member] -= slots
+        goes[request.request_id] = member
+    return goes
+
+
+def migration_moves(
+    held: Iterable[Held], goes: Mapping[int, str], layers_per_move: int
+) -> list[Move]:
+    """All KV that is not yet at the member its request goes to. To be put in order by `ordered`,
+    with the members' KV regions as their room."""
+    return [
+        Move(request.request_id, layers, place.member, target, request.blocks * len(layers))
+        for request in held
+        for target in [goes[request.request_id]]
+        for place in request.places
+        if place.member != target
+        for layers in pieces(place.layers, layers_per_move)
+    ]
+
+
+def missing(group: Group, num_layers: int) -> list[tuple[str, int]]:
+    """(member, layer) whose weights a restore of `group` brings, in the order of the layers."""
+    return [
+        (stage.member, layer)
+        for layer in range(num_layers)
+        for stage in group
+        if layer not in stage.layers
+    ]
+
+
+def restore_loads(
+    wanted: Iterable[tuple[str, int]],
+    groups: Sequence[Group],
+    rates: Rates,
+    model: ModelSpec,
+    no_host_copy: frozenset[str] = frozenset(),
+) -> list[Load]:
+    """Where the weights `wanted` come from, in the order to ask for them; `groups` hold the others.
+
+    Each comes from where it is there first, given what was asked before: a peer that has the layer
+    sends one at a time and a member takes one at a time over the network, and another over PCIe.
+    Raises ValueError for a layer that is nowhere.
+    """
+    free_at_s: dict[tuple[str, str], float] = defaultdict(float)  # (instance, lane)
+    loads = []
+    for member, layer in wanted:
+        size = shard_bytes(model, range(layer, layer + 1))
+        options = [] if member in no_host_copy else [(HOST, [(member, "pcie")], size / rates.host)]
+        options += [
+            (stage.member, [(stage.member, "out"), (member, "in")], size / rates.peer)
+            for stage in _holders(groups, layer)
+            if stage.member != member
+        ]
+        if not options:
+            raise ValueError(
+                f"layer {layer} is at no instance, and {member} has no host copy: keep one of "
+                "the weights on each host"
+            )
+        done_s, source, lanes = min(
+            (max(free_at_s[lane] for lane in lanes) + seconds, source, lanes)
+            for source, lanes, seconds in options
+        )
+        for lane in lanes:
+            free_at_s[lane] = done_s
+        loads.append(Load(member, layer, source))
+    return loads
+
+
+def _holders(groups: Sequence[Group], layer: int) -> list[Stage]:
+    return [stage for group in groups for stage in group if layer in stage.layers]

@@ -1,0 +1,315 @@
+"""The contract of elastic instances, in both worlds: each operation, its refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from harness.clock import Event
+from harness.errors import RunError, UsageError
+from harness.request import Batch, Request
+from harness.testbed import Bed, decode, finish, prefill
+from tests.elastic import ENGINES, KV_SHAPES, Beds, generated, spec, undisturbed
+
+Story = Callable[[Bed], Coroutine[Any, Any, None]]
+DEPTH = 4  # layers of tiny-llama
+
+pytestmark = pytest.mark.parametrize("engine", ENGINES)
+
+
+def halves(bed_: Bed) -> Any:
+    first, second = bed_.instances[:2]
+    return bed_.cluster.pipeline([(first, range(2)), (second, range(2, DEPTH))])
+
+
+def test_the_model_of_these_tests_has_four_layers(bed: Beds, engine: str) -> None:
+    assert spec().num_layers == DEPTH
+
+
+def test_a_layer_that_is_dropped_is_kv_and_comes_back(bed: Beds, engine: str) -> None:
+    with bed(engine, 2) as made:
+
+        async def story() -> None:
+            first, second = made.instances
+            pages, weights = first.kv.num_pages, first.layout.weight_bytes([2, 3])
+            await first.drop(range(2, DEPTH))
+            assert first.resident == {0, 1}
+            gained = first.kv.num_pages - pages
+            assert 0 <= weights - gained * first.page_bytes < 3 * first.page_bytes
+            with pytest.raises(RunError, match="needs all layers; not loaded: \\[2, 3\\]"):
+                await first.execute(Batch(chunks=[(made.request(8, 1), 8)]))
+            came: list[int] = []
+            assert await first.load(range(DEPTH), second, on_layer=came.append)
+            assert came == [2, 3]
+            assert first.kv.num_pages == pages
+            request = made.request(20, 6)
+            await prefill(first, [request])
+            await finish(first, [request])
+
+        made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
+
+
+def test_a_layer_cannot_come_back_where_kv_lies(bed: Beds, engine: str) -> None:
+    with bed(engine, 2, kv_blocks=4) as made:
+
+        async def story() -> None:
+            first, second = made.instances
+            await first.drop(range(3, DEPTH))
+            await second.drop(range(3))
+            request = made.request(16 * (first.kv.free_pages // 3) - 1, 2)
+            pipe = made.cluster.pipeline([(first, range(3)), (second, range(3, DEPTH))])
+            await prefill(pipe, [request])
+            with pytest.raises(RunError, match=r"layers \[3\] needs \d+ pages that are KV's now"):
+                await first.load(range(3, DEPTH), second)
+            await finish(pipe, [request])
+            assert await first.load(range(3, DEPTH), second)
+
+        made.run(story())
+
+
+@pytest.mark.parametrize("source", ["peer", "dram", "ssd"])
+def test_weights_come_from_anywhere(bed: Beds, engine: str, source: str) -> None:
+    with bed(engine, 2, resident={1: range(0)}) as made:
+
+        async def story() -> None:
+            full, empty = made.instances
+            host = made.cluster.hosts[0]
+            name = made.model.name
+            if source == "dram":
+                with pytest.raises(UsageError, match="no copy of tiny-llama in its DRAM"):
+                    host.source(name)
+                assert await host.fetch(name, full)
+            places = {"peer": full, "ssd": host.disk(name), "dram": host.memory(name)}
+            assert await empty.load(range(DEPTH), places[source])
+            request = made.request(20, 6)
+            await prefill(empty, [request])
+            await finish(empty, [request])
+
+        made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
+
+
+def test_a_chain_forwards_each_layer_as_it_comes(bed: Beds, engine: str) -> None:
+    with bed(engine, 3, resident={1: range(0), 2: range(0)}) as made:
+
+        async def story() -> None:
+            head, middle, tail = made.instances
+            order: list[tuple[str, int]] = []
+            loads = [
+                made.loop.spawn(
+                    to.load(range(DEPTH), of, on_layer=lambda k, to=to: order.append((to.name, k))),
+                    name=to.name,
+                )
+                for of, to in ((head, middle), (middle, tail))
+            ]
+            for load in loads:
+                await made.loop.wait(load.finished)
+                assert load.result is True
+            assert len(order) == 2 * DEPTH
+            for layer in range(DEPTH):
+                assert order.index((middle.name, layer)) < order.index((tail.name, layer))
+            assert order.index((tail.name, 0)) < order.index((middle.name, DEPTH - 1))
+            request = made.request(20, 6)
+            await prefill(tail, [request])
+            await finish(tail, [request])
+
+        made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
+
+
+def test_a_load_that_is_stopped_keeps_the_layers_that_have_come(bed: Beds, engine: str) -> None:
+    with bed(engine, 2, resident={1: range(0)}) as made:
+
+        async def story() -> None:
+            full, empty = made.instances
+            stop = Event(made.loop)
+
+            def enough(layer: int) -> None:
+                if layer == 1:
+                    stop.set()
+
+            assert not await empty.load(range(DEPTH), full, on_layer=enough, stop=stop)
+            assert empty.resident == {0, 1}
+            assert await empty.load(range(DEPTH), full)
+
+        made.run(story())
+
+
+@pytest.mark.parametrize("model", KV_SHAPES)
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_a_pipeline_computes_what_one_instance_does(
+    bed: Beds, engine: str, model: str, num_stages: int
+) -> None:
+    depth = spec(model).num_layers
+    with bed(engine, num_stages, model=model) as made:
+        cuts = [depth * i // num_stages for i in range(num_stages + 1)]
+        ranges = [range(a, b) for a, b in pairwise(cuts)]
+
+        async def story() -> None:
+            pipe = made.cluster.pipeline(list(zip(made.instances, ranges, strict=True)))
+            requests = [made.request(17 + 9 * i, 10 + i) for i in range(3)]
+            await prefill(pipe, requests[:2])
+            running = await decode(pipe, requests[:2], max_steps=3)
+            await prefill(pipe, requests[2:])
+            await finish(pipe, [*running, requests[2]])
+            assert not any(instance.kv.held for instance in made.instances)
+
+        made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
+
+
+def test_micro_batches_fly_beside_one_another(bed: Beds, engine: str) -> None:
+    with bed(engine, 2) as made:
+
+        async def story() -> None:
+            pipe = halves(made)
+            batches = [[made.request(20 + i, 15)] for i in range(3)]
+
+            async def serve(batch: list[Request]) -> None:
+                await prefill(pipe, batch)
+                await finish(pipe, batch)
+
+            tasks = [made.loop.spawn(serve(batch), name="batch") for batch in batches]
+            for task in tasks:
+                await made.loop.wait(task.finished)
+
+        made.run(story())
+        records = made.recorder.records
+        times = [records[request.request_id].token_times_s() for request in made.requests]
+        assert all(each[0] < times[0][-1] for each in times[1:])
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
+
+
+def test_kv_moves_in_mid_decode(bed: Beds, engine: str) -> None:
+    """Again and again from one instance to the other, while the pipeline decodes."""
+    with bed(engine, 2) as made:
+
+        async def story() -> None:
+            first, second = made.instances
+            pipe = halves(made)
+            requests = [made.request(40, 120), made.request(30, 120)]
+            await prefill(pipe, requests)
+            moves = []
+
+            async def shuffle() -> None:
+                here, there = first, second
+                while not requests[0].finished and requests[0].remaining_tokens > 20:
+                    moved = await made.cluster.move_kv(requests, range(2), here, there)
+                    assert moved
+                    moves.append(there.name)
+                    here, there = there, here
+                    await made.loop.sleep(0.002)
+
+            shuffling = made.loop.spawn(shuffle(), name="shuffle")
+            await finish(pipe, requests)
+            await made.loop.wait(shuffling.finished)
+            assert len(moves) >= 2
+
+        made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
+
+
+def test_a_target_without_room_refuses_and_nothing_changes(bed: Beds, engine: str) -> None:
+    with bed(engine, 2, kv_blocks=6) as made:
+
+        async def story() -> None:
+            first, second = made.instances
+            mine, others = made.request(60, 10), made.request(60, 10)
+            await prefill(first, [mine])
+            await prefill(second, [others])
+            before = dict(first.kv.held), second.kv.free_pages
+            assert not await made.cluster.move_kv([mine], range(DEPTH), first, second)
+            assert (dict(first.kv.held), second.kv.free_pages) == before
+            await finish(first, [mine])
+            await finish(second, [others])
+
+        made.run(story())
+
+
+def test_reserved_pages_are_kept_for_their_owner(bed: Beds, engine: str) -> None:
+    with bed(engine, 2, kv_blocks=8) as made:
+
+        async def story() -> None:
+            first, second = made.instances
+            request = made.request(60, 10)
+            await prefill(first, [request])
+            assert second.kv.reserve(second.kv.free_pages, "exchange")
+            assert not second.kv.grow(made.request(16, 1), 16)
+            assert not await made.cluster.move_kv([request], range(DEPTH), first, second)
+            assert await made.cluster.move_kv(
+                [request], range(DEPTH), first, second, owner="exchange"
+            )
+            second.kv.reserve(-second.kv.reserved["exchange"], "exchange")
+            await finish(second, [request])
+
+        made.run(story())
+
+
+def test_a_request_that_ends_while_its_kv_moves_is_left_out(bed: Beds, engine: str) -> None:
+    with bed(engine, 2) as made:
+
+        async def story() -> None:
+            first, second = made.instances
+            short, long = made.request(20, 2), made.request(40, 60)
+            await prefill(first, [short, long])
+            move = made.loop.spawn(
+                made.cluster.move_kv([short, long], range(DEPTH), first, second), name="move"
+            )
+            await decode(first, [short, long])  # `short` ends with this step
+            await made.loop.wait(move.finished)
+            assert move.result is True
+            assert short.request_id not in second.kv.held
+            await finish(second if long.request_id in second.kv.held else first, [long])
+
+        made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
+
+
+def test_wrong_calls_are_one_sentence(bed: Beds, engine: str) -> None:
+    with bed(engine, 2) as made:
+        first, second = made.instances
+        cluster = made.cluster
+        bad = [
+            (lambda: cluster.pipeline([]), "a stage at least"),
+            (lambda: cluster.pipeline([(first, range(2)), (second, range(3, DEPTH))]), "in order"),
+            (lambda: cluster.pipeline([(first, range(3))]), "stages end at layer 3"),
+            (lambda: cluster.pipeline([(first, range(2)), (first, range(2, DEPTH))]), "one stage"),
+            (lambda: first.model.layer_range(range(2, 9)), r"\[2, 9\) are out of range"),
+            (lambda: first.layout.groups(range(3, 3)), "no pages"),
+            (lambda: cluster.dram_store(7, 2**20, first.layout), "valid: \\[0\\]"),
+            (lambda: cluster.dram_store(0, 10, first.layout), "hold no KV block"),
+        ]
+        for call, message in bad:
+            with pytest.raises(UsageError, match=message):
+                call()
+
+        async def story() -> None:
+            request = made.request(20, 4)
+            with pytest.raises(RunError, match="holds page groups"):
+                await cluster.move_kv([request], range(DEPTH), first, second)
+            with pytest.raises(RunError, match="pages that are KV's now"):
+                await cluster.lend(first, 2**40, second.layout)
+            await prefill(first, [request])
+            with pytest.raises(RunError, match="is released with KV of 1 requests"):
+                cluster.release(first)
+            await finish(first, [request])
+
+        made.run(story())

@@ -1,0 +1,110 @@
+"""What the death of an elastic instance does to what was under way, in both worlds; and slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from harness.errors import InstanceLost
+from harness.request import Batch
+from harness.testbed import Bed, finish, prefill
+from tests.elastic import ENGINES, Beds, generated, private, undisturbed
+
+Story = Callable[[Bed], Coroutine[Any, Any, None]]
+DEPTH = 4  # layers of tiny-llama
+
+pytestmark = pytest.mark.parametrize("engine", ENGINES)
+
+
+def halves(bed_: Bed) -> Any:
+    first, second = bed_.instances[:2]
+    return bed_.cluster.pipeline([(first, range(2)), (second, range(2, DEPTH))])
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_death_fails_what_was_under_way_and_nothing_else(engine: str, victim: int) -> None:
+    with private(engine, 3) as made:
+
+        async def story() -> None:
+            lost: list[str] = []
+            made.cluster.on_lost = lambda instance: lost.append(instance.name)
+            pipe, bystander = halves(made), made.instances[2]
+            mine, others = made.request(20, 400), made.request(20, 60)
+            await prefill(pipe, [mine])
+            await prefill(bystander, [others])
+            beside = made.loop.spawn(finish(bystander, [others]), name="beside")
+
+            async def kill() -> None:
+                await made.loop.sleep(0.05)
+                made.cluster.kill(made.instances[victim])
+
+            made.loop.spawn(kill(), name="kill")
+            with pytest.raises(InstanceLost, match=made.instances[victim].name):
+                await finish(pipe, [mine])
+            await made.loop.wait(beside.finished)
+            assert others.finished
+            while not lost:
+                await made.loop.sleep(0.01)
+            assert lost == [made.instances[victim].name]
+            with pytest.raises(InstanceLost):
+                await made.instances[victim].execute(Batch(decodes=[others]))
+            pipe.evict(mine)
+            alive = made.instances[1 - victim]
+            assert mine.request_id not in alive.kv.held
+            await prefill(alive, [mine])
+            await finish(alive, [mine])
+
+        made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
+
+
+def test_a_death_without_a_policy_ends_the_run_by_name(engine: str) -> None:
+    with private(engine, 2) as made:
+
+        async def story() -> None:
+            made.cluster.kill(made.instances[1])
+            await made.loop.sleep(30.0)
+
+        with pytest.raises(InstanceLost, match=f"instance {made.instances[1].name} is lost"):
+            made.run(story())
+
+
+def test_a_source_that_dies_fails_the_load(engine: str) -> None:
+    with private(engine, 3, resident={1: range(0)}) as made:
+
+        async def story() -> None:
+            made.cluster.on_lost = lambda instance: None
+            source, empty, other = made.instances
+            made.cluster.kill(source)
+            with pytest.raises(InstanceLost, match=source.name):
+                await empty.load(range(DEPTH), source)
+            assert await empty.load(range(DEPTH), other)
+
+        made.run(story())
+
+
+def test_slots_are_accounted_by_role(bed: Beds, engine: str) -> None:
+    with bed(engine, 1) as made:
+
+        async def story() -> None:
+            instance = made.instances[0]
+            made.cluster.take(instance, "prefill")
+            await made.loop.sleep(0.02)
+            made.cluster.take(instance, "decode")
+            await made.loop.sleep(0.04)
+            made.cluster.release(instance)
+            assert made.cluster.role(instance) is None
+
+        made.run(story())
+        held = {
+            event["fields"]["role"]: event["end_s"] - event["start_s"]
+            for event in made.recorder.events
+            if event["kind"] == "slot"
+        }
+        assert set(held) == {"prefill", "decode"}
+        assert held["prefill"] >= 0.0199
+        assert held["decode"] >= 0.0399

@@ -1,0 +1,169 @@
+"""Test beds of elastic instances, simulated and live, and what undisturbed runs generate.
+
+Live workers take seconds to start, so tests share them: four of each model, as they were after the
+test before. What a test needs to be smaller or empty is made so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+
+from harness import testbed
+from harness.config import build
+from harness.cost.hardware import Hardware
+from harness.engine.block_tables import FIRST_BLOCK
+from harness.engine.kv_cache import new_cache
+from harness.engine.linear import LoadedLayers
+from harness.engine.model import Decoder
+from harness.engine.runner import Runner
+from harness.engine.work import ChunkWork, DecodeWork
+from harness.model_spec import ModelSpec
+from harness.options import plain
+from harness.prompts import prompt_ids
+from harness.testbed import Bed
+from tests.running import composed, hardware_profile, model_spec
+
+ENGINES = ("sim", "torch")
+KV_SHAPES = ("tiny-llama", "tiny-llama-deep", "tiny-llama-wide")
+NUM_SHARED, SHARED_BLOCKS = 4, 64
+
+
+@cache
+def spec(name: str = "tiny-llama") -> ModelSpec:
+    return model_spec(name)
+
+
+@cache
+def hardware(num_devices: int = 4, **changes: float) -> Hardware:
+    return replace(
+        hardware_profile("local"), num_devices=num_devices, devices_per_node=num_devices, **changes
+    )
+
+
+def private(
+    engine: str, num_instances: int, *, model: str = "tiny-llama", kv_blocks: int = SHARED_BLOCKS,
+    page_layers: int | None = 1, resident: Mapping[int, range] | None = None,
+    on: Hardware | None = None, **elastic: Any,
+) -> AbstractContextManager[Bed]:  # fmt: skip
+    """A bed of its own: of tests that kill, or whose links are paced."""
+    node = composed(f"engine={engine}").engine
+    node.num_kv_blocks = kv_blocks
+    if engine == "torch":
+        node.device, node.num_threads = "cpu", 1
+        for key, value in elastic.items():
+            node.elastic[key] = value
+    return testbed.start(
+        spec(model), on or hardware(), build(plain(node), "engine"), num_instances,
+        page_layers=page_layers, resident=resident,
+    )  # fmt: skip
+
+
+class Beds:
+    """`bed` as `private`, on shared workers where it is live."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._live: dict[str, Bed] = {}
+
+    @contextmanager
+    def __call__(
+        self, engine: str, num_instances: int, *, model: str = "tiny-llama",
+        kv_blocks: int = SHARED_BLOCKS, resident: Mapping[int, range] | None = None,
+    ) -> Iterator[Bed]:  # fmt: skip
+        if engine == "sim":
+            with private(
+                engine, num_instances, model=model, kv_blocks=kv_blocks, resident=resident
+            ) as made:
+                yield made
+                check(made)
+            return
+        if model not in self._live:
+            bed = private("torch", NUM_SHARED, model=model)
+            self._live[model] = self._stack.enter_context(bed)
+        whole = self._live[model]
+        every = list(whole.instances)
+        shown = every[:num_instances]
+        made = replace(whole, first=whole.made)
+        whole.run(self._prepare(shown, kv_blocks, resident or {}))
+        whole.cluster.instances[:] = shown
+        try:
+            yield made
+        finally:
+            whole.made = made.made
+            whole.cluster.instances[:] = every
+        check(made)
+        whole.run(self._restore(shown, every))
+
+    async def _prepare(
+        self, shown: list[Any], kv_blocks: int, resident: Mapping[int, range]
+    ) -> None:
+        for number, instance in enumerate(shown):
+            fewer = (SHARED_BLOCKS - kv_blocks) * len(instance.kv.all_groups)
+            if fewer:
+                assert instance.kv.reserve(fewer, "test")
+            if number in resident:
+                assert not resident[number]
+                await instance.drop(range(instance.model.num_layers))
+
+    async def _restore(self, shown: list[Any], every: list[Any]) -> None:
+        depth = range(shown[0].model.num_layers)
+        for instance in shown:
+            if (kept := instance.kv.reserved.get("test", 0)) > 0:
+                instance.kv.reserve(-kept, "test")
+        full = next(each for each in every if each.resident == frozenset(depth))
+        for instance in shown:
+            await instance.load(depth, full)
+
+
+def check(made: Bed) -> None:
+    """No page is lost or held twice, and every token was stamped once."""
+    for instance in made.instances:
+        instance.kv.check()
+        if instance.tables is not None:
+            instance.tables.reconcile([])
+            instance.tables.check()
+    for request in made.requests:
+        times = made.recorder.records[request.request_id].token_times_s()
+        assert len(times) == request.generated_tokens, request
+        assert (times[1:] >= times[:-1]).all(), request
+
+
+@cache
+def _runner(model: str) -> Runner:
+    torch.set_num_threads(1)  # others are at work beside it
+    device = torch.device("cpu")
+    layers = LoadedLayers(spec(model), device)
+    for layer in range(spec(model).num_layers):
+        layers.load(layer)
+    cache_ = new_cache(spec(model), 64, 16, device)
+    return Runner(
+        spec(model), Decoder(spec(model), layers.ends, device), layers.on_device, cache_, device
+    )
+
+
+def undisturbed(made: Bed) -> dict[int, list[int]]:
+    """What a plain engine generates for the bed's requests, one by one, in this process."""
+    runner, found = _runner(made.model.name), {}
+    blocks = range(FIRST_BLOCK, FIRST_BLOCK + 64)
+    for request in made.requests:
+        if not request.finished:
+            continue
+        ids = prompt_ids(request, made.model.vocab_size, 0)
+        ((token,),) = runner.steps([ChunkWork(ids, 0, True, blocks)], [], 1)
+        tokens = [token]
+        decode = DecodeWork(token, request.prompt_tokens, blocks)
+        if request.output_tokens > 1:
+            steps = runner.steps([], [decode], request.output_tokens - 1)
+            tokens += [only for (only,) in steps]
+        found[request.request_id] = tokens
+    return found
+
+
+def generated(made: Bed) -> dict[int, list[int]]:
+    return {r.request_id: made.tokens(r) for r in made.requests if r.finished}

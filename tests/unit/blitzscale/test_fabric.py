@@ -1,0 +1,48 @@
+"""The fabric of hardware profiles (§5.1, Table 1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.errors import UsageError
+from systems.blitzscale.fabric import fabric_of
+from tests.running import hardware_profile
+
+GBPS = 1e9 / 8
+A, B = hardware_profile("a800x32"), hardware_profile("a100pcie_x16")
+
+
+def test_cluster_a_has_four_domains_of_eight_and_cluster_b_none() -> None:
+    a, b = fabric_of(A), fabric_of(B)
+    assert [device.domain for device in a.devices] == [i // 8 for i in range(32)]
+    assert [device.domain for device in b.devices] == list(range(16))
+    assert {device.leaf for device in b.devices} == {0, 1}
+
+
+def test_rates_are_those_of_table_1() -> None:
+    (device, *_) = fabric_of(A).devices
+    assert device.nic_bytes_per_s == 100 * GBPS
+    assert device.pcie_bytes_per_s == 128 * GBPS
+    assert device.ssd_bytes_per_s == 10 * GBPS
+
+
+def test_a_lane_is_as_fast_as_the_link_that_joins_its_ends() -> None:
+    spine = replace(A, leaf_oversubscription=4.0)
+    a, b = fabric_of(spine, devices_per_leaf=16), fabric_of(B)
+    assert a.lane_bytes_per_s(0, 7) == A.nvlink_copy_bytes_per_s
+    assert a.lane_bytes_per_s(0, 8) == A.nic_bytes_per_s  # of one leaf
+    assert a.lane_bytes_per_s(0, 16) == A.nic_bytes_per_s / 4
+    assert b.lane_bytes_per_s(0, 7) == B.pcie_bytes_per_s
+    assert b.lane_bytes_per_s(0, 8) == B.nic_bytes_per_s
+
+
+def test_gpus_of_one_pcie_switch_share_its_rate_to_the_host() -> None:
+    (device, *_) = fabric_of(replace(A, gpus_per_pcie_switch=2)).devices
+    assert device.pcie_bytes_per_s == 64 * GBPS
+
+
+def test_a_size_below_one_is_told() -> None:
+    with pytest.raises(UsageError, match="devices_per_leaf=0 must be at least 1"):
+        fabric_of(A, devices_per_leaf=0)

@@ -1,0 +1,106 @@
+"""All KV goes to its weights, once; chunks fit between activations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from systems.kunserve.exchange import (
+    Held,
+    Link,
+    check_chunk,
+    chunk_bytes,
+    exchange_moves,
+    pieces,
+    remote_attention_bytes,
+    victim_batches,
+)
+from systems.kunserve.group import Stage, alone
+from tests.unit.kunserve.cluster import (
+    GROUPS,
+    SLOT_BYTES,
+    moved,
+    moves_of,
+    places_of,
+    small,
+    throttled,
+)
+from tests.unit.kunserve.strategies import QWEN_14B
+
+KIB, MIB = 2**10, 2**20
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.sampled_from(GROUPS),
+    small=small,
+    piece=st.integers(1, 3),
+)
+def test_every_kv_moves_once_to_where_its_weights_are(
+    seed: int, sizes: list[int], small: dict[str, int], piece: int
+) -> None:
+    cluster = throttled(np.random.default_rng(seed), sizes, **small)
+    places = places_of(cluster.held)
+    for move in moves_of(cluster, piece):
+        assert move.source != move.target
+        assert 1 <= len(move.layers) <= piece
+        moved(places, move)
+    weights = {layer: s.member for s in cluster.merged for layer in s.layers}
+    assert all(member == weights[layer] for (_, layer), member in places.items())
+
+
+def test_a_request_outside_the_group_is_told() -> None:
+    held = Held(7, 1, (Stage("a", range(2)), Stage("z", range(2, 4))))
+    with pytest.raises(ValueError, match="request 7 has KV at z"):
+        exchange_moves([held], [alone("a", 4), alone("b", 4)], 1)
+
+
+def test_kv_and_activations_as_in_the_paper() -> None:
+    """§4.2: 192 MB for 1 K tokens, 672 KB for a token's remote attention."""
+    assert QWEN_14B.kv_bytes_per_token * 1024 == 192 * MIB
+    assert remote_attention_bytes(QWEN_14B, 48) == (672 * KIB, 480 * KIB)
+
+
+@settings(deadline=None)
+@given(
+    interval_s=st.floats(1e-5, 0.1),
+    activation=st.integers(0, 10**6),
+    rate=st.floats(1e8, 1e11),
+    latency_s=st.floats(0, 1e-4),
+)
+def test_a_chunk_fits_between_two_activations(
+    interval_s: float, activation: int, rate: float, latency_s: float
+) -> None:
+    link = Link(rate, latency_s)
+    chunk = chunk_bytes(interval_s, activation, link, SLOT_BYTES)
+    assert chunk % SLOT_BYTES == 0
+    assert chunk >= SLOT_BYTES
+    used_s = link.seconds(chunk) + link.seconds(activation)
+    assert used_s <= interval_s * (1 + 1e-9) or chunk == SLOT_BYTES
+    larger_s = link.seconds(chunk + SLOT_BYTES) + link.seconds(activation)
+    assert larger_s > interval_s * (1 - 1e-9)
+
+
+def test_a_chunk_larger_than_the_exchange_is_told() -> None:
+    check_chunk(10, 1, 10)
+    with pytest.raises(ValueError, match="chunk_bytes=11 must be at least a slot, 1, and at most"):
+        check_chunk(11, 1, 10)
+
+
+@settings(deadline=None)
+@given(start=st.integers(0, 50), count=st.integers(0, 50), size=st.integers(1, 60))
+def test_pieces_are_the_whole(start: int, count: int, size: int) -> None:
+    whole = range(start, start + count)
+    found = list(pieces(whole, size))
+    assert [x for piece in found for x in piece] == list(whole)
+    assert all(1 <= len(piece) <= size for piece in found)
+
+
+def test_the_published_code_takes_eight_at_a_time() -> None:
+    held = [Held(k, 1, alone("a", 4)) for k in range(19)]
+    batches = victim_batches(held, 8)
+    assert [len(batch) for batch in batches] == [8, 8, 3]
+    assert [r for batch in batches for r in batch] == held

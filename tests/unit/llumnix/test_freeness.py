@@ -1,0 +1,71 @@
+"""Virtual usage, freeness and dispatch."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from systems.llumnix.freeness import (
+    InstanceLoad,
+    Running,
+    artifact_load,
+    dispatch,
+    freeness,
+    virtual_usage,
+)
+
+
+def load(
+    name: str = "a", used: list[int] | None = None, queued: list[int] | None = None
+) -> InstanceLoad:
+    running = [Running(k, blocks) for k, blocks in enumerate(used or [])]
+    return InstanceLoad(name, 100, running, queued or [])
+
+
+def test_freeness_is_what_is_left_for_each_request_of_the_batch() -> None:
+    assert freeness(load(used=[30, 20])) == 25
+    assert freeness(load()) == 100
+    assert freeness(load(used=[30, 20], queued=[60, 500])) == -5  # of the queue, its first alone
+
+
+def test_an_instance_to_be_drained_is_infinitely_used() -> None:
+    drained = InstanceLoad("a", 100, [Running(0, 1)], terminating=True)
+    assert virtual_usage(drained, {}) == inf
+    assert freeness(drained) == -inf
+    assert dispatch([drained, load("b", [50, 49])]) == "b"
+
+
+def test_headroom_is_kept_once_for_a_priority_that_runs() -> None:
+    mixed = InstanceLoad("a", 100, [Running(0, 10, 1), Running(1, 10, 1), Running(2, 10)])
+    assert virtual_usage(mixed, {1: 40}) == 70
+    assert virtual_usage(load(used=[10]), {1: 40}) == 10
+    assert freeness(mixed, {1: 40}) == 10
+    assert dispatch([mixed, load("b", [60])], {1: 40}) == "b"
+    assert dispatch([mixed, load("b", [60])]) == "b"
+    assert dispatch([mixed, load("b", [85])]) == "a"
+    assert dispatch([mixed, load("b", [85])], {1: 40}) == "b"
+
+
+def test_the_codes_load_counts_the_whole_queue() -> None:
+    assert artifact_load(load(used=[30, 20], queued=[10, 20])) == -20 / 4
+    assert artifact_load(load(used=[30, 20], queued=[60, 20])) == 30 / 4
+    assert artifact_load(load()) == -inf
+
+
+loads = st.lists(
+    st.tuples(st.lists(st.integers(1, 20), max_size=6), st.lists(st.integers(1, 50), max_size=3)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(deadline=None)
+@given(parts=loads)
+def test_dispatch_finds_the_freest(parts: list[tuple[list[int], list[int]]]) -> None:
+    every = [load(f"i{k}", used, queued) for k, (used, queued) in enumerate(parts)]
+    chosen = dispatch(every)
+    best = max(freeness(each) for each in every)
+    assert next(freeness(each) for each in every if each.name == chosen) == pytest.approx(best)

@@ -1,0 +1,126 @@
+"""Who migrates where: in the paper's sense, its code's, and that of KunServe's code."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from systems.llumnix.freeness import InstanceLoad, Running, artifact_load, freeness
+from systems.llumnix.migration import (
+    Pair,
+    PairConfig,
+    QueuedMove,
+    artifact_paired,
+    paired,
+    queued_moves,
+    victim,
+)
+
+CONFIG = PairConfig(source_below=5, target_above=20)
+
+
+def load(name: str, used: list[int], queued: list[int] | None = None) -> InstanceLoad:
+    running = [Running(k, blocks) for k, blocks in enumerate(used)]
+    return InstanceLoad(name, 100, running, queued or [])
+
+
+def test_the_least_free_goes_with_the_freest() -> None:
+    every = [
+        load("a", [50, 49]),  # 0.5
+        load("b", [20]),  # 80
+        load("c", [50, 50], [10]),  # -5
+        load("d", [60]),  # 40
+        load("e", [45, 40]),  # 7.5: neither
+        load("f", [48, 49]),  # 1.5
+    ]
+    assert paired(every, CONFIG) == [Pair("c", "b"), Pair("a", "d")]
+    with pytest.raises(ValueError, match="source_below=9 must not exceed"):
+        PairConfig(source_below=9, target_above=3)
+
+
+def test_a_draining_instance_is_a_source() -> None:
+    drained = InstanceLoad("z", 100, [Running(0, 1)], terminating=True)
+    assert paired([drained, load("b", [20])], CONFIG) == [Pair("z", "b")]
+
+
+def test_the_least_important_and_shortest_migrates() -> None:
+    running = [Running(0, 3, 1), Running(1, 9), Running(2, 5)]
+    assert victim(running) == Running(2, 5)
+    assert victim([]) is None
+
+
+def test_its_code_pairs_by_load_and_looks_ahead() -> None:
+    busy, calm = load("a", [30, 30, 30], [5]), load("b", [10])
+    assert (artifact_load(busy), artifact_load(calm)) == (-5 / 4, -90)
+    assert artifact_paired([busy, calm], threshold=-3) == [Pair("a", "b")]
+    assert artifact_paired([busy, calm], threshold=-1) == []  # nobody is busy
+    # With its last request the target would be as busy: it stays.
+    assert artifact_paired([load("a", [1, 97]), load("b", [10])], threshold=-3) == []
+    # It would make the target busy: -2, over the threshold.
+    full = load("a", [45, 45, 10], [40])
+    assert artifact_paired([full, load("b", [20, 20, 20, 20])], threshold=-3) == []
+    assert artifact_paired([full, load("b", [20, 20, 20])], threshold=-3) == [Pair("a", "b")]
+    # It would leave the source less busy than the target.
+    assert artifact_paired([load("a", [60], [36]), load("b", [30])], threshold=-3) == []
+    # A preempted request makes a source of any instance, and never a target.
+    low = load("c", [10, 20, 1])
+    assert artifact_paired([low, calm], threshold=-3) == []
+    assert artifact_paired([low, calm], -3, frozenset({"c"})) == [Pair("c", "b")]
+    assert artifact_paired([busy, calm], -3, frozenset({"b"})) == []
+
+
+def test_kunserves_code_moves_the_shortest_queued() -> None:
+    full = load("a", [60, 35], [40, 10, 20, 10])  # spare: 5 - 80
+    spare = [load("b", [50]), load("c", [20])]  # 50, 80
+    # Half of 80 + 75: 77 blocks go, the shortest first.
+    assert queued_moves(full, spare) == [QueuedMove(1, "c"), QueuedMove(3, "c"), QueuedMove(2, "c")]
+    assert queued_moves(load("a", [60, 35], [4]), spare) == []  # it fits
+    assert queued_moves(load("a", [60, 35], [5]), spare) == [QueuedMove(0, "c")]  # ≥, not >
+    assert queued_moves(full, []) == []
+
+
+lists = st.lists(
+    st.tuples(st.lists(st.integers(1, 30), max_size=5), st.lists(st.integers(1, 60), max_size=4)),
+    min_size=2,
+    max_size=6,
+)
+
+
+@settings(deadline=None)
+@given(parts=lists)
+def test_nobody_is_in_two_pairs_and_each_goes_uphill(
+    parts: list[tuple[list[int], list[int]]],
+) -> None:
+    every = [load(f"i{k}", used, queued) for k, (used, queued) in enumerate(parts)]
+    free = {each.name: freeness(each) for each in every}
+    pairs = paired(every, CONFIG)
+    names = [name for pair in pairs for name in pair]
+    assert len(set(names)) == len(names)
+    assert all(free[pair.source] < 5 < 20 < free[pair.target] for pair in pairs)
+    sources = sum(value < 5 for value in free.values())
+    targets = sum(value > 20 for value in free.values())
+    assert len(pairs) == min(sources, targets)
+    for pair in artifact_paired(every, -3):
+        by_name = {each.name: artifact_load(each) for each in every}
+        assert by_name[pair.source] > -3 > by_name[pair.target]
+
+
+@settings(deadline=None)
+@given(parts=lists)
+def test_queued_moves_never_make_the_target_the_worse_one(
+    parts: list[tuple[list[int], list[int]]],
+) -> None:
+    source, *others = [load(f"i{k}", used, queued) for k, (used, queued) in enumerate(parts)]
+    moves = queued_moves(source, others)
+    assert len({move.place for move in moves}) == len(moves)
+    if moves:
+        (target,) = {move.target for move in moves}
+        went = sum(source.queued_blocks[move.place] for move in moves)
+        chosen = next(each for each in others if each.name == target)
+
+        def spare(each: InstanceLoad) -> int:
+            return 100 - each.used_blocks - sum(each.queued_blocks)
+
+        assert spare(chosen) - went >= spare(source) + went
+        assert spare(chosen) == max(spare(each) for each in others)
