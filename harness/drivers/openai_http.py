@@ -68,6 +68,11 @@ class OpenAiEngine:
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         loop = experiment.loop
         assert isinstance(loop, WallLoop)
+        records = experiment.recorder.records.values()
+        if self._config.cold and any(record.request.prompt is not None for record in records):
+            raise UsageError(
+                "engine.cold=true makes random prompts new, but this workload's prompts are real"
+            )
         self._choose(experiment)
         self._prompt_seed = secrets.randbits(48) if self._config.cold else experiment.seed
         with IoThread(loop) as io:

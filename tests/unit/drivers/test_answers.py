@@ -14,7 +14,7 @@ from harness.errors import UsageError
 from harness.metrics import summarise
 from harness.record import Recorder
 from harness.records.tables import requests_table
-from harness.request import Request
+from harness.request import Prompt, Request
 from tests.golden_server import GoldenServer, Script
 from tests.unit.drivers.test_http_endpoint import config, experiment_for, replay, send_all
 from tests.unit.metrics.service import absolute
@@ -87,6 +87,13 @@ def test_cold_prompts_are_new_in_every_run(tmp_path: Path, cold: bool, differ: b
         seeds.append(engine.resolved()["prompt_seed"])
     assert (prompts[0] != prompts[1]) is differ
     assert (seeds[0] != seeds[1]) is differ
+
+
+def test_real_prompts_cannot_be_made_new(tmp_path: Path) -> None:
+    request = Request(0, 0.0, "default", 1, 1, prompt=Prompt.of("a", [11], [1]))
+    experiment = experiment_for(WallLoop(), Recorder([request]), [request], tmp_path)
+    with pytest.raises(UsageError, match=r"engine\.cold=true .* this workload's prompts are real"):
+        OpenAiEngine(config("http://127.0.0.1:1/v1", cold=True)).start(experiment).__enter__()
 
 
 @pytest.mark.parametrize(
