@@ -23,7 +23,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from harness import interrupts
+from harness.checkpoint import take_checkpoint
 from harness.errors import RunError, UsageError
+from harness.heeded import refuse_ignored
 from harness.options import config_sentence, known_device, known_keys, missing_groups
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -49,6 +51,8 @@ def run_one(config: DictConfig) -> None:
         from harness.run import run  # after the check, so that a mistyped command answers at once
 
         chosen = HydraConfig.get()
+        refuse_ignored(config.engine, chosen.overrides.task)
+        take_checkpoint(config, str(chosen.runtime.choices["model"]), chosen.overrides.task)
         shared = chosen.sweep.dir if chosen.mode == RunMode.MULTIRUN else config.runs_dir
         output_dir = Path(chosen.runtime.output_dir)
         run(

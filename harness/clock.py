@@ -13,12 +13,15 @@ from __future__ import annotations
 import gc
 import heapq
 import queue
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from math import inf
 from types import coroutine
 from typing import Any, Generic, TypeVar
+
+SWITCH_INTERVAL_S = 0.0005  # of Python's threads in a live run; 5 ms by default, too late a stamp
 
 
 class Event:
@@ -217,9 +220,23 @@ class WallLoop(Loop):
         return time.monotonic() - self.start_monotonic_s
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
-        """As `Loop.run`; time 0 is now, whatever was set up before."""
-        self.start_monotonic_s = time.monotonic()
-        return super().run(main, name=name)
+        """As `Loop.run`; time 0 is now, whatever was set up before.
+
+        Meanwhile cyclic garbage is not looked for: one pass over what is there when a run starts
+        takes some 100 ms. And no thread waits long for its turn to run: others stamp tokens.
+        """
+        was_enabled, interval_s = gc.isenabled(), sys.getswitchinterval()
+        gc.freeze()
+        gc.disable()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        try:
+            self.start_monotonic_s = time.monotonic()
+            return super().run(main, name=name)
+        finally:
+            sys.setswitchinterval(interval_s)
+            gc.unfreeze()
+            if was_enabled:
+                gc.enable()
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
         """Thread-safe: has the loop thread call `function(*args)` as soon as it can."""

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from harness.records.answers import summarise_answers, surplus_share
 from harness.records.attainment import Attained
-from harness.records.device_events import Event, summarise_events
+from harness.records.device_events import Event, standstills_s, summarise_events
 from harness.records.littles_law import littles_law
 from harness.records.percentiles import distribution
+from harness.records.receive_lag import receive_lag
 from harness.records.slo import Slo
 from harness.records.token_log import Floats, TokenLog
-from harness.records.verdict import judge, rate_per_s
+from harness.records.verdict import MAX_SURPLUS_SHARE, judge, rate_per_s
 
 MAX_ERRORS = 10  # distinct error texts kept in the summary, most frequent first
 
@@ -46,7 +48,11 @@ def summarise(
     asked_rate_per_s and achieved_rate_per_s are over the arrivals and the sends themselves.
     TTFT and TBT are of every token that came, also of requests that failed later; TPOT and E2E
     are of completed requests. None: no such value, or too few samples (percentiles_unsupported).
+    receive_lag_s and answers are of servers behind a socket. Where these do not say when tokens
+    came (verdict's notes), what rests on single tokens is None: tbt_s, itl_chunk_s and attainment
+    by token and time.
     """
+    events = list(events)
     log = TokenLog.from_table(table)
     errors: list[str] = table["error"].to_pylist()
     attained = Attained.of(log, slo)
@@ -55,7 +61,9 @@ def summarise(
     )
     law = littles_law(log, duration_s)
     devices = summarise_events(events, duration_s)
-    latencies = _latencies(log)
+    answers, lag = summarise_answers(table, events), receive_lag(log, events)
+    times_known = surplus_share(answers) <= MAX_SURPLUS_SHARE
+    latencies = _latencies(log, times_known)
     return {
         "num_requests": len(log),
         "num_completed": int(log.completed.sum()),
@@ -80,18 +88,29 @@ def summarise(
             "definition": slo.definition,
         },
         "slo_attainment": {
-            "token": attained.token,
-            "time": attained.time,
+            "token": attained.token if times_known else None,
+            "time": attained.time if times_known else None,
             "request": attained.request,
         },
         "goodput_per_s": _per_s(attained.good.sum(), duration_s),
-        "models": _by_model(table, attained),
+        "models": _by_model(table, attained, times_known),
         **devices,
+        **({"receive_lag_s": lag} if lag else {}),
+        **({"answers": answers} if answers else {}),
         "gpu_seconds": gpu_seconds(devices, num_devices, duration_s),
         "wall_s": wall_s,
         "errors": dict(Counter(filter(None, errors)).most_common(MAX_ERRORS)),
         "littles_law": law,
-        "verdict": judge(log, errors, law, devices, simulated=simulated),
+        "verdict": judge(
+            log,
+            errors,
+            law,
+            devices,
+            simulated=simulated,
+            receive_lag=lag,
+            answers=answers,
+            standstills=standstills_s(events),
+        ),
     }
 
 
@@ -136,11 +155,14 @@ def over_time(table: pa.Table, interval_s: float) -> dict[str, Floats]:
     }
 
 
-def _by_model(table: pa.Table, attained: Attained) -> dict[str, Any]:
+def _by_model(table: pa.Table, attained: Attained, times_known: bool) -> dict[str, Any]:
     """Of each model by the name that requests carry, the most requested first."""
     encoded = table["model"].combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
-    found = attained.by_group(encoded.indices.to_numpy().astype(np.int64), len(names))
+    groups = encoded.indices.to_numpy().astype(np.int64)
+    found: list[dict[str, Any]] = [*attained.by_group(groups, len(names))]
+    if not times_known:
+        found = [row | {"token": None, "time": None} for row in found]
     ranked = sorted(zip(names, found, strict=True), key=lambda pair: -pair[1]["num_requests"])
     return {
         name: {"num_requests": row.pop("num_requests"), "slo_attainment": row}
@@ -148,7 +170,7 @@ def _by_model(table: pa.Table, attained: Attained) -> dict[str, Any]:
     }
 
 
-def _latencies(log: TokenLog) -> dict[str, dict[str, float | int | None]]:
+def _latencies(log: TokenLog, times_known: bool) -> dict[str, dict[str, float | int | None]]:
     per_request = {
         "ttft_s": log.ttft_s,
         "tpot_s": np.where(log.completed, log.tpot_s, np.nan),
@@ -159,7 +181,9 @@ def _latencies(log: TokenLog) -> dict[str, dict[str, float | int | None]]:
         "send_lag_s": log.send_lag_s,
     }
     found = {k: distribution(values[np.isfinite(values)]) for k, values in per_request.items()}
-    found["tbt_s"] = distribution(log.tbt_s())
+    found["tbt_s"] = distribution(log.tbt_s() if times_known else np.empty(0))
+    if not times_known:
+        return found | {"itl_chunk_s": dict(found["tbt_s"])}
     same = log.one_token_chunks  # many millions of gaps need not be sorted twice
     found["itl_chunk_s"] = dict(found["tbt_s"]) if same else distribution(log.itl_chunk_s())
     return found

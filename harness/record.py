@@ -7,6 +7,7 @@ is expanded into per-token times only when a table is asked for. Systems never s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -17,11 +18,22 @@ from harness.request import Request
 Status = Literal["scheduled", "sent", "completed", "failed", "timeout"]
 
 
+@dataclass(slots=True)
+class Reported:
+    """What a server said of one answer beside its tokens, and how it came. None: it did not say."""
+
+    prompt_tokens: int | None = None  # as it counted them
+    cached_tokens: int | None = None  # of those, found in its prefix cache
+    surplus_tokens: int = 0  # told by the usage at the end alone: when they came is not known
+    buffered: bool = False  # more than one token, and all in one event
+
+
 class TokenRecord:
     """One request's log. Times are seconds on the loop's clock; None: has not happened."""
 
     __slots__ = (
-        "error", "instance", "num_preemptions", "request", "segments", "sent_s", "status",
+        "error", "instance", "num_preemptions", "reported", "request", "segments", "sent_s",
+        "status",
     )  # fmt: skip
 
     def __init__(self, request: Request) -> None:
@@ -31,6 +43,7 @@ class TokenRecord:
         self.error = ""
         self.instance = ""
         self.num_preemptions = 0
+        self.reported: Reported | None = None  # None: no server answered
         self.segments: list[Segment] = []
 
     def token_times_s(self) -> npt.NDArray[np.float64]:
@@ -116,6 +129,9 @@ class Recorder:
     def preempted(self, request: Request, instance: str, time_s: float) -> None:
         self.records[request.request_id].num_preemptions += 1
         self.event("preempt", instance, time_s, time_s, request_id=request.request_id)
+
+    def reported(self, request: Request, reported: Reported) -> None:
+        self.records[request.request_id].reported = reported
 
     def completed(self, request: Request) -> None:
         self._end(request, "completed", "")

@@ -187,7 +187,7 @@ def _write_abort(
         folder.remove_summary()
         folder.write_manifest(manifest)
         _write_records(folder, recorder, gpus)
-    except RunError as error:
+    except (RunError, ValueError, OverflowError) as error:  # of the disk, or of some odd value
         announce(f"the aborted run's records are incomplete: {error}")
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +37,13 @@ class Script:
     cut_at: int | None = None  # the stream ends in order, but without finish and [DONE]
     garbage_at: int | None = None  # an event that is not JSON
     extra_tokens: int = 0  # beyond what was asked for
+    prompt_tokens: int | None = None  # that usage reports
+    cached_tokens: int | None = None  # of those
+    usage_tokens: int | None = None  # that the usage at the end claims
+    tool_calls: bool = False  # pieces of a tool call instead of text; chat only
+    endless: bool = False  # the stream stays open after [DONE]
+    error_bytes: int | None = None  # an error's body is this long
+    message: str = "out of cheese"  # of an error
 
 
 @dataclass
@@ -47,10 +54,16 @@ class Answer:
 
 
 class GoldenServer:
-    """`script` picks the script of a request from its JSON body. Use with `with`."""
+    """`script` picks the script of a request from its JSON body; `models` are listed at /models.
+    Use with `with`."""
 
-    def __init__(self, script: Callable[[dict[str, Any]], Script]) -> None:
+    def __init__(
+        self, script: Callable[[dict[str, Any]], Script], models: Sequence[str] = ("default",)
+    ) -> None:
         self._script = script
+        self._models = models
+        self.metrics = ""  # the page at /metrics
+        self.max_model_len: int | None = None  # that /models tells
         self.answers: list[Answer] = []
 
     @property
@@ -88,7 +101,7 @@ class GoldenServer:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             if head.startswith("get"):
-                _respond(writer, 200, b"{}")
+                self._get(head, writer)
             else:
                 length = int(head.split("content-length:")[1].split()[0])
                 body = json.loads(await reader.readexactly(length))
@@ -101,9 +114,20 @@ class GoldenServer:
         finally:
             writer.close()
 
+    def _get(self, head: str, writer: asyncio.StreamWriter) -> None:
+        if head.startswith("get /v1/models "):
+            length = self.max_model_len
+            listed = {"data": [{"id": name, "max_model_len": length} for name in self._models]}
+            _respond(writer, 200, json.dumps(listed).encode())
+        elif head.startswith("get /metrics ") and self.metrics:
+            _respond(writer, 200, self.metrics.encode())
+        else:
+            _respond(writer, 404, b"{}")
+
     async def _stream(self, answer: Answer, script: Script, writer: asyncio.StreamWriter) -> None:
         if script.status != 200:
-            return _respond(writer, script.status, b'{"error": {"message": "as scripted"}}')
+            body = b'{"error": {"message": "as scripted"}}'
+            return _respond(writer, script.status, body.ljust(script.error_bytes or 0, b"x"))
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
             b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
@@ -129,6 +153,8 @@ class GoldenServer:
                 await self._write(writer, script, pending, answer)
                 await asyncio.sleep(script.gap_s)
         await self._write(writer, script, pending, answer)
+        if script.endless:
+            await asyncio.Event().wait()
         writer.write(b"0\r\n\r\n")
 
     async def _write(
@@ -157,23 +183,35 @@ def _events(body: dict[str, Any], script: Script) -> list[tuple[int | None, byte
         sent = min(position + script.tokens_per_event, total)
         text = " word" * (sent - position) + "x" * script.pad_bytes
         choice: dict[str, Any] = {"delta": {"content": text}} if chat else {"text": text}
+        if script.tool_calls:
+            choice = {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}
         if sent == total:
             choice["finish_reason"] = "length" if total == asked else "stop"
         event: dict[str, Any] = {"choices": [choice]}
         if script.usage == "continuous":
-            event["usage"] = {"completion_tokens": sent}
+            event["usage"] = _usage(script, sent)
         covers = range(position, sent)
         if script.error_at in covers:
-            event = {"error": {"message": "out of cheese", "code": 500}}
+            event = {"error": {"message": script.message, "code": 500}}
         events.append((position, json.dumps(event).encode()))
         if script.error_at in covers:
             break
         if script.garbage_at in covers:
             events[-1] = (position, b"{not json")
     if script.usage in ("continuous", "final"):
-        usage = {"choices": [], "usage": {"completion_tokens": total}}
+        told = total if script.usage_tokens is None else script.usage_tokens
+        usage = {"choices": [], "usage": _usage(script, told)}
         events.append((None, json.dumps(usage).encode()))
     return [*events, (None, b"[DONE]")]
+
+
+def _usage(script: Script, completion_tokens: int) -> dict[str, Any]:
+    usage: dict[str, Any] = {"completion_tokens": completion_tokens}
+    if script.prompt_tokens is not None:
+        usage["prompt_tokens"] = script.prompt_tokens
+    if script.cached_tokens is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": script.cached_tokens}
+    return usage
 
 
 def _respond(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:

@@ -1,95 +1,23 @@
 """An endpoint behind HTTP: requests out, streamed tokens in, each read stamped as it comes.
 
-All sockets live in one I/O thread with an asyncio loop; it stamps, counts and posts, and the
-harness's loop records. Knows nothing of where the server came from.
+All sockets live in the I/O thread; it stamps, counts and posts, and the harness's loop records.
+Knows nothing of where the server came from.
 """
 
 from __future__ import annotations
 
-import asyncio
-import resource
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import aiohttp
+from urllib.parse import urlsplit
 
 from harness.clock import WallLoop
-from harness.drivers.stream import EventSplitter, StreamError, Tally
+from harness.drivers.connections import Connections
+from harness.drivers.exchange import Exchange
+from harness.drivers.io_thread import IoThread
+from harness.errors import RunError
 from harness.record import Chunk, Recorder
 from harness.request import Request
-
-try:
-    from uvloop import new_event_loop
-except ImportError:  # a faster loop, where there is one
-    from asyncio import new_event_loop
-
-READ_BUFFER_BYTES = 1 << 20  # a read is never held back for a long event
-IDLE_CONNECTION_S = 2.0  # below any server's own limit (vLLM: 5 s), or it closes as we send
-
-
-class IoThread:
-    """A thread with an asyncio loop and one HTTP session, from `with` to its end."""
-
-    def __enter__(self) -> IoThread:
-        _raise_file_limit()
-        self._ready: Future[None] = Future()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
-        self._thread.start()
-        self._ready.result()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Drops every connection."""
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    def touch(self, url: str, headers: Mapping[str, str], timeout_s: float) -> int:
-        """Waits for an answer from `url` and returns its status, whichever it is; raises OSError
-        where none comes.
-
-        Besides, the session's first request costs some 10 ms that no measured one should pay.
-        """
-
-        async def ask() -> int:
-            async with asyncio.timeout(timeout_s), self.session.get(url, headers=headers) as answer:
-                await answer.read()
-                return answer.status
-
-        try:
-            return asyncio.run_coroutine_threadsafe(ask(), self._loop).result()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise OSError(str(error) or f"no answer in {timeout_s:g} s") from error
-
-    def start(self, coro: Coroutine[Any, Any, None]) -> None:
-        """Thread-safe; returns at once."""
-        self._loop.call_soon_threadsafe(self._start, coro)
-
-    def _start(self, coro: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(coro)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(self._main())
-
-    async def _main(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S),
-            timeout=aiohttp.ClientTimeout(total=None),
-            read_bufsize=READ_BUFFER_BYTES,
-        ) as self.session:
-            self._ready.set_result(None)
-            await self._stop.wait()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @dataclass(slots=True)
@@ -116,56 +44,54 @@ class HttpEndpoint:
     ) -> None:
         self.name = name
         self.models = models
+        self.connections = Connections(target.url, io)
         self.num_corrected = 0  # answers whose usage disagreed with their number of chunks
+        self.num_cut = 0  # streams that went far beyond what was asked
         self._target = target
+        self._head = _head(target)
         self._io = io
         self._loop = loop
         self._recorder = recorder
+        self._token_s = 0.0  # when the newest token came, whoever's it was
 
     def submit(self, request: Request) -> None:
-        self._io.start(self._serve(request))
+        self._io.call(self._send, request)
 
-    async def _serve(self, request: Request) -> None:
-        """Streams one answer. Whatever comes of it, exactly one end is posted for `request`."""
-        tally, timeout_s = Tally(request.output_tokens), self._target.timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._stream(request, tally)
-        except TimeoutError:
-            error = f"not finished {timeout_s:g} s after it was sent, with {tally.progress}"
-            self._post_end(request, error, timeout=True)
-        except (aiohttp.ClientError, OSError) as broken:
-            what = f"{type(broken).__name__}: {broken}".rstrip(": ")
-            self._post_end(request, f"{what} (after {tally.progress})")
-        except StreamError as broken:
-            self._post_end(request, str(broken))
-        except Exception as bug:
-            self._loop.post(_raise, bug)  # ends the run: not a fault of the server
+    def _send(self, request: Request) -> None:
+        body = self._target.body(request)
+        message = b"%sContent-Length: %d\r\n\r\n%s" % (self._head, len(body), body)
+        exchange = Exchange(request, message, self, self.connections, self._io)
+        exchange.begin(self._target.timeout_s)
+
+    # What an exchange tells, in the I/O thread.
+
+    def sent(self, exchange: Exchange, sent_s: float) -> None:
+        """What came before is the client's lag, a wait for a connection too: one was to be open."""
+        self._io.post(self._sent, exchange.request, sent_s)
+
+    def tokens(self, exchange: Exchange, read_s: float, count: int) -> None:
+        self._token_s = read_s
+        self._io.post(self._record, exchange.request, read_s, count)
+
+    def ended(self, exchange: Exchange, error: str | None, *, timeout: bool) -> None:
+        request, tally = exchange.request, exchange.tally
+        self.num_corrected += tally.corrected
+        self.num_cut += tally.cut is not None
+        self._io.post(self._recorder.reported, request, tally.reported())
+        if exchange.status == 404:
+            self._io.post(_stop, f"{self._target.url} answered {error}")
+        silent_s = time.monotonic() - max(self._token_s, self._loop.start_monotonic_s)
+        if timeout and silent_s >= self._target.timeout_s / 2:
+            error = f"{error}; {self.name} gave nobody a token for half of that or more"
+            self._io.post(self._no_progress, silent_s)
+        if error is None:
+            error = tally.fault(self._target.allow_early_end)
+        if error is None:
+            self._io.post(self._recorder.completed, request)
         else:
-            self.num_corrected += tally.corrected
-            self._post_end(request, tally.fault(self._target.allow_early_end))
+            self._io.post(self._fail, request, error, timeout)
 
-    async def _stream(self, request: Request, tally: Tally) -> None:
-        target, splitter = self._target, EventSplitter()
-        body = target.body(request)
-        # What came before is the client's lag; connecting and all that follows is the server's.
-        self._loop.post(self._sent, request, time.monotonic())
-        async with self._io.session.post(target.url, data=body, headers=target.headers) as response:
-            if response.status != 200:
-                text = " ".join((await response.text(errors="replace")).split())
-                raise StreamError(f"HTTP {response.status}: {text[:200]}")
-            async for data in response.content.iter_any():
-                read_s = time.monotonic()
-                self._count(request, tally, read_s, splitter.feed(data))
-            self._count(request, tally, time.monotonic(), splitter.finish())
-
-    def _count(
-        self, request: Request, tally: Tally, read_s: float, payloads: Sequence[bytes]
-    ) -> None:
-        """Posts the tokens of one read. Those of one event came together: they are a chunk."""
-        for payload in payloads:
-            if tokens := tally.read(payload):
-                self._loop.post(self._record, request, read_s, tokens)
+    # What the run's loop then does.
 
     def _sent(self, request: Request, sent_s: float) -> None:
         self._recorder.sent(request, sent_s - self._loop.start_monotonic_s)
@@ -175,22 +101,24 @@ class HttpEndpoint:
         self._recorder.segment([request], Chunk(time_s, tokens), self.name)
         request.generated_tokens += tokens
 
-    def _post_end(self, request: Request, error: str | None, *, timeout: bool = False) -> None:
-        if error is None:
-            self._loop.post(self._recorder.completed, request)
-        else:
-            self._loop.post(self._fail, request, error, timeout)
-
     def _fail(self, request: Request, error: str, timeout: bool) -> None:
         self._recorder.failed(request, error, timeout=timeout)
 
+    def _no_progress(self, silent_s: float) -> None:
+        now_s = self._loop.now
+        self._recorder.event("no_progress", self.name, now_s - silent_s, now_s)
 
-def _raise(error: Exception) -> None:
-    raise error
+
+def _head(target: Target) -> bytes:
+    """Request line and headers of every request, but for the length of its body."""
+    parts = urlsplit(target.url)
+    path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+    host = parts.netloc.rpartition("@")[2]
+    headers = {"Host": host, "Accept": "text/event-stream, application/json", **target.headers}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "".join(f"{line}\r\n" for line in lines).encode()
 
 
-def _raise_file_limit() -> None:
-    """Open connections are bounded by the system's hard limit, not by the usual soft 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def _stop(reason: str) -> None:
+    """A missing model or path is missing for every request."""
+    raise RunError(f"{reason}; is engine.url the API's base, and does it serve engine.model?")

@@ -6,6 +6,7 @@ Sends and listens; whatever serves there is not ours to start, stop or inspect.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,29 +15,35 @@ from typing import Any
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
 from harness.drivers.body import chat_body, completion_body, prebuilt
-from harness.drivers.http_endpoint import HttpEndpoint, IoThread, Target
+from harness.drivers.http_endpoint import HttpEndpoint, Target
+from harness.drivers.io_thread import IoThread
 from harness.drivers.limits import require_positive
+from harness.drivers.replay import replaying
+from harness.drivers.served_models import choose_model, fit, list_models
 from harness.engine_api import Experiment
-from harness.errors import RunError, UsageError
+from harness.errors import UsageError
 from harness.request import Request
 
 PATHS = {"completions": "completions", "chat": "chat/completions"}
-REACH_TIMEOUT_S = 10.0
 
 
 class OpenAiEngine:
     world = "openai"
     has_devices = True
     devices_known = False
+    scheduler_keys = ()
 
     @dataclass(kw_only=True, slots=True)
     class Config:
         url: str  # the API's base, e.g. http://127.0.0.1:8000/v1
-        model: str | None  # asked for by this name; null: by the name that requests carry
+        model: str | None  # asked for by this name; null: the server's only one, or by the
+        # names that requests carry where it serves them all
         api: str  # completions or chat
         api_key_env: str | None  # environment variable that holds the key
         request_timeout_s: float  # from sending to the stream's end
         allow_early_end: bool  # an answer shorter than asked for counts as completed
+        cold: bool  # prompts that no run before this one has sent
+        allow_cached: bool  # hits in the server's prefix cache are part of what is measured
         extra_body: dict[str, Any]  # further fields of every request
 
     def __init__(self, config: Config) -> None:
@@ -51,6 +58,8 @@ class OpenAiEngine:
         self._url = config.url.rstrip("/")
         self._headers = {"Content-Type": "application/json"} | _authorization(config.api_key_env)
         self._endpoint: HttpEndpoint | None = None
+        self._model = config.model
+        self._prompt_seed: int | None = None
 
     def make_loop(self) -> Loop:
         return WallLoop()
@@ -59,9 +68,14 @@ class OpenAiEngine:
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         loop = experiment.loop
         assert isinstance(loop, WallLoop)
-        with IoThread() as io:
-            self._reach(io, experiment.announce)
-            experiment.announce(f"sending to {self._url}")
+        records = experiment.recorder.records.values()
+        if self._config.cold and any(record.request.prompt is not None for record in records):
+            raise UsageError(
+                "engine.cold=true makes random prompts new, but this workload's prompts are real"
+            )
+        self._choose(experiment)
+        self._prompt_seed = secrets.randbits(48) if self._config.cold else experiment.seed
+        with IoThread(loop) as io:
             self._endpoint = HttpEndpoint(
                 "openai-0",
                 list(experiment.models),
@@ -70,17 +84,25 @@ class OpenAiEngine:
                 loop=loop,
                 recorder=experiment.recorder,
             )
-            yield experiment.cluster(endpoints=[self._endpoint])
+            root = self._url.removesuffix("/v1")
+            intended = self._config.allow_cached
+            with replaying(
+                [self._endpoint], [root], self._headers, io, experiment, caching_intended=intended
+            ):
+                yield experiment.cluster(endpoints=[self._endpoint])
 
     def resolved(self) -> Mapping[str, Any]:
         """`num_corrected_answers`: the server streamed several tokens in an event without saying
-        so; the total comes from its usage report, the times of the surplus are its last event's."""
+        so; the total comes from its usage report, the times of the surplus are its last event's.
+        `num_cut_answers`: streams that went far beyond what was asked."""
         return {
             "url": self._url,
             "api": self._config.api,
-            "model": self._config.model,
+            "model": self._model,
+            "prompt_seed": self._prompt_seed,
             "devices": ["unknown, behind URL"],
             "num_corrected_answers": self._endpoint.num_corrected if self._endpoint else 0,
+            "num_cut_answers": self._endpoint.num_cut if self._endpoint else 0,
         }
 
     def _target(self, experiment: Experiment) -> Target:
@@ -94,21 +116,29 @@ class OpenAiEngine:
         )
 
     def _body(self, experiment: Experiment) -> Callable[[Request], bytes]:
-        config, seed = self._config, experiment.seed
+        config, seed = self._config, self._prompt_seed
+        assert seed is not None
         if config.api == "chat":
-            return chat_body(config.model, seed, config.extra_body)
-        return completion_body(experiment.models, config.model, seed, config.extra_body)
+            return chat_body(self._model, seed, config.extra_body)
+        return completion_body(experiment.models, self._model, seed, config.extra_body)
 
-    def _reach(self, io: IoThread, announce: Callable[[str], None]) -> None:
-        """Fails at once where nothing answers; any answer will do, not all servers list models."""
-        url = f"{self._url}/models"
-        try:
-            status = io.touch(url, self._headers, REACH_TIMEOUT_S)
-        except OSError as error:
-            raise RunError(f"engine.url={self._url} cannot be reached: {error}") from error
-        if status == 404:
-            hint = "" if self._url.endswith("/v1") else f", which is often {self._url}/v1"
-            announce(f"warning: {url} answered HTTP 404; engine.url must be the API's base{hint}")
+    def _choose(self, experiment: Experiment) -> None:
+        """Settles what to ask for before anything is sent, and says what prompts are made of."""
+        served = list_models(self._url, self._headers)
+        names = list(experiment.models)
+        self._model = choose_model(self._config.model, served, names, self._url)
+        fit(experiment.recorder.records.values(), self._model, served, self._url)
+        if self._model is not None and served.lengths and self._model not in served.lengths:
+            experiment.announce(f"warning: {self._url} does not list engine.model={self._model}")
+        specs = {spec.name: spec for spec in experiment.models.values()}
+        sizes = (
+            f"model={name} ({spec.vocab_size:,} token ids, {spec.max_position:,} positions)"
+            for name, spec in specs.items()
+        )
+        asked = self._model or ", ".join(names)
+        experiment.announce(
+            f"sending to {self._url}, asking for {asked}; prompts are made for {', '.join(sizes)}"
+        )
 
 
 def _authorization(api_key_env: str | None) -> dict[str, str]:

@@ -17,13 +17,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from harness.checkpoint import check_checkpoint
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
 from harness.drivers import vllm_command
 from harness.drivers.body import completion_body, prebuilt
 from harness.drivers.fleet import OPENER, Member, Plan, running, watch
-from harness.drivers.http_endpoint import HttpEndpoint, IoThread, Target
+from harness.drivers.http_endpoint import HttpEndpoint, Target
+from harness.drivers.io_thread import IoThread
 from harness.drivers.limits import require_positive
+from harness.drivers.replay import replaying
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import RunError
 from harness.files import write_text
@@ -48,6 +51,7 @@ class VllmEngine:
     world = "vllm"
     has_devices = True
     devices_known = True
+    scheduler_keys = vllm_command.SCHEDULER_FLAGS
 
     @dataclass(kw_only=True, slots=True)
     class Config:
@@ -78,6 +82,8 @@ class VllmEngine:
         require_gpu(experiment.hardware, "vllm")
         names = list(experiment.models)
         specs = resident_models(experiment.placements)
+        for spec in specs:
+            check_checkpoint(spec)
         served = [names[i % len(names)] for i in range(len(specs))]
         plans = self._plans(experiment, specs, served)
         with running(plans, self._config.start_timeout_s, experiment.announce) as members:
@@ -87,22 +93,22 @@ class VllmEngine:
             watch(members, loop)
             body = completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS)
             bodies = prebuilt(body, experiment.recorder.records.values())
-            with IoThread() as io:
-                for member in members:
-                    io.touch(f"{member.url}/health", {}, ASK_TIMEOUT_S)
-                yield experiment.cluster(
-                    endpoints=[
-                        HttpEndpoint(
-                            member.plan.name,
-                            [name],
-                            self._target(member, bodies),
-                            io=io,
-                            loop=loop,
-                            recorder=experiment.recorder,
-                        )
-                        for member, name in zip(members, served, strict=True)
-                    ]
-                )
+            with IoThread(loop) as io:
+                endpoints = [
+                    HttpEndpoint(
+                        member.plan.name,
+                        [name],
+                        self._target(member, bodies),
+                        io=io,
+                        loop=loop,
+                        recorder=experiment.recorder,
+                    )
+                    for member, name in zip(members, served, strict=True)
+                ]
+                roots = [member.url for member in members]
+                caching = self._config.enable_prefix_caching
+                with replaying(endpoints, roots, {}, io, experiment, caching_intended=caching):
+                    yield experiment.cluster(endpoints=endpoints)
 
     def resolved(self) -> Mapping[str, Any]:
         return self._resolved

@@ -4,19 +4,14 @@ checkpoint. Reads no tensors and needs no torch, so a mismatch is found before a
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoint import mismatches, read_config, refuse
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 
 FAMILIES = ("llama", "mistral", "qwen2")
-# What must agree with the spec, where the file states it.
-CHECKED = (
-    "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "intermediate_size", "vocab_size", "rope_theta", "rms_norm_eps", "tie_word_embeddings",
-)  # fmt: skip
 # What this engine does not compute, with the values that leave it out.
 PLAIN: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
@@ -54,22 +49,15 @@ def check_config(spec: ModelSpec, directory: Path) -> None:
     """Raises UsageError where the config.json in `directory` is absent, contradicts `spec` or
     asks for something that the engine does not compute."""
     path = directory / "config.json"
-    if not path.is_file():
-        raise UsageError(f"model.path={directory} holds no config.json")
-    found = json.loads(path.read_text())
-    found |= found.get("rope_parameters") or found.get("rope_scaling") or {}
+    found = read_config(directory)
     family = found.get("model_type")
     if family not in FAMILIES:
         valid = ", ".join(FAMILIES)
         raise UsageError(f"{path}: model_type {family!r} is not supported; valid: {valid}")
+    different = mismatches(spec, found)
     if (family == "qwen2") != spec.qkv_bias:
-        raise UsageError(f"{path} is a {family}: model.qkv_bias must be {family == 'qwen2'}")
-    expected = hf_config(spec)
-    for key in CHECKED:
-        if found.get(key) is not None and found[key] != expected[key]:
-            raise UsageError(
-                f"model {spec.name!r} expects {key}={expected[key]}, {path} says {found[key]}"
-            )
+        different.append(f"model.qkv_bias is {spec.qkv_bias}, the file is of a {family}")
+    refuse(spec, different)
     for key, valid_values in PLAIN.items():
         if key in found and found[key] not in valid_values:
             raise UsageError(f"{path}: {key}={found[key]} is not supported; valid: {valid_values}")

@@ -98,6 +98,16 @@ def host_full(events: Iterable[Event]) -> dict[str, dict[str, float]]:
     }
 
 
+def standstills_s(events: Iterable[Event]) -> dict[str, float]:
+    """The longest time for which each server gave nobody a token while requests timed out."""
+    found: dict[str, float] = {}
+    for event in events:
+        if event["kind"] == "no_progress":
+            silent_s = event["end_s"] - event["start_s"]
+            found[event["instance"]] = max(found.get(event["instance"], 0.0), silent_s)
+    return found
+
+
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
     """Length of the union of (start, end)."""
     total_s, until_s = 0.0, -inf

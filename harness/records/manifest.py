@@ -24,8 +24,8 @@ from harness.schedule import Provenance
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "aiohttp", "datasets", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
-    "tokenizers", "torch", "transformers", "vllm", "wandb",
+    "datasets", "httptools", "hydra-core", "numpy", "pandas", "pyarrow", "scipy",
+    "tokenizers", "torch", "transformers", "uvloop", "vllm", "wandb",
 )  # fmt: skip
 
 Status = Literal["begun", "complete", "aborted"]  # begun: under way, or killed

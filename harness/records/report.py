@@ -101,7 +101,7 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
     for name in ("requests", "token", "time", "request"):
         table.add_column(name, justify="right")
     for name, row in list(models.items())[:MAX_MODELS]:
-        shares = (f"{row['slo_attainment'][kind]:.1%}" for kind in ("token", "time", "request"))
+        shares = (_share(row["slo_attainment"][kind]) for kind in ("token", "time", "request"))
         table.add_row(escape(name), str(row["num_requests"]), *shares)
     if len(models) > MAX_MODELS:
         table.add_row(f"… {len(models) - MAX_MODELS} more")
@@ -172,6 +172,10 @@ def absent(row: Mapping[str, float | None], column: str) -> str:
     return f"n<{min_samples(float(column.removeprefix('p')))}"
 
 
+def _share(value: float | None) -> str:
+    return "none" if value is None else f"{value:.1%}"
+
+
 def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     slo, attainment, verdict = summary["slo"], summary["slo_attainment"], summary["verdict"]
     grid = Table.grid(padding=(0, 2))
@@ -186,8 +190,8 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     )
     grid.add_row(
         "SLO attainment",
-        f"token {attainment['token']:.1%}, time {attainment['time']:.1%}, "
-        f"request {attainment['request']:.1%}",
+        f"token {_share(attainment['token'])}, time {_share(attainment['time'])}, "
+        f"request {_share(attainment['request'])}",
     )
     limits = f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
     grid.add_row(

@@ -33,8 +33,14 @@ REQUESTS = pa.schema(
         ("num_preemptions", pa.int64()),
         ("token_times_s", pa.list_(pa.float64())),
         ("chunk_tokens", pa.list_(pa.int32())),  # tokens per streamed chunk, in order
+        # What a server said of its answer (`harness.record.Reported`); null: nothing
+        ("server_prompt_tokens", pa.int64()),
+        ("cached_tokens", pa.int64()),
+        ("surplus_tokens", pa.int64()),
+        ("buffered", pa.bool_()),
     ]
 )
+REPORTED = ("prompt_tokens", "cached_tokens", "surplus_tokens", "buffered")
 EVENTS = pa.schema(
     [
         ("kind", pa.string()),
@@ -90,14 +96,27 @@ def _batch(records: Sequence[TokenRecord]) -> pa.RecordBatch:
         [request.prompt_tokens for request in requests],
         [request.output_tokens for request in requests],
         [record.status for record in records],
-        [record.error for record in records],
+        # Only text that UTF-8 can hold: one lone surrogate would cost the file of all requests.
+        [record.error.encode(errors="replace").decode() for record in records],
         [record.num_preemptions for record in records],
     ]
     arrays = [
         pa.array(column, type=field.type)
-        for column, field in zip(columns, REQUESTS, strict=False)  # the two lists come after
+        for column, field in zip(columns, REQUESTS, strict=False)  # the others come after
     ]
-    return pa.record_batch([*arrays, times, chunks], schema=REQUESTS)
+    return pa.record_batch([*arrays, times, chunks, *_reported(records)], schema=REQUESTS)
+
+
+def _reported(records: Sequence[TokenRecord]) -> list[pa.Array]:
+    """The last columns of REQUESTS."""
+    fields = list(REQUESTS)[-len(REPORTED) :]
+    reports = [record.reported for record in records]
+    if not any(reports):
+        return [pa.nulls(len(records), field.type) for field in fields]
+    return [
+        pa.array([None if said is None else getattr(said, name) for said in reports], field.type)
+        for name, field in zip(REPORTED, fields, strict=True)
+    ]
 
 
 def _token_lists(records: Sequence[TokenRecord]) -> tuple[pa.ListArray, pa.ListArray]:

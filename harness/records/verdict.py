@@ -2,7 +2,9 @@
 
 The client judges itself: a late client, a lost request or a missed rate makes numbers that look
 like the server's but are not. Requests that failed with a stated error do not invalidate a run;
-they count against attainment and goodput. Time runs forward in every world: no token comes before
+they count against attainment and goodput, and a tenth of them is noted. An answer must be the one
+asked for: no prompt from a warm cache unless that is meant, none of another length, and no server
+that stands still. Time runs forward in every world: no token comes before
 the one ahead of it or before its request. A simulated client is never late, and a simulated run
 must satisfy Little's law. What a reader of a valid run must know besides is noted.
 """
@@ -16,9 +18,13 @@ import numpy as np
 
 from harness.records.token_log import Floats, TokenLog
 
-MAX_LAG_S = 0.005  # P99 of the send lag, or MAX_LAG_SHARE of the median TTFT where that is larger
-MAX_LAG_SHARE = 0.01
+MAX_LAG_S = 0.005  # P99 of the send lag, of the receive lag, and of both together
 MAX_RATE_MISS = 0.02
+MAX_CACHED_SHARE = 0.01  # of the prompts' tokens, from a prefix cache where none was meant
+NOTED_PROMPT_MISS = 0.01  # of the prompts' tokens, by the server's count
+MAX_PROMPT_MISS = 0.1
+MAX_SURPLUS_SHARE = 0.01  # of the answers: more, and no metric of single tokens is given
+MAX_FAILED_SHARE = 0.1  # of the requests: more is noted
 MAX_LITTLE_GAP = 1e-6  # relative; a simulated run has no clock but one, so only rounding is left
 ROUNDING_S = 1e-9  # of times up to some days in float64: what is less below 0 is no latency below 0
 
@@ -30,20 +36,35 @@ def judge(
     devices: Mapping[str, Any],
     *,
     simulated: bool,
+    receive_lag: Mapping[str, float] | None = None,
+    answers: Mapping[str, Any] | None = None,
+    standstills: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """{"status": "VALID" | "INVALID", "reasons": [one sentence each]}, and "notes", sentences that
     do not make it invalid, where there are any.
 
     `errors` holds the error text of each request; empty: none was given. `law` is `littles_law`
     of the run; on a real engine its gap is the client's lag, which is judged by itself. `devices`:
-    what `summarise_events` found.
+    what `summarise_events` found. `receive_lag`, `answers`: what the functions of these names found
+    of a server behind a socket; `standstills`: seconds for which a server gave nobody a token while
+    requests timed out.
     """
     reasons = [*_late(log), *_silent(log, errors), *_off_rate(log), *_backwards(log)]
+    reasons += [*_late_stamps(receive_lag), *_other_answers(answers)]
+    failed_share = float(np.isin(log.status, ("failed", "timeout")).mean())
+    stood_still = list(_stood_still(standstills or {}))
+    if failed_share > MAX_FAILED_SHARE:
+        reasons += stood_still
     if simulated:
         reasons += _against_little(law)
     if not log.completed.any():
         reasons.append(f"none of {len(log)} requests completed")
     notes = list(_without_room(devices.get("host_full", {})))
+    notes += [*_stalls(receive_lag), *_odd_answers(answers)]
+    if failed_share > MAX_FAILED_SHARE:
+        notes.append(f"{failed_share:.0%} of the requests failed: latencies are of the others")
+    else:
+        notes += stood_still
     verdict = {"status": "INVALID" if reasons else "VALID", "reasons": reasons}
     return verdict | ({"notes": notes} if notes else {})
 
@@ -61,13 +82,99 @@ def _late(log: TokenLog) -> Iterator[str]:
     if not len(lag_s):
         return
     p99_s = float(np.percentile(lag_s, 99))
-    ttft_s = log.ttft_s[log.started]
-    limit_s = max(MAX_LAG_S, MAX_LAG_SHARE * float(np.median(ttft_s)) if len(ttft_s) else 0.0)
-    if p99_s > limit_s:
+    if p99_s > MAX_LAG_S:
         yield (
-            f"the client was late: P99 send lag {p99_s * 1e3:.1f} ms is over "
-            f"{limit_s * 1e3:.1f} ms (the larger of 5 ms and 1 % of the median TTFT)"
+            f"the client was late: P99 send lag {p99_s * 1e3:.1f} ms is over {MAX_LAG_S * 1e3:g} ms"
         )
+
+
+def _late_stamps(lag: Mapping[str, float] | None) -> Iterator[str]:
+    if lag is None:
+        return
+    where = {
+        "p99": "P99 receive lag over the run",
+        "tokens_p99": "P99 receive lag over tokens",
+        "with_send_p99": "P99 of send and receive lag of first tokens together",
+    }
+    late = {what: lag[key] for key, what in where.items() if lag[key] > MAX_LAG_S}
+    over = [f"{what} {lag_s * 1e3:.1f} ms" for what, lag_s in late.items()]
+    if over:
+        yield f"the client's stamps were late: {', '.join(over)} (limit {MAX_LAG_S * 1e3:g} ms)"
+
+
+def _stalls(lag: Mapping[str, float] | None) -> Iterator[str]:
+    if lag is not None and lag["max"] > MAX_LAG_S:
+        yield (
+            f"the client once read nothing for {lag['max'] * 1e3:.0f} ms: single latencies, and "
+            "percentiles beyond P99, can be off by that"
+        )
+
+
+def _other_answers(answers: Mapping[str, Any] | None) -> Iterator[str]:
+    if answers is None:
+        return
+    if not answers["caching_intended"]:
+        for who, share in cached_shares(answers).items():
+            if share > MAX_CACHED_SHARE:
+                yield (
+                    f"{share:.1%} of the prompts' tokens came from a prefix cache, by {who} (limit "
+                    f"{MAX_CACHED_SHARE:.0%}): other prompts than before are sent with "
+                    "engine.cold=true; engine.allow_cached=true says that hits are meant"
+                )
+    miss = prompt_miss(answers)
+    if abs(miss) > MAX_PROMPT_MISS:
+        yield f"prompts were not what was asked: {_counted(answers, miss)}"
+
+
+def _odd_answers(answers: Mapping[str, Any] | None) -> Iterator[str]:
+    if answers is None:
+        return
+    total = answers["num_answers"]
+    miss = prompt_miss(answers)
+    if NOTED_PROMPT_MISS < abs(miss) <= MAX_PROMPT_MISS:
+        yield _counted(answers, miss)
+    if answers["num_surplus"] > MAX_SURPLUS_SHARE * total:
+        yield (
+            f"{answers['num_surplus']} of {total} answers had tokens that only the usage at their "
+            "end told of: when these came is not known, so there is no TBT and no attainment by "
+            "token or time"
+        )
+    if answers["num_buffered"]:
+        yield (
+            f"{answers['num_buffered']} of {total} answers were buffered: all their tokens came in "
+            "one event, and their TBT is 0"
+        )
+
+
+def cached_shares(answers: Mapping[str, Any]) -> dict[str, float]:
+    """Of the prompts' tokens, by who says so: the answers' usage, each server's counters."""
+    found = {}
+    if answers["cached_tokens"] is not None and answers["counted_prompt_tokens"]:
+        share = answers["cached_tokens"] / answers["counted_prompt_tokens"]
+        found["the answers' usage"] = share
+    for name, counters in answers["prefix_cache"].items():
+        if counters["queried_tokens"]:
+            share = counters["hit_tokens"] / counters["queried_tokens"]
+            found[f"{name}'s counters"] = share
+    return found
+
+
+def prompt_miss(answers: Mapping[str, Any]) -> float:
+    """How far the server's count of the prompts' tokens is from what was asked; 0: no count."""
+    counted, asked = answers["counted_prompt_tokens"], answers["asked_prompt_tokens"]
+    return counted / asked - 1 if counted is not None and asked else 0.0
+
+
+def _counted(answers: Mapping[str, Any], miss: float) -> str:
+    return (
+        f"the server counted {answers['counted_prompt_tokens']:,} prompt tokens where "
+        f"{answers['asked_prompt_tokens']:,} were asked for ({miss:+.1%})"
+    )
+
+
+def _stood_still(standstills: Mapping[str, float]) -> Iterator[str]:
+    for name, seconds in standstills.items():
+        yield f"{name} stood still: nobody got a token for {seconds:.3g} s while requests timed out"
 
 
 def _silent(log: TokenLog, errors: list[str]) -> Iterator[str]:

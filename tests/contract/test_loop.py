@@ -1,11 +1,21 @@
 """The kernel's contract, on both clocks: ordering, waiting, errors, the end of a run."""
 
+import gc
+import sys
 import threading
 from math import inf
 
 import pytest
 
-from harness.clock import Deadlock, Event, Loop, Queue, VirtualLoop, WallLoop
+from harness.clock import (
+    SWITCH_INTERVAL_S,
+    Deadlock,
+    Event,
+    Loop,
+    Queue,
+    VirtualLoop,
+    WallLoop,
+)
 
 
 @pytest.fixture(params=[VirtualLoop, WallLoop])
@@ -231,3 +241,17 @@ def test_an_exception_in_a_posted_function_ends_the_run() -> None:
 
     with pytest.raises(RuntimeError, match="worker died"):
         loop.run(main())
+
+
+def test_a_live_run_is_free_of_garbage_collection_and_of_long_turns() -> None:
+    gc.enable()
+    interval_s, frozen = sys.getswitchinterval(), gc.get_freeze_count()
+    seen = []
+
+    async def main() -> None:
+        seen.append((gc.isenabled(), gc.get_freeze_count() > frozen, sys.getswitchinterval()))
+
+    WallLoop().run(main())
+    assert seen == [(False, True, SWITCH_INTERVAL_S)]
+    assert gc.isenabled()
+    assert (gc.get_freeze_count(), sys.getswitchinterval()) == (0, interval_s)

@@ -14,10 +14,11 @@ ONLY_IN = {
     "vllm": ("harness/drivers/", "systems/aqua/plugin/", "tests/"),
     "wandb": ("harness/tracking.py",),
     "pynvml": ("harness/records/gpu_monitor.py",),
+    "httptools": ("harness/drivers/",),
+    "uvloop": ("harness/drivers/",),
     "datasets": ("workloads/hub.py",),
     "tokenizers": ("workloads/tokenizer.py", "tests/"),
     "huggingface_hub": ("workloads/",),
-    "aiohttp": ("harness/drivers/", "tests/"),
     "fastapi": ("systems/aqua/coordinator/",),
     "uvicorn": ("systems/aqua/coordinator/",),
 }

@@ -15,7 +15,8 @@ import pytest
 
 from harness.clock import Event, WallLoop
 from harness.cluster import Endpoint
-from harness.drivers.http_endpoint import HttpEndpoint, IoThread, Target
+from harness.drivers.http_endpoint import HttpEndpoint, Target
+from harness.drivers.io_thread import IoThread
 from harness.drivers.openai_http import OpenAiEngine
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
@@ -35,6 +36,8 @@ def config(url: str, **changes: Any) -> OpenAiEngine.Config:
         "api_key_env": None,
         "request_timeout_s": 20.0,
         "allow_early_end": False,
+        "cold": False,
+        "allow_cached": False,
         "extra_body": {"temperature": 0},
     }
     return OpenAiEngine.Config(**fields | changes)
@@ -46,7 +49,7 @@ def replay(
     """Sends one request per script at time 0 and runs until each has ended."""
     if isinstance(scripts, Script):
         scripts = {"default": scripts}
-    with GoldenServer(lambda body: scripts[body["model"]]) as server:
+    with GoldenServer(lambda body: scripts[body["model"]], list(scripts)) as server:
         engine = OpenAiEngine(config(server.url, **changes))
         requests = [Request(i, 0.0, name, 5, asked) for i, name in enumerate(scripts)]
         return run(engine, requests, tmp_path), server, engine
@@ -230,7 +233,7 @@ def test_what_a_body_takes_is_the_clients_lag_and_not_the_servers_latency(tmp_pa
 
     request = Request(0, 0.0, "default", 5, 2)
     loop, recorder = WallLoop(), Recorder([request])
-    with GoldenServer(lambda _: Script()) as server, IoThread() as io:
+    with GoldenServer(lambda _: Script()) as server, IoThread(loop) as io:
         target = Target(f"{server.url}/completions", {}, body, 20.0, False)
         endpoint = HttpEndpoint("one", ["default"], target, io=io, loop=loop, recorder=recorder)
         send_all(endpoint, loop, recorder, [request])
@@ -276,14 +279,24 @@ def nothing_found() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("path", "hints"), [("", True), ("/v1", False)])
-def test_a_base_url_without_models_is_warned_of(tmp_path: Path, path: str, hints: bool) -> None:
-    said: list[str] = []
-    experiment = experiment_for(WallLoop(), Recorder([]), [], tmp_path, said)
-    with nothing_found() as address, OpenAiEngine(config(address + path)).start(experiment):
-        pass
-    (warning,) = [line for line in said if line.startswith("warning: ")]
-    assert f"{address}{path}/models answered HTTP 404" in warning
-    assert warning.endswith(f"{address}/v1") is hints
+def test_a_base_url_without_models_is_refused_unless_a_model_is_named(
+    tmp_path: Path, path: str, hints: bool
+) -> None:
+    requests = [Request(0, 0.0, "default", 5, 1)]
+    with nothing_found() as address, pytest.raises(UsageError) as caught:
+        run(OpenAiEngine(config(address + path)), requests, tmp_path)
+    assert f"{address}{path}/models answered HTTP 404" in str(caught.value)
+    assert "engine.model=NAME" in str(caught.value)
+    assert (f"often {address}/v1" in str(caught.value)) is hints
+
+
+def test_the_first_404_ends_the_run_in_one_sentence(tmp_path: Path) -> None:
+    requests = [Request(i, 0.0, "default", 5, 1) for i in range(20)]
+    with (
+        GoldenServer(lambda _: Script(status=404)) as server,
+        pytest.raises(RunError, match=r"/v1/completions answered HTTP 404: .*engine.model"),
+    ):
+        run(OpenAiEngine(config(server.url)), requests, tmp_path)
 
 
 def test_the_devices_behind_a_url_are_not_known() -> None:
@@ -295,7 +308,7 @@ def test_a_url_where_nothing_listens_ends_the_run_at_its_start(tmp_path: Path) -
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound, not listening: refused
         url = f"http://127.0.0.1:{held.getsockname()[1]}/v1"
-        with pytest.raises(RunError, match="cannot be reached"):
+        with pytest.raises(UsageError, match="cannot be reached"):
             run(OpenAiEngine(config(url)), [Request(0, 0.0, "default", 5, 1)], tmp_path)
 
 

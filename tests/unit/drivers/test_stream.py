@@ -94,6 +94,31 @@ def test_usage_at_the_end_corrects_the_count() -> None:
     assert tally.corrected
 
 
+@pytest.mark.parametrize(("total", "surplus"), [(6, 3), (3, 0), (2, 0)])
+def test_usage_with_the_last_text_alone_is_not_taken_for_running_usage(
+    total: int, surplus: int
+) -> None:
+    tally = Tally(6)
+    read_all(tally, event("a b"), event("c d"), event("e f", usage=total), b"[DONE]")
+    assert tally.reported().surplus_tokens == surplus
+    assert tally.corrected is (surplus > 0)
+
+
+def test_what_a_server_says_of_the_prompt_is_kept() -> None:
+    tally = Tally(2)
+    usage = {"prompt_tokens": 90, "prompt_tokens_details": {"cached_tokens": 64}}
+    read_all(tally, event("a"), json.dumps({"choices": [], "usage": usage}).encode())
+    assert (tally.reported().prompt_tokens, tally.reported().cached_tokens) == (90, 64)
+
+
+@pytest.mark.parametrize("value", [True, -1, 1.5, "3", 10**30, None, [1]])
+def test_a_number_that_is_no_count_is_left_out(value: Any) -> None:
+    tally = Tally(2)
+    usage = {"completion_tokens": value, "prompt_tokens": value}
+    read_all(tally, json.dumps({"choices": [{"text": "a"}], "usage": usage}).encode())
+    assert (tally.num_tokens, tally.reported().prompt_tokens) == (1, None)
+
+
 @pytest.mark.parametrize(
     ("payloads", "says"),
     [

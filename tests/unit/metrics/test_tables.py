@@ -58,6 +58,10 @@ def test_rows_hold_what_was_asked_and_what_became_of_it() -> None:
         "num_preemptions": 1,
         "token_times_s": pytest.approx([2.1, 2.85]),
         "chunk_tokens": [1, 1],
+        "server_prompt_tokens": None,
+        "cached_tokens": None,
+        "surplus_tokens": None,
+        "buffered": None,
     }
     assert second["sent_s"] is None
     assert second["status"] == "scheduled"

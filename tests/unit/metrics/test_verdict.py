@@ -22,15 +22,9 @@ def served(lags_s: list[float], ttft_s: float = 0.1, spacing_s: float = 1.0) -> 
 
 @pytest.mark.parametrize(
     ("lag_s", "ttft_s", "status"),
-    [
-        (0.0049, 0.1, "VALID"),
-        (0.0051, 0.1, "INVALID"),
-        (0.0051, 0.52, "VALID"),  # 1 % of the median TTFT is 5.2 ms
-        (0.0190, 2.0, "VALID"),
-        (0.0210, 2.0, "INVALID"),
-    ],
+    [(0.0049, 0.1, "VALID"), (0.0051, 0.1, "INVALID"), (0.0051, 5.0, "INVALID")],
 )
-def test_send_lag_limit_is_the_larger_of_5_ms_and_a_percent_of_ttft(
+def test_send_lag_limit_is_5_ms_however_long_the_ttft(
     lag_s: float, ttft_s: float, status: str
 ) -> None:
     assert verdict(served([lag_s] * 20, ttft_s))[0] == status
@@ -39,7 +33,7 @@ def test_send_lag_limit_is_the_larger_of_5_ms_and_a_percent_of_ttft(
 def test_a_late_client_is_told_with_its_lag_and_the_limit() -> None:
     status, reasons = verdict(served([0.0] * 50 + [0.4] * 50))
     assert status == "INVALID"
-    assert "P99 send lag 400.0 ms is over 5.0 ms" in reasons[0]
+    assert "P99 send lag 400.0 ms is over 5 ms" in reasons[0]
 
 
 def test_one_late_send_in_two_hundred_is_within_p99() -> None:
@@ -50,11 +44,11 @@ def test_one_late_send_in_two_hundred_is_within_p99() -> None:
 def test_achieved_rate_may_miss_the_asked_one_by_two_percent(
     last_lag_s: float, status: str
 ) -> None:
-    # Each send falls a little further behind; a TTFT of an hour makes that lag allowable.
+    # Each send falls a little further behind, which is a late client besides.
     lags_s = [last_lag_s * i / 100 for i in range(101)]
-    found, reasons = verdict(served(lags_s, ttft_s=3600.0))
-    assert found == status
-    assert all("missed the asked 1.000/s by 2.1 %" in reason for reason in reasons)
+    _, reasons = verdict(served(lags_s, ttft_s=3600.0))
+    missed = [reason for reason in reasons if "missed the asked 1.000/s by 2.1 %" in reason]
+    assert bool(missed) is (status == "INVALID")
 
 
 def test_a_burst_shorter_than_the_lag_limit_has_no_rate_to_miss() -> None:
@@ -125,3 +119,25 @@ def test_time_that_runs_backwards_makes_a_run_of_any_world_invalid(
     found = broken().summary(simulated=simulated)["verdict"]
     assert found["status"] == "INVALID"
     assert any(reason in text for text in found["reasons"])
+
+
+@pytest.mark.parametrize(("num_failed", "status"), [(1, "VALID"), (11, "INVALID")])
+def test_a_server_that_stood_still_is_named_and_invalid_where_a_tenth_failed(
+    num_failed: int, status: str
+) -> None:
+    service = Service(*((float(i), 1) for i in range(100)))
+    for i in range(100):
+        if i < num_failed:
+            service.send(i)
+            service.fail(i, "not finished in 20 s", timeout=True)
+        else:
+            service.complete(i, i + 0.1)
+    service.recorder.event("no_progress", "vllm-0", 10.0, 22.0)
+    service.recorder.event("no_progress", "vllm-0", 10.0, 25.0)
+    found = service.summary()["verdict"]
+    said = "vllm-0 stood still: nobody got a token for 15 s while requests timed out"
+    assert found["status"] == status
+    assert (said in found["reasons"]) is (status == "INVALID")
+    assert (said in found["notes"]) is (status == "VALID")
+    failed = "11% of the requests failed: latencies are of the others"
+    assert (failed in found["notes"]) is (status == "INVALID")

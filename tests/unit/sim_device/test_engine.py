@@ -161,7 +161,7 @@ def test_kv_has_what_weights_and_the_activation_reserve_leave() -> None:
 def test_neighbours_on_a_device_compete_for_its_memory_bandwidth_as_far_as_asked() -> None:
     half = Placement(devices=range(1), model=LLAMA_7B, memory_share=0.5)
     alone = replace(half, devices=range(1, 2))
-    requests = [Request(i, 0.0, "a", 51, 10, 50, 1) for i in range(6)]
+    requests = [Request(i, 0.0, "a", 50, 10, 50, 1) for i in range(6)]
     step_s: dict[float, list[float]] = {}
     for i, contention in enumerate((0.0, 1.0)):
         with started(

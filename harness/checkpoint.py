@@ -1,0 +1,117 @@
+"""A checkpoint's config.json, as Hugging Face writes it, against a `ModelSpec`.
+
+Reads no tensors and needs no torch: a mismatch is found before anything starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from harness.errors import UsageError
+from harness.model_spec import DTYPE_BYTES, ModelSpec
+
+DEFAULT_MODEL = "tiny-llama"  # of conf/config.yaml: what a command has that names no model
+# config.json's keys and the spec's fields that must agree with them.
+FIELDS = {
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_kv_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "rope_theta": "rope_theta",
+    "rms_norm_eps": "rms_norm_eps",
+    "tie_word_embeddings": "tie_embeddings",
+}
+NEEDED = (
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
+    "max_position_embeddings",
+)  # fmt: skip
+# What transformers takes where a Llama's file does not say.
+ABSENT = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """config.json with its rope settings beside the others; UsageError where there is none."""
+    path = directory / "config.json"
+    if not path.is_file():
+        raise UsageError(f"model.path={directory} holds no config.json")
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} is no JSON object")
+    rope = found.get("rope_parameters") or found.get("rope_scaling") or {}
+    return found | (rope if isinstance(rope, dict) else {})
+
+
+def mismatches(spec: ModelSpec, found: Mapping[str, Any]) -> list[str]:
+    """How `spec` differs from what config.json states, each as "field is X, the file says Y"."""
+    return [
+        f"model.{field} is {getattr(spec, field)}, the file says {key}={found[key]}"
+        for key, field in FIELDS.items()
+        if found.get(key) is not None and found[key] != getattr(spec, field)
+    ]
+
+
+def check_checkpoint(spec: ModelSpec) -> None:
+    """UsageError that lists all that is different, where `spec` has a path."""
+    if spec.path is None:
+        return
+    found = read_config(Path(spec.path))
+    different = mismatches(spec, found)
+    limit = found.get("max_position_embeddings")
+    if isinstance(limit, int) and spec.max_position > limit:
+        different.append(f"model.max_position is {spec.max_position}, the file allows {limit}")
+    refuse(spec, different)
+
+
+def refuse(spec: ModelSpec, different: Sequence[str]) -> None:
+    if different:
+        raise UsageError(
+            f"model={spec.name} is not the checkpoint at model.path={spec.path}: "
+            f"{'; '.join(different)}. model.path alone, without model=, takes the file's values"
+        )
+
+
+def values_of(directory: Path) -> dict[str, Any]:
+    """The values of a `ModelSpec`'s fields that config.json in `directory` gives."""
+    found = read_config(directory)
+    if missing := [key for key in NEEDED if not isinstance(found.get(key), int)]:
+        raise UsageError(
+            f"{directory / 'config.json'} does not say {', '.join(missing)}: give model=NAME"
+        )
+    heads = found["num_attention_heads"]
+    found = {
+        **ABSENT,
+        "num_key_value_heads": heads,
+        "head_dim": found["hidden_size"] // max(1, heads),
+        **{key: value for key, value in found.items() if value is not None},
+    }
+    values = {field: found[key] for key, field in FIELDS.items()}
+    values |= {"name": directory.resolve().name, "max_position": found["max_position_embeddings"]}
+    values |= {"mlp_matrices": 3, "num_kv_layers": None}  # of the Llama family
+    values["qkv_bias"] = found.get("model_type") == "qwen2" or bool(found.get("attention_bias"))
+    dtype = found.get("dtype") or found.get("torch_dtype")
+    return values | ({"dtype": dtype} if dtype in DTYPE_BYTES else {})
+
+
+def take_checkpoint(config: DictConfig, model: str, overrides: Sequence[str]) -> None:
+    """Where `overrides` give model.path and nobody has chosen a model (`model`: the option of the
+    group), the model is the checkpoint's: its values are put into `config`, but for those that are
+    overridden one by one."""
+    given = {word.lstrip("+").partition("=")[0] for word in overrides}
+    if "model.path" not in given or "model" in given or model != DEFAULT_MODEL:
+        return
+    if config.model.path is None:
+        return
+    for field, value in values_of(Path(str(config.model.path))).items():
+        if f"model.{field}" not in given and (field in config.model or value is not None):
+            config.model[field] = value

@@ -1,0 +1,190 @@
+"""One request and its answer on one connection: HTTP/1.1 taken apart, tokens counted, one end.
+
+Every method runs in the I/O thread. Whatever a server sends, an exchange ends once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from httptools import (
+    HttpParserCallbackError,
+    HttpParserError,
+    HttpParserUpgrade,
+    HttpResponseParser,
+)
+
+from harness.drivers.connections import Connection, Connections
+from harness.drivers.io_thread import IoThread
+from harness.drivers.stream import EventSplitter, StreamError, Tally, excerpt
+from harness.request import Request
+
+MAX_HEAD_BYTES = 1 << 18
+MAX_ERROR_BYTES = 4096  # read of the body of an answer that is an error
+LINGER_S = 1.0  # after [DONE], for the connection to be ready for another request
+
+
+class Owner(Protocol):
+    """Who is told what an exchange brings: that it was sent, tokens, and then its end."""
+
+    def sent(self, exchange: Exchange, sent_s: float) -> None: ...
+
+    def tokens(self, exchange: Exchange, read_s: float, count: int) -> None: ...
+
+    def ended(self, exchange: Exchange, error: str | None, *, timeout: bool) -> None:
+        """`error` None: the stream is over, and what its tally says of it is to be asked."""
+        ...
+
+
+class Exchange:
+    """Sends `message`, headers and body, and follows the answer."""
+
+    def __init__(
+        self, request: Request, message: bytes, owner: Owner, pool: Connections, io: IoThread
+    ) -> None:
+        self.request = request
+        self.tally = Tally(request.output_tokens)
+        self.status = 0  # HTTP's; 0: no headers yet
+        self._message = message
+        self._owner = owner
+        self._pool = pool
+        self._io = io
+        self._splitter = EventSplitter()
+        self._parser = HttpResponseParser(self)
+        self._connection: Connection | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._error_body = b""
+        self._num_head_bytes = 0
+        self._framed = False  # the headers say where the body ends
+        self._complete = False  # all of the answer has come
+        self._reusable = False
+        self._fault: str | None = None
+        self._over = False
+        self._read_s = 0.0
+
+    def begin(self, timeout_s: float) -> None:
+        self._timer = self._io.loop.call_later(timeout_s, self._time_out, timeout_s)
+        self._pool.lend(self)
+
+    def connected(self, connection: Connection) -> None:
+        if self._over:  # timed out meanwhile
+            self._pool.give_back(connection)
+            return
+        self._connection, connection.user = connection, self
+        self._owner.sent(self, time.monotonic())
+        connection.write(self._message)
+
+    def not_connected(self, error: OSError) -> None:
+        self._end(f"cannot connect: {excerpt(f'{type(error).__name__}: {error}')}")
+
+    def parse(self, read_s: float, data: bytes | None) -> None:
+        if self._connection is None:
+            return  # given back or dropped
+        if data is None:
+            self._lost()
+            return
+        self._read_s = read_s
+        try:
+            self._parser.feed_data(data)
+        except HttpParserCallbackError:
+            raise  # our own fault
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._reusable = False
+            if not self._complete:
+                self._fault = self._fault or f"no HTTP/1.1 ({error}), after {self.tally.progress}"
+        if self.status == 0:
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes > MAX_HEAD_BYTES:
+                self._fault = "its headers have no end"
+        if self._fault is not None:
+            self._end(self._fault)
+        elif self._complete:
+            self._finish()
+        elif self.tally.done and not self._over:  # some servers never end the stream itself
+            self._end(None)
+            self._timer = self._io.loop.call_later(LINGER_S, self._drop)
+
+    def on_header(self, name: bytes, _: bytes) -> None:
+        self._framed |= name.lower() in (b"content-length", b"transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        if not self._complete:
+            self.status = self._parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        if self._over or self._complete or self._fault is not None:
+            return
+        if self.status == 200:
+            self._count(self._splitter.feed, data)
+            return
+        self._error_body += data[: MAX_ERROR_BYTES - len(self._error_body)]
+        if len(self._error_body) == MAX_ERROR_BYTES:
+            self._fault = self._http_error()
+
+    def on_message_complete(self) -> None:
+        if self.status >= 200:  # below: "100 Continue", and the answer is still to come
+            self._complete, self._reusable = True, self._parser.should_keep_alive()
+
+    def _count(self, feed: Callable[..., list[bytes]], *data: bytes) -> None:
+        """Tokens of one event came together."""
+        try:
+            for payload in feed(*data):
+                if count := self.tally.read(payload):
+                    self._owner.tokens(self, self._read_s, count)
+                if self.tally.cut is not None or self.tally.done:
+                    self._fault = self.tally.cut
+                    return
+        except StreamError as error:
+            self._fault = str(error)
+
+    def _finish(self) -> None:
+        """The answer is complete."""
+        if not self._over and self.status != 200:
+            self._end(self._http_error(), keep=True)
+        elif not self._over:
+            if not self.tally.done:
+                self._count(self._splitter.finish)
+            self._end(self._fault, keep=True)
+        self._drop()
+
+    def _lost(self) -> None:
+        """Where neither a length nor chunks frame the body, the connection's end does."""
+        if self.status == 200 and not self._framed:
+            self._finish()
+        elif self.status in (0, 200):
+            self._end(f"connection lost, after {self.tally.progress}")
+        else:
+            self._end(self._http_error())
+        self._drop()
+
+    def _http_error(self) -> str:
+        return f"HTTP {self.status}: {excerpt(self._error_body.decode(errors='replace'))}"
+
+    def _time_out(self, timeout_s: float) -> None:
+        error = f"not finished {timeout_s:g} s after it was sent, with {self.tally.progress}"
+        self._end(error, timeout=True)
+
+    def _end(self, error: str | None, *, timeout: bool = False, keep: bool = False) -> None:
+        """`keep`: the connection is looked after. Elsewhere an error costs the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._over:
+            self._over = True
+            self._owner.ended(self, error, timeout=timeout)
+        if error is not None and not keep:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Gives the connection back where another request can use it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._complete and self._reusable and self._fault is None:
+            self._pool.give_back(connection)
+        else:
+            connection.close()

@@ -1,0 +1,48 @@
+"""What servers said of their answers beside the tokens, added up: prompts as they counted them,
+what their prefix caches had, and tokens whose times are not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.records.device_events import Event
+
+
+def summarise_answers(table: pa.Table, events: Iterable[Event]) -> dict[str, Any] | None:
+    """None: no answer came from a server. Tokens are sums over the answers that told of them, None
+    where none did.
+
+    asked_prompt_tokens, counted_prompt_tokens: of the same answers, asked for and as the server
+    counted them. cached_tokens: of the prompts, by the answers themselves. prefix_cache: by each
+    server's own counters, of all its callers. num_surplus: answers of which the usage at the end
+    told tokens that had not been seen. num_buffered: answers of several tokens in one event.
+    """
+    reported = table.filter(pc.is_valid(table["surplus_tokens"]))
+    if not len(reported):
+        return None
+    counted = reported.filter(pc.is_valid(reported["server_prompt_tokens"]))
+    caches = [event for event in events if event["kind"] == "prefix_cache"]
+    return {
+        "num_answers": len(reported),
+        "asked_prompt_tokens": pc.sum(counted["prompt_tokens"]).as_py(),
+        "counted_prompt_tokens": pc.sum(counted["server_prompt_tokens"]).as_py(),
+        "cached_tokens": pc.sum(reported["cached_tokens"]).as_py(),
+        "prefix_cache": {
+            event["instance"]: {
+                name: event["fields"][name] for name in ("queried_tokens", "hit_tokens")
+            }
+            for event in caches
+        },
+        "caching_intended": any(event["fields"]["intended"] for event in caches),
+        "num_surplus": int(pc.sum(pc.greater(reported["surplus_tokens"], 0)).as_py()),
+        "num_buffered": int(pc.sum(reported["buffered"]).as_py()),
+    }
+
+
+def surplus_share(answers: dict[str, Any] | None) -> float:
+    """Of the answers, those with tokens whose times are not known."""
+    return answers["num_surplus"] / answers["num_answers"] if answers else 0.0
