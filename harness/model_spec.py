@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+MAX_POSITION = 2**31 - 1  # engines count positions in 32 bits
 COUNTS = (
     "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size",
     "vocab_size", "tp",
@@ -54,6 +55,8 @@ class ModelSpec:
             )
         if self.max_position < 2:
             raise ValueError(f"max_position={self.max_position} has no room for prompt and output")
+        if self.max_position > MAX_POSITION:
+            raise ValueError(f"max_position={self.max_position} must be at most {MAX_POSITION}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} is no multiple of num_kv_heads={self.num_kv_heads}"

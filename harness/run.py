@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
+from harness.credentials import without_credentials
 from harness.errors import UsageError
 from harness.experiments.sweep import mark
 from harness.prepare import Prepared, announce, prepare
@@ -69,9 +70,9 @@ def describe(
     return manifest(
         world=parts.engine.world,
         choices=choices,
-        overrides=overrides,
+        overrides=without_credentials(overrides),
         config_hash=digest,
-        command=command_line(sys.argv),
+        command=without_credentials(command_line(sys.argv)),
         hardware=parts.hardware,
         provenance=parts.schedule.provenance,
         schedule_sha256=parts.schedule.sha256(),

@@ -19,6 +19,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.console import Console
 
+from harness.credentials import without_credentials
 from harness.files import write_text
 from harness.records.report import captions, sweep_table
 from harness.records.run_folder import FinishedRun
@@ -46,7 +47,8 @@ def mark(run_dir: Path, overrides: Sequence[str]) -> None:
     """Notes that the run belongs to the sweep under way, if there is one, and at which place."""
     if sweep_id := os.environ.get(SWEEP_ID_VARIABLE):
         place = {"sweep_id": sweep_id, "number": HydraConfig.get().job.num}
-        write_text(run_dir / MARK, json.dumps(place | {"overrides": list(overrides)}) + "\n")
+        said = without_credentials(overrides)
+        write_text(run_dir / MARK, json.dumps(place | {"overrides": said}) + "\n")
 
 
 def sweep_runs(directory: Path, sweep_id: str) -> list[tuple[list[str], FinishedRun]]:
