@@ -35,7 +35,7 @@ def build(node: Mapping[str, Any], where: str, **runtime: Any) -> Any:
 
 def class_of(node: Mapping[str, Any], where: str) -> Any:
     """The class that `node["_target_"]` names."""
-    if "_target_" not in node:
+    if not isinstance(node, Mapping) or "_target_" not in node:
         raise UsageError(f"{where} has no _target_: it names no class to build")
     target = node["_target_"]
     try:

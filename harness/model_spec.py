@@ -7,10 +7,21 @@ from math import isfinite
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 MAX_POSITION = 2**31 - 1  # engines count positions in 32 bits
+MAX_NAME_BYTES = 200  # file systems allow 255
 COUNTS = (
     "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size",
     "vocab_size", "tp",
 )  # fmt: skip
+
+
+def check_name(name: str) -> None:
+    """ValueError for a model's name that cannot be a folder below another's."""
+    if not 1 <= len(name.encode(errors="replace")) <= MAX_NAME_BYTES or not name.isprintable():
+        raise ValueError(f"name={name} must be printable and of 1 to {MAX_NAME_BYTES} bytes")
+    if name.startswith("/") or not all(part.strip(".") for part in name.split("/")):
+        raise ValueError(
+            f"name={name} must not leave the folder that it names: no .. and no first /"
+        )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -42,6 +53,7 @@ class ModelSpec:
     num_kv_layers: int | None = None  # that attend to the text and hold its KV; None: all
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         for name in COUNTS:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.errors import RunError, UsageError
 from harness.experiments.compose import ROOT, Composed
-from harness.files import write_text
+from harness.files import read_json, write_text
 from harness.prepare import prepare
 from harness.run import obtain
 
@@ -31,8 +31,7 @@ class Point:
 
     def manifest(self) -> dict[str, Any]:
         assert self.path is not None
-        found: dict[str, Any] = json.loads((self.path / "manifest.json").read_text())
-        return found
+        return read_json(self.path / "manifest.json")
 
 
 def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, again: bool) -> Point:

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from harness.errors import RunError, UsageError
-from harness.files import replaced, write_text
+from harness.errors import RunError, UsageError, first_line
+from harness.files import read_json, replaced, write_text
 from harness.schedule import Schedule
 
 # In C where PyYAML has them: a run's configuration takes 0.1 s to read in Python.
@@ -38,6 +38,9 @@ FILES = (
     "summary.json",
     "run.png",
 )
+# What tables and figures of a run rest on: without it the file is not what was written.
+OF_MANIFEST = ("choices", "hardware", "engine", "dataset", "seeds")
+OF_SUMMARY = ("ttft_s", "tpot_s", "tbt_s", "e2e_s", "slo", "slo_attainment", "verdict")
 LOGS = "logs"  # of an engine's processes
 EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this run takes its place
 
@@ -58,7 +61,12 @@ class RunFolder:
         if not self.path.is_dir() or not any(self.path.iterdir()):
             return None
         manifest = self.path / "manifest.json"
-        found = json.loads(manifest.read_text()) if manifest.is_file() else {}
+        try:
+            found = read_json(manifest) if manifest.is_file() else {}
+        except UsageError as error:
+            if again:  # it was a run's, whatever has become of it
+                return None
+            raise UsageError(f"{error}; set again=true, or name another folder") from error
         if "config_hash" not in found:
             raise UsageError(f"{self.path} holds files that are not a run's; name another folder")
         if again:
@@ -68,8 +76,12 @@ class RunFolder:
                 f"{self.path} holds another run ({found['config_hash']}); name another folder or "
                 "set again=true"
             )
-        complete = (self.path / "summary.json").is_file()
-        return FinishedRun.load(self.path) if complete else None
+        if not (self.path / "summary.json").is_file():
+            return None
+        try:
+            return FinishedRun.load(self.path)
+        except UsageError as error:
+            raise UsageError(f"{error}; again=true repeats the run") from error
 
     def begin(self) -> None:
         """Makes the folder; an earlier run's files in it are set aside. Raises UsageError where the
@@ -171,10 +183,21 @@ class FinishedRun:
         for name in ("config.yaml", "manifest.json", "requests.parquet", "summary.json"):
             if not (path / name).is_file():
                 raise UsageError(f"{path} is not a complete run's folder: it has no {name}")
-        return FinishedRun(
-            path=path,
-            config=yaml.load((path / "config.yaml").read_text(), YamlLoader),
-            manifest=json.loads((path / "manifest.json").read_text()),
-            summary=json.loads((path / "summary.json").read_text()),
-            requests=pq.read_table(path / "requests.parquet"),
-        )
+        manifest, summary = read_json(path / "manifest.json"), read_json(path / "summary.json")
+        for name, found, keys in (
+            ("manifest.json", manifest, OF_MANIFEST),
+            ("summary.json", summary, OF_SUMMARY),
+        ):
+            lacking = [key for key in keys if not isinstance(found.get(key), dict)]
+            if lacking:
+                raise UsageError(f"{path / name} is damaged: it has no {', '.join(lacking)}")
+        try:
+            config = yaml.load((path / "config.yaml").read_text(), YamlLoader)
+        except (ValueError, yaml.YAMLError) as error:
+            raise UsageError(f"{path / 'config.yaml'} is damaged: {first_line(error)}") from error
+        try:
+            requests = pq.read_table(path / "requests.parquet")
+        except (pa.ArrowException, OSError) as error:
+            what = f"{path / 'requests.parquet'} is damaged: {first_line(error)}"
+            raise UsageError(what) from error
+        return FinishedRun(path, config, manifest, summary, requests)

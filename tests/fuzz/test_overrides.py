@@ -13,17 +13,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from hydra.errors import HydraException
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from harness.__main__ import failed_points, main
 from harness.errors import UsageError
+from harness.options import config_sentence
+from harness.placement import Demand
 from harness.prepare import prepare
 from tests.fuzz.conftest import inputs
 from tests.fuzz.guards import check_sentence, no_hang, partial_files
 from tests.fuzz.values import NUMBERS, SCALARS, TEXTS
-from tests.running import composed
+from tests.running import ROOT, composed
+from workloads.__main__ import main as workloads_main
 
 TRACE = "arrival_s,model,prompt_tokens,output_tokens\n0,a,10,5\n0.5,b,700,40\n2,a,30,1\n2,a,9,90\n"
 ALWAYS = ("+workload=trace", "tracking=none", "progress=false", "figure=null",
@@ -216,19 +221,33 @@ def test_what_a_real_engine_is_told_is_checked_before_it_starts(words: list[str]
 
 
 def prepared(words: list[str]) -> tuple[int, str]:
-    """As `main` would, up to the engine's start."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    from harness.options import config_sentence
-    from tests.running import ROOT
-
+    """As `main` would, up to the engine's start. Hydra raises ValueError for an odd option."""
+    try:
+        config = composed(*words)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        return 2, config_sentence(error, ROOT / "conf")
     try:
         with no_hang():
-            parts = prepare(composed(*words))
-            from harness.serve import _placements
-
-            _placements(parts, "x")
-    except (UsageError, HydraException, OmegaConfBaseException) as error:
+            parts = prepare(config)
+            demand = Demand(dict.fromkeys(parts.models, 0.1))
+            parts.system.place(parts.system_config, parts.models, parts.hardware, demand)
+    except (UsageError, OmegaConfBaseException) as error:
         return 2, config_sentence(error, ROOT / "conf")
     return 0, ""
+
+
+@inputs(0.1)
+@given(st.lists(override(SIMULATED[0]), min_size=1, max_size=2))
+def test_the_workloads_command_makes_a_schedule_or_refuses(words: list[str]) -> None:
+    with TemporaryDirectory() as made:
+        path, out = Path(made) / "t.csv", Path(made) / "out.parquet"
+        path.write_text(TRACE)
+        given_words = [f"workload.path={path}", "data.download=false", *words]
+        said = StringIO()
+        with no_hang(), redirect_stderr(said), redirect_stdout(StringIO()):
+            status = workloads_main(["schedule", "trace", str(out), *given_words])
+        assert status in (0, 2)
+        assert out.is_file() == (status == 0)
+        if status == 2:
+            check_sentence(said.getvalue())
+        assert not partial_files(Path(made))
