@@ -57,9 +57,7 @@ def sweep_runs(directory: Path, sweep_id: str) -> list[tuple[list[str], Finished
     """(overrides, run) of every complete run of the sweep under `directory`, in its order."""
     found = []
     for path in directory.glob(f"*/{MARK}"):
-        with suppress(
-            UsageError
-        ):  # of an earlier sweep: this one's marks were just made
+        with suppress(UsageError):  # of an earlier sweep: this one's marks were just made
             mark = read_json(path)
             if mark.get("sweep_id") == sweep_id:
                 found.append((mark, path))
