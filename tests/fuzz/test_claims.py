@@ -90,7 +90,7 @@ def ledger(draw: st.DrawFn) -> str:
     return text
 
 
-@inputs(0.2)
+@inputs(0.15)
 @given(ledger())
 def test_a_ledger_is_judged_or_refused(text: str) -> None:
     with TemporaryDirectory() as made:

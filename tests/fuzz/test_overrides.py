@@ -163,7 +163,7 @@ def command(draw: st.DrawFn, bases: tuple[tuple[str, ...], ...]) -> list[str]:
     return [*base, *words]
 
 
-def answer(words: list[str], folder: Path) -> tuple[int, str]:
+def answer(words: list[str]) -> tuple[int, str]:
     """Exit status and what was said to stderr."""
     said, before = StringIO(), list(sys.argv)
     sys.argv = ["harness", *words]
@@ -185,7 +185,7 @@ def check(words: list[str]) -> None:
         run_dir = folder / "runs" / "one"
         files = [f"workload.path={folder / 't.csv'}", f"data.cache_dir={folder / 'cache'}"]
         where = [f"hydra.run.dir={run_dir}"]
-        code, said = answer([*ALWAYS, *files, *where, *words], folder)
+        code, said = answer([*ALWAYS, *files, *where, *words])
         assert code in (0, 2), said
         if code == 2:
             check_sentence(said)
@@ -195,7 +195,7 @@ def check(words: list[str]) -> None:
         assert not partial_files(folder)
 
 
-@inputs(0.1)
+@inputs(0.05)
 @given(command(SIMULATED))
 def test_a_simulated_run_ends_well_or_is_refused(words: list[str]) -> None:
     check(words)
@@ -207,7 +207,7 @@ def test_a_wrong_command_is_refused(words: list[str]) -> None:
     check([*SIMULATED[0], *words])
 
 
-@inputs(0.1)
+@inputs(0.05)
 @given(command(REAL))
 def test_what_a_real_engine_is_told_is_checked_before_it_starts(words: list[str]) -> None:
     with TemporaryDirectory() as made:
@@ -236,7 +236,7 @@ def prepared(words: list[str]) -> tuple[int, str]:
     return 0, ""
 
 
-@inputs(0.1)
+@inputs(0.05)
 @given(st.lists(override(SIMULATED[0]), min_size=1, max_size=2))
 def test_the_workloads_command_makes_a_schedule_or_refuses(words: list[str]) -> None:
     with TemporaryDirectory() as made:

@@ -37,7 +37,7 @@ def damage(draw: st.DrawFn) -> tuple[str, bytes]:
     return name, json.dumps(draw(NESTED)).encode()
 
 
-@inputs(0.1)
+@inputs(0.05)
 @given(damage())
 def test_a_damaged_file_is_named_and_again_repeats_the_run(damaged: tuple[str, bytes]) -> None:
     name, content = damaged

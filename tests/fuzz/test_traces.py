@@ -246,7 +246,7 @@ def test_a_schedule(content: bytes) -> None:
     check(content)
 
 
-@inputs(0.02)
+@inputs(0.03)
 @given(st.binary(max_size=300))
 def test_noise(content: bytes) -> None:
     check(content)

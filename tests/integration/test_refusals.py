@@ -31,7 +31,10 @@ SIM = ("+system=vllm", "+workload=trace", "engine=sim", "hardware=a100x1", "mode
         (["engine.pool.slab_bytes=0"], "engine: slab_bytes=0 must be at least 1"),
         (["engine.pool.chunk_bytes=0"], "engine: chunk_bytes=0 must be above 0"),
         (["+system=aegaeon", "engine.pool.slab_bytes=1"], "slabs of 1 bytes divide"),
-        (["+system=aegaeon", "system.store.path=/dev/null/x"], "system.store.path=/dev/null/x ca"),
+        (
+            ["+system=aegaeon", "hardware=h800x16", "system.store.path=/dev/null/x"],
+            "system.store.path=/dev/null/x cannot be opened as a store",
+        ),
         (["+system=muxserve", "system.quotas.window_s=1e-300"], "quotas.window_s=1e-300 must be"),
         (["hardware.num_devices=9223372036854775808"], "num_devices=9223372036854775808 must be a"),
         (["hardware.num_devices=70000"], "num_devices=70000 must be at most 65536"),
