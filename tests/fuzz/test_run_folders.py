@@ -33,7 +33,7 @@ def damage(draw: st.DrawFn) -> tuple[str, bytes]:
     name = draw(st.sampled_from(READ))
     whole = contents()[name]
     if draw(st.booleans()) or not name.endswith("json"):
-        return name, whole[: draw(st.integers(0, len(whole) - 1))]
+        return name, whole[: draw(st.integers(0, len(whole.rstrip()) - 1))]
     return name, json.dumps(draw(NESTED)).encode()
 
 
