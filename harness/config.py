@@ -59,9 +59,10 @@ def typed(values: Mapping[str, Any], schema: type, where: str) -> Any:
     if key not in _typed:
         try:
             filled = OmegaConf.merge(OmegaConf.structured(schema), values)
+            made = OmegaConf.to_object(filled)  # what a class has to say of its values comes first
             check_numbers(OmegaConf.to_container(filled))
-            _typed[key] = OmegaConf.to_object(filled)
-        except (OmegaConfBaseException, ValueError) as error:
+            _typed[key] = made
+        except (OmegaConfBaseException, ValueError, OverflowError) as error:
             raise UsageError(f"{where}: {explain(error, schema)}") from error
     return deepcopy(_typed[key])
 
@@ -93,6 +94,8 @@ def explain(error: Exception, schema: type) -> str:
     key = getattr(error, "full_key", None)
     if isinstance(error, MissingMandatoryValue):
         return f"{key} is missing: give it a value"
+    if "is not Optional" in first:
+        return f"{key} is null: give it a value"
     if "not in" in first:
         valid = ", ".join(field.name for field in fields(schema))
         return f"unknown key {key!r}; valid keys: {valid}"
