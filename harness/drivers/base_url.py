@@ -26,6 +26,7 @@ def base_url(url: str) -> tuple[str, dict[str, str]]:
     try:
         parts = urlsplit(url)
         port, host = parts.port, yarl.URL(url).host  # ValueError: none that there can be
+        (host or "").encode("idna")  # what looks it up would raise this later
     except ValueError as error:
         raise wrong from error
     if parts.scheme not in ("http", "https") or not host or port == 0:

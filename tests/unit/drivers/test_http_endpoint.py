@@ -335,6 +335,8 @@ def test_a_url_where_nothing_listens_ends_the_run_at_its_start(tmp_path: Path) -
         ({"url": "http://"}, "engine.url must be a base URL"),
         ({"url": "http://h:99999/v1"}, "engine.url must be a base URL"),
         ({"url": "http://h:x/v1"}, "engine.url must be a base URL"),
+        ({"url": "http://ex..ample/v1"}, "engine.url must be a base URL"),
+        ({"url": f"http://{'x' * 300}/v1"}, "engine.url must be a base URL"),
         ({"url": "http://h ost/v1"}, "engine.url must be a base URL"),
         ({"url": "http://[::1/v1"}, "engine.url must be a base URL"),
         (
