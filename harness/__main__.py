@@ -7,6 +7,7 @@ user can cause is told in one sentence.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from harness.credentials import without_credentials
 from harness.errors import RunError, UsageError, first_line, told
 from harness.options import (
+    available,
     config_sentence,
     known_device,
     known_groups,
@@ -36,6 +38,7 @@ from harness.options import (
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
+NO_NAME = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?|null|true|false|nan|inf", re.IGNORECASE)
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
 failed_points: list[int] = []  # exit statuses of a sweep's points that did not end well
 configured: list[DictConfig] = []  # what Hydra has composed: no error before the first is ours
@@ -98,6 +101,7 @@ def main() -> None:
     try:
         made = not_yet_there(sys.argv)
         known_options(sys.argv[1:])
+        named_options(sys.argv[1:])
         if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
             raise UsageError(f"with -m each run has its own folder: give {SWEEP_DIR}DIR instead")
         run_one()
@@ -127,6 +131,18 @@ def known_options(arguments: Sequence[str]) -> None:
 
     parser.error = refuse
     parser.parse_args(arguments)
+
+
+def named_options(arguments: Sequence[str]) -> None:
+    """Raises UsageError where a group's option is a number or a truth value to Hydra, whose error
+    names neither."""
+    for word in arguments:
+        key, _, value = word.partition("=")
+        group = key.lstrip("+").partition("@")[0]
+        odd = NO_NAME.fullmatch(value) and not word.startswith(("-", "~"))
+        if odd and "." not in group and available(CONF, group):
+            choices = ", ".join(available(CONF, group))
+            raise UsageError(f"{group}={value} does not exist; choose one of: {choices}")
 
 
 def null_quoted(word: str) -> str:
