@@ -7,6 +7,7 @@
 # make figure-NAME   run what a figure lacks and draw it, e.g. make figure-aegaeon_fig11
 # make figures-PAPER every figure of a paper, then its claims, e.g. make figures-aegaeon
 # make fidelity-gpu  published runs of vLLM on GPUs replayed, and the simulator's error (two minutes)
+# make fuzz   10,000 odd trace files, overrides, ledgers and run folders (half an hour)
 # make fidelity   profile this machine, then the simulator's error against the real engine on it
 #
 # CUDA machines get requirements/cuda.txt, others requirements/cpu.txt. Where pip's own index has
@@ -22,7 +23,7 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo worlds test check tests bench bench-sim bench-client fidelity
+.PHONY: help setup demo worlds test check tests fuzz bench bench-sim bench-client fidelity
 .PHONY: fidelity-gpu clean
 
 help:
@@ -66,6 +67,10 @@ check: setup
 
 tests: setup
 	$(PY) -m pytest
+
+FUZZ_INPUTS ?= 10000
+fuzz: setup
+	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PY) -m pytest tests/fuzz
 
 bench: setup
 	$(PY) -m tests.benchmarks.bench_engine --json results/published/bench_engine.json

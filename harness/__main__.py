@@ -7,6 +7,7 @@ user can cause is told in one sentence.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -24,14 +25,24 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness import interrupts
 from harness.checkpoint import take_checkpoint
-from harness.errors import RunError, UsageError
+from harness.credentials import without_credentials
+from harness.errors import RunError, UsageError, first_line, told
 from harness.heeded import refuse_ignored
-from harness.options import config_sentence, known_device, known_keys, missing_groups
+from harness.options import (
+    available,
+    config_sentence,
+    known_device,
+    known_groups,
+    known_keys,
+    missing_groups,
+)
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
+NO_NAME = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?|null|true|false|nan|inf", re.IGNORECASE)
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
 failed_points: list[int] = []  # exit statuses of a sweep's points that did not end well
+configured: list[DictConfig] = []  # what Hydra has composed: no error before the first is ours
 
 
 def hydra_main(function: Callable[[DictConfig], None]) -> Callable[[], None]:
@@ -44,8 +55,11 @@ def hydra_main(function: Callable[[DictConfig], None]) -> Callable[[], None]:
 
 @hydra_main
 def run_one(config: DictConfig) -> None:
+    configured.append(config)
+    sys.argv = without_credentials(sys.argv)  # which W&B takes down
     try:
         missing_groups(config, CONF)
+        known_groups(config)
         known_device(config, CONF)
         known_keys(HydraConfig.get(), HYDRA_KEYS, "hydra.")
         from harness.run import run  # after the check, so that a mistyped command answers at once
@@ -73,10 +87,10 @@ def run_one(config: DictConfig) -> None:
 def tell(error: Exception, heading: str = "error") -> int:
     """Prints one sentence and returns the exit status; re-raises what is our own fault."""
     if isinstance(error, (UsageError, HydraException, OmegaConfBaseException)):
-        print(f"{heading}: {config_sentence(error, CONF)}", file=sys.stderr)
+        print(told(f"{heading}: {config_sentence(error, CONF)}"), file=sys.stderr)
         return 2
     if isinstance(error, RunError):
-        print(f"{heading}: {error}", file=sys.stderr)
+        print(told(f"{heading}: {error}"), file=sys.stderr)
         return 1
     raise error
 
@@ -85,9 +99,12 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
     interrupts.listen()
     sys.argv = in_order([null_quoted(word) for word in sys.argv])
-    made = not_yet_there(sys.argv)
+    configured.clear()
+    made: list[Path] = []
     try:
+        made = not_yet_there(sys.argv)
         known_options(sys.argv[1:])
+        named_options(sys.argv[1:])
         if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
             raise UsageError(f"with -m each run has its own folder: give {SWEEP_DIR}DIR instead")
         run_one()
@@ -100,7 +117,9 @@ def main() -> None:
         why = f"cannot make the folder {error.filename}: {error.strerror}"
         sys.exit(tell(UsageError(why)))
     except Exception as error:
-        sys.exit(tell(error))
+        # Hydra raises ValueError and others for words that it cannot make sense of.
+        known = configured or isinstance(error, (HydraException, OmegaConfBaseException))
+        sys.exit(tell(error if known else UsageError(first_line(error))))
     finally:
         remove_leftovers(made)
     sys.exit(max(failed_points, default=0))
@@ -115,6 +134,18 @@ def known_options(arguments: Sequence[str]) -> None:
 
     parser.error = refuse
     parser.parse_args(arguments)
+
+
+def named_options(arguments: Sequence[str]) -> None:
+    """Raises UsageError where a group's option is a number or a truth value to Hydra, whose error
+    names neither."""
+    for word in arguments:
+        key, _, value = word.partition("=")
+        group = key.lstrip("+").partition("@")[0]
+        odd = NO_NAME.fullmatch(value) and not word.startswith(("-", "~"))
+        if odd and "." not in group and available(CONF, group):
+            choices = ", ".join(available(CONF, group))
+            raise UsageError(f"{group}={value} does not exist; choose one of: {choices}")
 
 
 def null_quoted(word: str) -> str:
@@ -146,7 +177,10 @@ def not_yet_there(arguments: Sequence[str]) -> list[Path]:
     ]
     paths = [Path(name).absolute() for name in [*named, "results/runs"]]
     made = [path for p in paths for path in [p / "multirun.yaml", p, *p.parents]]
-    return [path for path in made if not path.exists()]
+    try:
+        return [path for path in made if not path.exists()]
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be a folder: {error.strerror}") from error
 
 
 def remove_leftovers(made: Sequence[Path]) -> None:

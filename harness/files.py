@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError, first_line
 
 PARTIAL = ".*.partial*"  # what a killed process leaves of a file that it was writing
 
@@ -20,6 +24,17 @@ def replaced(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in `path`. Raises UsageError where it holds none, as after a full disk."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is damaged: {first_line(error)}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} is damaged: it holds no JSON object")
+    return found
 
 
 def write_text(path: Path, text: str) -> None:

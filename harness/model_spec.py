@@ -8,10 +8,22 @@ from math import isfinite
 from harness.errors import UsageError
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+MAX_POSITION = 2**31 - 1  # engines count positions in 32 bits
+MAX_NAME_BYTES = 200  # file systems allow 255
 COUNTS = (
     "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size",
     "vocab_size", "tp",
 )  # fmt: skip
+
+
+def check_name(name: str) -> None:
+    """ValueError for a model's name that cannot be a folder below another's."""
+    if not 1 <= len(name.encode(errors="replace")) <= MAX_NAME_BYTES or not name.isprintable():
+        raise ValueError(f"name={name} must be printable and of 1 to {MAX_NAME_BYTES} bytes")
+    if name.startswith("/") or not all(part.strip(".") for part in name.split("/")):
+        raise ValueError(
+            f"name={name} must not leave the folder that it names: no .. and no first /"
+        )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -43,9 +55,7 @@ class ModelSpec:
     num_kv_layers: int | None = None  # that attend to the text and hold its KV; None: all
 
     def __post_init__(self) -> None:
-        # It names files: of a checkpoint made up for vLLM, and of logs.
-        if {"", ".", ".."} & set(self.name.split("/")) or not self.name.isprintable():
-            raise ValueError(f"name={self.name[:80]!r} is no name such as llama2-7b or owner/model")
+        check_name(self.name)
         for name in COUNTS:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
@@ -59,6 +69,8 @@ class ModelSpec:
             )
         if self.max_position < 2:
             raise ValueError(f"max_position={self.max_position} has no room for prompt and output")
+        if self.max_position > MAX_POSITION:
+            raise ValueError(f"max_position={self.max_position} must be at most {MAX_POSITION}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} is no multiple of num_kv_heads={self.num_kv_heads}"

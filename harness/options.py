@@ -13,6 +13,20 @@ import harness.engine_profile  # noqa: F401  it makes known what configurations 
 from harness.errors import UsageError
 
 REQUIRED = ("system", "workload")
+# Each a mapping: an option's values, or those that conf/config.yaml gives.
+GROUPS = (
+    "system",
+    "workload",
+    "model",
+    "market",
+    "hardware",
+    "engine",
+    "slo",
+    "tracking",
+    "data",
+    "client",
+    "faults",
+)
 
 
 def available(conf: Path, group: str) -> list[str]:
@@ -29,6 +43,16 @@ def missing_groups(config: DictConfig, conf: Path) -> None:
             f"  python -m harness +system=NAME +workload=NAME [key=value ...]\n{choices}\n"
             "  --help lists every other group and key"
         )
+
+
+def known_groups(config: DictConfig) -> None:
+    """Raises UsageError for a group that was taken out, or that a value stands in the place of."""
+    for group in GROUPS:
+        node = config.get(group)
+        if node is None:
+            raise UsageError(f"{group} is missing, and nothing can be run without it")
+        if not isinstance(node, DictConfig):
+            raise UsageError(f"{group}={node} is no option of {group} and has none of its keys")
 
 
 def config_sentence(error: Exception, conf: Path) -> str:
@@ -63,10 +87,9 @@ def known_device(config: DictConfig, conf: Path) -> None:
     with the constants of another."""
     files = (conf / "hardware" / "device").glob("*.yaml")
     known = ["cpu", *sorted(OmegaConf.load(path).device for path in files)]
-    if config.hardware.device not in known:
-        raise UsageError(
-            f"hardware.device={config.hardware.device} is unknown; valid: {', '.join(known)}"
-        )
+    device = config.hardware.get("device")
+    if device not in known:
+        raise UsageError(f"hardware.device={device} is unknown; valid: {', '.join(known)}")
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -7,7 +7,7 @@ in one sentence.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -18,12 +18,13 @@ from omegaconf import DictConfig
 from harness.client import Client
 from harness.config import build, class_of, settings, typed
 from harness.cost.hardware import Hardware
+from harness.credentials import without_credentials
 from harness.engine_api import Engine
 from harness.errors import UsageError
 from harness.faults import Faults
 from harness.fit import fit_context, models_of_schedule
 from harness.model_spec import ModelSpec
-from harness.options import known_keys, plain
+from harness.options import GROUPS, known_groups, known_keys, plain
 from harness.prompts import require_in_vocabulary
 from harness.records.manifest import hash_of
 from harness.records.slo import Slo
@@ -31,19 +32,6 @@ from harness.records.sources import Identity, sources
 from harness.schedule import Schedule
 from harness.tracking import Tracker
 
-GROUPS = (
-    "system",
-    "workload",
-    "model",
-    "market",
-    "hardware",
-    "engine",
-    "slo",
-    "tracking",
-    "data",
-    "client",
-    "faults",
-)
 # Keys that say how a run is shown or where its data lies, not what is run.
 PRESENTATION = ("tracking", "progress", "again", "data", "figure", "runs_dir")
 
@@ -60,12 +48,29 @@ class Options:
     runs_dir: str
 
 
+@dataclass(kw_only=True, slots=True)
+class Mix:
+    """What workload.models is unless the workload says otherwise, which checks it."""
+
+    kind: str
+    num_models: int | None
+    alpha: float | None
+
+
+@dataclass(kw_only=True, slots=True)
+class Market:
+    specs: dict[str, dict[str, Any]]  # a ModelSpec's values by the model's name in the market
+    cycle: list[str]  # names in `specs`, in the order in which a schedule's models get them
+    shared_checkpoints: bool  # models of one spec have the same weights
+    mix: Mix
+
+
 KEYS = (*GROUPS, *(field.name for field in fields(Options)))
 
 
 @dataclass(slots=True)
 class Prepared:
-    config: dict[str, Any]  # resolved, as plain data
+    config: dict[str, Any]  # resolved, as plain data; URLs without credentials
     system: Any  # a class: built later, when there is a cluster
     system_config: Any
     options: Options
@@ -91,22 +96,23 @@ class Prepared:
 def prepare(composed: DictConfig) -> Prepared:
     """Raises UsageError for everything that can be found wrong without a device."""
     known_keys(composed, KEYS)
+    known_groups(composed)
     config = plain(composed)
-    scalars = {field.name: config[field.name] for field in fields(Options)}
+    scalars = {key: value for key, value in config.items() if key not in GROUPS}
     options = typed(scalars, Options, "config")
     hardware = typed(config["hardware"], Hardware, "hardware")
     data = build(config["data"], "data")
     schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()
-    specs, cycle = market(config)
-    shared = bool(config["market"]["shared_checkpoints"])
-    models = models_of_schedule(schedule, specs, cycle, shared_checkpoints=shared)
+    specs, of_market = market(config)
+    shared = of_market.shared_checkpoints
+    models = models_of_schedule(schedule, specs, of_market.cycle, shared_checkpoints=shared)
     schedule = fit_context(schedule, models, options.fit_context)
     engine = build(config["engine"], "engine")
     if schedule.prompts and engine.world in ("torch", "vllm"):  # a simulation takes the lengths
         require_in_vocabulary(schedule.requests(), models)
     system = class_of(config["system"], "system")
     return Prepared(
-        config=config,
+        config=without_credentials(config),
         system=system,
         system_config=settings(config["system"], system, "system"),
         options=options,
@@ -122,25 +128,21 @@ def prepare(composed: DictConfig) -> Prepared:
     )
 
 
-def market(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], list[str]]:
-    """The models on offer by their names in the market, and the order in which they are taken."""
+def market(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], Market]:
+    """The models on offer by their names in the market, and the market."""
     typed(config["model"], ModelSpec, "model")  # wrong even where the market does not use it
-    for key, kind in {"specs": Mapping, "cycle": Sequence}.items():
-        if not isinstance(config["market"][key], kind):
-            raise UsageError(f"market.{key}={config['market'][key]} is no {kind.__name__.lower()}")
+    chosen: Market = typed(config["market"], Market, "market")
     specs = {
-        str(name): typed(spec, ModelSpec, f"market.specs.{name}")
-        for name, spec in config["market"]["specs"].items()
+        name: typed(spec, ModelSpec, f"market.specs.{name}") for name, spec in chosen.specs.items()
     }
-    cycle = [str(name) for name in config["market"]["cycle"]]
-    if not cycle:
+    if not chosen.cycle:
         raise UsageError(f"market.cycle=[] names no model; valid: {', '.join(specs)}")
-    for name in cycle:
+    for name in chosen.cycle:
         if name not in specs:
             raise UsageError(
                 f"market.cycle names {name}, which market.specs has not: {', '.join(specs)}"
             )
-    return specs, cycle
+    return specs, chosen
 
 
 def figure(name: str | None) -> Callable[[Path], Path | None]:

@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
+from harness.credentials import without_credentials
 from harness.errors import UsageError
 from harness.experiments.sweep import mark
 from harness.interrupts import check
@@ -108,10 +109,10 @@ def describe(
     return manifest(
         world=parts.engine.world,
         choices=choices,
-        overrides=overrides,
+        overrides=without_credentials(overrides),
         config_hash=identity.config_hash,
         sources=identity.sources,
-        command=command_line(sys.argv),
+        command=without_credentials(command_line(sys.argv)),
         hardware=parts.hardware,
         provenance=parts.schedule.provenance,
         schedule_sha256=parts.schedule.sha256(),

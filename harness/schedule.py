@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.errors import first_line
 from harness.files import replaced
 from harness.request import Prompt, Request
 
@@ -48,6 +49,24 @@ class Provenance:
     source_sha256: str  # of the file read; empty for a pure generator
     steps: list[str] = field(default_factory=list)  # e.g. "rows 0..999", "thinned to x0.5"
     file: str = ""  # which file that is: "bundled slice", "bundled file", "full file", …
+
+    @staticmethod
+    def parsed(text: bytes) -> Provenance:
+        """From JSON of its fields. Raises ValueError for anything else."""
+        try:
+            found = json.loads(text)
+            if isinstance(found, dict) and not isinstance(found.get("synthetic", []), list):
+                raise ValueError("the schedule is of an earlier version: make it again")
+            made = Provenance(**found)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"its provenance cannot be read: {first_line(error)}") from error
+        for each in fields(Provenance):
+            value = getattr(made, each.name)
+            kind = {"str": str, "list[str]": list}[str(each.type)]
+            texts = value if isinstance(value, list) else []
+            if not isinstance(value, kind) or not all(isinstance(one, str) for one in texts):
+                raise ValueError(f"its provenance has no {each.type} as {each.name}")
+        return made
 
 
 def synthetic_kinds(dataset: Mapping[str, Any]) -> list[str]:
@@ -151,21 +170,22 @@ class Schedule:
 
     @staticmethod
     def load(path: Path) -> Schedule:
-        """Reads what `save` wrote. Raises ValueError for another kind of parquet file."""
-        table = pq.read_table(path)
-        missing = [column for column in COLUMNS if column not in table.column_names]
-        metadata: dict[bytes, Any] = table.schema.metadata or {}
+        """Reads what `save` wrote. Raises ValueError for any other file."""
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise ValueError(first_line(error)) from error
+        missing = [column for column in COLUMNS if table.column_names.count(column) != 1]
+        metadata: dict[bytes, bytes] = table.schema.metadata or {}
         if missing or b"provenance" not in metadata:
-            raise ValueError(f"{path} is not a schedule: it lacks {missing or 'its provenance'}")
-        provenance = json.loads(metadata[b"provenance"])
-        if not isinstance(provenance, dict) or not isinstance(provenance.get("synthetic"), list):
-            raise ValueError(f"{path} is a schedule of an earlier version: make it again")
+            raise ValueError(f"it lacks {', '.join(missing) or 'its provenance'}")
+        tokens = {name: _column(table, name, pa.int64()) for name in COLUMNS[2:]}
         return Schedule(
-            arrival_s=table["arrival_s"].to_numpy().astype(np.float64),
-            model=table["model"].to_pylist(),
-            prompt_tokens=table["prompt_tokens"].to_numpy().astype(np.int64),
-            output_tokens=table["output_tokens"].to_numpy().astype(np.int64),
-            provenance=Provenance(**provenance),
+            arrival_s=_column(table, "arrival_s", pa.float64()).to_numpy(),
+            model=_column(table, "model", pa.string()).to_pylist(),
+            prompt_tokens=tokens["prompt_tokens"].to_numpy(),
+            output_tokens=tokens["output_tokens"].to_numpy(),
+            provenance=Provenance.parsed(metadata[b"provenance"]),
             prompts=_prompts(table) if "prompt_ids" in table.column_names else None,
         )
 
@@ -173,3 +193,17 @@ class Schedule:
 def _prompts(table: pa.Table) -> list[Prompt]:
     columns = (table[name].to_pylist() for name in ("prompt_text", "prompt_ids", "prompt_ends"))
     return [Prompt.of(*row) for row in zip(*columns, strict=True)]
+
+
+def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """`table`'s column, where all of its values are of `kind` without loss; else ValueError."""
+    column = table[name]
+    number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    try:
+        cast = column.cast(kind) if number != pa.types.is_string(kind) else None
+        if cast is not None and not cast.null_count:
+            cast.validate(full=True)  # texts are UTF-8
+            return cast
+    except pa.ArrowException as error:
+        raise ValueError(f"{name}: {first_line(error)}") from error
+    raise ValueError(f"{name} must be {kind} in every row, and is {column.type}")

@@ -6,6 +6,7 @@ is the one that a run with the same arguments replays.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -13,13 +14,18 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config import build
+from harness.config import build, typed
 from harness.errors import UsageError
 from harness.options import plain
 from workloads.data import DataHome
 from workloads.workload import Workload
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+@dataclass(kw_only=True, slots=True)
+class Seed:
+    seed: int
 
 
 def titles() -> dict[str, str]:
@@ -42,12 +48,17 @@ def composed(name: str, overrides: list[str]) -> DictConfig:
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config: DictConfig = compose("config", [*unused, f"+workload={name}", *overrides])
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UsageError(" ".join(str(error).split())) from error
     return config
 
 
 def workload(config: DictConfig) -> Workload:
-    data: DataHome = build(plain(config.data), "data")
-    made: Workload = build(plain(config.workload), "workload", data=data, seed=config.seed)
+    try:
+        values = plain(config)
+    except OmegaConfBaseException as error:
+        raise UsageError(" ".join(str(error).split())) from error
+    seed = typed({key: values[key] for key in ("seed",) if key in values}, Seed, "config").seed
+    data: DataHome = build(values.get("data", {}), "data")
+    made: Workload = build(values.get("workload", {}), "workload", data=data, seed=seed)
     return made

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from csv import Error as CsvError
+from csv import reader as read_row
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from harness.errors import UsageError
+from harness.errors import UsageError, first_line
 from workloads.trace import Floats, Ints, Strings
 
-WHOLE = re.compile(r"\d{1,18}")
-NUMBER = re.compile(r"\d+(\.\d*)?([eE][-+]?\d{1,2})?|\.\d+([eE][-+]?\d{1,2})?")
+WHOLE = re.compile(r"[0-9]{1,18}")
+NUMBER = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,2})?")
+UNNAMED = "\0"  # what names of columns that the header leaves empty begin with
 
 
 @dataclass(slots=True)
 class CsvTable:
-    """Text columns of one length; blank lines are left out. `line[i]`: row i's line, from 1."""
+    """Text columns of one length, without spaces around their values. Blank lines and columns
+    without a name are left out. `line[i]`: row i's line, from 1."""
 
     path: Path
     columns: dict[str, pa.ChunkedArray]
@@ -36,25 +40,24 @@ class CsvTable:
             ragged.append(row)
             return "skip"
 
+        names = header(path)
         try:
-            with path.open(encoding="utf-8-sig") as file:
-                names = [name.strip().strip('"') for name in file.readline().split(",")]
             table = csv.read_csv(
                 path,
                 # one thread: only then does pyarrow number the rows it complains of
-                read_options=csv.ReadOptions(use_threads=False),
+                read_options=csv.ReadOptions(use_threads=False, skip_rows=1, column_names=names),
                 parse_options=csv.ParseOptions(invalid_row_handler=keep, ignore_empty_lines=False),
                 convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
             )
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            reason = str(error).splitlines()[0]
-            raise UsageError(f"{path} cannot be read as CSV: {reason}") from error
+        except pa.ArrowException as error:
+            raise UsageError(f"{path} cannot be read as CSV: {first_line(error)}") from error
         if ragged:
             row = ragged[0]
             raise UsageError(
                 f"{path}, line {row.number}: {row.actual_columns} columns where the header "
                 f"has {row.expected_columns}: {row.text[:80]!r}"
             )
+        table = pa.table([pc.utf8_trim_whitespace(each) for each in table.columns], names=names)
         line = np.arange(2, len(table) + 2)
         if table.num_columns > 1:  # a blank line reads as a row of empty texts
             texts = [pc.equal(table[name], "") for name in table.column_names]
@@ -62,7 +65,9 @@ class CsvTable:
             table, line = table.filter(pa.array(~blank)), line[~blank]
         if len(table) == 0:
             raise UsageError(f"{path} has a header but no rows")
-        return CsvTable(path, dict(zip(table.column_names, table.columns, strict=True)), line)
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+        named = {name: column for name, column in columns.items() if not name.startswith(UNNAMED)}
+        return CsvTable(path, named, line)
 
     def integers(self, name: str) -> Ints:
         """Whole numbers ≥ 0."""
@@ -95,9 +100,27 @@ class CsvTable:
         column = self.columns[name]
         try:
             values: npt.NDArray[Any] = pc.cast(column, kind).to_numpy()
-        except pa.ArrowInvalid:
+        except pa.ArrowException as error:
             matches = [pattern.fullmatch(text) is not None for text in column.to_pylist()]
             self.require(name, np.array(matches), expected)
-            raise
+            raise UsageError(f"{self.path}: {name} must be {expected}: {error}") from error
         self.require(name, np.isfinite(values) & (values >= 0), expected)
         return values
+
+
+def header(path: Path) -> list[str]:
+    """The names in the first line, without spaces and quotes around them. UsageError where two
+    columns have one name."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            words = next(read_row([file.readline()]), [])
+    except (ValueError, CsvError) as error:
+        raise UsageError(f"{path} cannot be read as CSV: {first_line(error)}") from error
+    if not words:
+        raise UsageError(f"{path} cannot be read as CSV: its first line is empty")
+    names = [word.strip().strip('"').strip() for word in words]
+    names = [name or f"{UNNAMED}{place}" for place, name in enumerate(names)]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{path} has two columns called {name}: which is meant?")
+    return names

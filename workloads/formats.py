@@ -15,11 +15,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
-from harness.errors import UsageError
+from harness.errors import UsageError, first_line
 from harness.schedule import Provenance, Schedule
 from workloads.csv_table import CsvTable
 from workloads.trace import Floats, Ints, Trace, in_order, objects, without_lead_in
+
+MAX_YEARS = 200  # nanoseconds of 292 years are more than 64 bits hold
+TIME_OF_DAY = r"^[0-9]{1,5}:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?$"
 
 
 def read(path: Path, provenance: Provenance) -> Trace:
@@ -54,6 +58,8 @@ def read_azure(table: CsvTable, provenance: Provenance) -> Trace:
         # seven digits of a second: more than a float of seconds since 1970 holds
         times = pd.to_datetime(text, format="ISO8601", utc=True, errors="coerce")
         table.require("TIMESTAMP", times.notna().to_numpy(), "a date and time")
+        near = times.dt.year <= times.dt.year.min() + MAX_YEARS
+        table.require("TIMESTAMP", near.to_numpy(), f"within {MAX_YEARS} years of the first")
         arrival_s = seconds(times - times.min())
     return Trace(
         arrival_s,
@@ -77,8 +83,10 @@ def read_burstgpt(table: CsvTable, provenance: Provenance) -> Trace:
 
 def read_aegaeon(table: CsvTable, provenance: Provenance) -> Trace:
     """Inputs of Aegaeon's artifact; times of day from 00:00:00 on are kept as they stand."""
-    times = pd.to_timedelta(table.columns["Request Time"].to_pandas(), errors="coerce")
-    table.require("Request Time", times.notna().to_numpy(), "a time HH:MM:SS.mmm")
+    text = table.columns["Request Time"]
+    of_day = pc.match_substring_regex(text, TIME_OF_DAY).to_numpy()
+    table.require("Request Time", of_day, "a time HH:MM:SS.mmm")
+    times = pd.to_timedelta(text.to_pandas())
     return Trace(
         seconds(times),
         table.strings("Model Name"),
@@ -135,8 +143,9 @@ def read_mooncake(path: Path, provenance: Provenance) -> Trace:
                 continue
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UsageError(f"{path}, line {number}: not JSON ({error.msg})") from error
+            except (ValueError, RecursionError) as error:
+                why = getattr(error, "msg", None) or first_line(error)
+                raise UsageError(f"{path}, line {number}: not JSON ({why})") from error
             if not isinstance(record, dict):
                 raise UsageError(f"{path}, line {number}: not a JSON object")
             for key in keys:
@@ -156,9 +165,9 @@ def check_json(path: Path, line: int, key: str, value: object) -> None:
     kind = int | float if key == "timestamp" else int
     if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < 1e15:
         noun = "number" if key == "timestamp" else "whole number"
-        raise UsageError(
-            f"{path}, line {line}: {key} must be a {noun} of at least 0, got {value!r}"
-        )
+        # a container may be nested more deeply than it can be shown
+        got = f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)
+        raise UsageError(f"{path}, line {line}: {key} must be a {noun} of at least 0, got {got}")
 
 
 def read_schedule(path: Path) -> Trace:

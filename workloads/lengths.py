@@ -12,6 +12,7 @@ from workloads.arrivals import require_positive
 from workloads.trace import Ints, Trace, check_range, objects, rows_window, usable
 
 ORDERS = ("file", "sample")
+MAX_TOKENS = 10**18  # of a prompt or an output: the sum of two is still of 64 bits
 
 
 @dataclass(kw_only=True, slots=True)
@@ -99,6 +100,12 @@ def _fit(
     trace: Trace, tokens: Ints, side: str, scale: float, limit: int | None
 ) -> tuple[Trace, Ints]:
     if scale != 1:
+        longest = float(tokens.max()) * scale
+        if longest > MAX_TOKENS:
+            raise UsageError(
+                f"workload.lengths.scale_{side}={scale:g} makes lengths of {longest:.3g} tokens; "
+                f"at most {MAX_TOKENS:.3g}"
+            )
         tokens = np.maximum(np.rint(tokens * scale), 1).astype(np.int64)
         trace = trace.labelled(f"{side} lengths x{scale:g}")
     if limit is not None and (tokens > limit).any():

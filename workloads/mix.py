@@ -12,6 +12,7 @@ from workloads.arrivals import require_at_least_0
 from workloads.trace import Floats, Strings, Trace
 
 KINDS = ("single", "trace", "auto", "uniform", "zipf")
+MAX_MODELS = 1_000_000  # above what any market has; each has a name and a share
 DEFAULT = "default"  # the harness maps this name to the experiment's model
 
 
@@ -35,6 +36,10 @@ class ModelsConfig:
             raise UsageError(f"workload.models.kind={self.kind} {verb} workload.models.alpha")
         if self.num_models is not None and self.num_models < 1:
             raise UsageError(f"workload.models.num_models={self.num_models} must be at least 1")
+        if self.num_models is not None and self.num_models > MAX_MODELS:
+            raise UsageError(
+                f"workload.models.num_models={self.num_models} must be at most {MAX_MODELS:,}"
+            )
         if self.alpha is not None:
             require_at_least_0(self.alpha, "workload.models.alpha")
 

@@ -22,7 +22,7 @@ from harness.errors import UsageError
 from harness.schedule import Synthetic
 from workloads.arrivals import BurstConfig, describe_burst, require_at_least_0, require_positive
 from workloads.streams import stream
-from workloads.trace import Floats, Trace
+from workloads.trace import Floats, Trace, require_feasible
 
 HOW = ("preserve", "stretch")
 
@@ -86,6 +86,7 @@ def resampled(
     The label is `step` and how many were copied or left out.
     """
     arrival_s = trace.arrivals()
+    require_feasible(float(factor.sum()), f"workload.{step}")
     whole = np.floor(factor).astype(np.int64)
     chance = stream(seed, f"{purpose}.keep").random(len(trace))
     copies = whole + (chance < factor - whole)

@@ -24,6 +24,7 @@ Rows = slice | Ints | npt.NDArray[np.bool_]
 
 log = logging.getLogger(__name__)
 
+MAX_REQUESTS = 100_000_000  # above the rows of any public trace; a schedule of them takes 4 GB
 MAX_LEAD_IN_S = 60.0  # before a first arrival later than this, times count from something else
 
 
@@ -97,6 +98,12 @@ class WindowConfig:
             check_range(self.rows, "workload.window.rows")
         if self.seconds is not None:
             check_range(self.seconds, "workload.window.seconds")
+
+
+def require_feasible(num_requests: float, where: str) -> None:
+    """Raises UsageError for more requests than a schedule can hold."""
+    if not num_requests <= MAX_REQUESTS:
+        raise UsageError(f"{where} asks for {num_requests:.3g} requests; at most {MAX_REQUESTS:,}")
 
 
 def check_range(bounds: list[int] | list[float], where: str) -> None:

@@ -26,6 +26,7 @@ from workloads.trace import (
     before,
     from_first_row,
     head,
+    require_feasible,
     rows_window,
     seconds_window,
     usable,
@@ -63,6 +64,7 @@ class Workload:
             config.twin.check()
         if config.num_requests is not None and config.num_requests < 1:
             raise UsageError(f"workload.num_requests={config.num_requests} must be at least 1")
+        require_feasible(config.num_requests or 0, f"workload.num_requests={config.num_requests}")
         if seed < 0:
             raise UsageError(f"seed={seed} must be at least 0")
         dataset = config.dataset
@@ -77,6 +79,18 @@ class Workload:
         self._seed = seed
 
     def schedule(self) -> Schedule:
+        """Raises UsageError where the data, as configured, make none."""
+        try:
+            with np.errstate(all="ignore"):  # a Schedule's numbers are checked to be finite
+                return self._schedule()
+        except MemoryError as error:
+            raise UsageError(f"workload={self.name} does not fit into memory: {error}") from error
+        except UsageError:
+            raise
+        except ValueError as error:
+            raise UsageError(f"workload={self.name}: {error}") from error
+
+    def _schedule(self) -> Schedule:
         config, seed = self._config, self._seed
         dataset = self._read()
         windowed = self._windowed(dataset)
@@ -119,6 +133,7 @@ class Workload:
         if config.twin is None:
             raise UsageError(f"{file.path} cannot be had, and nothing can stand in for it")
         whole = config.twin.num_models * config.twin.num_requests_per_model
+        require_feasible(whole, "workload.twin, for all of its models,")
         num_requests = max(whole, config.num_requests or 0)
         made = twin.twin(config.twin, self.name, num_requests, self._seed)
         kinds = shown(made.provenance.synthetic)

@@ -21,8 +21,8 @@ from harness.claims.expressions import evaluate, used
 from harness.claims.ledger import Claim, Variations, load
 from harness.claims.render import ORDER, Judged, as_json, as_markdown
 from harness.claims.verdict import MIN_SEEDS, estimate, judge
-from harness.errors import UsageError
-from harness.files import write_text
+from harness.errors import UsageError, first_line
+from harness.files import read_json, write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS, PUBLISHED = ROOT / "results/claims", ROOT / "results/published"
@@ -35,17 +35,18 @@ def judged(claim: Claim, published: Path, variations: Variations | None = None) 
     csv, about = published / f"{claim.figure}.csv", published / f"{claim.figure}.json"
     if not (csv.is_file() and about.is_file()):
         return Judged(claim, None, "not attempted", _command(claim), None)
-    table = pd.read_csv(csv)
     varied = variations.of(claim) if variations else {}
     try:
+        table = figure_table(csv)
         values = evaluate(claim.value, table)
         others = {label: evaluate(each, table) for label, each in varied.items()}
         rows = [used(each, table) for each in (claim.value, *varied.values())]
+        about_figure = provenance(about)
     except UsageError as error:
         raise UsageError(f"claim {claim.id}, {csv.name}: {error}") from error
     if why := invalid(rows):
         return Judged(claim, None, "not attempted", f"{why}; {_command(claim, '--again')}", None)
-    source = narrowed(json.loads(about.read_text()), rows[0])
+    source = narrowed(about_figure, rows[0])
     ours = estimate(list(values.values()))
     verdict = judge(claim, ours)
     why = claim.reason
@@ -71,13 +72,28 @@ def invalid(parts: Sequence[pd.DataFrame]) -> str:
     return f"rests on INVALID runs ({len(found)}), the first: {', '.join(known_as)}"
 
 
+def figure_table(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"it cannot be read: {first_line(error)}") from error
+
+
+def provenance(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    for key in ("worlds", "hardware", "runs_git"):
+        if not isinstance(found.get(key), list):
+            raise UsageError(f"{path.name} has no list of {key}: draw the figure again")
+    return found
+
+
 def narrowed(source: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
     """A figure's provenance, with the worlds and the hardware of `rows` alone where they say: a
     figure may hold measured and simulated runs side by side."""
     said = {"worlds": "world", "hardware": "hardware"}
     columns = {key: column for key, column in said.items() if column in rows}
     return dict(source) | {
-        key: sorted(rows[column].dropna().unique()) for key, column in columns.items()
+        key: sorted(map(str, rows[column].dropna().unique())) for key, column in columns.items()
     }
 
 
@@ -102,10 +118,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             paper = load(CLAIMS / f"{name}.yaml")
             rows = [judged(claim, PUBLISHED / name, paper.variations) for claim in paper.claims]
             found[name] = (paper, rows)
-            if not names or name in names:
-                _tell(name, rows)
-                text = json.dumps(as_json(name, rows), indent=1, ensure_ascii=False)
-                write_text(CLAIMS / f"{name}.json", text + "\n")
+        for name in names or every:
+            rows = found[name][1]
+            _tell(name, rows)
+            text = json.dumps(as_json(name, rows), indent=1, ensure_ascii=False)
+            write_text(CLAIMS / f"{name}.json", text + "\n")
         write_text(CLAIMS / "README.md", as_markdown(found))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)

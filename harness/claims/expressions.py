@@ -23,7 +23,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
+from harness.claims.grammar import check
 from harness.errors import UsageError
 
 GOOD = 0.9  # "the 90 % overall SLO requirement"
@@ -36,20 +38,25 @@ class Beyond(float):
 
 
 def evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Value:
-    """Raises UsageError for an expression that says what there is not."""
-    if len(expression) != 1:
-        raise UsageError(f"an expression has one function, not {', '.join(expression) or 'none'}")
+    """At least one value. Raises UsageError for an expression that says what there is not."""
+    check(expression)
+    found = _evaluate(expression, table)
+    if not found:
+        raise UsageError("no seed has a row for each part of the claim's value")
+    return found
+
+
+def _evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Value:
     ((name, argument),) = expression.items()
     if name == "constant":
         return {0: float(argument)}
     if name in PAIRS:
-        values = [evaluate(each, table) for each in argument]
-        return _together(values, PAIRS[name])
+        return _together([_evaluate(each, table) for each in argument], PAIRS[name])
+    for key in ("x", "y", "column"):
+        if key in argument:
+            _check_numeric(table, argument[key])
     if name == "ratio_of_means":
         return ratio_of_means(table, **argument)
-    if name not in OF_ROWS:
-        known = ", ".join(sorted(["constant", "ratio_of_means", *PAIRS, *OF_ROWS]))
-        raise UsageError(f"there is no function {name} for a claim's value; there are {known}")
     arguments = dict(argument)
     rows = chosen(table, arguments.pop("where", {}))
     return {seed: OF_ROWS[name](of_seed, **arguments) for seed, of_seed in _by_seed(rows).items()}
@@ -72,13 +79,23 @@ def chosen(table: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
     """The rows whose columns have the values of `where`. Raises UsageError where there is none."""
     rows = table
     for column, value in where.items():
-        if column not in table:
-            known = ", ".join(map(str, table.columns))
-            raise UsageError(f"the figure has no column {column}; it has {known}")
+        _check_column(table, column)
         rows = rows[rows[column] == value]
     if rows.empty:
         raise UsageError(f"no row of the figure has {dict(where)}")
     return rows
+
+
+def _check_column(table: pd.DataFrame, column: str) -> None:
+    if column not in table:
+        known = ", ".join(map(str, table.columns))
+        raise UsageError(f"the figure has no column {column}; it has {known}")
+
+
+def _check_numeric(table: pd.DataFrame, column: str) -> None:
+    _check_column(table, column)
+    if not is_numeric_dtype(table[column]):
+        raise UsageError(f"the figure's column {column} has no numbers: {table[column].iloc[0]!r}")
 
 
 def crossing(rows: pd.DataFrame, x: str, y: str) -> float:
@@ -113,7 +130,7 @@ def ratio_of_means(
         ours, theirs = (rows[seed].groupby(x)[column].mean() for rows in (first, second))
         common = ours.index.intersection(theirs.index)
         if len(common):
-            found[seed] = _area(ours[common]) / _area(theirs[common])
+            found[seed] = ratio([_area(ours[common]), _area(theirs[common])])
     if not found:
         raise UsageError(f"a claim's two means have no {x} in common")
     return found
@@ -142,6 +159,7 @@ def _by_seed(rows: pd.DataFrame) -> dict[int, pd.DataFrame]:
     """All of them as seed 0's where no column says."""
     if "seed" not in rows:
         return {0: rows}
+    _check_numeric(rows, "seed")
     seeds = sorted({int(seed) for seed in rows["seed"].dropna()})
     return {seed: rows[rows["seed"] == seed] for seed in seeds}
 

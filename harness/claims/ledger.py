@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from harness.claims.grammar import check
+from harness.claims.plain_yaml import read_plain
 from harness.config import typed
 from harness.errors import UsageError
 
+FIGURE = re.compile(r"[A-Za-z0-9_]{1,100}")
 RELATIONS = ("about", "at_least", "at_most")
 
 
@@ -40,6 +42,10 @@ class Claim:
             )
         if self.tolerance < 0:
             raise ValueError(f"claim {self.id}: tolerance={self.tolerance} is below 0")
+        if self.figure is not None and not FIGURE.fullmatch(self.figure):
+            raise ValueError(f"claim {self.id}: figure={self.figure} is no figure's name")
+        if self.value is not None:
+            check(self.value)
         if self.value is not None and self.figure is None:
             raise ValueError(f"claim {self.id} has a value and no figure to compute it from")
         if self.value is None and not self.reason:
@@ -90,9 +96,13 @@ def load(path: Path) -> Paper:
     if not path.is_file():
         known = ", ".join(sorted(found.stem for found in path.parent.glob("*.yaml")))
         raise UsageError(f"there are no claims of {path.stem}; there are: {known or 'none'}")
-    content = yaml.safe_load(path.read_text())
-    for row in content["claims"]:
-        typed(row, Claim, f"{path.name}, {row.get('id', 'a claim without id')}")
+    content = read_plain(path)
+    if not isinstance(content, dict) or not isinstance(content.get("claims"), list):
+        raise UsageError(f"{path.name} has no list of claims")
+    for number, row in enumerate(content["claims"], start=1):
+        if not isinstance(row, dict):
+            raise UsageError(f"{path.name}: claim {number} is no mapping of its fields: {row!r}")
+        typed(row, Claim, f"{path.name}, {row.get('id', f'claim {number} without id')}")
     paper: Paper = typed(content, Paper, path.name)
     names = [claim.id for claim in paper.claims]
     twice = sorted({name for name in names if names.count(name) > 1})

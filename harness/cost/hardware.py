@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
+BASES = ("device law", "datasheet")
+MAX_DEVICES = 65_536  # each is an instance of some kB, and a simulated one tens of events a second
+
 
 @dataclass(kw_only=True, slots=True)
 class StepCoefficients:
@@ -57,6 +60,8 @@ class Calibration:
     path_s: float = 0.0  # a server's API, from client to engine and back; it delays tokens alone
 
     def __post_init__(self) -> None:
+        if self.basis not in BASES:
+            raise ValueError(f"basis={self.basis} is unknown; valid: {', '.join(BASES)}")
         constants = asdict(self)
         efficiencies = [name for name in constants if name.endswith("_efficiency")]
         check_constants(constants, above_0=efficiencies)
@@ -131,6 +136,9 @@ class Hardware:
         check_constants(asdict(self), above_0=positive)
         if self.devices_per_ssd is not None and self.devices_per_ssd < 1:
             raise ValueError(f"devices_per_ssd={self.devices_per_ssd} must be at least 1, or null")
+        for name in ("num_devices", "devices_per_node", "gpus_per_pcie_switch"):
+            if getattr(self, name) > MAX_DEVICES:
+                raise ValueError(f"{name}={getattr(self, name)} must be at most {MAX_DEVICES}")
 
     @property
     def num_nodes(self) -> int:

@@ -31,6 +31,9 @@ class PoolConfig:
             raise ValueError(f"memory_share={self.memory_share} must be in (0, 1]")
         if not 0 < self.min_kv_share < 1:
             raise ValueError(f"min_kv_share={self.min_kv_share} must be in (0, 1)")
+        for name in ("slab_bytes", "host_slab_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
 
 @dataclass(slots=True, frozen=True)

@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from harness.device.memory import KvShape, OutOfMemory
+from harness.errors import UsageError
+
+MAX_SLABS = 1_000_000  # the list of those that are free takes 8 MB
 
 
 class _Slab:
@@ -53,7 +56,12 @@ class _Pool:
 class SlabAllocator:
     def __init__(self, capacity_bytes: int, slab_bytes: int) -> None:
         if not 1 <= slab_bytes <= capacity_bytes:
-            raise ValueError(f"no slab of {slab_bytes} bytes fits in {capacity_bytes} bytes")
+            raise UsageError(f"no slab of {slab_bytes} bytes fits in {capacity_bytes} bytes")
+        if capacity_bytes // slab_bytes > MAX_SLABS:
+            raise UsageError(
+                f"slabs of {slab_bytes} bytes divide {capacity_bytes} bytes into more than "
+                f"{MAX_SLABS:,}: raise engine.pool.slab_bytes or host_slab_bytes"
+            )
         self.slab_bytes = slab_bytes
         self.num_slabs = capacity_bytes // slab_bytes
         self._free_slabs = list(range(self.num_slabs - 1, -1, -1))  # the next to use last

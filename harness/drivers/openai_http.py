@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
+from harness.drivers.base_url import base_url
 from harness.drivers.body import chat_body, completion_body, prebuilt
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_thread import IoThread
@@ -47,16 +48,15 @@ class OpenAiEngine:
         extra_body: dict[str, Any]  # further fields of every request
 
     def __init__(self, config: Config) -> None:
-        if not config.url.startswith(("http://", "https://")):
-            raise UsageError(
-                f"engine.url must be a base URL such as http://127.0.0.1:8000/v1, got {config.url}"
-            )
+        self._url, user = base_url(config.url)
         if config.api not in PATHS:
             raise UsageError(f"engine.api={config.api} is not one of: {', '.join(PATHS)}")
         require_positive(config, "request_timeout_s")
         self._config = config
-        self._url = config.url.rstrip("/")
-        self._headers = {"Content-Type": "application/json"} | _authorization(config.api_key_env)
+        key = _authorization(config.api_key_env)
+        if user and key:
+            raise UsageError("engine.url has a user and engine.api_key_env a key: give one of them")
+        self._headers = {"Content-Type": "application/json"} | user | key
         self._endpoint: HttpEndpoint | None = None
         self._model = config.model
         self._prompt_seed: int | None = None
@@ -146,4 +146,10 @@ def _authorization(api_key_env: str | None) -> dict[str, str]:
         return {}
     if api_key_env not in os.environ:
         raise UsageError(f"engine.api_key_env={api_key_env}: there is no such variable")
-    return {"Authorization": f"Bearer {os.environ[api_key_env]}"}
+    key = os.environ[api_key_env]
+    if not key or not all("!" <= letter <= "~" for letter in key):
+        raise UsageError(
+            f"engine.api_key_env={api_key_env} holds no API key: a key is letters, digits and "
+            "signs on one line, without spaces"
+        )
+    return {"Authorization": f"Bearer {key}"}

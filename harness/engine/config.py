@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from harness.device.plan import PoolConfig
@@ -69,6 +70,11 @@ class TorchConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"engine.{name}={value} must be at least 1")
+        most = os.cpu_count() or 1
+        if self.num_threads is not None and self.num_threads > most:
+            raise UsageError(
+                f"engine.num_threads={self.num_threads} must be at most {most}, the cores here"
+            )
         require_positive(self, "start_timeout_s", "hang_timeout_s", "step_timeout_s")
         if not 0 < self.memory_fraction <= 1:
             raise UsageError(

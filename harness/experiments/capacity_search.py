@@ -8,7 +8,6 @@ Bisection over these; pure decisions, runs are `harness.experiments.points`'.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from statistics import mean
 
 from harness.claims.expressions import GOOD
 from harness.experiments.points import Point
+from harness.files import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def middle(found: dict[float, float | None], values: Sequence[float]) -> float |
 @cache
 def _token_share(run: Path) -> float:
     """Of a run that is complete, which curves ask for again and again."""
-    share: float = json.loads((run / "summary.json").read_text())["slo_attainment"]["token"]
+    share: float = read_json(run / "summary.json")["slo_attainment"]["token"]
     return share
 
 

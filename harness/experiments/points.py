@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.errors import RunError, UsageError
 from harness.experiments.compose import ROOT, Composed
-from harness.files import write_text
+from harness.files import read_json, write_text
 from harness.prepare import prepare
 from harness.records.folder_lock import FolderError
 from harness.run import obtain
@@ -40,8 +40,7 @@ class Point:
 
     def _file(self, name: str) -> dict[str, Any]:
         assert self.path is not None
-        found: dict[str, Any] = json.loads((self.path / name).read_text())
-        return found
+        return read_json(self.path / name)
 
 
 def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, again: bool) -> Point:

@@ -11,6 +11,7 @@ import json
 import os
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.console import Console
 
-from harness.files import write_text
+from harness.credentials import without_credentials
+from harness.errors import UsageError
+from harness.files import read_json, write_text
 from harness.records.report import captions, sweep_table
 from harness.records.run_folder import FinishedRun
 
@@ -46,13 +49,18 @@ def mark(run_dir: Path, overrides: Sequence[str]) -> None:
     """Notes that the run belongs to the sweep under way, if there is one, and at which place."""
     if sweep_id := os.environ.get(SWEEP_ID_VARIABLE):
         place = {"sweep_id": sweep_id, "number": HydraConfig.get().job.num}
-        write_text(run_dir / MARK, json.dumps(place | {"overrides": list(overrides)}) + "\n")
+        said = without_credentials(overrides)
+        write_text(run_dir / MARK, json.dumps(place | {"overrides": said}) + "\n")
 
 
 def sweep_runs(directory: Path, sweep_id: str) -> list[tuple[list[str], FinishedRun]]:
     """(overrides, run) of every complete run of the sweep under `directory`, in its order."""
-    marks = {path: json.loads(path.read_text()) for path in directory.glob(f"*/{MARK}")}
-    found = [(mark, path) for path, mark in marks.items() if mark["sweep_id"] == sweep_id]
+    found = []
+    for path in directory.glob(f"*/{MARK}"):
+        with suppress(UsageError):  # of an earlier sweep: this one's marks were just made
+            mark = read_json(path)
+            if mark.get("sweep_id") == sweep_id:
+                found.append((mark, path))
     found.sort(key=lambda pair: int(pair[0]["number"]))
     return [(mark["overrides"], FinishedRun.load(path.parent)) for mark, path in found]
 

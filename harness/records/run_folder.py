@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from harness.errors import RunError, UsageError
-from harness.files import PARTIAL, replaced, write_text
+from harness.errors import RunError, UsageError, first_line
+from harness.files import PARTIAL, read_json, replaced, write_text
 from harness.records.folder_lock import LOCK, FolderError
 from harness.records.journal import JOURNAL
 from harness.records.sources import Identity
@@ -42,6 +42,9 @@ FILES = (
     "summary.json",
     "run.png",
 )  # what a run leaves; beside it, while it lasts, its journal
+# What tables and figures of a run rest on: without it the file is not what was written.
+OF_MANIFEST = ("choices", "hardware", "engine", "dataset", "seeds")
+OF_SUMMARY = ("ttft_s", "tpot_s", "tbt_s", "e2e_s", "slo", "slo_attainment", "verdict")
 LOGS = "logs"  # of an engine's processes
 EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this run takes its place
 
@@ -61,7 +64,12 @@ class RunFolder:
         Raises FolderError where the folder holds anything else: another run, unless `again`, or
         files that are no run's, in any case.
         """
-        found = self.manifest()
+        try:
+            found = self.manifest()
+        except UsageError as error:
+            if again:  # it was a run's, whatever has become of it
+                return None
+            raise UsageError(f"{error}; set again=true, or name another folder") from error
         if not found and all(map(_of_a_killed_run, self.path.glob("*"))):
             return None
         if "config_hash" not in found:
@@ -74,14 +82,17 @@ class RunFolder:
                 "set again=true"
             )
         complete = found["status"] == "complete" and (self.path / "summary.json").is_file()
-        same = found.get("sources") == identity.sources
-        return FinishedRun.load(self.path) if complete and same else None
+        if not complete or found.get("sources") != identity.sources:
+            return None
+        try:
+            return FinishedRun.load(self.path)
+        except UsageError as error:
+            raise UsageError(f"{error}; again=true repeats the run") from error
 
     def manifest(self) -> dict[str, Any]:
-        """Empty: there is none."""
+        """Empty: there is none. UsageError where it cannot be read."""
         path = self.path / "manifest.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-        return found
+        return read_json(path) if path.is_file() else {}
 
     def begin(self) -> None:
         """Makes the folder; an earlier run's files in it are set aside. Raises FolderError where
@@ -199,10 +210,21 @@ class FinishedRun:
         for name in ("config.yaml", "manifest.json", "requests.parquet", "summary.json"):
             if not (path / name).is_file():
                 raise UsageError(f"{path} is not a complete run's folder: it has no {name}")
-        return FinishedRun(
-            path=path,
-            config=yaml.load((path / "config.yaml").read_text(), YamlLoader),
-            manifest=json.loads((path / "manifest.json").read_text()),
-            summary=json.loads((path / "summary.json").read_text()),
-            requests=pq.read_table(path / "requests.parquet"),
-        )
+        manifest, summary = read_json(path / "manifest.json"), read_json(path / "summary.json")
+        for name, found, keys in (
+            ("manifest.json", manifest, OF_MANIFEST),
+            ("summary.json", summary, OF_SUMMARY),
+        ):
+            lacking = [key for key in keys if not isinstance(found.get(key), dict)]
+            if lacking:
+                raise UsageError(f"{path / name} is damaged: it has no {', '.join(lacking)}")
+        try:
+            config = yaml.load((path / "config.yaml").read_text(), YamlLoader)
+        except (ValueError, yaml.YAMLError) as error:
+            raise UsageError(f"{path / 'config.yaml'} is damaged: {first_line(error)}") from error
+        try:
+            requests = pq.read_table(path / "requests.parquet")
+        except (pa.ArrowException, OSError) as error:
+            what = f"{path / 'requests.parquet'} is damaged: {first_line(error)}"
+            raise UsageError(what) from error
+        return FinishedRun(path, config, manifest, summary, requests)

@@ -6,13 +6,13 @@ baseline run's summary; what judges a run sees two numbers of seconds either way
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
+from harness.files import read_json
 
 
 class Slo:
@@ -69,12 +69,13 @@ def _baseline_summary(baseline: str) -> dict[str, Any]:
         raise UsageError(
             f"slo.baseline={baseline} is not the folder of a completed run: it has no summary.json"
         )
-    summary: dict[str, Any] = json.loads(path.read_text())
-    return summary
+    return read_json(path)
 
 
 def _statistic(summary: dict[str, Any], metric: str, config: RelativeSlo.Config) -> float:
-    values: dict[str, float | None] = summary[metric]
+    values: dict[str, float | None] | None = summary.get(metric)
+    if not isinstance(values, dict):
+        raise UsageError(f"slo.baseline={config.baseline}: its summary.json has no {metric}")
     statistics = [key for key in values if key != "num_samples"]
     if config.statistic not in statistics:
         raise UsageError(

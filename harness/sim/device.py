@@ -34,6 +34,12 @@ class SimPoolConfig(PoolConfig):
     unstaged_bytes_per_s: float  # of a load that goes tensor by tensor, each device
     chunk_bytes: int  # of each device's weights: a prefetch can be broken off after each
 
+    def __post_init__(self) -> None:
+        PoolConfig.__post_init__(self)
+        for name in ("unstaged_bytes_per_s", "chunk_bytes"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
+
 
 class SimDevice:
     """The GPUs `gpus` of a node as one: each has its shard of the weights and of the KV."""

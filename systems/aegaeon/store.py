@@ -53,7 +53,12 @@ class Store(Protocol):
 def open_store(config: StoreConfig) -> Store:
     if config.kind == "redis":
         return RedisStore(connected(config.url), config.namespace)
-    return EmbeddedStore(None if config.path is None else Path(config.path))
+    try:
+        return EmbeddedStore(None if config.path is None else Path(config.path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"system.store.path={config.path} cannot be opened as a store: {error}"
+        ) from error
 
 
 def open_empty_store(config: StoreConfig) -> Store:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+MIN_WINDOW_S = 0.001  # no decode iteration ends sooner: there is nothing to adapt to
+
 
 @dataclass(kw_only=True, slots=True)
 class QuotaConfig:
@@ -17,6 +19,10 @@ class QuotaConfig:
     high: float  # share of its quota from which a model is short of it
     keep: float  # share of its quota up to which a giver may be used afterwards
     growth: float  # of its quota, for a model that is short of it
+
+    def __post_init__(self) -> None:
+        if not self.window_s >= MIN_WINDOW_S:
+            raise ValueError(f"quotas.window_s={self.window_s} must be at least {MIN_WINDOW_S}")
 
 
 @dataclass(slots=True, frozen=True)

@@ -55,7 +55,10 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["model=llama2-7b", "model.max_position=1"], "max_position=1 has no room"),
         (["model=llama2-7b", "model.num_kv_heads=3"], "no multiple of num_kv_heads=3"),
         (["hardware.num_devices=0"], "hardware: num_devices=0 must be a finite number above 0"),
-        (["hardware.calibration.prefill_s=nan"], "hardware: prefill_s=nan must be a finite number"),
+        (
+            ["hardware.calibration.prefill_s=nan"],
+            "hardware: prefill_s=nan must be a finite number",
+        ),
         (
             ["hardware.calibration.measured.qwen-7b_tp1.token_s=-1"],
             "hardware: measured.qwen-7b_tp1.token_s=-1.0 must be a finite number of at least 0",
@@ -71,7 +74,7 @@ def test_help_lists_every_group_and_its_options() -> None:
         (["+hydra.foo=1"], "unknown key hydra.foo; valid keys: defaults, mode, searchpath, run, "),
         (["hardware.device=tpu"], "hardware.device=tpu is unknown; valid: cpu, A10, A100-PCIE"),
         (["market.cycle=[]"], "market.cycle=[] names no model; valid: "),
-        (["market.specs=null"], "market.specs=None is no mapping"),
+        (["market.specs=null"], "market: specs is null: give it a value"),
         (["model=llama2-7b", "model.rope_theta=nan"], "rope_theta=nan must be a finite number"),
         (["model=llama2-7b", "model.rms_norm_eps=-1"], "rms_norm_eps=-1.0 must be a finite num"),
         (

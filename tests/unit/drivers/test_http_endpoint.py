@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -210,6 +211,33 @@ def test_chat_sends_the_key_and_as_many_words_as_the_prompt_has_tokens(
     assert "authorization: bearer secret" in server.answers[0].head
 
 
+def test_the_user_in_a_url_is_sent_and_told_nobody(tmp_path: Path) -> None:
+    with GoldenServer(lambda body: Script()) as server:
+        url = server.url.replace("://", "://ann:p%40ss@")
+        engine = OpenAiEngine(config(url))
+        (record,) = run(engine, [Request(0, 0.0, "default", 5, ASKED)], tmp_path)
+    assert record.status == "completed"
+    basic = b64encode(b"ann:p@ss").decode().lower()
+    assert f"authorization: basic {basic}" in server.answers[0].head
+    assert engine.resolved()["url"] == server.url
+
+
+@pytest.mark.parametrize("key", ["sec\nret", "sec ret", "", "sécret", "secret\r\nX-A: b"])
+def test_a_key_that_no_header_can_hold_is_refused_unseen(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("GOLDEN_KEY", key)
+    with pytest.raises(UsageError, match="GOLDEN_KEY holds no API key") as caught:
+        OpenAiEngine(config("http://127.0.0.1:1/v1", api_key_env="GOLDEN_KEY"))
+    assert "ret" not in str(caught.value)
+
+
+def test_a_user_and_a_key_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOLDEN_KEY", "secret")
+    with pytest.raises(UsageError, match="give one of them"):
+        OpenAiEngine(config("http://ann:pass@127.0.0.1:1/v1", api_key_env="GOLDEN_KEY"))
+
+
 def test_the_prompt_is_token_ids_and_the_body_has_the_extra_fields(tmp_path: Path) -> None:
     _, server, _ = replay(Script(), tmp_path, model=None)
     body = server.answers[0].body
@@ -317,6 +345,17 @@ def test_a_url_where_nothing_listens_ends_the_run_at_its_start(tmp_path: Path) -
     [
         ({"url": "localhost:8000"}, "engine.url must be a base URL"),
         ({"api": "embeddings"}, "engine.api=embeddings is not one of: completions, chat"),
+        ({"url": "http://"}, "engine.url must be a base URL"),
+        ({"url": "http://h:99999/v1"}, "engine.url must be a base URL"),
+        ({"url": "http://h:x/v1"}, "engine.url must be a base URL"),
+        ({"url": "http://ex..ample/v1"}, "engine.url must be a base URL"),
+        ({"url": f"http://{'x' * 300}/v1"}, "engine.url must be a base URL"),
+        ({"url": "http://h ost/v1"}, "engine.url must be a base URL"),
+        ({"url": "http://[::1/v1"}, "engine.url must be a base URL"),
+        (
+            {"url": "http://h/v1?key=1"},
+            "engine.url=http://h/v1 must be a base URL: ",
+        ),
         ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),
         ({"request_timeout_s": 0}, "engine.request_timeout_s=0 must be more than 0"),
         ({"request_timeout_s": float("nan")}, "engine.request_timeout_s=nan must be"),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import UsageError
@@ -108,6 +110,9 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,4,1\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,m,4,1,5,x\n"
 
 
+MOONCAKE = '{"timestamp": '
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -129,6 +134,18 @@ BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5
         ("", "cannot be read as CSV"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "a header but no rows"),
         ("PAR1 but no parquet", "cannot be read as a schedule"),
+        ("\n" + AZURE, "cannot be read as CSV: its first line is empty"),
+        (AZURE.replace("Context", "Generated"), "two columns called GeneratedTokens"),
+        ("model,model\na,b\n", "two columns called model"),
+        (AZURE + "2023-11-16 18:17:04.0,5,1,,\n", "line 3: 5 columns where the header has 3"),
+        (AZURE + "2300-11-16 18:17:04.0,5,1\n", "line 3: TIMESTAMP must be within 200 years"),
+        (AZURE + "2023-11-16 18:17:04.0,٣,1\n", "line 3: ContextTokens .* got '٣'"),
+        ("Request Time,Model Name,Input Length,Output Length\n5,a,1,1\n", "a time HH:MM:SS"),
+        ("Request Time,Model Name,Input Length,Output Length\n-00:00:05,a,1,1\n", "a time HH:MM"),
+        (MOONCAKE + "[" * 100_000, "line 1: not JSON"),
+        (MOONCAKE + "9" * 5000 + "}", "line 1: not JSON"),
+        (MOONCAKE + "[" * 900 + "]" * 900 + "}", "timestamp must be a number .* got a list"),
+        (MOONCAKE + '"' + "x" * 100_000 + '"}', r"got 'x+… \(100002 characters\)"),
     ],
 )
 def test_a_corrupt_file_is_told_by_name_and_line(tmp_path: Path, text: str, message: str) -> None:
@@ -138,6 +155,60 @@ def test_a_corrupt_file_is_told_by_name_and_line(tmp_path: Path, text: str, mess
         read(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("comma", [",", ", ", " ,", ",  "])
+@pytest.mark.parametrize("end", ["\n", "\r\n", ",,\n", ", ,\n", " \n"])
+def test_spaces_around_commas_and_columns_without_a_name_are_left_out(
+    tmp_path: Path, comma: str, end: str
+) -> None:
+    path = tmp_path / "spaced.csv"
+    rows = [["arrival_s", '"model"', "prompt_tokens", "output_tokens"], ["0.5", "a b", "10", "5"]]
+    path.write_text("".join(comma.join(row) + end for row in rows), newline="")
+    trace = read(path)
+    assert trace.arrivals().tolist() == [0.5]
+    assert trace.model is not None
+    assert trace.model.tolist() == ["a b"]
+    assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([10], [5])
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "says"),
+    [
+        ("prompt_tokens", pa.array([1.5]), "prompt_tokens: Float value 1.5"),
+        ("prompt_tokens", pa.array([None], pa.int64()), "prompt_tokens must be int64 in every row"),
+        ("output_tokens", pa.array(["7"]), "output_tokens must be int64 in every row"),
+        ("output_tokens", pa.array([2**63], pa.uint64()), "output_tokens: Integer value"),
+        ("arrival_s", pa.array([[1.0]]), "arrival_s must be double in every row"),
+        ("arrival_s", pa.array([float("nan")]), "arrival_s must be finite"),
+        ("model", pa.array([3]), "model must be string in every row"),
+        ("model", pa.array([None], pa.string()), "model must be string in every row"),
+    ],
+)
+def test_a_schedule_with_odd_types_is_refused(
+    tmp_path: Path, name: str, column: pa.Array, says: str
+) -> None:
+    path = tmp_path / "odd.parquet"
+    Schedule(
+        np.array([0.0]), ["m"], np.array([1]), np.array([1]),
+        Provenance("test", "test", False, "", ""),
+    ).save(path)  # fmt: skip
+    table = pq.read_table(path)
+    odd = table.set_column(table.column_names.index(name), name, column)
+    pq.write_table(odd.replace_schema_metadata(table.schema.metadata), path)
+    with pytest.raises(UsageError, match="cannot be read as a schedule") as caught:
+        read(path)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("said", ["", "[]", "{", '{"source": 1}', '{"steps": 5}', "[" * 10_000])
+def test_a_schedule_with_an_odd_provenance_is_refused(tmp_path: Path, said: str) -> None:
+    tokens = {"prompt_tokens": [1], "output_tokens": [1]}
+    table = pa.table({"arrival_s": [0.0], "model": ["m"]} | tokens)
+    path = tmp_path / "odd.parquet"
+    pq.write_table(table.replace_schema_metadata({"provenance": said}), path)
+    with pytest.raises(UsageError, match="its provenance"):
+        read(path)
 
 
 def test_a_missing_file_and_a_binary_file(tmp_path: Path) -> None:

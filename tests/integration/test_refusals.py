@@ -1,0 +1,75 @@
+"""Overrides that are valid YAML and wrong values: each refused in one sentence that names it.
+
+In this process, for speed; `test_cli.py` runs the command itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.test_overrides import TRACE, answer
+
+SIM = ("+system=vllm", "+workload=trace", "engine=sim", "hardware=a100x1", "model=llama2-7b",
+       "workload.models.kind=single", "tracking=none", "figure=null", "progress=false")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["data=1"], "data=1 is no option of data and has none of its keys"),
+        (["~engine"], "engine is missing, and nothing can be run without it"),
+        (["~seed"], "config: seed is missing: give it a value"),
+        (["~market.cycle"], "market: cycle is missing: give it a value"),
+        (["basis=1"], "unknown key basis; valid keys there: hydra, model, market, hardware"),
+        (["hardware.calibration.basis=1"], "basis=1 is unknown; valid: device law, datasheet"),
+        (["~hardware.device"], "hardware.device=None is unknown; valid: cpu, A10"),
+        (["--resolve"], "The --resolve flag can only be used in conjunction with --cfg"),
+        (["model=0"], "model=0 does not exist; choose one of: baichuan-7b, "),
+        (["engine=null"], "engine=null does not exist; choose one of: none, openai, "),
+        (["engine.pool.host_kv_bytes=-1"], "engine: pool.host_kv_bytes=-1 must be a number of 64"),
+        (["engine.pool.slab_bytes=0"], "engine: slab_bytes=0 must be at least 1"),
+        (["engine.pool.chunk_bytes=0"], "engine: chunk_bytes=0 must be above 0"),
+        (["+system=aegaeon", "engine.pool.slab_bytes=1"], "slabs of 1 bytes divide"),
+        (
+            ["+system=aegaeon", "hardware=h800x16", "system.store.path=/dev/null/x"],
+            "system.store.path=/dev/null/x cannot be opened as a store",
+        ),
+        (["+system=muxserve", "system.quotas.window_s=1e-300"], "quotas.window_s=1e-300 must be"),
+        (["hardware.num_devices=9223372036854775808"], "num_devices=9223372036854775808 must be a"),
+        (["hardware.num_devices=70000"], "num_devices=70000 must be at most 65536"),
+        (["hardware.devices_per_node=1000000000000"], "devices_per_node=1000000000000 must be at"),
+        (["engine=torch", "engine.num_threads=1000000"], "engine.num_threads=1000000 must be at m"),
+        (["workload.lengths.scale_output=1e18"], "scale_output=1e+18 makes lengths of"),
+        (["workload.scale.rate=1e12"], "requests; at most 100,000,000"),
+        (["workload.num_requests=1000000000000"], "requests; at most 100,000,000"),
+        (
+            ["workload.models={kind: zipf, num_models: 1000000000, alpha: 1}"],
+            "num_models=1000000000 must be at most 1,000,000",
+        ),
+        (["workload.scale={how: stretch, rate: 1e-320}"], "arrival_s must be finite numbers"),
+        (["model.max_position=4294967296"], "max_position=4294967296 must be at most 2147483647"),
+        ([f"model.name={'x' * 300}"], "… (305 characters) must be printable"),
+        (["model.name=../../x"], "name=../../x must not leave the folder"),
+        ([f"workload.arrivals.kind={'x' * 100_000}"], "x… (100023 characters) is unknown; valid k"),
+        ([f"runs_dir={'x' * 300}"], "File name too long"),
+        (["engine._target_=subprocess.Popen"], "_target_=subprocess.Popen cannot be configured"),
+        (["engine=openai", "engine.url='http://h:x/v1'"], "engine.url must be a base URL such as"),
+        (["engine=openai", "engine.url='http://127.0.0.1:1/v1'"], "v1 cannot be reached"),
+    ],
+)
+def test_a_wrong_value_is_named_in_one_sentence(
+    tmp_path: Path, wrong: list[str], says: str
+) -> None:
+    groups = {word.split("=")[0] for word in wrong}
+    right = [word for word in SIM if word.split("=")[0] not in groups]
+    (tmp_path / "t.csv").write_text(TRACE)
+    files = [f"workload.path={tmp_path / 't.csv'}", f"hydra.run.dir={tmp_path / 'new' / 'run'}"]
+    code, said = answer([*right, *files, *wrong])
+    assert code == 2
+    *before, sentence = said.strip().splitlines()
+    assert sentence.startswith("error: ")
+    assert says in sentence
+    assert all("requests there are: fewer than" in line or "sending to" in line for line in before)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
