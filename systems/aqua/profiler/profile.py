@@ -35,7 +35,7 @@ class Profile:
     hardware: str
     shards: int  # the tensor-parallel width
     role: str  # producer or consumer
-    memory_bytes: int  # R_m of section 5: what it can lend; below 0: what it needs
+    memory_balance: int  # bytes: R_m of section 5, what it can lend; below 0: what it needs
     free_bytes: int  # at peak throughput, or at the stable rate
     peak_batch: int | None = None  # of image and audio models
     stable_rate_per_s: float | None = None  # of LLMs
@@ -46,9 +46,9 @@ class Profile:
             raise ValueError(f"role={self.role} is unknown; valid: {', '.join(ROLES)}")
         if self.shards < 1:
             raise ValueError(f"shards={self.shards} must be at least 1")
-        if (self.memory_bytes < 0) != (self.role == "consumer"):
+        if (self.memory_balance < 0) != (self.role == "consumer"):
             raise ValueError(
-                f"memory_bytes={self.memory_bytes} of a {self.role}; valid: below 0 for consumers, "
+                f"memory_balance={self.memory_balance} of a {self.role}; valid: below 0 for consumers, "
                 "at least 0 for producers"
             )
         rate = self.stable_rate_per_s
@@ -66,7 +66,7 @@ def generator_profile(
         hardware=hardware,
         shards=1,
         role="producer",
-        memory_bytes=free if free > producer_above_bytes else 0,
+        memory_balance=free if free > producer_above_bytes else 0,
         free_bytes=free,
         peak_batch=found.peak.batch,
     )
@@ -99,7 +99,7 @@ def llm_profile(
         hardware=hardware,
         shards=shards,
         role="consumer" if planned else "producer",
-        memory_bytes=free if lends else -planned,
+        memory_balance=free if lends else -planned,
         free_bytes=free,
         stable_rate_per_s=found.best.rate_per_s,
         bursts=bursts,

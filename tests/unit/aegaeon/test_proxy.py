@@ -208,7 +208,7 @@ def test_a_request_that_was_queued_but_not_written_down_is_not_served_twice(
 def test_what_an_earlier_run_left_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store.jsonl"
     first = World(f"system.store.path={path}")
-    first.serve(requests_of((0.0, "narrow-0", 50, 40_000)), until=0.3)
+    first.serve(requests_of((0.0, "narrow-0", 50, 8_000)), until=0.3)
     with pytest.raises(ValueError, match=rf"{path} has 1 entries .* delete the file"):
         World(f"system.store.path={path}").serve([])
 

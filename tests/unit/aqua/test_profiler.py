@@ -68,7 +68,7 @@ def test_the_published_image_and_audio_models_are_producers(producer) -> None:  
     assert producer.peak_batch / 2 <= found.peak.batch <= producer.peak_batch
     profile = generator_profile(producer.name, "a100x1", found, 10 * GB)
     assert profile.role == "producer"
-    assert profile.memory_bytes >= producer.free_bytes_at_peak
+    assert profile.memory_balance >= producer.free_bytes_at_peak
 
 
 def test_a_producer_has_more_than_the_threshold_free() -> None:
@@ -76,8 +76,8 @@ def test_a_producer_has_more_than_the_threshold_free() -> None:
         peak = BatchSample(8, 1.0, free)
         return generator_profile("m", "h", Plateau(peak, (peak,)), 10 * GB)
 
-    assert profile(10 * GB + 1).memory_bytes == 10 * GB + 1
-    assert profile(10 * GB).memory_bytes == 0  # a producer with nothing to offer
+    assert profile(10 * GB + 1).memory_balance == 10 * GB + 1
+    assert profile(10 * GB).memory_balance == 0  # a producer with nothing to offer
 
 
 @given(st.integers(2, 20).map(lambda n: n / 2))
@@ -121,7 +121,7 @@ def test_an_llm_with_memory_to_spare_is_a_producer_and_its_bursts_are_not_measur
 
     found = llm_profile("m", "h", 2, stable_rate(knee(2.5), RATES), 10 * GB, never)
     assert (found.role, found.stable_rate_per_s, found.shards) == ("producer", 2.5, 2)
-    assert found.memory_bytes == found.free_bytes == int(40 * GB - 2.5)
+    assert found.memory_balance == found.free_bytes == int(40 * GB - 2.5)
 
 
 def test_an_llm_without_is_a_consumer_of_what_its_bursts_page_out() -> None:
@@ -138,10 +138,10 @@ def test_an_llm_without_is_a_consumer_of_what_its_bursts_page_out() -> None:
     profile = llm_profile("m", "h", 1, found, 10 * GB, swap)
     assert rates == [4.0, 6.0, 10.0]
     assert profile.role == "consumer"
-    assert profile.memory_bytes == -6 * GB
+    assert profile.memory_balance == -6 * GB
     assert profile.bursts[2] == Burst(factor=5.0, swap_bytes=10 * GB)
     nothing = llm_profile("m", "h", 1, found, 10 * GB, lambda: ([], 0))
-    assert (nothing.role, nothing.memory_bytes) == ("producer", 0)
+    assert (nothing.role, nothing.memory_balance) == ("producer", 0)
     with pytest.raises(UsageError, match=r"planned_burst=4 is not profiled; valid: 2.0, 3.0"):
         swap_demand(paged_out, 2.0, [2.0, 3.0], planned=4.0)
 
@@ -161,7 +161,7 @@ def test_swap_space_of_a_long_prompt_is_computed() -> None:
 
 def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
     profile = Profile(
-        model="yi-34b", hardware="a100x1", shards=1, role="consumer", memory_bytes=-6 * GB,
+        model="yi-34b", hardware="a100x1", shards=1, role="consumer", memory_balance=-6 * GB,
         free_bytes=GB, stable_rate_per_s=1.5, bursts=[Burst(factor=2.0, swap_bytes=6 * GB)],
     )  # fmt: skip
     write_profile(tmp_path / "yi.json", profile)
@@ -173,9 +173,9 @@ def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         ({"role": "both"}, "role=both is unknown; valid: producer, consumer"),
-        ({"role": "producer"}, "memory_bytes=-5 of a producer"),
+        ({"role": "producer"}, "memory_balance=-5 of a producer"),
         ({"shards": 0}, "shards=0 must be at least 1"),
-        ({"memory_bytes": "much"}, "memory_bytes"),
+        ({"memory_balance": "much"}, "memory_balance"),
         ({"stable_rate_per_s": -1.0}, "stable_rate_per_s=-1.0 must be finite and above 0"),
         ({"colour": 1}, "unknown key 'colour'; valid keys: model, hardware"),
     ],
@@ -185,11 +185,11 @@ def test_a_file_that_is_no_profile_is_refused(
 ) -> None:
     path = tmp_path / "p.json"
     right = {
-        "model": "m", "hardware": "h", "shards": 1, "role": "consumer", "memory_bytes": -5,
+        "model": "m", "hardware": "h", "shards": 1, "role": "consumer", "memory_balance": -5,
         "free_bytes": 1,
     }  # fmt: skip
     path.write_text(json.dumps(right))
-    assert read_profile(path).memory_bytes == -5
+    assert read_profile(path).memory_balance == -5
     path.write_text(json.dumps(right | change))
     with pytest.raises(UsageError, match=reason):
         read_profile(path)
