@@ -141,7 +141,7 @@ class TorchElastic:
         }  # fmt: skip
         self.cluster = ElasticCluster(
             instances, hosts, self._fabric, self._directory, self._line, self._loop,
-            experiment.recorder,
+            experiment.recorder, experiment.hardware,
         )  # fmt: skip
 
     def resolved(self) -> dict[str, Any]:
