@@ -8,6 +8,10 @@ from harness.errors import UsageError
 from systems.blitzscale.policy import Bounds, Range
 
 VARIANTS = ("paper", "artifact")
+COUNTS = (
+    "instances", "min_prefills", "max_prefills", "min_decodes", "max_decodes", "batch_tokens",
+    "live_batches",
+)  # fmt: skip
 PARAMETERS = ("network", "host_cache", "all_cache")
 
 
@@ -62,15 +66,7 @@ class Config:
                 raise UsageError(
                     f"system.{name}={getattr(self, name)} is unknown; choose {' or '.join(valid)}"
                 )
-        for name in ("interval_s", "window_s", "drain_s", "live_slo_s"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"system.{name}={getattr(self, name)} must be above 0")
-        for name in ("batch_tokens", "live_batches"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"system.{name}={getattr(self, name)} must be at least 1")
-        for name in ("instances", "min_prefills", "max_prefills", "min_decodes", "max_decodes"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UsageError(f"system.{name}={getattr(self, name)} must be at least 1")
+        self._check_numbers()
         if not self.significant_growth > 1:
             raise UsageError(f"system.significant_growth={self.significant_growth} must be above 1")
         if self.zigzag and self.parameters != "network":
@@ -78,14 +74,22 @@ class Config:
                 f"system.zigzag=true needs system.parameters=network, not {self.parameters}: the "
                 "baselines stop the world"
             )
-        if self.ttl_s is not None and not self.ttl_s >= 0:
-            raise UsageError(f"system.ttl_s={self.ttl_s} must be at least 0")
+
+    def _check_numbers(self) -> None:
+        for name in ("interval_s", "window_s", "drain_s", "live_slo_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"system.{name}={getattr(self, name)} must be above 0")
+        for name in COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"system.{name}={value} must be at least 1")
         chosen = self.chosen
         for share in (chosen.prefill, chosen.decode, chosen.migration):
             share.bounds()
-        for name in ("timeout_s", "null_s", "ttl_s"):
-            if not getattr(chosen, name) >= 0:
-                raise UsageError(f"system.{name}={getattr(chosen, name)} must be at least 0")
+        times_s = {"ttl_s": self.cache_ttl_s, "timeout_s": chosen.timeout_s}
+        for name, time_s in (times_s | {"null_s": chosen.null_s}).items():
+            if not time_s >= 0:
+                raise UsageError(f"system: {name}={time_s} must be at least 0")
 
     @property
     def chosen(self) -> VariantConfig:

@@ -22,9 +22,7 @@ class Seen:
 
 
 class PaperPolicy:
-    def __init__(
-        self, config: Config, capacity: Capacity, prefills: Range, decodes: Range
-    ) -> None:
+    def __init__(self, config: Config, capacity: Capacity, prefills: Range, decodes: Range) -> None:
         chosen = config.chosen
         self._capacity, self._drain_s = capacity, config.drain_s
         self._ranges = prefills, decodes

@@ -31,9 +31,7 @@ def kv_tokens(request: Request) -> int:
 class Handover:
     """`again`: computes requests whose KV is lost once more."""
 
-    def __init__(
-        self, fleet: Fleet, cluster: ElasticCluster, loop: Loop, again: Again
-    ) -> None:
+    def __init__(self, fleet: Fleet, cluster: ElasticCluster, loop: Loop, again: Again) -> None:
         self._fleet, self._cluster, self._loop, self._again = fleet, cluster, loop, again
         self._waiting: deque[tuple[Request, Slot]] = deque()
 

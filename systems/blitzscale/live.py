@@ -1,13 +1,14 @@
 """A live pair (§5.2): an overloaded prefill and one that loads serve the queue together.
 
-    step 1, no layer is there    the source takes whole batches
-    step 2, some are             each batch is split between the two (`split`)
-    step 3, all are              both take from the queue by themselves: the pair ends
+step 1, no layer is there    the source takes whole batches
+step 2, some are             each batch is split between the two (`split`)
+step 3, all are              both take from the queue by themselves: the pair ends
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from harness.clock import Loop
 from harness.device.elastic_cluster import ElasticCluster
@@ -108,10 +109,8 @@ class Pair:
         self._loop.spawn(self._run(batch, pipeline), name="split batch")
 
     async def _run(self, batch: Sequence[Request], pipeline: Pipeline) -> None:
-        try:
+        with suppress(InstanceLost):  # the batch is in the queue again
             await self._serving.compute(batch, self._source, pipeline)
-        except InstanceLost:
-            pass  # the batch is in the queue again
         self._under_way -= 1
         if not self._under_way:
             self._source_free_s = self._target_free_s = self._loop.now

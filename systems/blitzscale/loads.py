@@ -1,5 +1,5 @@
-"""Carries scale plans out: concurrent loads, each layer forwarded as it comes. A target whose source
-dies is planned again; the layers that it has stay."""
+"""Carries scale plans out: concurrent loads, each layer forwarded as it comes. A target whose
+source dies is planned again; the layers that it has stay."""
 
 from __future__ import annotations
 

@@ -121,7 +121,9 @@ class NetworkParameters:
                 held = self._fleet.at_device(source.devices[0]).instance
                 done = await host.fetch(copy.model, held)
             else:
-                done = await host.fetch(copy.model, self._cluster.hosts[source.node].disk(copy.model))
+                done = await host.fetch(
+                    copy.model, self._cluster.hosts[source.node].disk(copy.model)
+                )
         except InstanceLost:
             done = False
         if done:

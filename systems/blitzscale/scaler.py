@@ -1,9 +1,9 @@
-"""The loop from load to instances: looks, decides by the pure modules, and has it done (§5.3, §5.4).
-"""
+"""The loop from load to instances (§5.3, §5.4): looks, has the pure modules decide, and acts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from harness.clock import Loop
@@ -137,10 +137,8 @@ class Scaler:
     async def _drop(self, slot: Slot) -> None:
         """The slot can be taken again once its memory is free."""
         slot.dropping = True
-        try:
+        with suppress(InstanceLost):  # `on_lost` has been told
             await slot.instance.drop(range(slot.instance.model.num_layers))
-        except InstanceLost:
-            pass  # `on_lost` has been told
         slot.dropping = False
 
     def _loaded(self, slot: Slot) -> None:

@@ -5,10 +5,10 @@ change their role and die: the loops of both, and the KV that goes from one to t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from harness.clock import Loop
 from harness.device.elastic_cluster import ElasticCluster
-from harness.device.instance import Instance
 from harness.errors import InstanceLost
 from harness.request import Batch, Request
 from systems.blitzscale.handover import Handover
@@ -20,10 +20,14 @@ from systems.blitzscale.slots import Fleet, Slot
 HELD = (State.SERVING, State.SHUTTING, State.NULL)
 
 
+class Runs(Protocol):
+    """An instance, or a pipeline of several."""
+
+    async def execute(self, batch: Batch) -> int: ...
+
+
 class Serving:
-    def __init__(
-        self, fleet: Fleet, cluster: ElasticCluster, prompts: Prompts, loop: Loop
-    ) -> None:
+    def __init__(self, fleet: Fleet, cluster: ElasticCluster, prompts: Prompts, loop: Loop) -> None:
         self.fleet, self.cluster, self.prompts = fleet, cluster, prompts
         self._loop = loop
         self.handover = Handover(fleet, cluster, loop, self.again)
@@ -77,7 +81,7 @@ class Serving:
         await self.compute(batch, slot, slot.instance)
         slot.batch = None
 
-    async def compute(self, batch: Sequence[Request], slot: Slot, on: Instance) -> None:
+    async def compute(self, batch: Sequence[Request], slot: Slot, on: Runs) -> None:
         """Prefills `batch` on `on`, which `slot` is part of, and has its KV go to decodes. Raises
         InstanceLost once the batch is in the queue again."""
         chunks = [(request, request.known_tokens - request.computed_tokens) for request in batch]

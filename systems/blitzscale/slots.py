@@ -24,7 +24,7 @@ class Slot:
         self.state: State | None = None
         self.since_s = 0.0
         self.running: list[Request] = []  # decodes
-        self.batch: tuple[float, int] | None = None  # of its own that it prefills: since when, tokens
+        self.batch: tuple[float, int] | None = None  # its own prefill: since when, tokens
         self.paired = False  # its batches are those of a live pair
         self.readers = 0  # loads that read its weights
         self.dropping = False  # its weights are being given up
@@ -69,9 +69,7 @@ class Fleet:
 
     def free(self) -> list[Slot]:
         return [
-            slot
-            for slot in self.slots
-            if slot.state is None and not (slot.gone or slot.dropping)
+            slot for slot in self.slots if slot.state is None and not (slot.gone or slot.dropping)
         ]
 
     def members(self) -> list[Member]:

@@ -173,9 +173,7 @@ class BlitzScale:
         found = {}
         for chain in plan.chains:
             rates = [hop.bytes_per_s for hop in chain.hops]
-            for hop, times_s in zip(
-                chain.hops, arrivals_s(rates, self._layers_bytes), strict=True
-            ):
+            for hop, times_s in zip(chain.hops, arrivals_s(rates, self._layers_bytes), strict=True):
                 for target in hop.targets:
                     found[target.name] = [self._loop.now + time_s for time_s in times_s]
         return found
