@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from systems.blitzscale import artifact, policy
 from systems.blitzscale.config import Config
@@ -18,6 +19,7 @@ class Seen:
     load: Load
     prefills: int  # instances that serve or load
     decodes: int
+    loading: tuple[bool, bool]  # a prefill; a decode
     leaving_tokens: int  # prompts computed whose KV is still on a prefill
 
 
@@ -37,7 +39,9 @@ class PaperPolicy:
         found = []
         for i, running in enumerate((seen.prefills, seen.decodes)):
             demand, capacity, bounds = demands[i], capacities[i], self._bounds[i]
-            below = self._below[i].after(seen.now_s, demand, capacity, bounds, running)
+            # An instance that is not there yet is not judged: the timeout begins when it is.
+            judged = inf if seen.loading[i] else demand
+            below = self._below[i].after(seen.now_s, judged, capacity, bounds, running)
             count = policy.wanted(demand, capacity, bounds, running, below=below)
             found.append(self._ranges[i].clamp(count))
         return found[0], found[1]

@@ -141,6 +141,10 @@ class BlitzScale:
             now_s=now_s,
             load=self._monitor.load(now_s, queued_tokens=self._prompts.tokens, kv_tokens=held),
             prefills=self._fleet.count(Role.PREFILL), decodes=self._fleet.count(Role.DECODE),
+            loading=(
+                bool(self._fleet.of(Role.PREFILL, State.LOADING)),
+                bool(self._fleet.of(Role.DECODE, State.LOADING)),
+            ),
             leaving_tokens=sum(s.tokens for s in self._fleet.of(Role.PREFILL, State.SERVING)),
         )  # fmt: skip
 
@@ -154,7 +158,7 @@ class BlitzScale:
         share = max(1, len(self._fleet.of(Role.PREFILL, State.SERVING)))
         overloaded = [
             Overloaded(
-                name=slot.name, backlog_s=self._prompts.tokens / share / rate,
+                name=slot.name, backlog_s=self._prompts.tokens / share / rate + self._at_s(slot),
                 arriving=arriving / share / rate,
             )
             for slot in sources
@@ -167,6 +171,14 @@ class BlitzScale:
                 self._cluster.profile, self._loop,
             )  # fmt: skip
             self._loop.spawn(driver.drive(), name=f"{pair.source} and {pair.target}")
+
+    def _at_s(self, slot: Slot) -> float:
+        """What is left of the batch that it prefills, as profiled."""
+        if slot.batch is None:
+            return 0.0
+        since_s, tokens = slot.batch
+        end_s = since_s + self._cluster.profile.prefill_s(self._model, tokens)
+        return max(0.0, end_s - self._loop.now)
 
     def _expected_s(self, plan: Plan) -> dict[str, list[float]]:
         """When each layer is expected at each target."""
