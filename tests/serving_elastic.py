@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -70,9 +70,8 @@ def serve(
     watch: Callable[[Any], None] = lambda system: None, drain_s: float = 120.0,
 ) -> Served:  # fmt: skip
     """`kill`: instances, and when. `rest_s`: how long the system goes on when all has ended."""
-    ordered = sorted(requests, key=lambda request: request.arrival_s)
-    for number, request in enumerate(ordered):
-        request.request_id = number
+    in_order = sorted(requests, key=lambda request: request.arrival_s)
+    ordered = [replace(request, request_id=i) for i, request in enumerate(in_order)]
     config = composed(*overrides, "+workload=burstgpt", f"engine={engine}")
     spec = model_spec(model)
     hardware = on or typed(plain(config.hardware), Hardware, "hardware")

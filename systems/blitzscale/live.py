@@ -51,8 +51,8 @@ class Pair:
                     await self._loop.wait(self._target.wake)
                 elif plan.start_s > self._loop.now:
                     await self._loop.wait(self._target.wake, until=plan.start_s)
-                else:
-                    self._launch(plan)
+                elif not self._launch(plan):
+                    await self._loop.wait(self._target.wake)  # KV that leaves makes room
         finally:
             self._source.paired = False
             self._source.wake.set()
@@ -93,7 +93,8 @@ class Pair:
             return None  # its layer is late: `wake` tells of it
         return found
 
-    def _launch(self, plan: Split) -> None:
+    def _launch(self, plan: Split) -> bool:
+        """False: there is no room for the batch."""
         source, target = self._source.instance, self._target.instance
         layers = range(self._model.num_layers)
         stages = [(source, layers)]
@@ -101,12 +102,12 @@ class Pair:
             stages = [(target, layers[: plan.on_target]), (source, layers[plan.on_target :])]
         pipeline = self._cluster.pipeline(stages)
         batch = self._serving.prompts.take(pipeline.kv)
-        if not batch:  # no room: KV has to leave first, which wakes the target
-            self._source_free_s = self._loop.now + self._profile.prefill_s(self._model, 1)
-            return
+        if not batch:
+            return False
         self._target_free_s, self._source_free_s = plan.target_free_s, plan.source_free_s
         self._under_way += 1
         self._loop.spawn(self._run(batch, pipeline), name="split batch")
+        return True
 
     async def _run(self, batch: Sequence[Request], pipeline: Pipeline) -> None:
         with suppress(InstanceLost):  # the batch is in the queue again

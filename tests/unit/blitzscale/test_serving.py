@@ -15,12 +15,7 @@ from tests.running import hardware_profile
 from tests.serving_elastic import Served, burst, serve
 
 BASELINES = ("distserve", "blitzscale_serverlessllm", "blitzscale_allcache", "blitzscale")
-LAYERS = 4  # of tiny-llama
 CALM = [Request(0, 0.5 * i, "m", 100 + i, 20) for i in range(6)]
-
-
-def calm() -> list[Request]:
-    return [replace(request) for request in CALM]
 
 
 def loads(served: Served) -> list[dict[str, Any]]:
@@ -29,7 +24,7 @@ def loads(served: Served) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("system", BASELINES)
 def test_a_request_is_prefilled_in_one_place_and_decoded_in_another(system: str) -> None:
-    served = serve([f"+system={system}"], calm())
+    served = serve([f"+system={system}"], CALM)
     assert served.statuses() == {"completed"}
     moves = served.events("kv_move")
     assert sorted(event["fields"]["requests"] for event in moves) == [[i] for i in range(6)]
@@ -134,7 +129,7 @@ def test_several_targets_are_a_chain() -> None:
     one_s, _ = last_s(2)
     three_s, sources = last_s(4)
     assert len(sources) == 3
-    assert three_s < 1.8 * one_s, "two more hops of a layer each, of four"
+    assert three_s < 2.5 * one_s, "two more hops of a layer each, of four unequal ones"
     alone_s, sources = last_s(4, "system.multicast=false")
     assert sources == {"sim-1"}
     assert alone_s == pytest.approx(3 * one_s, rel=0.05), "they divide one NIC"
@@ -158,30 +153,25 @@ def test_serverlessllm_reads_the_ssd_first_and_its_cache_then() -> None:
     only = ["+system=blitzscale_serverlessllm", "system.prescaling=false", "system.max_prefills=2"]
 
     def sources(*more: str) -> list[str]:
-        return [e["fields"]["source"] for e in loads(serve([*only, *more], two))]
+        return [e["fields"]["source"][:3] for e in loads(serve([*only, *more], two))]
 
-    assert sources() == ["ssd2:tiny-llama", "dram2:tiny-llama"]
-    assert sources("system.ttl_s=5") == ["ssd2:tiny-llama", "ssd2:tiny-llama"]
-    assert sources("system.parameters=all_cache") == ["dram2:tiny-llama", "dram2:tiny-llama"]
+    assert sources() == ["ssd", "dra"]
+    assert sources("system.ttl_s=5") == ["ssd", "ssd"]
+    assert sources("system.parameters=all_cache") == ["dra", "dra"]
 
 
 def test_decodes_are_scaled_beforehand_with_prefills() -> None:
-    one = serve(["+system=blitzscale", "system.zigzag=false"], burst(0.0, 12, 500, 4))
-    assert served_roles(one) == [Role.DECODE, Role.PREFILL]
-    without = serve(
-        ["+system=blitzscale", "system.zigzag=false", "system.prescaling=false"],
-        burst(0.0, 12, 500, 4),
-    )
-    assert Role.DECODE not in served_roles(without)
+    """As many as keep their ratio, though their KV has room."""
+    on = replace(hardware_profile("local_cluster_x4"), num_devices=6)
+    only = ["+system=blitzscale", "system.zigzag=false", "system.max_prefills=3"]
 
+    def decodes(*more: str) -> int:
+        served = serve([*only, *more], burst(0.0, 12, 500, 4), on=on, rest_s=1.0)
+        held = [e for e in served.events("slot") if e["fields"]["role"] == "decode"]
+        return len({event["instance"] for event in held})
 
-def served_roles(served: Served) -> list[Role]:
-    """Of the first instances that were loaded."""
-    first_s = loads(served)[0]["end_s"]
-    names = [e["instance"] for e in loads(served) if e["start_s"] < first_s]
-    took = {e["instance"]: e["fields"]["role"] for e in served.events("slot")
-            if e["instance"] in names and e["fields"]["role"] != "loading"}  # fmt: skip
-    return [Role(took[name]) for name in sorted(names)]
+    assert decodes() == 3
+    assert decodes("system.prescaling=false") == 1
 
 
 def test_a_prefill_becomes_a_decode_where_kv_needs_room() -> None:
@@ -215,4 +205,4 @@ def test_a_prefill_becomes_a_decode_where_kv_needs_room() -> None:
 )
 def test_bad_input_is_one_sentence(overrides: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        serve(["+system=blitzscale", *overrides], calm())
+        serve(["+system=blitzscale", *overrides], CALM)
