@@ -1,4 +1,4 @@
-"""Serves a few requests with an elastic system, simulated or live, and what to look at afterwards."""
+"""Serves a few requests with an elastic system, simulated or live; what to look at afterwards."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_serverlessllm_reads_the_ssd_first_and_its_cache_then() -> None:
     only = ["+system=blitzscale_serverlessllm", "system.prescaling=false", "system.max_prefills=2"]
 
     def sources(*more: str) -> list[str]:
-        return [e["fields"]["source"][:3] for e in loads(serve([*only, *more], two))]
+        return [e["fields"]["source"][:3] for e in loads(serve([*only, *more], two, rest_s=20.0))]
 
     assert sources() == ["ssd", "dra"]
     assert sources("system.ttl_s=5") == ["ssd", "ssd"]
