@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.clock import Event, Loop
+from harness.cost.hardware import Hardware
 from harness.device.device_layout import DeviceLayout
 from harness.device.elastic import ElasticInstance
 from harness.device.fabric import Fabric, Memory
@@ -31,10 +32,11 @@ class ElasticCluster:
     def __init__(
         self, instances: Sequence[ElasticInstance], hosts: Mapping[int, HostCopies],
         fabric: Fabric, directory: KvDirectory, make_line: Callable[[Sequence[Stage]], Line],
-        loop: Loop, recorder: Recorder,
+        loop: Loop, recorder: Recorder, hardware: Hardware,
     ) -> None:  # fmt: skip
         self.instances, self.hosts = list(instances), dict(hosts)
         self.directory = directory
+        self.hardware = hardware  # its nodes, links and rates, for plans
         self.on_lost: LostPolicy | None = None
         self._fabric, self._make_line = fabric, make_line
         self._loop, self._recorder = loop, recorder

@@ -36,12 +36,14 @@ class TorchPoolConfig(PoolConfig):
 class TorchElasticConfig:
     paced: bool  # links take as long as the hardware profile's would; else what this machine takes
     layer_s: float  # a layer's computation takes at least so long
+    token_s: float  # and at least so long for each token of the batch
     chunk_bytes: int  # of copies of weights and KV
     host_kv_bytes: int  # of each node's DRAM, for KV
 
     def __post_init__(self) -> None:
-        if not self.layer_s >= 0:
-            raise ValueError(f"layer_s={self.layer_s} must be at least 0")
+        for name in ("layer_s", "token_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 0")
         for name in ("chunk_bytes", "host_kv_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")

@@ -141,7 +141,7 @@ class TorchElastic:
         }  # fmt: skip
         self.cluster = ElasticCluster(
             instances, hosts, self._fabric, self._directory, self._line, self._loop,
-            experiment.recorder,
+            experiment.recorder, experiment.hardware,
         )  # fmt: skip
 
     def resolved(self) -> dict[str, Any]:
@@ -154,6 +154,7 @@ class TorchElastic:
             "block_tokens": self._config.block_tokens,
             "links_paced": self._config.elastic.paced,
             "layer_s": self._config.elastic.layer_s,
+            "token_s": self._config.elastic.token_s,
             "torch": self.ready[0]["torch"],
         }
 
@@ -179,7 +180,7 @@ class TorchElastic:
             "page_layers": layout.page_layers, "resident": list(self._resident(placement)),
             "write": self._weight_files(layout.spec.name) if first else [],
             "links_file": self._links_file, "num_links": len(self._fabric.links),
-            "layer_s": config.elastic.layer_s,
+            "layer_s": config.elastic.layer_s, "token_s": config.elastic.token_s,
         }  # fmt: skip
 
     def _layout(self, placement: Placement) -> DeviceLayout:

@@ -67,7 +67,7 @@ class ElasticWorker:
         runner = Runner(spec, decoder, buffer.layers, buffer.cache, device)
         self._flights = Flights(
             setup["name"], runner, buffer.cache, self._connection, self._mesh, self._links,
-            self._lane, setup["layer_s"],
+            self._lane, setup["layer_s"], setup["token_s"],
         )  # fmt: skip
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device)

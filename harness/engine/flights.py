@@ -48,10 +48,11 @@ class Flights:
     def __init__(
         self, name: str, runner: Runner, cache: KvCache, harness: Connection, mesh: Mesh,
         links: PacedLinks, lane: Callable[[str], Lane], layer_s: float,
+        token_s: float,
     ) -> None:  # fmt: skip
         self._name, self._runner, self._cache = name, runner, cache
         self._harness, self._mesh, self._links = harness, mesh, links
-        self._lane, self._layer_s = lane, layer_s
+        self._lane, self._layer_s, self._token_s = lane, layer_s, token_s
         self._flights: dict[int, _Flight] = {}
         self._early: dict[int, list[tuple[Header, bytes]]] = {}  # came before the harness's word
         self._holds: dict[int, dict[int, tuple[HoldWork, CacheAttention, list[int]]]] = {}
@@ -164,8 +165,9 @@ class Flights:
                 else:
                     hidden = runner.padded(given)
                 hidden = runner.forward(hidden, step, lo, hi)
-                time.sleep(max(0.0, begin_s + self._layer_s * (hi - lo) - time.monotonic()))
                 num_tokens = len(hidden) - step.num_padding_rows
+                layer_s = max(self._layer_s, self._token_s * num_tokens)
+                time.sleep(max(0.0, begin_s + layer_s * (hi - lo) - time.monotonic()))
                 if work.following is None:
                     self._sample(flight, hidden)
                 else:

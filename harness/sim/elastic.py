@@ -65,8 +65,9 @@ class SimElastic:
             for node in range(hardware.num_nodes)
         }  # fmt: skip
         self.cluster = ElasticCluster(
-            instances, hosts, self.fabric, self.directory, self._line, loop, experiment.recorder
-        )
+            instances, hosts, self.fabric, self.directory, self._line, loop, experiment.recorder,
+            hardware,
+        )  # fmt: skip
         self.fabric.halt = {one.name: one.halt_all for one in instances}
 
     def _instance(self, name: str, placement: Placement) -> ElasticInstance:

@@ -1,1 +1,1 @@
-"""BlitzScale (OSDI'25): fast and live autoscaling. So far its decisions; README.md says what."""
+"""BlitzScale (OSDI'25): fast and live autoscaling; README.md says what is where."""

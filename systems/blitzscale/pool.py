@@ -118,6 +118,12 @@ class ParameterPool:
         self._host.pop(model, None)
         self._coming.pop(model, None)
 
+    def lost(self, model: str, name: str) -> None:
+        """The instance has died, be its copy the last one or not complete. `wanted` says what is to
+        be made again."""
+        self._gpus[model].pop(name, None)
+        self._leaving.discard(name)
+
     def failed(self, host: int) -> None:
         """A host with its GPUs is lost, and host copies that were being made there, or from the
         last GPU copy. `wanted` says what is to be made again, from SSD if that is all there is.

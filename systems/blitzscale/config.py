@@ -1,0 +1,115 @@
+"""`system` of BlitzScale and its baselines: its keys, each checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import UsageError
+from systems.blitzscale.policy import Bounds, Range
+
+VARIANTS = ("paper", "artifact")
+COUNTS = (
+    "instances", "min_prefills", "max_prefills", "min_decodes", "max_decodes", "batch_tokens",
+    "live_batches",
+)  # fmt: skip
+PARAMETERS = ("network", "host_cache", "all_cache")
+
+
+@dataclass(kw_only=True, slots=True)
+class Share:
+    """Bounds on an instance's load, as shares of what it can do."""
+
+    lower: float
+    upper: float
+
+    def bounds(self) -> Bounds:
+        return Bounds(self.lower, self.upper)
+
+
+@dataclass(kw_only=True, slots=True)
+class VariantConfig:
+    timeout_s: float  # below the lower bound for so long before a scale-down
+    null_s: float  # a drained instance holds its weights for so long
+    prefill: Share
+    decode: Share
+    migration: Share
+    ttl_s: float  # of the host cache
+
+
+@dataclass(kw_only=True, slots=True)
+class Config:
+    variant: str  # paper | artifact
+    parameters: str  # network: from GPUs or the host copy; host_cache: with a TTL, else the SSD;
+    # all_cache: every host has every model
+    multicast: bool  # network: chains by the planner; else each instance from a copy by itself
+    zigzag: bool  # live scaling of prefills; else stop-the-world
+    mutation: bool  # a prefill becomes a decode where one is needed
+    prescaling: bool  # decodes grow together with prefills
+    instances: int | None  # of those that there is room for; null: all
+    min_prefills: int | None  # there from the start; null: half of the instances
+    max_prefills: int | None  # null: as many as there is room for
+    min_decodes: int | None  # null: what min_prefills leaves
+    max_decodes: int | None
+    batch_tokens: int  # of a prefill batch, at most; a longer prompt is one by itself
+    interval_s: float  # from one look of the monitor to the next
+    window_s: float  # over which arrivals are averaged
+    drain_s: float  # in which a queue of prompts is to be cleared
+    significant_growth: float  # of prefills, from which decodes are scaled beforehand
+    live_slo_s: float  # a pair serves live where stopping would make a prompt wait longer
+    live_batches: int  # under way at once in a live pair, at most
+    ttl_s: float | None  # of the host cache; null: the variant's
+    variants: dict[str, VariantConfig]
+
+    def __post_init__(self) -> None:
+        for name, valid in (("variant", VARIANTS), ("parameters", PARAMETERS)):
+            if getattr(self, name) not in valid:
+                raise UsageError(
+                    f"system.{name}={getattr(self, name)} is unknown; choose {' or '.join(valid)}"
+                )
+        self._check_numbers()
+        if not self.significant_growth > 1:
+            raise UsageError(f"system.significant_growth={self.significant_growth} must be above 1")
+        if self.zigzag and self.parameters != "network":
+            raise UsageError(
+                f"system.zigzag=true needs system.parameters=network, not {self.parameters}: the "
+                "baselines stop the world"
+            )
+
+    def _check_numbers(self) -> None:
+        for name in ("interval_s", "window_s", "drain_s", "live_slo_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"system.{name}={getattr(self, name)} must be above 0")
+        for name in COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"system.{name}={value} must be at least 1")
+        chosen = self.chosen
+        for share in (chosen.prefill, chosen.decode, chosen.migration):
+            share.bounds()
+        times_s = {"ttl_s": self.cache_ttl_s, "timeout_s": chosen.timeout_s}
+        for name, time_s in (times_s | {"null_s": chosen.null_s}).items():
+            if not time_s >= 0:
+                raise UsageError(f"system: {name}={time_s} must be at least 0")
+
+    @property
+    def chosen(self) -> VariantConfig:
+        """What goes with the variant."""
+        return self.variants[self.variant]
+
+    @property
+    def cache_ttl_s(self) -> float:
+        return self.chosen.ttl_s if self.ttl_s is None else self.ttl_s
+
+    def ranges(self, slots: int) -> tuple[Range, Range]:
+        """How many prefills and decodes there may be with room for `slots` instances. UsageError
+        where the least of both do not fit."""
+        least_p = max(1, slots // 2) if self.min_prefills is None else self.min_prefills
+        least_d = max(1, slots - least_p) if self.min_decodes is None else self.min_decodes
+        if least_p + least_d > slots:
+            raise UsageError(
+                f"{least_p} prefill and {least_d} decode instances do not fit in {slots}: raise "
+                "hardware.num_devices or lower system.min_prefills and min_decodes"
+            )
+        most_p = slots - least_d if self.max_prefills is None else self.max_prefills
+        most_d = slots - least_p if self.max_decodes is None else self.max_decodes
+        return Range(least_p, most_p), Range(least_d, most_d)

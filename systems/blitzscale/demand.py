@@ -1,0 +1,80 @@
+"""How many prefill and decode instances a load needs, by the paper's policy or the artifact's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from systems.blitzscale import artifact, policy
+from systems.blitzscale.config import Config
+from systems.blitzscale.monitor import Load
+from systems.blitzscale.policy import Below, Capacity, Range
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Seen:
+    """At one moment. `kv_tokens` are those that decodes hold or that wait for room there."""
+
+    now_s: float
+    load: Load
+    prefills: int  # instances that serve or load
+    decodes: int
+    loading: tuple[bool, bool]  # a prefill; a decode
+    leaving_tokens: int  # prompts computed whose KV is still on a prefill
+
+
+class PaperPolicy:
+    def __init__(self, config: Config, capacity: Capacity, prefills: Range, decodes: Range) -> None:
+        chosen = config.chosen
+        self._capacity, self._drain_s = capacity, config.drain_s
+        self._ranges = prefills, decodes
+        self._bounds = chosen.prefill.bounds(), chosen.decode.bounds()
+        self._below = Below(chosen.timeout_s), Below(chosen.timeout_s)
+
+    def wanted(self, seen: Seen) -> tuple[int, int]:
+        demands = (
+            policy.prefill_demand_per_s(seen.load, self._drain_s), float(seen.load.kv_tokens)
+        )  # fmt: skip
+        capacities = self._capacity.prefill_tokens_per_s, float(self._capacity.kv_tokens)
+        found = []
+        for i, running in enumerate((seen.prefills, seen.decodes)):
+            demand, capacity, bounds = demands[i], capacities[i], self._bounds[i]
+            # An instance that is not there yet is not judged: the timeout begins when it is.
+            judged = inf if seen.loading[i] else demand
+            below = self._below[i].after(seen.now_s, judged, capacity, bounds, running)
+            count = policy.wanted(demand, capacity, bounds, running, below=below)
+            found.append(self._ranges[i].clamp(count))
+        return found[0], found[1]
+
+
+class ArtifactPolicy:
+    """`transfer_tokens_per_s`: of KV into a decode instance."""
+
+    def __init__(
+        self, config: Config, capacity: Capacity, prefills: Range, decodes: Range,
+        block_tokens: int, transfer_tokens_per_s: float,
+    ) -> None:  # fmt: skip
+        chosen = config.chosen
+        self._ranges, self._block_tokens = (prefills, decodes), block_tokens
+        self._constants = artifact.Constants(
+            max_blocks=capacity.kv_tokens // block_tokens,
+            prefill_tokens_per_s=capacity.prefill_tokens_per_s,
+            transfer_tokens_per_s=transfer_tokens_per_s, prefill=chosen.prefill.bounds(),
+            decode=chosen.decode.bounds(), migration=chosen.migration.bounds(),
+        )  # fmt: skip
+        self._timeout_s = chosen.timeout_s
+        self._last_down_s = 0.0
+
+    def wanted(self, seen: Seen) -> tuple[int, int]:
+        observed = artifact.Observed(
+            used_blocks=-(-seen.load.kv_tokens // self._block_tokens),
+            prefill_tokens=seen.leaving_tokens, queued_tokens=seen.load.queued_tokens,
+            prefills=seen.prefills, decodes=max(1, seen.decodes),
+        )  # fmt: skip
+        prefills, decodes = artifact.wanted(observed, self._constants, *self._ranges)
+        fewer = prefills < seen.prefills or decodes < seen.decodes
+        if fewer and seen.now_s - self._last_down_s < self._timeout_s:  # one step a timeout
+            return max(prefills, seen.prefills), max(decodes, seen.decodes)
+        if fewer:
+            self._last_down_s = seen.now_s
+        return prefills, decodes

@@ -1,0 +1,134 @@
+"""From prefill to decode: a request's KV goes to a decode instance that has room for all of it.
+
+One flow from each instance that computed layers of it. The room is for prompt and output, as the
+published code reserves it, so that no decode is ever cut off; first come first served.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from harness.clock import Loop
+from harness.device.elastic import ElasticInstance
+from harness.device.elastic_cluster import ElasticCluster
+from harness.device.page_pool import Groups
+from harness.errors import InstanceLost
+from harness.request import Request
+from systems.blitzscale.role import Role
+from systems.blitzscale.shutdown import State
+from systems.blitzscale.slots import Fleet, Slot
+
+Parts = list[tuple[ElasticInstance, Groups]]
+Again = Callable[[Sequence[Request], Slot], None]
+
+
+def kv_tokens(request: Request) -> int:
+    """That it holds KV for at its end: its last token's is never computed."""
+    return request.prompt_tokens + request.output_tokens - 1
+
+
+class Handover:
+    """`again`: computes requests whose KV is lost once more."""
+
+    def __init__(self, fleet: Fleet, cluster: ElasticCluster, loop: Loop, again: Again) -> None:
+        self._fleet, self._cluster, self._loop, self._again = fleet, cluster, loop, again
+        self._waiting: deque[tuple[Request, Slot]] = deque()
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Room that requests wait for."""
+        return sum(kv_tokens(request) for request, _ in self._waiting)
+
+    def offer(self, request: Request, slot: Slot) -> None:
+        """The prompt has been computed; `slot` has its KV, or a part of it."""
+        self._waiting.append((request, slot))
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """To be called whenever a decode instance may have room."""
+        while self._waiting:
+            request, slot = self._waiting[0]
+            if request.failed:
+                self._waiting.popleft()
+                slot.instance.evict(request)
+                continue
+            target = self._room(request, slot)
+            if target is None:
+                return
+            self._waiting.popleft()
+            self._loop.spawn(self._send(request, slot, target), name="KV to decode")
+
+    def lost(self, gone: Slot) -> None:
+        """Requests that wait with KV on an instance that has died are computed again."""
+        kept: deque[tuple[Request, Slot]] = deque()
+        for request, slot in self._waiting:
+            if any(holder is gone.instance for holder, _ in self._parts(request, slot)):
+                self._again([request], slot)
+            else:
+                kept.append((request, slot))
+        self._waiting = kept
+        self.dispatch()
+
+    def _parts(self, request: Request, slot: Slot) -> Parts:
+        """Who has which page groups of the request."""
+        where = self._cluster.directory.where(request)
+        if not where:
+            return [(slot.instance, slot.instance.kv.all_groups)]
+        return [(self._fleet.named(holder.name).instance, groups) for holder, groups in where]
+
+    def _room(self, request: Request, slot: Slot) -> Slot | None:
+        """The emptiest decode with room, which is reserved; first one that has the KV already."""
+        holders = [holder for holder, _ in self._parts(request, slot)]
+        decodes = self._fleet.of(Role.DECODE, State.SERVING)
+        for target in sorted(decodes, key=lambda d: (d.instance not in holders, d.tokens)):
+            kv = target.instance.kv
+            here = kv.held.get(request.request_id, 0) * len(kv.groups.get(request.request_id, ()))
+            pages = kv.blocks_for(kv_tokens(request)) * len(kv.all_groups) - here
+            if kv.reserve(max(0, pages), _owner(request)):
+                return target
+        return None
+
+    async def _send(self, request: Request, slot: Slot, target: Slot) -> None:
+        owner, size = _owner(request), target.instance.layout.page_layers
+        try:
+            for holder, groups in self._parts(request, slot):
+                if holder is not target.instance:
+                    end = min((groups[-1] + 1) * size, target.instance.model.num_layers)
+                    layers = range(groups[0] * size, end)
+                    moved = await self._cluster.move_kv(
+                        [request], layers, holder, target.instance, owner=owner
+                    )
+                    assert moved or request.failed, "its room was reserved"
+        except InstanceLost:
+            self._free(target, owner)
+            self._after_loss(request, slot)
+            return
+        self._free(target, owner)
+        if request.failed:
+            target.instance.evict(request)
+        elif target.gone:
+            self._again([request], slot)
+        else:
+            grown = target.instance.kv.grow(request, kv_tokens(request))
+            assert grown, "its room was reserved"
+            target.running.append(request)
+            target.wake.set()
+        self._fleet.wake(Role.PREFILL)  # there is room for prompts
+
+    def _after_loss(self, request: Request, slot: Slot) -> None:
+        """Where its KV is whole it goes elsewhere."""
+        if any(holder.lost is not None for holder, _ in self._parts(request, slot)):
+            self._again([request], slot)
+        else:
+            self.offer(request, slot)
+
+    def _free(self, target: Slot, owner: str) -> None:
+        kv = target.instance.kv
+        left = kv.reserved.get(owner, 0)
+        if left:
+            kv.reserve(-left, owner)
+
+
+def _owner(request: Request) -> str:
+    return f"request {request.request_id}"

@@ -1,0 +1,101 @@
+"""Carries scale plans out: concurrent loads, each layer forwarded as it comes. A target whose
+source dies is planned again; the layers that it has stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from harness.clock import Event, Loop
+from harness.device.elastic import ElasticInstance
+from harness.device.elastic_cluster import ElasticCluster
+from harness.device.fabric import Memory
+from harness.errors import InstanceLost
+from systems.blitzscale.chains import Medium, Plan
+from systems.blitzscale.parameters import Parameters
+from systems.blitzscale.pulls import Pull, pulls
+from systems.blitzscale.slots import Fleet, Slot
+
+
+class Loads:
+    """`ready`: is told of each instance that has all layers."""
+
+    def __init__(
+        self, fleet: Fleet, cluster: ElasticCluster, parameters: Parameters, loop: Loop,
+        ready: Callable[[Slot], None],
+    ) -> None:  # fmt: skip
+        self._fleet, self._cluster, self._parameters = fleet, cluster, parameters
+        self._loop, self._ready = loop, ready
+        self._orphans: list[Slot] = []  # targets whose source has died
+
+    def start(self, slots: Sequence[Slot]) -> Plan:
+        """Begins to load `slots`; the plan."""
+        plan = self._parameters.plan(slots)
+        found = pulls(plan, slots[0].instance.model.num_layers)
+        for slot in slots:
+            mine = [pull for pull in found if pull.target == slot.name]
+            self._loop.spawn(self._bring(slot, mine), name=f"load {slot.name}")
+        return plan
+
+    async def _bring(self, slot: Slot, mine: Sequence[Pull]) -> None:
+        stop = Event(self._loop)
+        tasks = [
+            self._loop.spawn(self._pull(slot, pull, stop), name=f"load {slot.name}")
+            for pull in mine
+        ]
+        for task in tasks:
+            await self._loop.wait(task.finished)
+        if slot.gone or slot.instance.lost is not None:
+            return
+        if all(task.result for task in tasks):
+            self._parameters.deployed(slot)
+            self._ready(slot)
+        else:
+            self._orphans.append(slot)
+            if len(self._orphans) == 1:
+                self._loop.spawn(self._again(), name="plan again")
+
+    async def _again(self) -> None:
+        """All that the same death has orphaned, in one plan."""
+        await self._loop.sleep(0.0)
+        left, self._orphans = [slot for slot in self._orphans if not slot.gone], []
+        if left:
+            self.start(left)
+
+    async def _pull(self, slot: Slot, pull: Pull, stop: Event) -> bool:
+        """False: the source has died, or another one of this target."""
+        reads = self._fleet.at_device(pull.source) if pull.medium is Medium.GPU else None
+        if reads is not None:
+            reads.readers += 1
+        try:
+            source = self._source(slot, pull)
+            for layers in runs(pull.layers):
+                if not await slot.instance.load(
+                    layers, source, on_layer=lambda _: slot.wake.set(), stop=stop
+                ):
+                    return False
+            return True
+        except InstanceLost:
+            stop.set()
+            return False
+        finally:
+            if reads is not None:
+                reads.readers -= 1
+
+    def _source(self, slot: Slot, pull: Pull) -> ElasticInstance | Memory:
+        model = slot.instance.model.name
+        if pull.medium is Medium.GPU:
+            return self._fleet.at_device(pull.source).instance
+        if pull.medium is Medium.HOST:
+            return self._cluster.hosts[pull.source].source(model)
+        return self._cluster.hosts[slot.node].disk(model)
+
+
+def runs(layers: Sequence[int]) -> list[range]:
+    """`layers`, in their order, as consecutive ones."""
+    found: list[range] = []
+    for layer in layers:
+        if found and found[-1].stop == layer:
+            found[-1] = range(found[-1].start, layer + 1)
+        else:
+            found.append(range(layer, layer + 1))
+    return found

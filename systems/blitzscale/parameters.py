@@ -1,0 +1,199 @@
+"""Where a new instance's parameters come from: the data planes that Fig. 17 and 20 compare.
+
+BlitzScale reads GPUs that serve the model, or the host copy, over the network. ServerlessLLM reads
+its own host's memory where the cache has the model, else its SSD; AllCache has a cache with
+everything. What a data plane says is where from, never how: `loads` carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Protocol
+
+from harness.clock import Loop
+from harness.device.elastic_cluster import ElasticCluster
+from harness.device.host_copies import weight_bytes
+from harness.errors import InstanceLost
+from harness.model_spec import ModelSpec
+from systems.blitzscale.chains import Chain, Hop, Link, Medium, Plan, Source, Target
+from systems.blitzscale.fabric import Fabric
+from systems.blitzscale.host_cache import HostCache
+from systems.blitzscale.planner import plan
+from systems.blitzscale.pool import HostCopy, ParameterPool
+from systems.blitzscale.shutdown import State
+from systems.blitzscale.slots import Fleet, Slot
+
+
+class Parameters(Protocol):
+    def plan(self, slots: Sequence[Slot]) -> Plan:
+        """How `slots` get all layers. UsageError: nothing can bring them there."""
+        ...
+
+    def sources(self) -> list[Source]: ...
+
+    def deployed(self, slot: Slot) -> None: ...
+
+    def leaving(self, slot: Slot) -> None: ...
+
+    def staying(self, slot: Slot) -> None: ...
+
+    def may_release(self, slot: Slot) -> bool: ...
+
+    def released(self, slot: Slot) -> None: ...
+
+    def lost(self, slot: Slot) -> None: ...
+
+    def upkeep(self) -> None:
+        """Makes and drops host copies, as they are due."""
+        ...
+
+
+def target_of(slot: Slot) -> Target:
+    return Target(name=slot.name, devices=slot.devices, live=slot.role.loads_live)
+
+
+class NetworkParameters:
+    """The global parameter pool and the multicast planner (§5.1, §5.3)."""
+
+    def __init__(
+        self, fleet: Fleet, cluster: ElasticCluster, fabric: Fabric, model: ModelSpec,
+        layers_bytes: Sequence[float], loop: Loop, *, multicast: bool,
+    ) -> None:  # fmt: skip
+        self._fleet, self._cluster, self._fabric, self._loop = fleet, cluster, fabric, loop
+        self._model, self._layers_bytes, self._multicast = model.name, layers_bytes, multicast
+        host_bytes = min(host.region.capacity_bytes for host in cluster.hosts.values())
+        self._pool = ParameterPool({model.name: weight_bytes(model)}, cluster.hosts, host_bytes)
+        for name, node in self._pool.host_copies().items():
+            cluster.hosts[node].keep(name)
+
+    def sources(self) -> list[Source]:
+        return self._pool.sources(self._model)
+
+    def plan(self, slots: Sequence[Slot]) -> Plan:
+        sources, targets = self.sources(), [target_of(slot) for slot in slots]
+        busy = {
+            device
+            for slot in self._fleet.slots
+            if slot.readers
+            or (slot.role.sends_kv and slot.state in (State.SERVING, State.SHUTTING))
+            for device in slot.devices
+        }
+        if self._multicast:
+            return plan(self._fabric, sources, targets, self._layers_bytes, busy=busy)
+        alone = [
+            plan(self._fabric, sources, [target], self._layers_bytes, busy=busy)
+            for target in targets
+        ]
+        return Plan(chains=tuple(chain for each in alone for chain in each.chains))
+
+    def deployed(self, slot: Slot) -> None:
+        self._pool.deployed(self._model, slot.copy())
+
+    def leaving(self, slot: Slot) -> None:
+        self._pool.leaving(slot.name)
+
+    def staying(self, slot: Slot) -> None:
+        self._pool.staying(slot.name)
+
+    def may_release(self, slot: Slot) -> bool:
+        return not slot.readers and self._pool.may_reclaim(self._model, slot.name)
+
+    def released(self, slot: Slot) -> None:
+        self._pool.reclaimed(self._model, slot.name)
+
+    def lost(self, slot: Slot) -> None:
+        self._pool.lost(self._model, slot.name)
+
+    def upkeep(self) -> None:
+        for model in self._pool.surplus():
+            if model not in self._pool.coming():
+                self._cluster.hosts[self._pool.host_copies()[model]].drop(model)
+                self._pool.dropped(model)
+        for copy in self._pool.wanted():
+            self._loop.spawn(self._copy(copy), name=f"host copy of {copy.model}")
+
+    async def _copy(self, copy: HostCopy) -> None:
+        source, host = copy.sources[0], self._cluster.hosts[copy.node]
+        gpu = source.medium is Medium.GPU
+        try:
+            if gpu:
+                held = self._fleet.at_device(source.devices[0]).instance
+                done = await host.fetch(copy.model, held)
+            else:
+                done = await host.fetch(
+                    copy.model, self._cluster.hosts[source.node].disk(copy.model)
+                )
+        except InstanceLost:
+            done = False
+        if done:
+            self._pool.copied(copy.model)
+        else:
+            self._pool.dropped(copy.model)  # `wanted` asks again
+
+
+class CachedParameters:
+    """ServerlessLLM's (`ttl_s`), or AllCache's (all hosts have the model for good)."""
+
+    def __init__(
+        self, cluster: ElasticCluster, fabric: Fabric, model: ModelSpec, loop: Loop, ttl_s: float,
+        *, everything: bool,
+    ) -> None:  # fmt: skip
+        self._cluster, self._fabric, self._loop = cluster, fabric, loop
+        self._model = model.name
+        self._cache = HostCache(inf if everything else ttl_s)
+        self._deployed = set[str]()
+        if everything:
+            for node, host in cluster.hosts.items():
+                host.keep(model.name)
+                self._cache.loaded(node, model.name)  # for good
+
+    def sources(self) -> list[Source]:
+        hosts = [node for node in self._cluster.hosts if self._has(node)]
+        return [Source(medium=Medium.HOST, node=node) for node in hosts]
+
+    def plan(self, slots: Sequence[Slot]) -> Plan:
+        """A chain of one node for each: its own host's memory or SSD."""
+        chains = []
+        for slot in slots:
+            hit = self._has(slot.node)
+            devices = [self._fabric.devices[device] for device in slot.devices]
+            rates = [d.pcie_bytes_per_s if hit else d.ssd_bytes_per_s for d in devices]
+            hop = Hop(
+                targets=(target_of(slot),), link=Link.PCIE if hit else Link.SSD, lanes=(),
+                bytes_per_s=sum(rates),
+            )  # fmt: skip
+            medium = Medium.HOST if hit else Medium.SSD
+            chains.append(Chain(sources=(Source(medium=medium, node=slot.node),), hops=(hop,)))
+        return Plan(chains=tuple(chains))
+
+    def deployed(self, slot: Slot) -> None:
+        self._deployed.add(slot.name)
+        self._cache.loaded(slot.node, self._model)
+        if self._model not in self._cluster.hosts[slot.node]:
+            self._cluster.hosts[slot.node].keep(self._model)  # what was read passed through it
+
+    def leaving(self, slot: Slot) -> None:
+        pass
+
+    def staying(self, slot: Slot) -> None:
+        pass
+
+    def may_release(self, slot: Slot) -> bool:
+        return True
+
+    def released(self, slot: Slot) -> None:
+        self._deployed.remove(slot.name)
+        self._cache.reclaimed(slot.node, self._model, self._loop.now)
+
+    def lost(self, slot: Slot) -> None:
+        if slot.name in self._deployed:
+            self.released(slot)  # its host lives
+
+    def upkeep(self) -> None:
+        for node, host in self._cluster.hosts.items():
+            if self._model in host and not self._has(node):
+                host.drop(self._model)
+
+    def _has(self, node: int) -> bool:
+        return self._cache.has(node, self._model, self._loop.now)

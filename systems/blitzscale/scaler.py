@@ -1,0 +1,146 @@
+"""The loop from load to instances (§5.3, §5.4): looks, has the pure modules decide, and acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from harness.clock import Loop
+from harness.device.elastic_cluster import ElasticCluster
+from harness.errors import InstanceLost
+from systems.blitzscale.chains import Plan
+from systems.blitzscale.config import Config
+from systems.blitzscale.demand import Seen
+from systems.blitzscale.fabric import Fabric
+from systems.blitzscale.growth import Changes, changes, prescaled_decodes
+from systems.blitzscale.growth import Fleet as Counts
+from systems.blitzscale.loads import Loads
+from systems.blitzscale.parameters import Parameters
+from systems.blitzscale.role import Role
+from systems.blitzscale.serving import Serving
+from systems.blitzscale.shutdown import State, drained, mutated, released, revived, stopped
+from systems.blitzscale.slots import Fleet, Slot
+from systems.blitzscale.spares import chosen
+
+
+class Policy(Protocol):
+    def wanted(self, seen: Seen) -> tuple[int, int]: ...
+
+
+class Scaler:
+    """`look`: what is seen now. `go_live`: told of each plan, to pair its targets."""
+
+    def __init__(
+        self, config: Config, fleet: Fleet, cluster: ElasticCluster, fabric: Fabric,
+        parameters: Parameters, serving: Serving, policy: Policy, loop: Loop,
+        look: Callable[[], Seen], go_live: Callable[[Plan], None],
+    ) -> None:  # fmt: skip
+        self._config, self._fleet, self._cluster, self._fabric = config, fleet, cluster, fabric
+        self._parameters, self._serving, self._policy = parameters, serving, policy
+        self._loop, self._look, self._go_live = loop, look, go_live
+        self._loads = Loads(fleet, cluster, parameters, loop, self._loaded)
+        self._most_decodes = config.ranges(len(fleet.slots))[1].most
+        self._ahead: tuple[int, int] | None = None  # decodes beforehand, for so many prefills
+
+    async def run(self) -> None:
+        while True:
+            self.step()
+            await self._loop.sleep(self._config.interval_s)
+
+    def step(self) -> None:
+        self._retire()
+        self._parameters.upkeep()
+        seen = self._look()
+        prefills, decodes = self._policy.wanted(seen)
+        spare = len(self._fleet.free()) + self._num_revivable()
+        counts = Counts(seen.prefills, seen.decodes, spare)
+        mutation = self._config.mutation and seen.prefills > 1
+        prescaled = self._prescaled(counts, prefills)
+        self._apply(changes(counts, prefills, decodes, prescaled, mutation=mutation))
+
+    def _prescaled(self, counts: Counts, prefills: int) -> int:
+        """Decodes that were scaled beforehand stay as long as the prefills they were scaled for."""
+        if self._ahead is not None and prefills < self._ahead[0]:
+            self._ahead = None
+        if self._config.prescaling and counts.prefills:
+            decodes = prescaled_decodes(counts, prefills, self._config.significant_growth)
+            if decodes > counts.decodes:
+                self._ahead = prefills, min(decodes, self._most_decodes)
+        return self._ahead[1] if self._ahead is not None else 0
+
+    def _apply(self, change: Changes) -> None:
+        members = self._fleet.members()
+        for name in mutated(members, change.mutate):
+            self._become(self._fleet.named(name), Role.DECODE)
+        for role, count in (
+            (Role.PREFILL, change.stop_prefills), (Role.DECODE, change.stop_decodes),
+        ):  # fmt: skip
+            if not self._fleet.of(role, State.LOADING):
+                for name in stopped(members, role, count):
+                    self._stop(self._fleet.named(name))
+        self._grow(change.load_decodes, change.load_prefills)
+
+    def _become(self, slot: Slot, role: Role) -> None:
+        slot.role = role
+        self._cluster.take(slot.instance, role.value)
+        slot.wake.set()
+        self._serving.handover.dispatch()
+
+    def _stop(self, slot: Slot) -> None:
+        slot.turn(State.SHUTTING, self._loop.now)
+        self._parameters.leaving(slot)
+
+    def _num_revivable(self) -> int:
+        members = self._fleet.members()
+        roles = (Role.PREFILL, Role.DECODE)
+        return len({name for role in roles for name in revived(members, role, len(members))})
+
+    def _grow(self, num_decodes: int, num_prefills: int) -> None:
+        """Takes draining and idle instances back, then loads."""
+        targets: list[Slot] = []
+        for role, count in ((Role.DECODE, num_decodes), (Role.PREFILL, num_prefills)):
+            back = revived(self._fleet.members(), role, count)
+            for name in back:
+                slot = self._fleet.named(name)
+                self._parameters.staying(slot)
+                if slot.role is not role:
+                    self._become(slot, role)
+                slot.turn(State.SERVING, self._loop.now)
+                self._serving.handover.dispatch()
+            targets += self._take(role, count - len(back))
+        if targets:
+            self._go_live(self._loads.start(targets))
+
+    def _take(self, role: Role, count: int) -> list[Slot]:
+        by_devices = {slot.devices: slot for slot in self._fleet.free()}
+        picked = chosen(self._fabric, self._parameters.sources(), list(by_devices), count)
+        for devices in picked:
+            slot = by_devices[devices]
+            slot.role = role
+            slot.turn(State.LOADING, self._loop.now)
+            self._cluster.take(slot.instance, "loading")
+        return [by_devices[devices] for devices in picked]
+
+    def _retire(self) -> None:
+        now_s = self._loop.now
+        for name in drained(self._fleet.members()):
+            self._fleet.named(name).turn(State.NULL, now_s)
+        for name in released(self._fleet.members(), now_s, self._config.chosen.null_s):
+            slot = self._fleet.named(name)
+            if self._parameters.may_release(slot):
+                self._parameters.released(slot)
+                self._cluster.release(slot.instance)
+                slot.turn(None, now_s)
+                self._loop.spawn(self._drop(slot), name=f"release {slot.name}")
+
+    async def _drop(self, slot: Slot) -> None:
+        """The slot can be taken again once its memory is free."""
+        slot.dropping = True
+        with suppress(InstanceLost):  # `on_lost` has been told
+            await slot.instance.drop(range(slot.instance.model.num_layers))
+        slot.dropping = False
+
+    def _loaded(self, slot: Slot) -> None:
+        self._cluster.take(slot.instance, slot.role.value)
+        self._serving.begin(slot)

@@ -1,0 +1,88 @@
+"""The slots of a cluster: what each instance serves now, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.clock import Event, Loop
+from harness.device.elastic import ElasticInstance
+from harness.request import Request
+from systems.blitzscale.pool import GpuCopy
+from systems.blitzscale.role import Role
+from systems.blitzscale.shutdown import Member, State
+
+
+class Slot:
+    """`state` None: nobody holds it. `wake`: set where what it waits for may have come."""
+
+    def __init__(
+        self, instance: ElasticInstance, devices: tuple[int, ...], node: int, loop: Loop
+    ) -> None:
+        self.instance, self.devices, self.node = instance, devices, node
+        self.name = instance.name
+        self.role = Role.PREFILL
+        self.state: State | None = None
+        self.since_s = 0.0
+        self.running: list[Request] = []  # decodes
+        self.batch: tuple[float, int] | None = None  # its own prefill: since when, tokens
+        self.paired = False  # its batches are those of a live pair
+        self.readers = 0  # loads that read its weights
+        self.dropping = False  # its weights are being given up
+        self.gone = False  # it has died
+        self.wake = Event(loop)
+
+    @property
+    def tokens(self) -> int:
+        """That its KV memory is taken for, those to come included."""
+        kv = self.instance.kv
+        return -(-(kv.num_pages - kv.free_pages) // len(kv.all_groups)) * kv.block_tokens
+
+    def is_at(self, role: Role, *states: State) -> bool:
+        return not self.gone and self.role is role and self.state in states
+
+    def turn(self, state: State | None, now_s: float) -> None:
+        self.state, self.since_s = state, now_s
+        self.wake.set()
+
+    def copy(self) -> GpuCopy:
+        return GpuCopy(name=self.name, node=self.node, devices=self.devices)
+
+
+class Fleet:
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self.slots = list(slots)
+        self._by_name = {slot.name: slot for slot in slots}
+        self._by_device = {device: slot for slot in slots for device in slot.devices}
+
+    def named(self, name: str) -> Slot:
+        return self._by_name[name]
+
+    def at_device(self, device: int) -> Slot:
+        return self._by_device[device]
+
+    def of(self, role: Role, *states: State) -> list[Slot]:
+        return [slot for slot in self.slots if slot.is_at(role, *states)]
+
+    def count(self, role: Role) -> int:
+        """Instances that serve as `role`, or will."""
+        return len(self.of(role, State.SERVING, State.LOADING))
+
+    def free(self) -> list[Slot]:
+        return [
+            slot for slot in self.slots if slot.state is None and not (slot.gone or slot.dropping)
+        ]
+
+    def members(self) -> list[Member]:
+        return [
+            Member(
+                name=slot.name, role=slot.role, state=slot.state, since_s=slot.since_s,
+                tokens=slot.tokens,
+            )
+            for slot in self.slots
+            if slot.state is not None and not slot.gone
+        ]  # fmt: skip
+
+    def wake(self, role: Role) -> None:
+        for slot in self.slots:
+            if slot.role is role:
+                slot.wake.set()

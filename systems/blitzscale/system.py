@@ -1,0 +1,209 @@
+"""The system that `conf/system/blitzscale.yaml` and its baselines' files name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.clock import Event, Loop
+from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
+from harness.device.elastic import ElasticInstance
+from harness.errors import UsageError
+from harness.model_spec import ModelSpec
+from harness.placement import Demand, Elastic, Placement, within_nodes
+from harness.request import Request
+from systems.blitzscale import config as settings
+from systems.blitzscale.chains import Plan, arrivals_s
+from systems.blitzscale.demand import ArtifactPolicy, PaperPolicy, Seen
+from systems.blitzscale.fabric import fabric_of
+from systems.blitzscale.handover import kv_tokens
+from systems.blitzscale.live import Pair
+from systems.blitzscale.monitor import Monitor
+from systems.blitzscale.parameters import CachedParameters, NetworkParameters
+from systems.blitzscale.policy import capacity_of
+from systems.blitzscale.prompts import Prompts
+from systems.blitzscale.role import Role
+from systems.blitzscale.scaler import Policy, Scaler
+from systems.blitzscale.selection import Overloaded, live_pairs
+from systems.blitzscale.serving import Serving
+from systems.blitzscale.shutdown import State
+from systems.blitzscale.slots import Fleet, Slot
+
+
+class BlitzScale:
+    Config = settings.Config
+
+    @staticmethod
+    def place(
+        config: settings.Config, models: Mapping[str, ModelSpec], hardware: Hardware,
+        demand: Demand,
+    ) -> list[Placement]:  # fmt: skip
+        """Prefills first, then decodes, then empty slots."""
+        model = only_model(models)
+        room = within_nodes(model.tp, hardware)
+        if config.instances is not None:
+            if config.instances > len(room):
+                raise UsageError(
+                    f"system.instances={config.instances} does not fit: hardware={hardware.name} "
+                    f"has room for {len(room)} instances of {model.tp} devices"
+                )
+            room = room[: config.instances]
+        prefills, decodes = config.ranges(len(room))
+        return [
+            Placement(
+                devices=devices, model=model,
+                elastic=Elastic(
+                    page_layers=1 if config.zigzag else None,  # a batch may be split anywhere
+                    resident=None if i < prefills.least + decodes.least else range(0),
+                ),
+            )
+            for i, devices in enumerate(room)
+        ]  # fmt: skip
+
+    def __init__(self, config: settings.Config, *, loop: Loop, cluster: Cluster) -> None:
+        elastic = cluster.elastic
+        if elastic is None:
+            raise ValueError(
+                "system blitzscale needs instances whose weights and KV move: choose engine=torch "
+                "or engine=sim"
+            )
+        self._config, self._loop, self._cluster, self._elastic = config, loop, cluster, elastic
+        self._model = only_model(cluster.models)
+        hardware = elastic.hardware
+        fabric = fabric_of(hardware)
+        self._fleet = Fleet(
+            [
+                Slot(each, tuple(at.devices), at.devices.start // hardware.devices_per_node, loop)
+                for each, at in zip(elastic.instances, cluster.placements, strict=True)
+            ]
+        )
+        self._prompts = Prompts(config.batch_tokens)
+        self._serving = Serving(self._fleet, elastic, self._prompts, loop)
+        self._monitor = Monitor(config.window_s)
+        layout = elastic.instances[0].layout
+        self._layers_bytes = [float(len(at) * self._model.tp) for at in layout.layer_at]
+        self._kv_tokens = layout.num_pages() // layout.num_groups * layout.block_tokens
+        self._capacity = capacity_of(
+            cluster.profile, self._model, batch_tokens=config.batch_tokens,
+            kv_tokens=self._kv_tokens,
+        )  # fmt: skip
+        self._parameters: NetworkParameters | CachedParameters
+        if config.parameters == "network":
+            self._parameters = NetworkParameters(
+                self._fleet, elastic, fabric, self._model, self._layers_bytes, loop,
+                multicast=config.multicast,
+            )  # fmt: skip
+        else:
+            self._parameters = CachedParameters(
+                elastic, fabric, self._model, loop, config.cache_ttl_s,
+                everything=config.parameters == "all_cache",
+            )  # fmt: skip
+        self._scaler = Scaler(
+            config, self._fleet, elastic, fabric, self._parameters, self._serving,
+            self._policy(hardware, layout.block_tokens), loop, self._look, self._go_live,
+        )  # fmt: skip
+        elastic.on_lost = self._lost
+
+    def submit(self, request: Request) -> None:
+        if kv_tokens(request) > self._kv_tokens:
+            self._cluster.drop(
+                request, f"its KV of {kv_tokens(request)} tokens is larger than an instance's room"
+            )
+            return
+        self._monitor.arrived(self._loop.now, request.prompt_tokens)
+        self._serving.submit(request)
+
+    async def serve(self) -> None:
+        prefills, decodes = self._config.ranges(len(self._fleet.slots))
+        for i, slot in enumerate(self._fleet.slots[: prefills.least + decodes.least]):
+            slot.role = Role.PREFILL if i < prefills.least else Role.DECODE
+            self._elastic.take(slot.instance, slot.role.value)
+            self._parameters.deployed(slot)
+            self._serving.begin(slot)
+        self._loop.spawn(self._scaler.run(), name="scaler")
+        await self._loop.wait(Event(self._loop))
+
+    def _policy(self, hardware: Hardware, block_tokens: int) -> Policy:
+        prefills, decodes = self._config.ranges(len(self._fleet.slots))
+        if self._config.variant == "paper":
+            return PaperPolicy(self._config, self._capacity, prefills, decodes)
+        nics = hardware.nic_bytes_per_s * self._model.tp
+        return ArtifactPolicy(
+            self._config, self._capacity, prefills, decodes, block_tokens,
+            nics / self._model.held_kv_bytes_per_token,
+        )  # fmt: skip
+
+    def _look(self) -> Seen:
+        decodes = self._fleet.of(Role.DECODE, State.SERVING)
+        held = sum(slot.tokens for slot in decodes) + self._serving.handover.waiting_tokens
+        now_s = self._loop.now
+        return Seen(
+            now_s=now_s,
+            load=self._monitor.load(now_s, queued_tokens=self._prompts.tokens, kv_tokens=held),
+            prefills=self._fleet.count(Role.PREFILL), decodes=self._fleet.count(Role.DECODE),
+            loading=(
+                bool(self._fleet.of(Role.PREFILL, State.LOADING)),
+                bool(self._fleet.of(Role.DECODE, State.LOADING)),
+            ),
+            leaving_tokens=sum(s.tokens for s in self._fleet.of(Role.PREFILL, State.SERVING)),
+        )  # fmt: skip
+
+    def _go_live(self, plan: Plan) -> None:
+        """Pairs what loads by `plan` with prefills that have too much to do."""
+        if not self._config.zigzag:
+            return
+        sources = [s for s in self._fleet.of(Role.PREFILL, State.SERVING) if not s.paired]
+        rate = self._capacity.prefill_tokens_per_s
+        arriving = self._look().load.prompt_tokens_per_s
+        share = max(1, len(self._fleet.of(Role.PREFILL, State.SERVING)))
+        overloaded = [
+            Overloaded(
+                name=slot.name, backlog_s=self._prompts.tokens / share / rate + self._at_s(slot),
+                arriving=arriving / share / rate,
+            )
+            for slot in sources
+        ]  # fmt: skip
+        ready_s = self._expected_s(plan)
+        for pair in live_pairs(plan, overloaded, self._layers_bytes, self._config.live_slo_s):
+            driver = Pair(
+                self._fleet.named(pair.source), self._fleet.named(pair.target),
+                ready_s[pair.target], self._config.live_batches, self._serving, self._elastic,
+                self._cluster.profile, self._loop,
+            )  # fmt: skip
+            self._loop.spawn(driver.drive(), name=f"{pair.source} and {pair.target}")
+
+    def _at_s(self, slot: Slot) -> float:
+        """What is left of the batch that it prefills, as profiled."""
+        if slot.batch is None:
+            return 0.0
+        since_s, tokens = slot.batch
+        end_s = since_s + self._cluster.profile.prefill_s(self._model, tokens)
+        return max(0.0, end_s - self._loop.now)
+
+    def _expected_s(self, plan: Plan) -> dict[str, list[float]]:
+        """When each layer is expected at each target."""
+        found = {}
+        for chain in plan.chains:
+            rates = [hop.bytes_per_s for hop in chain.hops]
+            for hop, times_s in zip(chain.hops, arrivals_s(rates, self._layers_bytes), strict=True):
+                for target in hop.targets:
+                    found[target.name] = [self._loop.now + time_s for time_s in times_s]
+        return found
+
+    def _lost(self, instance: ElasticInstance) -> None:
+        slot = self._fleet.named(instance.name)
+        slot.gone = True
+        self._parameters.lost(slot)
+        self._serving.handover.lost(slot)
+        for each in self._fleet.slots:  # who waits for it must see
+            each.wake.set()
+
+
+def only_model(models: Mapping[str, ModelSpec]) -> ModelSpec:
+    specs = {spec.name: spec for spec in models.values()}
+    if len(models) != 1 or len(specs) != 1:
+        raise UsageError(
+            f"system blitzscale serves one model, not {len(models)} ({', '.join(sorted(models))}): "
+            "set workload.models.kind=single"
+        )
+    return next(iter(specs.values()))

@@ -1,0 +1,110 @@
+"""Serves a few requests with an elastic system, simulated or live; what to look at afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from harness import faults
+from harness.client import Client
+from harness.config import build, class_of, settings, typed
+from harness.cost.hardware import Hardware
+from harness.engine_api import Experiment
+from harness.faults import Faults
+from harness.options import plain
+from harness.placement import Demand
+from harness.record import Recorder
+from harness.request import Request
+from harness.testbed import Bed
+from tests.elastic import check, generated, undisturbed
+from tests.running import composed, model_spec
+
+
+@dataclass
+class Served:
+    """`tokens`, `alone`: by request, of a live run, and of one without disturbance."""
+
+    recorder: Recorder
+    system: Any
+    bed: Bed
+    tokens: dict[int, list[int]]
+    alone: dict[int, list[int]]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        found = [event for event in self.recorder.events if event["kind"] == kind]
+        return sorted(found, key=lambda event: (event["start_s"], event["instance"]))
+
+    def statuses(self) -> set[str]:
+        return {record.status for record in self.recorder.records.values()}
+
+    def ttft_s(self) -> list[float]:
+        """Of each request, in order."""
+        return [
+            float(record.token_times_s()[0]) - record.request.arrival_s
+            for record in self.recorder.records.values()
+        ]
+
+    def roles(self) -> dict[str, float]:
+        """Seconds that slots were held, by role."""
+        held: dict[str, float] = {}
+        for event in self.events("slot"):
+            role = event["fields"]["role"]
+            held[role] = held.get(role, 0.0) + event["end_s"] - event["start_s"]
+        return held
+
+
+def burst(at_s: float, count: int, prompt_tokens: int, output_tokens: int) -> list[Request]:
+    """Requests 1 ms apart; numbered later."""
+    return [
+        Request(0, at_s + 0.001 * i, "m", prompt_tokens + i, output_tokens) for i in range(count)
+    ]
+
+
+def serve(
+    overrides: Sequence[str], requests: Sequence[Request], *, engine: str = "sim",
+    model: str = "tiny-llama", on: Hardware | None = None,
+    kill: Sequence[tuple[int, float]] = (), rest_s: float = 0.0,
+    watch: Callable[[Any], None] = lambda system: None, drain_s: float = 120.0,
+) -> Served:  # fmt: skip
+    """`kill`: instances, and when. `rest_s`: how long the system goes on when all has ended."""
+    in_order = sorted(requests, key=lambda request: request.arrival_s)
+    ordered = [replace(request, request_id=i) for i, request in enumerate(in_order)]
+    config = composed(*overrides, "+workload=burstgpt", f"engine={engine}")
+    spec = model_spec(model)
+    hardware = on or typed(plain(config.hardware), Hardware, "hardware")
+    node = plain(config.system)
+    system_class = class_of(node, "system")
+    chosen = settings(node, system_class, "system")
+    placements = system_class.place(chosen, {"m": spec}, hardware, Demand({"m": 1.0}))
+    backend = build(plain(config.engine), "engine")
+    loop, recorder = backend.make_loop(), Recorder(ordered)
+    with TemporaryDirectory(prefix="serving-") as folder:
+        experiment = Experiment(
+            loop=loop, recorder=recorder, models={"m": spec}, hardware=hardware,
+            placements=placements, run_dir=Path(folder), seed=0, scheduler={},
+            announce=lambda line: None,
+        )  # fmt: skip
+        with backend.start(experiment) as cluster:
+            system = system_class(chosen, loop=loop, cluster=cluster)
+            killed = Faults(kill=[faults.Kill(instance=i, at_s=at_s) for i, at_s in kill])
+            faults.start(killed, cluster, loop)
+            client = Client(
+                Client.Config(drain_s=drain_s), loop=loop, recorder=recorder, system=system
+            )
+            watch(system)
+
+            async def main() -> None:
+                loop.spawn(system.serve(), name="system")
+                await client.play(ordered)
+                await loop.sleep(rest_s)
+
+            loop.run(main())
+            cluster.elastic.end()
+            bed = Bed(loop, cluster.elastic, recorder, spec, made=len(ordered))
+            check(bed)
+            live = engine != "sim"
+            tokens = generated(bed) if live else {}
+            return Served(recorder, system, bed, tokens, undisturbed(bed) if live else {})

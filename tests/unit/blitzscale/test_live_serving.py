@@ -1,0 +1,130 @@
+"""Live scaling and deaths on simulated instances: what is split, who takes over, what is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.request import Request
+from systems.blitzscale.chains import Medium, Target
+from systems.blitzscale.planner import plan
+from systems.blitzscale.pulls import Pull, pulls
+from systems.blitzscale.split import split
+from tests.running import hardware_profile
+from tests.serving_elastic import Served, burst, serve
+from tests.unit.blitzscale.clusters import LAYERS, fabric, source
+
+LIVE = ["+system=blitzscale", "system.prescaling=false", "system.max_prefills=2"]
+BURST = burst(0.0, 14, 500, 6)
+FIG15_LOAD, FIG15_LAYERS = 6.0, 7
+
+
+def test_fig_15_with_batches_that_run_to_their_end() -> None:
+    """Against the zigzag's 7, 12, 17, 21, 24, 27 and best effort's 7, 13, 19, 25, 31, 37."""
+    ready_s = [FIG15_LOAD * layer for layer in range(FIG15_LAYERS)]
+    target_s = source_s = now_s = 0.0
+    ends, limits = [], []
+    for _ in range(6):
+        found = split(ready_s, 1.0, now_s, target_s, source_s)
+        assert found.start_s >= ready_s[found.on_target - 1], "no layer runs before it is there"
+        target_s, source_s = found.target_free_s, found.source_free_s
+        now_s = max(now_s, found.start_s)
+        ends.append(source_s)
+        limits.append(found.on_target)
+    assert ends == [7, 13, 18, 22, 25, 29]
+    assert limits == sorted(limits)
+
+
+def test_without_layers_the_source_runs_batches_whole() -> None:
+    found = split([50.0] * 4, 1.0, 2.0, 0.0, 3.0)
+    assert (found.on_target, found.start_s, found.source_free_s) == (0, 3.0, 7.0)
+
+
+def test_a_batch_is_never_later_than_on_the_source_alone() -> None:
+    for load in (0.1, 0.5, 1.0, 3.0, 9.0):
+        for free_s in (0.0, 2.5, 30.0):
+            ready_s = [load * (layer + 1) for layer in range(6)]
+            assert split(ready_s, 1.0, 0.0, 0.0, free_s).source_free_s <= free_s + 6.0
+
+
+def test_prompts_run_on_both_while_layers_arrive() -> None:
+    served = serve(LIVE, BURST)
+    assert served.statuses() == {"completed"}
+    stop = serve([*LIVE, "system.zigzag=false"], BURST)
+    split_moves = [e for e in served.events("kv_move") if len(e["fields"]["groups"]) < 4]
+    assert split_moves, "KV of a split batch comes from two instances"
+    first = served.events("load")[0]
+    during = [e for e in split_moves if e["start_s"] < first["end_s"]]
+    assert during, "before the last layer was there"
+    assert sum(served.ttft_s()) < sum(stop.ttft_s())
+    assert not any(
+        "2" in e["instance"] for e in stop.events("kv_move") if e["start_s"] < first["end_s"]
+    )
+
+
+def test_a_tail_that_is_fast_enough_does_not_go_live() -> None:
+    served = serve([*LIVE, "system.live_slo_s=60"], BURST)
+    assert all(len(e["fields"]["groups"]) == 4 for e in served.events("kv_move"))
+
+
+def test_what_two_nics_bring_is_exchanged_between_them() -> None:
+    """Fig. 14 by whole layers: each layer crosses the network once and NVLink once."""
+    network = fabric([(2, 0), (2, 0)])
+    targets = [Target(name=f"t{i}", devices=(2 + i,)) for i in range(2)]
+    sources = [replace(source(network, 0), devices=(i,)) for i in range(2)]
+    found = pulls(plan(network, sources, targets, LAYERS), 8)
+    assert found == [
+        Pull("t0", (0, 2, 4, 6), Medium.GPU, 0), Pull("t0", (1, 3, 5, 7), Medium.GPU, 3),
+        Pull("t1", (0, 2, 4, 6), Medium.GPU, 2), Pull("t1", (1, 3, 5, 7), Medium.GPU, 1),
+    ]  # fmt: skip
+
+
+def killed(instance: int, at_s: float, *more: str) -> Served:
+    """Two prefills are loaded in a chain of two, with six slots."""
+    on = replace(hardware_profile("local_cluster_x4"), num_devices=6)
+    overrides = ["+system=blitzscale", "system.max_prefills=3", "system.prescaling=false", *more]
+    return serve(overrides, burst(0.0, 30, 400, 12), on=on, kill=[(instance, at_s)])
+
+
+@pytest.mark.parametrize("at_s", [0.3, 0.9, 1.3, 1.7, 2.3, 4.0])
+@pytest.mark.parametrize("victim", ["overloaded", "source", "middle", "tail"])
+def test_every_request_completes_though_one_dies(victim: str, at_s: float) -> None:
+    number = {"overloaded": 0, "source": 1, "middle": 2, "tail": 3}[victim]
+    served = killed(number, at_s)
+    assert [event["instance"] for event in served.events("lost")] == [f"sim-{number}"]
+    assert served.statuses() == {"completed"}
+    for instance in served.bed.instances:
+        if instance.lost is None:
+            assert not instance.kv.held
+            assert not instance.kv.reserved
+    assert served.system._prompts.tokens == 0
+
+
+def test_a_chain_is_planned_again_where_its_middle_dies() -> None:
+    served = killed(2, 1.4, "system.zigzag=false")
+    tail = [e for e in served.events("load") if e["instance"] == "sim-3" and e["start_s"] < 3.0]
+    sources = [event["fields"]["source"] for event in tail]
+    assert sources[0] == "sim-2"
+    assert "sim-2" not in sources[1:]
+    first, again = (set(event["fields"]["layers"]) for event in tail[:2])
+    assert first, "what had come stays"
+    assert first | again == {0, 1, 2, 3}
+    assert not first & again
+
+
+def test_where_all_copies_die_the_ssd_has_the_last_one() -> None:
+    served = serve(
+        ["+system=blitzscale", "system.max_prefills=1", "system.max_decodes=1"],
+        burst(0.0, 3, 200, 12), kill=[(0, 0.05), (1, 0.05)],
+    )  # fmt: skip
+    assert served.statuses() == {"completed"}
+    assert any(e["fields"]["source"].startswith("ssd") for e in served.events("load"))
+    assert any(e["fields"]["complete"] for e in served.events("host_copy"))
+
+
+def test_a_lost_requests_tokens_are_not_stamped_twice() -> None:
+    served = serve(["+system=distserve"], [Request(0, 0.0, "m", 100, 200)] * 1, kill=[(2, 2.0)])
+    (record,) = served.recorder.records.values()
+    assert record.num_preemptions == 1
+    assert len(record.token_times_s()) == 200

@@ -1,0 +1,208 @@
+"""BlitzScale and its baselines on simulated instances: what is served, loaded, held and lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.errors import UsageError
+from harness.request import Request
+from systems.blitzscale.role import Role
+from systems.blitzscale.shutdown import State
+from tests.running import hardware_profile
+from tests.serving_elastic import Served, burst, serve
+
+BASELINES = ("distserve", "blitzscale_serverlessllm", "blitzscale_allcache", "blitzscale")
+CALM = [Request(0, 0.5 * i, "m", 100 + i, 20) for i in range(6)]
+
+
+def loads(served: Served) -> list[dict[str, Any]]:
+    return [event for event in served.events("load") if event["fields"]["layers"]]
+
+
+@pytest.mark.parametrize("system", BASELINES)
+def test_a_request_is_prefilled_in_one_place_and_decoded_in_another(system: str) -> None:
+    served = serve([f"+system={system}"], CALM)
+    assert served.statuses() == {"completed"}
+    moves = served.events("kv_move")
+    assert sorted(event["fields"]["requests"] for event in moves) == [[i] for i in range(6)]
+    fleet = served.system._fleet
+    for event in moves:
+        assert event["instance"] != event["fields"]["to"]
+        assert fleet.named(event["instance"]).role is Role.PREFILL
+        assert fleet.named(event["fields"]["to"]).role is Role.DECODE
+    assert not any(instance.kv.held for instance in served.bed.instances)
+    assert not any(instance.kv.reserved for instance in served.bed.instances)
+
+
+def test_a_requests_kv_is_one_flow() -> None:
+    """Not one for each layer, also where pages are of one layer."""
+    served = serve(["+system=blitzscale"], [Request(0, 0.0, "m", 128, 4)])
+    flows = [e for e in served.events("kv_move") if e["fields"]["bytes"]]
+    assert len(flows) == 1
+    model = served.bed.model
+    assert flows[0]["fields"]["bytes"] == 128 * model.kv_bytes_per_token
+
+
+def test_a_request_of_one_token_needs_no_decode() -> None:
+    served = serve(["+system=distserve"], [Request(0, 0.0, "m", 128, 1)])
+    assert served.statuses() == {"completed"}
+    assert not served.events("kv_move")
+
+
+def test_distserve_never_scales() -> None:
+    served = serve(["+system=distserve"], burst(0.0, 20, 500, 10))
+    assert served.statuses() == {"completed"}
+    assert not loads(served)
+    held = served.roles()
+    assert set(held) == {"prefill", "decode"}
+    assert held["prefill"] == pytest.approx(held["decode"])
+
+
+def test_a_request_larger_than_an_instances_kv_is_refused() -> None:
+    served = serve(
+        ["+system=distserve", "engine.num_kv_blocks=8"],
+        [Request(0, 0.0, "m", 100, 40), Request(0, 0.1, "m", 100, 10)],
+    )
+    first, second = served.recorder.records.values()
+    assert first.status == "failed"
+    assert "its KV of 139 tokens is larger" in first.error
+    assert second.status == "completed"
+
+
+def test_decodes_wait_for_room_and_nobody_is_cut_off() -> None:
+    """Room is kept for prompt and output, so that no decode is preempted."""
+    served = serve(["+system=distserve", "engine.num_kv_blocks=24"], burst(0.0, 12, 100, 60))
+    assert served.statuses() == {"completed"}
+    assert not served.events("preempt")
+
+
+def test_a_burst_brings_a_second_prefill_and_its_end_takes_it_away() -> None:
+    served = serve(
+        ["+system=blitzscale", "system.zigzag=false", "system.prescaling=false"],
+        burst(0.0, 12, 500, 4), rest_s=5.0,
+    )  # fmt: skip
+    assert served.statuses() == {"completed"}
+    fleet = served.system._fleet
+    serving = [slot for slot in fleet.slots if slot.state is not None]
+    assert len(serving) == 2
+    assert {slot.role for slot in serving} == {Role.PREFILL, Role.DECODE}
+    assert {slot.state for slot in serving} == {State.SERVING}
+    for slot in fleet.free():
+        assert not slot.instance.resident
+    assert {event["fields"]["role"] for event in served.events("slot")} == {
+        "prefill", "decode", "loading",
+    }  # fmt: skip
+
+
+def test_new_instances_load_from_gpus_not_from_the_disk() -> None:
+    served = serve(["+system=blitzscale", "system.zigzag=false"], burst(0.0, 12, 500, 4))
+    sources = {event["fields"]["source"] for event in loads(served)}
+    assert sources
+    assert all(source.startswith("sim-") for source in sources), sources
+
+
+def test_a_decode_is_the_source_where_a_prefill_sends_kv() -> None:
+    served = serve(
+        ["+system=blitzscale", "system.zigzag=false", "system.prescaling=false",
+         "system.max_prefills=2"],
+        burst(0.0, 12, 500, 4),
+    )  # fmt: skip
+    first = loads(served)[0]
+    assert first["fields"]["source"] == "sim-1", "sim-0 is the prefill"
+
+
+def test_several_targets_are_a_chain() -> None:
+    """Each forwards what it gets: two targets end hardly later than one."""
+    on = replace(hardware_profile("local_cluster_x4"), num_devices=6)
+    only = ["+system=blitzscale", "system.zigzag=false", "system.prescaling=false"]
+
+    def last_s(most: int, *more: str) -> tuple[float, set[str]]:
+        served = serve([*only, f"system.max_prefills={most}", *more], burst(0.0, 40, 500, 4), on=on)
+        first = [e for e in loads(served) if e["start_s"] == loads(served)[0]["start_s"]]
+        assert len(first) == most - 1
+        ends_s = max(event["end_s"] for event in first) - first[0]["start_s"]
+        return ends_s, {event["fields"]["source"] for event in first}
+
+    one_s, _ = last_s(2)
+    three_s, sources = last_s(4)
+    assert len(sources) == 3
+    assert three_s < 2.5 * one_s, "two more hops of a layer each, of four unequal ones"
+    alone_s, sources = last_s(4, "system.multicast=false")
+    assert sources == {"sim-1"}
+    assert alone_s == pytest.approx(3 * one_s, rel=0.05), "they divide one NIC"
+
+
+def test_constant_load_is_no_reason_to_change() -> None:
+    """Below the upper bound nothing is ever loaded, above it the same number stays."""
+    steady = [Request(0, 0.2 * i, "m", 250, 10) for i in range(100)]  # 1,250 of 2,500 tokens/s
+    served = serve(["+system=blitzscale", "system.prescaling=false"], steady)
+    assert not loads(served)
+    more = [Request(0, 0.1 * i, "m", 250, 10) for i in range(200)]  # all that one can do
+    served = serve(["+system=blitzscale", "system.prescaling=false"], more)
+    taken = {event["fields"]["source"] for event in loads(served)}
+    assert len(taken) == 1
+    loading = [e for e in served.events("slot") if e["fields"]["role"] == "loading"]
+    assert len(loading) == 1
+
+
+def test_serverlessllm_reads_the_ssd_first_and_its_cache_then() -> None:
+    two = burst(0.0, 12, 500, 4) + burst(40.0, 12, 500, 4)
+    only = ["+system=blitzscale_serverlessllm", "system.prescaling=false", "system.max_prefills=2"]
+
+    def sources(*more: str) -> list[str]:
+        return [e["fields"]["source"][:3] for e in loads(serve([*only, *more], two, rest_s=20.0))]
+
+    assert sources() == ["ssd", "dra"]
+    assert sources("system.ttl_s=5") == ["ssd", "ssd"]
+    assert sources("system.parameters=all_cache") == ["dra", "dra"]
+
+
+def test_decodes_are_scaled_beforehand_with_prefills() -> None:
+    """As many as keep their ratio, though their KV has room."""
+    on = replace(hardware_profile("local_cluster_x4"), num_devices=6)
+    only = ["+system=blitzscale", "system.zigzag=false", "system.max_prefills=3"]
+
+    def decodes(*more: str) -> int:
+        served = serve([*only, *more], burst(0.0, 12, 500, 4), on=on, rest_s=1.0)
+        held = [e for e in served.events("slot") if e["fields"]["role"] == "decode"]
+        return len({event["instance"] for event in held})
+
+    assert decodes() == 3
+    assert decodes("system.prescaling=false") == 1
+
+
+def test_a_prefill_becomes_a_decode_where_kv_needs_room() -> None:
+    """Two prefills, of which one is enough; decodes run out of room."""
+    requests = [Request(0, 0.3 * i, "m", 60, 400) for i in range(20)]
+    served = serve(
+        ["+system=blitzscale", "system.min_prefills=1", "system.instances=3",
+         "system.prescaling=false", "engine.num_kv_blocks=60"],
+        burst(0.0, 12, 500, 4) + [replace(r, arrival_s=4 + r.arrival_s) for r in requests],
+    )  # fmt: skip
+    assert served.statuses() == {"completed"}
+    events = [(e["instance"], e["fields"]["role"]) for e in served.events("slot")]
+    names = {name for name, role in events if role == "prefill"}
+    assert names & {name for name, role in events if role == "decode"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["system.variant=new"], "system.variant=new is unknown; choose paper or artifact"),
+        (["system.parameters=tape"], "system.parameters=tape is unknown"),
+        (["system.parameters=all_cache"], "zigzag=true needs system.parameters=network"),
+        (["system.ttl_s=-1"], "ttl_s=-1.0 must be at least 0"),
+        (["system.interval_s=0"], "system.interval_s=0.0 must be above 0"),
+        (["system.min_prefills=3", "system.min_decodes=2"], "do not fit in 4"),
+        (["system.max_prefills=0"], "system.max_prefills=0 must be at least 1"),
+        (["system.instances=5"], "room for 4 instances"),
+        (["system.variants.paper.prefill.lower=0.9"], "0 < lower < upper"),
+        (["system.significant_growth=1"], "must be above 1"),
+    ],
+)
+def test_bad_input_is_one_sentence(overrides: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        serve(["+system=blitzscale", *overrides], CALM)
