@@ -26,7 +26,8 @@ class HostCopies:
     ) -> None:  # fmt: skip
         self.node = node
         self.region = Region(f"DRAM of node {node}", capacity_bytes)
-        self._models, self._fabric = models, fabric
+        self._models = {spec.name: spec for spec in models.values()}  # requests know other names
+        self._fabric = fabric
         self._loop, self._recorder = loop, recorder
         self._complete = set[str]()
 
