@@ -100,11 +100,10 @@ class Monitor:
         return demand <= 0 and self._samples[-1].demand_bytes <= room
 
     def _rates(self) -> tuple[float, float]:
-        """Bytes per second, of demand and of the memory for KV."""
+        """Bytes per second, of demand and of the memory for KV. A history shorter than the window
+        counts as level before: two samples at once are no trend."""
         first, last = self._samples[0], self._samples[-1]
-        span_s = last.time_s - first.time_s
-        if span_s <= 0:
-            return 0.0, 0.0
+        span_s = self._config.window_s
         return (
             (last.demand_bytes - first.demand_bytes) / span_s,
             (last.capacity_bytes - first.capacity_bytes) / span_s,

@@ -43,9 +43,14 @@ def test_demand_that_does_not_grow_causes_no_drop() -> None:
 def test_memory_that_shrinks_causes_one_too() -> None:
     """§4.3's second rate: of "available HBM"."""
     monitor = Monitor(CONFIG)
-    found = [monitor.observe(Sample(k / 2, 80, 100 - 5 * k)) for k in range(4)]
-    assert found == [None, None, "drop", "drop"]  # 90 now, 10 a second less
+    found = [monitor.observe(Sample(k / 2, 80, 110 - 5 * k)) for k in range(6)]
+    assert found == [None] * 4 + ["drop"] * 2  # 90 now, 10 a second less
     assert monitor.shortage_bytes() == pytest.approx(80 - (85 - 10))
+
+
+def test_two_samples_at_once_are_no_trend() -> None:
+    """The first request of a quiet instance: 30 in a tenth of a second, of 100."""
+    assert decisions([0, 30, 30], step_s=0.1) == [None] * 3
 
 
 def test_the_step_of_a_drop_is_no_rate() -> None:
