@@ -95,7 +95,7 @@ def serve(
 
 
 def burst(num: int, *, prompt: int = 96, output: int = 96, gap_s: float = 0.01) -> list[Arrival]:
-    """`num` requests at once, whose KV two small instances cannot hold. The first two last: they
-    are there when the others have gone."""
-    lengths = [(prompt, 500)] * 2 + [(prompt + i % 5, output + 7 * (i % 3)) for i in range(2, num)]
+    """`num` requests at once, whose KV two small instances cannot hold. A few last: they are
+    there when the others have gone."""
+    lengths = [(prompt + i % 5, 500 if i % 10 == 0 else output + 7 * (i % 3)) for i in range(num)]
     return [(gap_s * i, *lengths[i]) for i in range(num)]

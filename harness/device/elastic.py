@@ -159,12 +159,13 @@ class ElasticInstance:
         costs nothing. `source`: an instance of the model, which may itself be loading (a chain
         forwards each layer as it comes), or a node's DRAM or SSD. `on_layer` is called as each
         has come. False: `stop` broke it off. Their bytes are taken back from the KV first:
-        RunError where those pages are not free.
+        RunError where those pages are not free; those of layers that do not come are KV again.
         """
         self.layout.spec.layer_range(layers)
         if isinstance(source, ElasticInstance) and source.model.name != self.model.name:
             raise UsageError(f"{source.name} has {source.model.name}, not {self.model.name}")
         wanted = [k for k in layers if not self._here[k].is_set and k not in self._loading]
+        taken = self._given.intersection(wanted)
         await self._take_back(wanted)
         self._loading.update(wanted)
         start_s = self._loop.now
@@ -176,6 +177,7 @@ class ElasticInstance:
                 on_layer(layer)
         finally:
             self._loading.difference_update(wanted)
+            await self._give_again([k for k in taken if not self._here[k].is_set])
             self._recorder.event(
                 "load", self.name, start_s, self._loop.now,
                 layers=[k for k in wanted if self._here[k].is_set], source=source.name,
@@ -241,6 +243,14 @@ class ElasticInstance:
         if not self._given.intersection(layers):
             return
         await self._shrink(self._given.difference(layers), self._lent, f"layers {list(layers)}")
+
+    async def _give_again(self, layers: Sequence[int]) -> None:
+        """Layers that were to come and have not: their bytes are KV pages as before."""
+        if not layers or self.lost is not None:
+            return
+        await self._fabric.forget(self.memory, layers)
+        self._given.update(layers)
+        self._resize()
 
     async def lend(self, pages: int) -> range:
         """Gives up `pages` of the KV memory in one piece: their bytes. RunError where not so many

@@ -1,7 +1,7 @@
 """KV under way between the members of a group: the exchange and the way out of a pipeline (§4.2).
 
 What is to move is asked for again and again (`wanted`), its order and what others may take
-meanwhile are `moves.py`'s. One move at a time on each link. A move without room stays where it is:
+meanwhile are `moves.py`'s. One move at a time on each link, and of each request. A move without room stays where it is:
 attention does, too, and it is asked for again when memory has changed.
 """
 
@@ -42,6 +42,7 @@ class Transfers:
         self._server, self._members, self._cluster, self._loop = server, members, cluster, loop
         self._wanted, self._purpose, self._chunk_bytes = wanted, purpose, chunk_bytes
         self._retry_s, self._patient, self._stop = retry_s, patient, stop
+        self._ended = Event(loop)  # set as moves end
         self._waiting: list[Move] = []
         self._flying: list[Move] = []
 
@@ -78,7 +79,12 @@ class Transfers:
         """One link's moves; ends early where one finds no room. How many went."""
         done = 0
         while queue and not self._stop.is_set:
-            move = queue.popleft()
+            move = next((m for m in queue if m.request_id not in self._server.moving), None)
+            if move is None:
+                self._ended.clear()
+                await self._loop.wait(self._ended, self._stop)
+                continue
+            queue.remove(move)
             self._waiting.remove(move)
             request = self._request(move)
             if request is None:
@@ -96,8 +102,8 @@ class Transfers:
                 moved = False
             finally:
                 self._flying.remove(move)
-                if all(other.request_id != move.request_id for other in self._flying):
-                    self._server.moving.discard(move.request_id)
+                self._server.moving.discard(move.request_id)
+                self._ended.set()
             if not self._stop.is_set:
                 self._keep()
             self._server.moved(request)

@@ -66,8 +66,10 @@ def test_a_restore_waits_for_calm_and_room() -> None:
     assert decisions([60] * 12, 150, restored=100) == [None] * 10 + ["restore"] * 2
     assert decisions([71] * 30, 150, restored=100) == [None] * 30  # above 0.7 of what remains
     assert decisions([60] * 12, 150) == [None] * 12  # nothing to restore
-    growing = [40 + k for k in range(30)]
-    assert "restore" not in decisions([float(x) for x in growing], 150, restored=100)
+    decoding = [40 + k / 2 for k in range(30)]  # requests that decode take a little more each time
+    assert "restore" in decisions(decoding, 150, restored=100)
+    growing = [60 + 6.0 * k for k in range(12)]  # 12 a second: above 70 within one
+    assert "restore" not in decisions(growing, 150, restored=100)
 
 
 def test_demand_counts_the_queue_or_its_first() -> None:

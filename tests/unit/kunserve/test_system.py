@@ -90,9 +90,7 @@ def test_more_instances_make_groups_as_they_need(instances: int) -> None:
 
 
 def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -> None:
-    story = run(
-        "system.variant=artifact", "system.artifact.falling_samples=4", num=30, instances=4
-    )
+    story = run("system.variant=artifact", "system.artifact.falling_samples=4", num=80, instances=4)
     drops = {event["instance"] for event in story.seen("drop")}
     assert len(drops) == 4
     assert not any(event["fields"]["live"] for event in story.seen("exchange"))
@@ -114,7 +112,7 @@ WHEN: dict[str, Callable[[Story], bool]] = {
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("when", WHEN)
 def test_no_request_is_lost_with_a_member(when: str, victim: int, instances: int) -> None:
-    story = run(num=12 * instances, instances=instances, kill=(WHEN[when], victim))
+    story = run(num=10 * instances, instances=instances, kill=(WHEN[when], victim))
     assert [event["instance"] for event in story.seen("lost")] == [f"sim-{victim}"]
     assert story.seen("recover")
 
