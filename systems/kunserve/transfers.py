@@ -1,8 +1,8 @@
 """KV under way between the members of a group: the exchange and the way out of a pipeline (§4.2).
 
 What is to move is asked for again and again (`wanted`), its order and what others may take
-meanwhile are `moves.py`'s. One move at a time on each link, and of each request. A move without room stays where it is:
-attention does, too, and it is asked for again when memory has changed.
+meanwhile are `moves.py`'s. One move at a time on each link, and of each request. Where there is no
+room KV stays where it is, and attention with it; the move is asked for again later.
 """
 
 from __future__ import annotations
