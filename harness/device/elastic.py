@@ -7,7 +7,7 @@ becomes KV pages at once, a layer that is to come takes them back first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import Protocol
 
@@ -156,29 +156,41 @@ class ElasticInstance:
         costs nothing. `source`: an instance of the model, which may itself be loading (a chain
         forwards each layer as it comes), or a node's DRAM or SSD. `on_layer` is called as each
         has come. False: `stop` broke it off. Their bytes are taken back from the KV first:
-        RunError where those pages are not free.
+        RunError where those pages are not free; those of layers that do not come are KV again.
         """
         self.layout.spec.layer_range(layers)
         if isinstance(source, ElasticInstance) and source.model.name != self.model.name:
             raise UsageError(f"{source.name} has {source.model.name}, not {self.model.name}")
         wanted = [k for k in layers if not self._here[k].is_set and k not in self._loading]
-        if self._region.has_any(wanted):
+        taken = self._region.given(wanted)
+        if taken:
             await self._retreat(self._region.take_back(wanted))
         self._loading.update(wanted)
-        start_s = self._loop.now
+        start_s, complete = self._loop.now, False
         try:
             for layer in wanted:
                 if not await self._load_layer(layer, source, priority, chunk_bytes, stop):
-                    return False
+                    break
                 self._loading.discard(layer)
                 on_layer(layer)
-        finally:
-            self._loading.difference_update(wanted)
-            self._recorder.event(
-                "load", self.name, start_s, self._loop.now,
-                layers=[k for k in wanted if self._here[k].is_set], source=source.name,
-            )  # fmt: skip
-        return True
+            else:
+                complete = True
+        except InstanceLost:
+            await self._end_load(wanted, taken, start_s, source.name)
+            raise
+        await self._end_load(wanted, taken, start_s, source.name)
+        return complete
+
+    async def _end_load(
+        self, wanted: Sequence[int], taken: Collection[int], start_s: float, source: str
+    ) -> None:
+        """Of `wanted` layers some may not have come; `taken`: those whose bytes had been KV's."""
+        self._loading.difference_update(wanted)
+        await self._give_again([layer for layer in taken if not self._here[layer].is_set])
+        self._recorder.event(
+            "load", self.name, start_s, self._loop.now,
+            layers=[layer for layer in wanted if self._here[layer].is_set], source=source,
+        )  # fmt: skip
 
     async def _load_layer(
         self, layer: int, source: ElasticInstance | Memory, priority: int,
@@ -232,6 +244,12 @@ class ElasticInstance:
         self._region.give(gone)
         now = self._loop.now
         self._recorder.event("drop", self.name, now, now, layers=gone, kv_pages=self.kv.num_pages)
+
+    async def _give_again(self, layers: Sequence[int]) -> None:
+        """Layers that were to come and have not: their bytes are KV pages as before."""
+        if layers and self.lost is None:
+            await self._fabric.forget(self.memory, layers)
+            self._region.give(layers)
 
     async def lend(self, pages: int) -> range:
         """Gives up `pages` of the KV memory in one piece: their bytes. RunError where not so many

@@ -78,6 +78,11 @@ class ElasticCluster:
         for instance in list(self._roles):
             self._end_role(instance)
 
+    def note(self, kind: str, name: str, start_s: float, **fields: object) -> None:
+        """Puts into the run's events what a system did or saw from `start_s` to now: what no
+        device knows, like the demand for KV. `name`: whose it is."""
+        self._recorder.event(kind, name, start_s, self._loop.now, **fields)
+
     # Layers and KV across instances
 
     def pipeline(self, stages: Sequence[Stage]) -> Pipeline:

@@ -26,8 +26,9 @@ class KvRegion:
         self._given.update(layers)
         self._extend()
 
-    def has_any(self, layers: Collection[int]) -> bool:
-        return bool(self._given.intersection(layers))
+    def given(self, layers: Collection[int]) -> set[int]:
+        """Those of `layers` whose bytes are pages now."""
+        return self._given.intersection(layers)
 
     def take_back(self, layers: Collection[int]) -> list[range]:
         """The bytes of `layers` are no pages any more; the page ids that are left."""

@@ -79,8 +79,11 @@ class PagePool(BlockPool):
         return True
 
     def give_up(self, request: Request, groups: Groups) -> None:
-        """Frees the pages of `groups`: their KV is elsewhere now, or of no use."""
+        """Frees the pages of `groups`, those that are here: their KV is elsewhere now, or of no
+        use. A request that has been released meanwhile has none."""
         request_id = request.request_id
+        if request_id not in self.groups:
+            return
         rest = tuple(g for g in self.groups[request_id] if g not in groups)
         self.free_pages += self.held[request_id] * (len(self.groups[request_id]) - len(rest))
         if rest:

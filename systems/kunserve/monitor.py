@@ -95,16 +95,17 @@ class Monitor:
         return (last.demand_bytes + demand * ahead_s) - (last.capacity_bytes + capacity * ahead_s)
 
     def _calm(self, restored_bytes: int) -> bool:
-        demand, _ = self._rates()
-        room = self._config.restore_share * restored_bytes
-        return demand <= 0 and self._samples[-1].demand_bytes <= room
+        """Whether demand is low, and at its growth will be at the horizon. Requests that decode
+        always grow: waiting for no growth at all would be waiting for their ends."""
+        growth, _ = self._rates()
+        demand = self._samples[-1].demand_bytes + max(0.0, growth) * self._config.horizon_s
+        return demand <= self._config.restore_share * restored_bytes
 
     def _rates(self) -> tuple[float, float]:
-        """Bytes per second, of demand and of the memory for KV."""
+        """Bytes per second, of demand and of the memory for KV. A history shorter than the window
+        counts as level before: two samples at once are no trend."""
         first, last = self._samples[0], self._samples[-1]
-        span_s = last.time_s - first.time_s
-        if span_s <= 0:
-            return 0.0, 0.0
+        span_s = self._config.window_s
         return (
             (last.demand_bytes - first.demand_bytes) / span_s,
             (last.capacity_bytes - first.capacity_bytes) / span_s,

@@ -48,8 +48,8 @@ class Profile:
             raise ValueError(f"shards={self.shards} must be at least 1")
         if (self.memory_balance < 0) != (self.role == "consumer"):
             raise ValueError(
-                f"memory_balance={self.memory_balance} of a {self.role}; valid: below 0 for consumers, "
-                "at least 0 for producers"
+                f"memory_balance={self.memory_balance} of a {self.role}; valid: below 0 for "
+                "consumers, at least 0 for producers"
             )
         rate = self.stable_rate_per_s
         if rate is not None and not (isfinite(rate) and rate > 0):

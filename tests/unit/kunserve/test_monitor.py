@@ -43,9 +43,14 @@ def test_demand_that_does_not_grow_causes_no_drop() -> None:
 def test_memory_that_shrinks_causes_one_too() -> None:
     """§4.3's second rate: of "available HBM"."""
     monitor = Monitor(CONFIG)
-    found = [monitor.observe(Sample(k / 2, 80, 100 - 5 * k)) for k in range(4)]
-    assert found == [None, None, "drop", "drop"]  # 90 now, 10 a second less
+    found = [monitor.observe(Sample(k / 2, 80, 110 - 5 * k)) for k in range(6)]
+    assert found == [None] * 4 + ["drop"] * 2  # 90 now, 10 a second less
     assert monitor.shortage_bytes() == pytest.approx(80 - (85 - 10))
+
+
+def test_two_samples_at_once_are_no_trend() -> None:
+    """The first request of a quiet instance: 30 in a tenth of a second, of 100."""
+    assert decisions([0, 30, 30], step_s=0.1) == [None] * 3
 
 
 def test_the_step_of_a_drop_is_no_rate() -> None:
@@ -61,8 +66,10 @@ def test_a_restore_waits_for_calm_and_room() -> None:
     assert decisions([60] * 12, 150, restored=100) == [None] * 10 + ["restore"] * 2
     assert decisions([71] * 30, 150, restored=100) == [None] * 30  # above 0.7 of what remains
     assert decisions([60] * 12, 150) == [None] * 12  # nothing to restore
-    growing = [40 + k for k in range(30)]
-    assert "restore" not in decisions([float(x) for x in growing], 150, restored=100)
+    decoding = [40 + k / 2 for k in range(30)]  # requests that decode take a little more each time
+    assert "restore" in decisions(decoding, 150, restored=100)
+    growing = [60 + 6.0 * k for k in range(12)]  # 12 a second: above 70 within one
+    assert "restore" not in decisions(growing, 150, restored=100)
 
 
 def test_demand_counts_the_queue_or_its_first() -> None:

@@ -1,0 +1,98 @@
+"""What the pure decisions ask for, read from servers and instances: KV held, demand, loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from harness.device.elastic import ElasticInstance
+from harness.device.kv_directory import KvDirectory
+from harness.request import Request
+from systems.kunserve.artifact_monitor import GroupLoad
+from systems.kunserve.exchange import Held
+from systems.kunserve.group import Group, Stage
+from systems.kunserve.monitor import Sample, demand_bytes
+from systems.kunserve.server import Server
+from systems.llumnix.freeness import InstanceLoad, Running
+
+
+def held_by(
+    requests: Iterable[Request], members: Mapping[str, ElasticInstance], directory: KvDirectory
+) -> list[Held]:
+    """Where the KV of `requests` is, those that have any. Pages are of one layer. A request that
+    has run on one instance alone is not in the directory: `members` are asked."""
+    found = []
+    for request in requests:
+        number = request.request_id
+        where = [(holder.name, groups) for holder, groups in directory.where(request)]
+        if not where:
+            where = [(n, m.kv.groups[number]) for n, m in members.items() if number in m.kv.groups]
+        places = [Stage(name, layers) for name, groups in where for layers in in_pieces(groups)]
+        if places:
+            blocks = members[places[0].member].kv.held[number]
+            found.append(Held(number, blocks, tuple(sorted(places, key=lambda p: p.layers.start))))
+    return found
+
+
+def in_pieces(layers: Sequence[int]) -> list[range]:
+    """Sorted `layers` as ranges."""
+    pieces: list[range] = []
+    for layer in layers:
+        if pieces and pieces[-1].stop == layer:
+            pieces[-1] = range(pieces[-1].start, layer + 1)
+        else:
+            pieces.append(range(layer, layer + 1))
+    return pieces
+
+
+def blocks_wanted(server: Server, request: Request) -> int:
+    """Of KV, for all that is known of the request."""
+    return server.executor.kv.blocks_for(request.known_tokens)
+
+
+def load_of(server: Server) -> InstanceLoad:
+    running = [*server.running, *server.paused]
+    return InstanceLoad(
+        server.name,
+        server.executor.kv.num_blocks,
+        [Running(request.request_id, blocks_wanted(server, request)) for request in running],
+        [blocks_wanted(server, request) for request in [*server.aside, *server.waiting]],
+    )
+
+
+def block_bytes(member: ElasticInstance) -> int:
+    """Of all layers, on all of an instance's devices."""
+    return member.page_bytes * len(member.kv.all_groups) * member.model.tp
+
+
+def sample(
+    server: Server, members: Sequence[ElasticInstance], guests: Sequence[Request], now_s: float
+) -> Sample:
+    """`guests`: requests of pipelines that have ended, whose KV is at `members` too. Demand is of
+    all that runs and waits: a plan must hold all of it (§4.1)."""
+    load, size = load_of(server), block_bytes(members[0])
+    used = sum(running.blocks for running in load.running) * size
+    for member in members:
+        kv = member.kv
+        for request in guests:
+            pages = kv.held.get(request.request_id, 0) * len(kv.groups.get(request.request_id, ()))
+            used += pages * member.page_bytes * member.model.tp
+    queued = [blocks * size for blocks in load.queued_blocks]
+    wanted = demand_bytes(used, queued, head_of_line_only=False)
+    return Sample(now_s, wanted, server.executor.kv.num_blocks * size)
+
+
+def whole_bytes(members: Iterable[ElasticInstance]) -> int:
+    """KV memory of instances that hold all parameters."""
+    return sum(
+        member.layout.num_pages() * member.page_bytes * member.model.tp for member in members
+    )
+
+
+def group_load(server: Server) -> GroupLoad:
+    load = load_of(server)
+    free = max(0, load.total_blocks - load.used_blocks)
+    return GroupLoad(load.total_blocks, free, sum(load.queued_blocks))
+
+
+def names(groups: Iterable[Group]) -> set[str]:
+    return {stage.member for group in groups for stage in group}

@@ -1,0 +1,142 @@
+"""KV under way between the members of a group: the exchange and the way out of a pipeline (§4.2).
+
+What is to move is asked for again and again (`wanted`), its order and what others may take
+meanwhile are `moves.py`'s. One move at a time on each link, and of each request. Where there is no
+room KV stays where it is, and attention with it; the move is asked for again later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from harness.clock import Event, Loop
+from harness.device.elastic import ElasticInstance
+from harness.device.elastic_cluster import ElasticCluster
+from harness.errors import InstanceLost
+from harness.request import Request
+from systems.kunserve.moves import Move, certain_to_end, grantable_slots, ordered
+from systems.kunserve.server import Server
+
+OWNER = "exchange"
+
+
+class Transfers:
+    """`wanted`: the moves that are left, in pages of one layer. `stop` ends them. `patient`: where
+    there is no room, wait for it; else end."""
+
+    def __init__(
+        self,
+        server: Server,
+        members: Mapping[str, ElasticInstance],
+        cluster: ElasticCluster,
+        loop: Loop,
+        wanted: Callable[[], list[Move]],
+        stop: Event,
+        *,
+        purpose: str,
+        chunk_bytes: int | None,
+        retry_s: float,
+        patient: bool,
+    ) -> None:
+        self._server, self._members, self._cluster, self._loop = server, members, cluster, loop
+        self._wanted, self._purpose, self._chunk_bytes = wanted, purpose, chunk_bytes
+        self._retry_s, self._patient, self._stop = retry_s, patient, stop
+        self._ended = Event(loop)  # set as moves end
+        self._waiting: list[Move] = []
+        self._flying: list[Move] = []
+
+    async def run(self) -> int:
+        """Until nothing is left to move; how many moves there were."""
+        done = 0
+        while not self._stop.is_set and (moves := self._wanted()):
+            order = ordered(moves, self._free())
+            if not order.first:
+                if not self._patient:
+                    break
+                await self._loop.wait(self._stop, until=self._loop.now + self._retry_s)
+                continue
+            self._waiting = list(order.first)
+            self._keep()
+            lanes: dict[tuple[str, str], deque[Move]] = {}
+            for move in order.first:
+                lanes.setdefault((move.source, move.target), deque()).append(move)
+            before = done
+            tasks = [
+                self._loop.spawn(self._lane(queue), name=f"{self._purpose} {source} to {target}")
+                for (source, target), queue in lanes.items()
+            ]
+            for task in tasks:
+                await self._loop.wait(task.finished)
+                done += task.result
+            self._waiting = []
+            self._keep()
+            if done == before:
+                await self._loop.wait(self._stop, until=self._loop.now + self._retry_s)
+        return done
+
+    async def _lane(self, queue: deque[Move]) -> int:
+        """One link's moves; ends early where one finds no room. How many went."""
+        done = 0
+        while queue and not self._stop.is_set:
+            move = next((m for m in queue if m.request_id not in self._server.moving), None)
+            if move is None:
+                self._ended.clear()
+                await self._loop.wait(self._ended, self._stop)
+                continue
+            queue.remove(move)
+            self._waiting.remove(move)
+            request = self._request(move)
+            if request is None:
+                continue
+            self._flying.append(move)
+            self._server.moving.add(move.request_id)
+            source, target = self._members[move.source], self._members[move.target]
+            try:
+                moved = await self._cluster.move_kv(
+                    [request], move.layers, source, target, purpose=self._purpose,
+                    chunk_bytes=self._chunk_bytes, owner=OWNER, stop=self._stop,
+                )  # fmt: skip
+            except InstanceLost:
+                self._stop.set()
+                moved = False
+            finally:
+                self._flying.remove(move)
+                self._server.moving.discard(move.request_id)
+                self._ended.set()
+            if not self._stop.is_set:
+                self._keep()
+            self._server.moved(request)
+            if not moved:
+                break
+            done += 1
+        return done
+
+    def _request(self, move: Move) -> Request | None:
+        """The request, if its KV is still where the move begins."""
+        source = self._members[move.source]
+        here = source.kv.groups.get(move.request_id, ())
+        target = self._members[move.target].kv.groups.get(move.request_id, ())
+        if not set(move.layers) <= set(here) or set(move.layers) & set(target):
+            return None
+        requests = [*self._server.running, *self._server.paused]
+        return next((r for r in requests if r.request_id == move.request_id), None)
+
+    def _free(self) -> dict[str, int]:
+        """Pages that moves may take."""
+        return {
+            name: member.kv.free_pages + member.kv.reserved.get(OWNER, 0)
+            for name, member in self._members.items()
+        }
+
+    def _keep(self) -> None:
+        """Keeps new requests off what the moves that are waiting will need."""
+        free = self._free()
+        certain = certain_to_end(self._waiting, free, self._flying)
+        for name, member in self._members.items():
+            if member.lost is not None:
+                continue
+            kept = 0
+            if self._waiting and certain:
+                kept = free[name] - grantable_slots(name, self._waiting, free, self._flying)
+            member.kv.reserve(kept - member.kv.reserved.get(OWNER, 0), OWNER)

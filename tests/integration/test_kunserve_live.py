@@ -1,0 +1,52 @@
+"""KunServe on real workers: whatever is dropped, exchanged, restored and killed meanwhile, every
+request gets the tokens of an undisturbed run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.elastic import check, generated, private, undisturbed
+from tests.kunserve import Story, burst, serve
+
+MEMORY = 48  # KV blocks of 16 tokens
+NUM = 20
+torch.set_num_threads(1)  # of the undisturbed run, in this process
+EXPECTED: dict[int, list[int]] = {}  # the burst is the same in every test
+
+
+def served(
+    instances: int, *overrides: str, kill: tuple[Callable[[Story], bool], int] | None
+) -> Story:
+    with private("torch", instances, kv_blocks=MEMORY) as bed:
+        story = serve(bed, burst(NUM), *overrides, kill=kill, rest_s=1.5)
+        check(bed)
+        assert all(request.finished for request in bed.requests)
+        EXPECTED.update(EXPECTED or undisturbed(bed))
+        assert generated(bed) == EXPECTED
+        return story
+
+
+@pytest.mark.parametrize("exchange", ["live", "blocking"])
+def test_a_burst_is_served_by_dropping_parameters(exchange: str) -> None:
+    story = served(2, f"system.exchange={exchange}", kill=None)
+    order = [event["kind"] for event in story.bed.recorder.events]
+    steps = [order.index(kind) for kind in ("drop", "exchange", "load", "restore")]
+    assert steps == sorted(steps)
+    assert story.seen("exchange")[0]["fields"]["moves"] > 0
+    assert {instance.resident for instance in story.bed.instances} == {frozenset(range(4))}
+
+
+KILLS: dict[str, tuple[Callable[[Story], bool], int]] = {
+    "during the exchange": (lambda s: s.moving and not s.seen("restore"), 1),
+    "during the restore": (lambda s: s.loading, 0),
+}
+
+
+@pytest.mark.parametrize("when", KILLS)
+def test_tokens_are_right_after_a_death(when: str) -> None:
+    story = served(2, kill=KILLS[when])
+    assert len(story.seen("lost")) == 1
+    assert story.seen("recover")

@@ -1,0 +1,157 @@
+"""The system on simulated instances: each step of a drop and a restore, deaths at each moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.errors import RunError
+from tests.elastic import check, private
+from tests.kunserve import Story, burst, serve, system_on
+
+MEMORY = 48  # KV blocks of 16 tokens: six requests of the burst
+
+
+def run(*overrides: str, num: int = 20, instances: int = 2, **more: object) -> Story:
+    with private("sim", instances, kv_blocks=MEMORY) as bed:
+        story = serve(bed, burst(num), *overrides, **more)  # type: ignore[arg-type]
+        for instance in bed.instances:
+            if instance.lost is None:
+                assert not instance.kv.held
+                assert not instance.kv.reserved
+        check(bed)
+        assert all(request.finished for request in bed.requests)
+        return story
+
+
+def test_a_burst_drops_exchanges_and_restores() -> None:
+    story = run()
+    order = [e["kind"] for e in story.bed.recorder.events]
+    steps = [order.index(kind) for kind in ("drop", "exchange", "load", "restore", "migration")]
+    assert steps == sorted(steps)
+    assert {instance.resident for instance in story.bed.instances} == {frozenset(range(4))}
+    assert {len(server.group) for server in story.system._shaper.servers} == {1}
+    assert not story.system._shaper.leaving
+
+
+def test_members_keep_one_copy_between_them_and_gain_kv() -> None:
+    story = run()
+    dropped = [set(event["fields"]["layers"]) for event in story.seen("drop")]
+    assert dropped[:2] == [{2, 3}, {0, 1}]
+    samples = story.seen("kv")
+    alone = max(e["fields"]["capacity_bytes"] for e in samples if "+" not in e["instance"])
+    group = max(e["fields"]["capacity_bytes"] for e in samples if "+" in e["instance"])
+    assert group > 2 * alone
+
+
+def test_decoding_goes_on_while_kv_is_exchanged() -> None:
+    """Blocking lets no victim decode before its KV has come; live lets all."""
+    gaps = {}
+    for exchange in ("live", "blocking"):
+        slow = ("system.chunks.bytes=16384", f"system.exchange={exchange}")
+        story = run(*slow)
+        begin_s = story.seen("drop")[0]["start_s"]
+        end_s = story.seen("exchange")[0]["end_s"]
+        records = story.bed.recorder.records.values()
+        gaps[exchange] = sum(
+            begin_s < time_s < end_s for record in records for time_s in record.token_times_s()
+        )
+        assert story.seen("exchange")[0]["fields"]["live"] == (exchange == "live")
+        assert story.seen("exchange")[0]["fields"]["moves"] > 0
+    assert gaps["live"] > 0
+
+
+def test_without_overload_nothing_is_dropped() -> None:
+    story = run(num=3)
+    assert not story.seen("drop")
+    assert not story.seen("plan")
+
+
+def test_a_drain_leaves_ongoing_requests_in_the_pipeline() -> None:
+    story = run("system.restore=drain")
+    assert story.seen("restore")
+    assert not story.seen("migration")
+
+
+def test_never_restores_nothing() -> None:
+    story = run("system.restore=never")
+    assert story.seen("drop")
+    assert not story.seen("restore")
+    assert {len(server.group) for server in story.system._shaper.servers} == {2}
+
+
+@pytest.mark.parametrize("instances", [3, 4])
+def test_more_instances_make_groups_as_they_need(instances: int) -> None:
+    story = run(num=30 * instances, instances=instances)
+    assert story.seen("exchange")
+    assert story.seen("restore")
+    assert {len(server.group) for server in story.system._shaper.servers} == {1}
+
+
+def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -> None:
+    story = run("system.variant=artifact", "system.artifact.falling_samples=4", num=80, instances=4)
+    drops = {event["instance"] for event in story.seen("drop")}
+    assert len(drops) == 4
+    assert not any(event["fields"]["live"] for event in story.seen("exchange"))
+
+
+WHEN: dict[str, Callable[[Story], bool]] = {
+    "before the drop": lambda story: len(story.bed.requests) >= 6,
+    "before the exchange": lambda story: bool(story.seen("drop")),
+    "during the exchange": lambda story: story.moving and not story.seen("restore"),
+    "after the exchange": lambda story: bool(story.seen("exchange")),
+    "before the restore": lambda story: story.loading,
+    "during the restore": lambda story: bool(story.seen("load")),
+    "during the way out": lambda story: story.moving and bool(story.seen("restore")),
+    "after the restore": lambda story: bool(story.seen("migration")),
+}
+
+
+@pytest.mark.parametrize("instances", [2, 4])
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("when", WHEN)
+def test_no_request_is_lost_with_a_member(when: str, victim: int, instances: int) -> None:
+    story = run(num=10 * instances, instances=instances, kill=(WHEN[when], victim))
+    assert [event["instance"] for event in story.seen("lost")] == [f"sim-{victim}"]
+    assert story.seen("recover")
+
+
+def test_a_request_larger_than_an_instance_is_given_up_by_name() -> None:
+    with private("sim", 2, kv_blocks=4) as bed:
+        story = system_on(bed)
+        story.system.submit(bed.request(200, 10))
+        assert story.dropped == ["needs more KV than the 64 tokens of an instance"]
+
+
+@pytest.mark.parametrize(
+    ("instances", "overrides", "message"),
+    [
+        (1, (), "two instances of a model at least"),
+        (3, ("system.variant=artifact",), "must divide the 3 instances"),
+        (2, ("system.chunks.bytes=10",), "must be at least a slot"),
+        (2, ("system.exchange=dead",), "valid: live, blocking"),
+        (2, ("system.monitor.restore_share=1.5",), "between 0 and 1"),
+        (2, ("system.variant=artifact", "system.exchange=blocking"), "victims wait anyway"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    instances: int, overrides: tuple[str, ...], message: str
+) -> None:
+    with private("sim", instances) as bed, pytest.raises(ValueError, match=message):
+        system_on(bed, *overrides)
+
+
+def test_the_last_death_ends_the_run() -> None:
+    with private("sim", 2, kv_blocks=MEMORY) as bed:
+        story = system_on(bed)
+
+        async def main() -> None:
+            bed.loop.spawn(story.system.serve(), name="system")
+            await bed.loop.sleep(0.1)
+            for instance in bed.instances:
+                bed.cluster.kill(instance)
+            await bed.loop.sleep(5.0)
+
+        with pytest.raises(RunError, match="nobody is left to serve"):
+            bed.run(main())
