@@ -95,7 +95,7 @@ def test_every_curve_is_halved_to_its_end_as_its_runs_come(
         values = dict(word.split("=", 1) for word in words)
         models = int(values[KEY])
         if values["system"] == "good" and values[DRAW] == "a":
-            assert other_ended.wait(10), "a curve waits for another's runs"
+            assert other_ended.wait(60), "a curve waits for another's runs"
         if (values["system"], models, values[DRAW]) == ("bad", capacities["bad"] + 1, "b"):
             other_ended.set()
         return made(values["system"], models, values[DRAW])

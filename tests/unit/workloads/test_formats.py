@@ -191,7 +191,7 @@ def test_a_schedule_with_odd_types_is_refused(
     path = tmp_path / "odd.parquet"
     Schedule(
         np.array([0.0]), ["m"], np.array([1]), np.array([1]),
-        Provenance("test", "test", False, "", ""),
+        Provenance("test", "test", [], "", ""),
     ).save(path)  # fmt: skip
     table = pq.read_table(path)
     odd = table.set_column(table.column_names.index(name), name, column)
