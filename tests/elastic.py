@@ -169,7 +169,7 @@ def plain_tokens(
 def undisturbed(made: Bed) -> dict[int, list[int]]:
     """What a plain engine generates for those of the bed's requests that have ended."""
     ended = [request for request in made.requests if request.finished]
-    return plain_tokens(ended, {made.model.name: made.model})
+    return plain_tokens(ended, {request.model: made.model for request in ended})
 
 
 def generated(made: Bed) -> dict[int, list[int]]:
