@@ -25,6 +25,7 @@ def live(overrides: list[str], kill: tuple[tuple[int, float], ...] = ()) -> Serv
 
 def test_a_burst_is_split_between_an_instance_and_one_that_loads() -> None:
     served = live(LIVE)
+    assert min(served.ttft_s()) >= 400 * 4 * 0.0001, "paced: four layers of 0.1 ms a token"
     loads = [event for event in served.events("load") if event["fields"]["layers"]]
     assert {event["fields"]["source"] for event in loads[:1]} == {"torch-1"}, "a peer's process"
     split = [e for e in served.events("kv_move") if len(e["fields"]["groups"]) < 4]
@@ -32,9 +33,7 @@ def test_a_burst_is_split_between_an_instance_and_one_that_loads() -> None:
     assert any(e["instance"] == "torch-2" for e in served.events("kv_move"))
 
 
-@pytest.mark.parametrize(
-    "system", ["distserve", "blitzscale_serverlessllm", "blitzscale_allcache"]
-)
+@pytest.mark.parametrize("system", ["distserve", "blitzscale_serverlessllm", "blitzscale_allcache"])
 def test_the_baselines(system: str) -> None:
     served = live([f"+system={system}", "system.instances=3", *PACED])
     sources = [e["fields"]["source"] for e in served.events("load") if e["fields"]["layers"]]
