@@ -40,6 +40,11 @@ class BlitzScale:
     ) -> list[Placement]:  # fmt: skip
         """Prefills first, then decodes, then empty slots."""
         model = only_model(models)
+        if hardware.num_nodes > 1 and not hardware.nic_bytes_per_s > 0:
+            raise UsageError(
+                f"hardware={hardware.name} has no network between its {hardware.num_nodes} nodes "
+                "(nic_bytes_per_s=0), which KV and parameters cross: choose hardware that has one"
+            )
         room = within_nodes(model.tp, hardware)
         if config.instances is not None:
             if config.instances > len(room):

@@ -25,6 +25,7 @@ def live(overrides: list[str], kill: tuple[tuple[int, float], ...] = ()) -> Serv
 
 def test_a_burst_is_split_between_an_instance_and_one_that_loads() -> None:
     served = live(LIVE)
+    assert min(served.ttft_s()) >= 400 * 4 * 0.0001, "paced: four layers of 0.1 ms a token"
     loads = [event for event in served.events("load") if event["fields"]["layers"]]
     assert {event["fields"]["source"] for event in loads[:1]} == {"torch-1"}, "a peer's process"
     split = [e for e in served.events("kv_move") if len(e["fields"]["groups"]) < 4]
@@ -40,7 +41,7 @@ def test_the_baselines(system: str) -> None:
     assert all(source.startswith(allowed.get(system, ("dram",))) for source in sources)
 
 
-@pytest.mark.parametrize(("victim", "at_s"), [(0, 1.2), (1, 1.2), (2, 1.2), (2, 2.5)])
+@pytest.mark.parametrize(("victim", "at_s"), [(0, 1.2), (1, 1.2), (2, 1.2)])
 def test_a_death_in_mid_scale(victim: int, at_s: float) -> None:
     """Of the overloaded one, of the source and decode, of the target."""
     served = live(LIVE, kill=((victim, at_s),))

@@ -168,6 +168,20 @@ def test_a_host_copy_that_loses_the_gpu_it_is_made_from_is_begun_anew_from_ssd()
     assert (again.node, again.sources[0].medium) == (0, Medium.SSD)
 
 
+def test_an_instance_that_dies_may_have_had_the_last_copy() -> None:
+    found = pool()
+    found.deployed("72b", copy("i0", 1))
+    found.deployed("72b", copy("i1", 2))
+    found.dropped("72b")
+    found.lost("72b", "i0")
+    assert media(found, "72b") == {Medium.GPU}
+    assert not found.wanted()
+    found.lost("72b", "i1")
+    found.lost("72b", "i2")  # one that was loading: nothing
+    (again,) = found.wanted()
+    assert {source.medium for source in again.sources} == {Medium.SSD}
+
+
 @pytest.mark.parametrize("host", range(NODES))
 def test_after_any_one_host_failure_every_model_has_a_copy_again_from_ssd(host: int) -> None:
     found = pool()

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from harness.config import settings
 from harness.errors import UsageError
+from harness.options import plain
+from harness.placement import Demand, resident_models
 from harness.request import Request
 from systems.blitzscale.role import Role
 from systems.blitzscale.shutdown import State
-from tests.running import hardware_profile
+from systems.blitzscale.system import BlitzScale, only_model
+from tests.running import composed, hardware_profile, model_spec
 from tests.serving_elastic import Served, burst, serve
 
 BASELINES = ("distserve", "blitzscale_serverlessllm", "blitzscale_allcache", "blitzscale")
@@ -201,8 +205,25 @@ def test_a_prefill_becomes_a_decode_where_kv_needs_room() -> None:
         (["system.instances=5"], "room for 4 instances"),
         (["system.variants.paper.prefill.lower=0.9"], "0 < lower < upper"),
         (["system.significant_growth=1"], "must be above 1"),
+        (["hardware.nic_bytes_per_s=0"], "has no network between its 4 nodes"),
     ],
 )
 def test_bad_input_is_one_sentence(overrides: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         serve(["+system=blitzscale", *overrides], CALM)
+
+
+def test_it_serves_one_model() -> None:
+    tiny, deep = model_spec("tiny-llama"), model_spec("tiny-llama-deep")
+    assert only_model({"m": tiny}) is tiny
+    with pytest.raises(UsageError, match="serves one model, not 2 \\(a, b\\)"):
+        only_model({"a": tiny, "b": deep})
+
+
+def test_an_engine_that_moves_nothing_is_refused() -> None:
+    placements = BlitzScale.place(
+        settings(plain(composed("+system=blitzscale").system), BlitzScale, "system"),
+        {"m": model_spec("tiny-llama")}, hardware_profile("local_cluster_x4"), Demand({"m": 1.0}),
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="choose engine=torch or engine=sim"):
+        resident_models(placements)

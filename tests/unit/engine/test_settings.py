@@ -30,6 +30,12 @@ def test_a_share_of_memory_is_at_most_all_of_it(value: str) -> None:
         build_engine(f"engine.memory_fraction={value}")
 
 
+@pytest.mark.parametrize("key", ["layer_s", "token_s"])
+def test_a_pace_is_no_negative_time(key: str) -> None:
+    with pytest.raises(UsageError, match=rf"{key}=-1\.0 must be at least 0"):
+        build_engine(f"engine.elastic.{key}=-1")
+
+
 def test_all_of_the_memory_may_be_taken() -> None:
     build_engine("engine.memory_fraction=1")
 
