@@ -19,11 +19,14 @@ class ThresholdConfig:
     def __post_init__(self) -> None:
         if not 0 < self.restore_usage < self.drop_usage <= 1:
             raise ValueError(
-                f"system.restore_usage={self.restore_usage} and system.drop_usage="
-                f"{self.drop_usage} must be in this order, above 0 and at most 1"
+                f"system.artifact.restore_usage={self.restore_usage} and "
+                f"system.artifact.drop_usage={self.drop_usage} must be in this order, "
+                "above 0 and at most 1"
             )
         if self.falling_samples < 2:
-            raise ValueError(f"system.falling_samples={self.falling_samples} must be at least 2")
+            raise ValueError(
+                f"system.artifact.falling_samples={self.falling_samples} must be at least 2"
+            )
 
 
 @dataclass(slots=True, frozen=True)

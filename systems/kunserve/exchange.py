@@ -98,7 +98,7 @@ def check_chunk(configured_bytes: int, slot_bytes: int, exchange_bytes: int) -> 
     """Raises ValueError for a chunk size, set by hand, that makes no sense."""
     if not slot_bytes <= configured_bytes <= exchange_bytes:
         raise ValueError(
-            f"system.exchange.chunk_bytes={configured_bytes} must be at least a slot, {slot_bytes}"
+            f"system.chunks.bytes={configured_bytes} must be at least a slot, {slot_bytes}"
             f", and at most the exchange, {exchange_bytes}"
         )
 

@@ -33,14 +33,14 @@ class MonitorConfig:
     def __post_init__(self) -> None:
         for name in ("horizon_s", "window_s"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"system.{name}={getattr(self, name)} must be above 0")
+                raise ValueError(f"system.monitor.{name}={getattr(self, name)} must be above 0")
         if not 0 < self.restore_share < 1:
             raise ValueError(
-                f"system.restore_share={self.restore_share} must be between 0 and 1, exclusive: at "
-                "1 a restore would leave no room for the demand that it found"
+                f"system.monitor.restore_share={self.restore_share} must be between 0 and 1, "
+                "exclusive: at 1 a restore would leave no room for the demand that it found"
             )
         if not self.calm_s >= 0:
-            raise ValueError(f"system.calm_s={self.calm_s} must be at least 0")
+            raise ValueError(f"system.monitor.calm_s={self.calm_s} must be at least 0")
 
 
 def demand_bytes(

@@ -83,6 +83,8 @@ class Shaper:
                 stop.set()
                 await self.loop.wait(task.finished)
         for server in servers:
+            server.stop()
+        for server in servers:
             first, second = await server.close()
             running, waiting = running + first, waiting + second
             (self.servers if server in self.servers else self.leaving).remove(server)

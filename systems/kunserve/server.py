@@ -100,10 +100,15 @@ class Server:
             self.waiting.appendleft(request)
         self.wake(idle=self.leaving is None)
 
-    async def close(self) -> tuple[list[Request], list[Request]]:
-        """Ends at the next step boundary: who had KV, and who waited. Its KV must be on no link."""
+    def stop(self) -> None:
+        """Runs no further iteration, and lets nobody go: of servers that hand requests to one
+        another all stop before any is closed."""
         self._closing = True
         self.wake()
+
+    async def close(self) -> tuple[list[Request], list[Request]]:
+        """Ends at the next step boundary: who had KV, and who waited. Its KV must be on no link."""
+        self.stop()
         for task in self._tasks:
             await self._loop.wait(task.finished)
         running = self.running + self.paused

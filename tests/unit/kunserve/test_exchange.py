@@ -86,7 +86,9 @@ def test_a_chunk_fits_between_two_activations(
 
 def test_a_chunk_larger_than_the_exchange_is_told() -> None:
     check_chunk(10, 1, 10)
-    with pytest.raises(ValueError, match="chunk_bytes=11 must be at least a slot, 1, and at most"):
+    with pytest.raises(
+        ValueError, match=r"chunks\.bytes=11 must be at least a slot, 1, and at most"
+    ):
         check_chunk(11, 1, 10)
 
 

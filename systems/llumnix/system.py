@@ -1,0 +1,120 @@
+"""Llumnix in the modes that KunServe compares with (KunServe §5.1): replication, migration of
+queued requests, and a static pipeline. All parameters stay where they are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from harness.clock import Loop
+from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
+from harness.device.elastic import ElasticInstance
+from harness.device.pipeline import Pipeline
+from harness.model_spec import ModelSpec
+from harness.placement import Demand, Elastic, Placement, dedicated
+from harness.request import Request
+from systems.baselines.vllm import Limits
+from systems.kunserve.accounts import load_of, whole_bytes
+from systems.kunserve.group import Group, alone
+from systems.kunserve.merge import equal_groups
+from systems.kunserve.reshape import Shaper
+from systems.kunserve.restore import Rates
+from systems.kunserve.server import Server
+from systems.llumnix.freeness import dispatch
+from systems.llumnix.migration import queued_moves
+from systems.llumnix.pipeline import stages_of_one_throttling
+
+MODES = ("replication", "migration", "pipeline")
+
+
+class Llumnix:
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        mode: str
+        poll_s: float
+        stages: int | None
+        throttling_share: float
+        limits: Limits
+        steps_beside: int
+
+        def __post_init__(self) -> None:
+            if self.mode not in MODES:
+                raise ValueError(f"system.mode={self.mode} is unknown; valid: {', '.join(MODES)}")
+            if self.stages is not None and self.mode != "pipeline":
+                raise ValueError(
+                    f"system.stages={self.stages} is for mode=pipeline, not mode={self.mode}"
+                )
+            for name in ("poll_s", "throttling_share", "steps_beside"):
+                if not getattr(self, name) > 0:
+                    raise ValueError(f"system.{name}={getattr(self, name)} must be above 0")
+
+    @staticmethod
+    def place(
+        config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+    ) -> list[Placement]:
+        placements = dedicated(models, hardware)
+        return [replace(p, elastic=Elastic(page_layers=1)) for p in placements]
+
+    def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
+        if cluster.elastic is None:
+            raise ValueError(
+                "system llumnix needs instances that can be a pipeline's stages: choose "
+                "engine=torch or engine=sim"
+            )
+        self._config, self._loop = config, loop
+        instances = cluster.elastic.instances
+        if len({instance.model.name for instance in instances}) > 1:
+            raise ValueError("system llumnix serves one model: choose market=one")
+        self._shaper = Shaper(
+            cluster.elastic, loop, self._new_server, self.submit, victims=0, chunk_bytes=None,
+            rates=Rates(1.0, 1.0), retry_s=config.poll_s,
+        )  # fmt: skip
+        self._groups = self._grouped(instances)
+        self._early = deque[Request]()
+
+    def _grouped(self, instances: list[ElasticInstance]) -> list[Group]:
+        model, names = instances[0].model, [instance.name for instance in instances]
+        if self._config.mode != "pipeline":
+            return [alone(name, model.num_layers) for name in names]
+        stages = self._config.stages
+        if stages is None:
+            required = int(self._config.throttling_share * whole_bytes(instances))
+            stages = stages_of_one_throttling(names, required, model)
+        return equal_groups(names, stages, model.num_layers)
+
+    def _new_server(self, group: Group, executor: ElasticInstance | Pipeline) -> Server:
+        config = self._config
+        tokens = config.limits.max_num_batched_tokens
+        return Server(
+            group, executor, self._loop, config.limits, config.steps_beside, lambda server: tokens
+        )
+
+    def submit(self, request: Request) -> None:
+        servers = self._shaper.servers
+        if not servers:
+            self._early.append(request)
+            return
+        freest = dispatch([load_of(server) for server in servers])
+        next(server for server in servers if server.name == freest).submit(request)
+
+    async def serve(self) -> None:
+        await self._shaper.form(self._groups, [], [])
+        while self._early:
+            self.submit(self._early.popleft())
+        while True:
+            await self._loop.sleep(self._config.poll_s)
+            for server in self._shaper.servers:
+                server.wake(idle=True)
+                if self._config.mode == "migration":
+                    self._migrate_queued(server)
+
+    def _migrate_queued(self, source: Server) -> None:
+        others = {s.name: s for s in self._shaper.servers if s is not source}
+        moves = queued_moves(load_of(source), [load_of(other) for other in others.values()])
+        queue = list(source.waiting)
+        for move in moves:
+            request = queue[move.place]
+            source.waiting.remove(request)
+            others[move.target].submit(request)
