@@ -14,6 +14,7 @@ from harness.clock import Event, Loop
 from harness.device.device_layout import DeviceLayout
 from harness.device.elastic import ElasticInstance
 from harness.device.elastic_cluster import ElasticCluster
+from harness.device.kv_store import KvStore
 from harness.errors import InstanceLost
 from harness.request import Request
 from systems.aqua import informer
@@ -113,6 +114,10 @@ class Lender:
             store = await self._cluster.lend(self.instance, num_bytes, self._borrower)
             self.lent[leases.offer(self.instance.name, store)] = False
 
+    def stores(self) -> list[KvStore]:
+        """Of its leases, as `lent` has them."""
+        return [] if self._leases is None else [self._leases.stores[lease] for lease in self.lent]
+
     def _take_home(self) -> None:
         """Leases that are empty: their bytes are the replica's again."""
         for lease in list(self.lent):
@@ -125,10 +130,9 @@ class Lender:
         while self._arrivals_s and self._arrivals_s[0] < now - self._config.rate_window_s:
             self._arrivals_s.popleft()
         size = self.instance.page_bytes
-        assert self._leases is not None
         lent = sum(
-            self._leases.stores[lease].kv.num_pages * size
-            for lease, asked in self.lent.items()
+            store.kv.num_pages * size
+            for store, asked in zip(self.stores(), self.lent.values(), strict=True)
             if not asked
         )
         return Load(

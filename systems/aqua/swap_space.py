@@ -56,8 +56,9 @@ class SwapSpace:
     async def page_in(self, requests: Sequence[Request]) -> None:
         by_place: dict[Place, list[Request]] = {}
         for request in requests:
-            (place,) = self._tensors.resolve(request.request_id)
-            by_place.setdefault(place, []).append(request)
+            if request.request_id in self._tensors:  # else lost with its lender, just before
+                (place,) = self._tensors.resolve(request.request_id)
+                by_place.setdefault(place, []).append(request)
         for place, group in by_place.items():
             if await self._move(group, place, None, f"page in from {said(place)}"):
                 self._forget(group)
@@ -97,12 +98,15 @@ class SwapSpace:
             if new is None:
                 return
         target = DRAM if new is None else Place(new[1])
-        if not self._tensors.migrate(move.shard, target):  # DRAM is full
+        left = self._tensors.dram_bytes - self._tensors.bytes_in(DRAM)
+        if target == DRAM and move.num_bytes > left:
             self._consumer.evict(request)
             self._forget([request])
             return
         if not await self._move([request], source, target, f"migrate to {said(target)}"):
             return
+        moved = self._tensors.migrate(move.shard, target)
+        assert moved, "DRAM has room"
         self._allocations.pop(name, None)
         if old is not None:
             self._free(old)

@@ -10,7 +10,6 @@ from systems.aqua import artifact_scheduler, fair_scheduler
 from systems.aqua.fair_scheduler import Since
 from systems.aqua.prompt import Limits, Prompt, Slice
 
-
 NOBODY = Slice((), (), fair=False)
 
 
