@@ -72,11 +72,12 @@ def serve(
             if start_s + each.at_s > made.loop.now:
                 await made.loop.sleep_until(start_s + each.at_s)
             request = made.request(each.prompt_tokens, each.output_tokens)
-            if each.of == "any":
+            role = getattr(aqua, each.of, None)
+            if role is None or role.instance.lost is not None:
                 aqua.submit(request)
             else:
-                getattr(aqua, each.of).submit(request)
-        await made.loop.wait(done)
+                role.submit(request)
+        assert await made.loop.wait(done, until=made.loop.now + 300), "somebody starves"
         await made.loop.sleep(linger_s)
 
     made.run(story())
