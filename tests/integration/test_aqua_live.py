@@ -11,16 +11,16 @@ from tests.elastic import check, generated, private, undisturbed
 from tests.running import hardware_profile, run_here
 
 CROWD = [Asked(0.01 * i, 90 + 7 * i, 60 + 5 * (i % 4), "consumer") for i in range(12)]
-LONG_CROWD = [Asked(0.01 * i, 90, 150, "consumer") for i in range(12)]
+LONG_CROWD = [Asked(0.01 * i, 90, 250, "consumer") for i in range(12)]
 BURST = [Asked(0.6, 60, 20, "lender") for _ in range(60)]
 RETURN = ("migrate to DRAM", "migrate to lease")
 CASES = {
     "paged to the neighbour": ("aqua", [], CROWD, [], ("page out to lease", "page in from lease")),
     "paged to DRAM": ("vllm_cfs", [], CROWD, [], ("page out to DRAM", "page in from DRAM")),
-    "artifact": ("aqua", ["system.variant=artifact"], CROWD, [], ("page out to lease",)),
+    "artifact": ("aqua", ["system.variant=artifact"], CROWD, [], ("page out to DRAM",)),
     "reclaimed": ("aqua", ["system.max_num_seqs=8"], LONG_CROWD + BURST, [], RETURN),
-    "dead lender": ("aqua", [], LONG_CROWD, [Kill(1, 1.0)], ("page out to lease",)),
-    "dead consumer": ("aqua", [], LONG_CROWD, [Kill(0, 1.0)], ("page out to lease",)),
+    "dead lender": ("aqua", [], LONG_CROWD, [Kill(1, 0.6)], ("page out to lease",)),
+    "dead consumer": ("aqua", [], LONG_CROWD, [Kill(0, 0.6)], ("page out to lease",)),
 }
 
 
