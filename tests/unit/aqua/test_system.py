@@ -14,6 +14,7 @@ from harness.config import settings as config_of
 from harness.errors import UsageError
 from harness.options import plain
 from harness.placement import Demand
+from harness.records.device_events import summarise_events
 from harness.testbed import Bed
 from systems.aqua.system import Aqua
 from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
@@ -273,3 +274,26 @@ def test_neighbours_are_of_one_node() -> None:
         Aqua.place(config, {"m": spec()}, hardware(1), Demand({}))
     placed = Aqua.place(config, {"m": spec()}, hardware(2), Demand({}))
     assert [each.devices for each in placed] == [range(1), range(1, 2)]
+
+
+def test_the_summary_counts_what_was_paged_and_lent() -> None:
+    with bed() as made:
+        serve(made, system(made, "aqua"), CROWD)
+        summary = summarise_events(made.recorder.events, made.loop.now)
+        out = summary["kv_moves"]["page out to lease"]
+        moves = moved(made, "page out to lease")
+        assert out["bytes"] == moved_bytes(made, "page out to lease")
+        assert (out["copies"], out["requests"]) == (
+            len(moves), sum(len(e["fields"]["requests"]) for e in moves)
+        )  # fmt: skip
+        spent_s = sum(e["end_s"] - e["start_s"] for e in moves)  # one at a time
+        assert out["seconds"] == pytest.approx(spent_s)
+        lent = summary["lease_seconds"]
+        assert lent["byte_seconds"] == pytest.approx(
+            sum(
+                (e["end_s"] - e["start_s"]) * e["fields"]["bytes"]
+                for e in made.recorder.events
+                if e["kind"] == "lease"
+            )
+        )
+        assert lent["leases"] >= 1
