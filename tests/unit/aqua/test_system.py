@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from harness.options import plain
 from harness.placement import Demand
 from harness.records.device_events import summarise_events
 from harness.testbed import Bed
+from systems.aqua.profiler.profile import Profile, write_profile
 from systems.aqua.system import Aqua
 from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
 from tests.elastic import check, hardware, private, spec
@@ -297,3 +300,20 @@ def test_the_summary_counts_what_was_paged_and_lent() -> None:
             )
         )
         assert lent["leases"] >= 1
+
+
+def test_a_profile_says_what_the_lender_lends(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    with bed() as made:
+        block = made.instances[1].page_bytes
+        found = Profile(
+            model="tiny-llama", hardware="local_paced", shards=1, role="producer",
+            memory_bytes=20 * block, free_bytes=20 * block, stable_rate_per_s=2.0,
+        )  # fmt: skip
+        write_profile(path, found)
+        aqua = system(made, "aqua", f"system.lender.profile={path}")
+        serve(made, aqua, CROWD[:2], linger_s=0.1)
+        assert [store.kv.num_pages for store in aqua.lender.stores()] == [20]
+    write_profile(path, replace(found, model="other"))
+    with bed() as made, pytest.raises(UsageError, match="is of other, a producer"):
+        system(made, "aqua", f"system.lender.profile={path}")
