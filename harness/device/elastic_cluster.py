@@ -43,7 +43,8 @@ class ElasticCluster:
         self._mover = KvMover(directory, fabric, recorder)
         self._roles: dict[ElasticInstance, tuple[str, float]] = {}  # held slots: role, since when
         fabric.on_lost = self._lost
-        self._leases: dict[KvStore, tuple[ElasticInstance, range]] = {}  # lender, its bytes
+        # lender, its bytes, since when
+        self._leases: dict[KvStore, tuple[ElasticInstance, range, float]] = {}
 
     # Slots: GPU-seconds are the integral of those held
 
@@ -74,9 +75,12 @@ class ElasticCluster:
             )  # fmt: skip
 
     def end(self) -> None:
-        """The run is over: slots are held until now."""
+        """The run is over: slots and leases are held until now."""
         for instance in list(self._roles):
             self._end_role(instance)
+        for lease in self._leases.values():
+            self._end_lease(*lease)
+        self._leases.clear()
 
     def note(self, kind: str, name: str, start_s: float, **fields: object) -> None:
         """Puts into the run's events what a system did or saw from `start_s` to now: what no
@@ -125,16 +129,20 @@ class ElasticCluster:
             f"lent by {lender.name} at {at.start}", lender.memory, at.start, len(at), model,
             self._fabric,
         )  # fmt: skip
-        self._leases[store] = lender, at
+        self._leases[store] = lender, at, self._loop.now
         return store
 
     def reclaim(self, store: KvStore) -> None:
         """Gives a lease back to its lender. RunError where KV is still in it."""
         if store.kv.held:
             raise RunError(f"{store.name} is reclaimed with KV of {len(store.kv.held)} requests")
-        lender, at = self._leases.pop(store)
+        lender, at, since_s = self._leases.pop(store)
+        self._end_lease(lender, at, since_s)
         if lender.lost is None:
             lender.take_home(at)
+
+    def _end_lease(self, lender: ElasticInstance, at: range, since_s: float) -> None:
+        self._recorder.event("lease", lender.name, since_s, self._loop.now, bytes=len(at))
 
     def dram_store(self, node: int, num_bytes: int, model: DeviceLayout) -> KvStore:
         """KV of instances with the layout `model` in a node's DRAM (of each device's part)."""

@@ -18,8 +18,8 @@ Event = Mapping[str, Any]  # a row of Recorder.events
 
 
 def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, Any]:
-    """`switches`, `busy_share`, `host_full`, `slot_gpu_seconds` and `moved_bytes`, as far as
-    `events` tell of them: keys of summary.json."""
+    """`switches`, `busy_share`, `host_full`, `slot_gpu_seconds`, `moved_bytes`, `kv_moves` and
+    `lease_seconds`, as far as `events` tell of them: keys of summary.json."""
     events = list(events)
     latencies_s, hidden = switches(events)
     busy = busy_s(events)
@@ -39,6 +39,10 @@ def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, An
         found["slot_gpu_seconds"] = held
     if moved := moved_bytes(events):
         found["moved_bytes"] = moved
+    if pages := kv_moves(events):
+        found["kv_moves"] = pages
+    if leases := lease_seconds(events):
+        found["lease_seconds"] = leases
     return found
 
 
@@ -61,6 +65,38 @@ def moved_bytes(events: Iterable[Event]) -> dict[str, int]:
             purpose = event["fields"]["purpose"]
             total[purpose] = total.get(purpose, 0) + event["fields"]["bytes"]
     return dict(sorted(total.items()))
+
+
+def kv_moves(events: Iterable[Event]) -> dict[str, dict[str, float]]:
+    """By purpose: how many requests' KV moved in how many copies, its bytes (of each device), and
+    seconds in which some such copy was under way."""
+    of: dict[str, list[Event]] = {}
+    for event in events:
+        if event["kind"] == "kv_move":
+            of.setdefault(event["fields"]["purpose"], []).append(event)
+    return {
+        purpose: {
+            "copies": len(moves),
+            "requests": sum(len(each["fields"]["requests"]) for each in moves),
+            "bytes": sum(each["fields"]["bytes"] for each in moves),
+            "seconds": covered_s((each["start_s"], each["end_s"]) for each in moves),
+        }
+        for purpose, moves in sorted(of.items())
+    }
+
+
+def lease_seconds(events: Iterable[Event]) -> dict[str, float]:
+    """Of memory lent by one device to another: how many leases, and the sum of their durations."""
+    leases = [event for event in events if event["kind"] == "lease"]
+    if not leases:
+        return {}
+    return {
+        "leases": len(leases),
+        "seconds": sum(each["end_s"] - each["start_s"] for each in leases),
+        "byte_seconds": sum(
+            (each["end_s"] - each["start_s"]) * each["fields"]["bytes"] for each in leases
+        ),
+    }
 
 
 def switches(events: Iterable[Event]) -> tuple[list[float], list[bool]]:

@@ -228,6 +228,12 @@ def _devices(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "switches", f"{switches['count']:,}; {latency}; {share}"
     if busy := summary.get("busy_share"):
         yield "busy", f"{busy['mean']:.1%} of the time, mean of {len(busy['instances'])} instances"
+    for purpose, moved in summary.get("kv_moves", {}).items():
+        size = f"{moved['bytes'] / 1e6:,.1f} MB of {moved['requests']:,} requests"
+        yield purpose, f"{size} in {moved['copies']:,} copies, {moved['seconds']:.1f} s"
+    if leases := summary.get("lease_seconds"):
+        mean = leases["byte_seconds"] / leases["seconds"] / 1e6 if leases["seconds"] else 0.0
+        yield "leases", f"{leases['leases']:,}, of {mean:,.1f} MB in the mean over their time"
 
 
 def _warnings(summary: Mapping[str, Any]) -> list[Text]:

@@ -48,6 +48,7 @@ class Load:
     free_bytes: int
     lent_bytes: int
     reclaiming: bool = False
+    stuck: bool = False  # a request waits and none runs, or nobody borrows any more
 
 
 class Offer(NamedTuple):
@@ -76,7 +77,7 @@ def decide(
 
 
 def _rises(load: Load, config: InformerConfig, stable_rate_per_s: float) -> bool:
-    if load.pending_requests >= config.reclaim_at_pending:
+    if load.stuck or load.pending_requests >= config.reclaim_at_pending:
         return True
     if config.rate_margin is None:
         return False

@@ -41,6 +41,13 @@ def test_load_that_rises_reclaims() -> None:
     assert decided(replace(STEADY, rate_per_s=3.1), ARTIFACT) == Offer(40)
 
 
+def test_a_queue_that_cannot_move_reclaims() -> None:
+    lending = replace(STEADY, lent_bytes=40, pending_requests=1)
+    assert decided(lending) is None
+    assert decided(replace(lending, stuck=True)) == Reclaim()
+    assert decided(replace(STEADY, stuck=True)) is None  # nothing is lent: no reclaim, no offer
+
+
 def test_nothing_is_asked_while_a_reclaim_is_not_done() -> None:
     waiting = replace(STEADY, lent_bytes=20, reclaiming=True)
     assert decided(waiting) is None

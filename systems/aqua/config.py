@@ -1,0 +1,128 @@
+"""What conf/system/aqua.yaml and constants.yaml say of the system on devices."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from systems.aqua.informer import InformerConfig
+from systems.aqua.paging import FALLBACKS
+
+COPIES = ("gathered", "by_block")
+SWAP_SPACES = ("neighbour", "dram")
+
+
+@dataclass(kw_only=True, slots=True)
+class SchedulerVariant:
+    slice_iterations: int  # k
+    dirty_only: bool  # blocks written since the last page-out alone; not on devices yet
+    fcfs_when_in_dram: str  # any, all or never
+
+    def __post_init__(self) -> None:
+        if self.slice_iterations < 1:
+            raise ValueError(f"slice_iterations={self.slice_iterations} (k) must be at least 1")
+        if self.fcfs_when_in_dram not in FALLBACKS:
+            valid = ", ".join(FALLBACKS)
+            raise ValueError(
+                f"fcfs_when_in_dram={self.fcfs_when_in_dram} is unknown; valid: {valid}"
+            )
+
+
+@dataclass(kw_only=True, slots=True)
+class InformerVariant:
+    reclaim_at_pending: int
+    offer_at_pending: int
+    rate_margin: float | None
+    every_s: float | None
+
+
+@dataclass(kw_only=True, slots=True)
+class MigrationVariant:
+    whole_leases: bool
+    all_or_nothing: bool
+
+
+@dataclass(kw_only=True, slots=True)
+class Variant:
+    """Where the paper and its public code differ (README.md, "Variants")."""
+
+    scheduler: SchedulerVariant
+    informer: InformerVariant
+    migration: MigrationVariant
+    placer: dict[str, Any]  # for the placer, which runs before
+
+
+@dataclass(kw_only=True, slots=True)
+class Coordination:
+    heartbeat_timeout_s: float
+
+
+@dataclass(kw_only=True, slots=True)
+class Informing:
+    min_offer_bytes: int
+    rate_window_s: float
+    every_iterations: int  # n
+
+    def __post_init__(self) -> None:
+        if self.every_iterations < 1:
+            raise ValueError(f"every_iterations={self.every_iterations} (n) must be at least 1")
+
+
+@dataclass(kw_only=True, slots=True)
+class Scheduling:
+    batch_tokens: int  # b
+    block_tokens: int  # for the plug-in: devices have the engine's
+
+
+@dataclass(kw_only=True, slots=True)
+class LenderConfig:
+    every: int  # of so many requests in a row, one is the lender's
+    profile: str | None  # the profiler's file of its model; null: the two below
+    free_share: float  # of its KV memory, that is free at its stable rate
+    stable_rate_per_s: float | None  # null: none is known, so rates are not looked at
+
+    def __post_init__(self) -> None:
+        if self.every < 2:
+            raise ValueError(f"every={self.every} must be at least 2: the consumer serves, too")
+        if not 0 <= self.free_share < 1:
+            raise ValueError(f"free_share={self.free_share:g} must be at least 0 and below 1")
+
+
+@dataclass(kw_only=True, slots=True)
+class ConsumerConfig:
+    kv_share: float  # of its KV memory, that it uses
+
+    def __post_init__(self) -> None:
+        if not 0 < self.kv_share <= 1:
+            raise ValueError(f"kv_share={self.kv_share:g} must be above 0 and at most 1")
+
+
+@dataclass(kw_only=True, slots=True)
+class AquaConfig:
+    variant: str  # one of `variants`
+    variants: dict[str, Variant]
+    swap_space: str  # neighbour: leases, and DRAM when they are full or gone; dram
+    copies: str  # gathered through a staging tensor, or by_block: each layer's K and V of a block
+    dram_bytes: int  # of the node's DRAM, for the paged KV of each of the consumer's devices
+    max_num_seqs: int
+    max_num_batched_tokens: int  # the lender's
+    consumer: ConsumerConfig
+    lender: LenderConfig
+    coordinator: Coordination
+    informer: Informing
+    scheduler: Scheduling
+    profiler: dict[str, Any]  # for the profiler, which runs before
+    placer: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for name, valid in (
+            ("variant", tuple(self.variants)), ("swap_space", SWAP_SPACES), ("copies", COPIES),
+        ):  # fmt: skip
+            if getattr(self, name) not in valid:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is unknown; choose one of {', '.join(valid)}"
+                )
+
+    def informer_config(self) -> InformerConfig:
+        own = self.variants[self.variant].informer
+        return InformerConfig(**asdict(self.informer), **asdict(own))

@@ -1,0 +1,154 @@
+"""A producer: a replica that serves FCFS and lends what its profile found free (section 6, 9.4).
+
+`informer.py` decides when it offers and reclaims; the scheduler is vLLM's. What is lent is out of
+the replica's KV pool until it comes home.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import inf
+
+from harness.clock import Event, Loop
+from harness.device.device_layout import DeviceLayout
+from harness.device.elastic import ElasticInstance
+from harness.device.elastic_cluster import ElasticCluster
+from harness.device.kv_store import KvStore
+from harness.errors import InstanceLost
+from harness.request import Request
+from systems.aqua import informer
+from systems.aqua.informer import InformerConfig, Load, Offer, Reclaim
+from systems.aqua.leases import Leases
+from systems.baselines.vllm import Limits, schedule_iteration
+
+
+class Lender:
+    """`borrower`: the layout of the KV that leases are for. `leases`: None: it lends nothing.
+    `on_death`: called once with the requests that are left, of which nothing is computed."""
+
+    def __init__(
+        self, cluster: ElasticCluster, instance: ElasticInstance, borrower: DeviceLayout,
+        leases: Leases | None, limits: Limits, config: InformerConfig, profiled: tuple[float, int],
+        loop: Loop, on_death: Callable[[Sequence[Request]], None],
+    ) -> None:  # fmt: skip
+        """`profiled`: its stable rate (requests/s) and the bytes that are free at it."""
+        self._cluster, self.instance, self._borrower = cluster, instance, borrower
+        self._leases, self._limits, self._config = leases, limits, config
+        self._stable_rate_per_s, self._free_bytes = profiled
+        self._loop, self._on_death = loop, on_death
+        self.wake = Event(loop)
+        self.lent: dict[str, bool] = {}  # leases that have not come home -> whether reclaimed
+        self.withdrawn = False  # nobody is left to lend to
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._arrivals_s: deque[float] = deque()  # within the informer's window
+        self._iterations, self._looked_s = 0, 0.0  # since the informer's last turn; when
+
+    def submit(self, request: Request) -> None:
+        self._waiting.append(request)
+        self._arrivals_s.append(self._loop.now)
+        self.wake.set()
+
+    async def serve(self) -> None:
+        """Until the instance dies."""
+        try:
+            while True:
+                self.wake.clear()
+                self.instance.check_alive()
+                self._take_home()
+                batch = schedule_iteration(
+                    self._running, self._waiting, self.instance.kv, self._limits, self._preempt
+                )
+                idle = not batch.chunks and not batch.decodes
+                await self._inform(idle)
+                if idle:
+                    if not self.wake.is_set:
+                        await self._loop.wait(self.wake, until=self._next_look_s())
+                    continue
+                # An arrival can be admitted at once only if none waits before it.
+                admits = not self._waiting and len(self._running) < self._limits.max_num_seqs
+                self._iterations += await self.instance.execute(
+                    batch, max_steps=self._config.every_iterations,
+                    stop=self.wake if admits or self.wake.is_set else None,
+                )  # fmt: skip
+                self._running = [r for r in self._running if not r.finished]
+        except InstanceLost:
+            if self.instance.lost is None:
+                raise
+        left = [*self._running, *self._waiting]
+        for request in left:
+            self.instance.evict(request)
+        self._on_death(left)
+
+    # Lending
+
+    def nudge(self) -> None:
+        """Something of a lease has been freed."""
+        if any(self.lent.values()):
+            self.wake.set()
+
+    async def _inform(self, idle: bool) -> None:
+        """The informer's turn: every n iterations, and when nothing can run; or every so many
+        seconds."""
+        config, elapsed_s = self._config, self._loop.now - self._looked_s
+        due = informer.look(config, iterations=self._iterations, elapsed_s=elapsed_s)
+        if self._leases is None or not (due or (idle and config.every_s is None)):
+            return
+        self._iterations, self._looked_s = 0, self._loop.now
+        wish = informer.decide(
+            self._load(idle), config, stable_rate_per_s=self._stable_rate_per_s,
+            profiled_free_bytes=self._free_bytes,
+        )  # fmt: skip
+        if isinstance(wish, Offer):
+            await self._offer(self._leases, wish.num_bytes)
+        elif isinstance(wish, Reclaim):
+            for lease in [lease for lease, asked in self.lent.items() if not asked]:
+                self.lent[lease] = True
+                self._leases.reclaim(self.instance.name, lease)
+
+    async def _offer(self, leases: Leases, num_bytes: int) -> None:
+        block_bytes = self._borrower.num_groups * self._borrower.page_bytes
+        num_bytes = num_bytes // block_bytes * block_bytes
+        if num_bytes:
+            store = await self._cluster.lend(self.instance, num_bytes, self._borrower)
+            self.lent[leases.offer(self.instance.name, store)] = False
+
+    def stores(self) -> list[KvStore]:
+        """Of its leases, as `lent` has them."""
+        return [] if self._leases is None else [self._leases.stores[lease] for lease in self.lent]
+
+    def _take_home(self) -> None:
+        """Leases that are empty: their bytes are the replica's again."""
+        for lease in list(self.lent):
+            if self._leases is not None and self._leases.has_ended(lease):
+                self._cluster.reclaim(self._leases.stores.pop(lease))
+                del self.lent[lease]
+
+    def _load(self, idle: bool) -> Load:
+        now, kv = self._loop.now, self.instance.kv
+        while self._arrivals_s and self._arrivals_s[0] < now - self._config.rate_window_s:
+            self._arrivals_s.popleft()
+        size = self.instance.page_bytes
+        lent = sum(
+            store.kv.num_pages * size
+            for store, asked in zip(self.stores(), self.lent.values(), strict=True)
+            if not asked
+        )
+        return Load(
+            pending_requests=len(self._waiting),
+            rate_per_s=len(self._arrivals_s) / self._config.rate_window_s,
+            free_bytes=kv.free_pages * size,
+            lent_bytes=lent,
+            reclaiming=any(self.lent.values()),
+            stuck=self.withdrawn or (idle and bool(self._waiting)),
+        )
+
+    def _next_look_s(self) -> float:
+        """Where looks are by time, an idle engine has to wake up for one."""
+        every_s = self._config.every_s
+        return inf if every_s is None else self._looked_s + every_s
+
+    def _preempt(self, request: Request) -> None:
+        self.instance.evict(request)
+        self.wake.set()  # nobody is admitted in an iteration that preempts: look again after it

@@ -1,0 +1,189 @@
+"""AQUA-LIB of a consumer (sections 6 and 7): paged KV in a neighbour's memory, or in host DRAM.
+
+Where shards lie is `tensors.py`'s to say and what is moved by the control loop `migration.py`'s;
+here are the copies around these calls. A lender that dies takes the KV in its leases with it: those
+requests are evicted, and computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from harness.device.elastic import ElasticInstance
+from harness.device.elastic_cluster import ElasticCluster
+from harness.device.kv_store import KvStore
+from harness.errors import InstanceLost, RunError
+from harness.request import Request
+from systems.aqua.config import MigrationVariant
+from systems.aqua.leases import Leases
+from systems.aqua.migration import Move, evacuations, returns
+from systems.aqua.tensors import DRAM, Place, Tensors
+
+
+class SwapSpace:
+    """`leases`: None: there is DRAM alone. `chunk_bytes`: of a copy's messages; None: gathered."""
+
+    def __init__(
+        self, cluster: ElasticCluster, consumer: ElasticInstance, leases: Leases | None,
+        dram: KvStore, variant: MigrationVariant, chunk_bytes: int | None,
+    ) -> None:  # fmt: skip
+        self._cluster, self._consumer, self._leases = cluster, consumer, leases
+        self._dram, self._variant, self._chunk_bytes = dram, variant, chunk_bytes
+        self._tensors = Tensors(1, dram.kv.num_pages * dram.page_bytes)
+        self._requests: dict[Hashable, Request] = {}  # those with a tensor
+        self._allocations: dict[Hashable, str] = {}  # of those in a lease
+        self._layers = range(consumer.model.num_layers)
+
+    def in_dram(self) -> list[bool]:
+        """Of each tensor of paged prompts."""
+        return [self._tensors.in_dram(name) for name in self._tensors]
+
+    # Paging, at a slice's start
+
+    async def page_out(self, requests: Sequence[Request]) -> None:
+        """Copies of one place go together. A request without room anywhere is evicted."""
+        by_place: dict[Place, list[Request]] = {}
+        for request in requests:
+            place = self._allocate(request)
+            if place is None:
+                self._consumer.evict(request)
+            else:
+                by_place.setdefault(place, []).append(request)
+        for place, group in by_place.items():
+            if not await self._move(group, None, place, f"page out to {said(place)}"):
+                self._forget(group)
+
+    async def page_in(self, requests: Sequence[Request]) -> None:
+        by_place: dict[Place, list[Request]] = {}
+        for request in requests:
+            if request.request_id in self._tensors:  # else lost with its lender, just before
+                (place,) = self._tensors.resolve(request.request_id)
+                by_place.setdefault(place, []).append(request)
+        for place, group in by_place.items():
+            if await self._move(group, place, None, f"page in from {said(place)}"):
+                self._forget(group)
+
+    def drop(self, request: Request) -> None:
+        """Gives up what is paged out of `request`, if anything is."""
+        if request.request_id in self._tensors:
+            self._forget([request])
+
+    # The control loop, every n iterations
+
+    async def tend(self, needed: Sequence[Hashable]) -> None:
+        """Out of overdrawn leases, and back into those with room. `needed`: in order of need."""
+        if self._leases is None:
+            return
+        overdrawn = self._leases.overdrawn_bytes()
+        leaving = evacuations(
+            self._tensors, overdrawn, needed, whole_leases=self._variant.whole_leases
+        )
+        for move in leaving:
+            await self._migrate(move)
+        coming = returns(
+            self._tensors, [self._leases.free_bytes()], needed,
+            all_or_nothing=self._variant.all_or_nothing,
+        )  # fmt: skip
+        for move in coming:
+            await self._migrate(move)
+
+    async def _migrate(self, move: Move) -> None:
+        name = move.shard.tensor
+        if name not in self._tensors:
+            return  # lost with its lender, just before
+        request, (source,) = self._requests[name], self._tensors.resolve(name)
+        old, new = self._allocations.get(name), None
+        if move.to != DRAM:
+            new = self._room(move.num_bytes)
+            if new is None:
+                return
+        target = DRAM if new is None else Place(new[1])
+        left = self._tensors.dram_bytes - self._tensors.bytes_in(DRAM)
+        if target == DRAM and move.num_bytes > left:
+            self._consumer.evict(request)
+            self._forget([request])
+            return
+        if not await self._move([request], source, target, f"migrate to {said(target)}"):
+            return
+        moved = self._tensors.migrate(move.shard, target)
+        assert moved, "DRAM has room"
+        self._allocations.pop(name, None)
+        if old is not None:
+            self._free(old)
+        if new is not None:
+            self._allocations[name] = new[0]
+
+    # Deaths
+
+    def lose(self, lease: str) -> None:
+        """The lender of `lease` is dead: what lay there is to be computed again."""
+        for name in self._tensors.lose(lease):
+            request = self._requests.pop(name)
+            self._allocations.pop(name, None)
+            if name not in self._consumer.kv.held:  # else it was on its way out, and is still here
+                self._consumer.evict(request)
+
+    # Parts
+
+    def _allocate(self, request: Request) -> Place | None:
+        kv = self._consumer.kv
+        pages = kv.held[request.request_id] * len(kv.all_groups)
+        num_bytes = pages * self._consumer.page_bytes
+        found = self._room(num_bytes)
+        room = {} if found is None else {found[1]: num_bytes}
+        places = self._tensors.allocate(request.request_id, [num_bytes], [room])
+        if places is None:
+            return None
+        self._requests[request.request_id] = request
+        if found is not None:
+            self._allocations[request.request_id] = found[0]
+        return places[0]
+
+    def _room(self, num_bytes: int) -> tuple[str, str] | None:
+        if self._leases is None:
+            return None
+        return self._leases.allocate(self._consumer.name, num_bytes)
+
+    def _free(self, allocation: str) -> None:
+        assert self._leases is not None, "allocations are in leases"
+        self._leases.free(self._consumer.name, allocation)
+
+    def _forget(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.request_id not in self._tensors:
+                continue
+            self._tensors.free(request.request_id)
+            del self._requests[request.request_id]
+            allocation = self._allocations.pop(request.request_id, None)
+            if allocation is not None:
+                self._free(allocation)
+
+    def _store(self, place: Place) -> KvStore:
+        if place.lease is None:
+            return self._dram
+        assert self._leases is not None
+        return self._leases.stores[place.lease]
+
+    async def _move(
+        self, requests: Sequence[Request], source: Place | None, target: Place | None, purpose: str
+    ) -> bool:
+        """None: the consumer's device. False: the lender died, and `lose` has seen to it."""
+        ends = [self._consumer if p is None else self._store(p) for p in (source, target)]
+        try:
+            moved = await self._cluster.move_kv(
+                requests, self._layers, ends[0], ends[1], purpose=purpose,
+                chunk_bytes=self._chunk_bytes,
+            )  # fmt: skip
+        except InstanceLost:
+            self._consumer.check_alive()
+            for place in (source, target):
+                if place is not None and place.lease is not None:
+                    self.lose(place.lease)
+            return False
+        if not moved:
+            raise RunError(f"{purpose}: no room for KV that was counted to have some")
+        return True
+
+
+def said(place: Place) -> str:
+    return "DRAM" if place.lease is None else "lease"

@@ -1,0 +1,213 @@
+"""AQUA (ASPLOS'25) on devices: a consumer scheduled fairly, and a lender whose memory it pages to.
+
+Two instances of one model on neighbouring devices of a node. Of every `lender.every` requests one
+is the lender's, which serves FCFS; the rest are the consumer's. README.md maps sections to files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+
+from harness.clock import Event, Loop
+from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
+from harness.device.elastic import ElasticInstance
+from harness.errors import UsageError
+from harness.model_spec import ModelSpec
+from harness.placement import Demand, Elastic, Placement
+from harness.request import Request
+from systems.aqua.config import AquaConfig
+from systems.aqua.consumer import Consumer
+from systems.aqua.coordinator.coordinator import Coordinator
+from systems.aqua.coordinator.requests import Join
+from systems.aqua.coordinator.topology import Topology
+from systems.aqua.leases import Leases, beat
+from systems.aqua.lender import Lender
+from systems.aqua.profiler.profile import read_profile
+from systems.aqua.prompt import Limits
+from systems.aqua.swap_space import SwapSpace
+from systems.aqua.turn import Turn
+from systems.baselines import vllm
+
+BEATS = 4  # heartbeats within the coordinator's timeout
+
+
+class Aqua:
+    Config = AquaConfig
+
+    @staticmethod
+    def place(
+        config: AquaConfig, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+    ) -> list[Placement]:
+        """The consumer's device(s), and its neighbour's."""
+        specs = {spec.name: spec for spec in models.values()}
+        if len(specs) > 1:
+            raise UsageError(
+                f"consumer and lender serve one model, and {len(specs)} are asked for; set "
+                "market=one"
+            )
+        (spec,) = specs.values()
+        within = min(hardware.devices_per_node, hardware.num_devices)
+        if 2 * spec.tp > within:
+            raise UsageError(
+                f"consumer and lender need {2 * spec.tp} devices of one node for model.tp="
+                f"{spec.tp}, and hardware={hardware.name} has {within}; memory is lent within a "
+                "node"
+            )
+        return [
+            Placement(devices=range(i * spec.tp, (i + 1) * spec.tp), model=spec, elastic=Elastic())
+            for i in range(2)
+        ]
+
+    def __init__(self, config: AquaConfig, *, loop: Loop, cluster: Cluster) -> None:
+        if cluster.elastic is None:
+            raise ValueError(
+                "system aqua moves KV between devices, which this engine cannot do: choose "
+                "engine=torch or engine=sim"
+            )
+        self._config, self._loop, self._cluster = config, loop, cluster
+        self._elastic = cluster.elastic
+        consumer, lender = self._elastic.instances
+        self._elastic.on_lost = self._lost
+        self._leases = self._open_leases(consumer, lender)
+        self.consumer = self._make_consumer(consumer)
+        self.lender = self._make_lender(lender, consumer)
+        if self._leases is not None:
+            self._leases.on_change.append(self.lender.nudge)
+        self._num_submitted = 0
+        # Of the longest request that both can serve, before any is lent.
+        self._blocks = min(self._kv_blocks(consumer), lender.kv.num_blocks)
+
+    def _open_leases(self, consumer: ElasticInstance, lender: ElasticInstance) -> Leases | None:
+        """The coordinator, embedded; both have joined."""
+        if self._config.swap_space == "dram":
+            return None
+        both = (consumer, lender)
+        topology = Topology(
+            memory_bytes={each.name: each.kv.num_pages * each.page_bytes for each in both},
+            nodes={each.name: each.memory.node for each in both},
+            producers={consumer.name: lender.name},
+        )
+        coordinator = Coordinator(
+            topology, None, lambda: self._loop.now,
+            heartbeat_timeout_s=self._config.coordinator.heartbeat_timeout_s,
+        )  # fmt: skip
+        for each in both:
+            coordinator.make(Join(each.name, each.name))
+        return Leases(coordinator)
+
+    def _make_consumer(self, instance: ElasticInstance) -> Consumer:
+        config, layout = self._config, instance.layout
+        variant = config.variants[config.variant]
+        limits = Limits(
+            batch_tokens=config.scheduler.batch_tokens,
+            slice_iterations=variant.scheduler.slice_iterations,
+            num_blocks=self._kv_blocks(instance),
+            block_tokens=instance.kv.block_tokens,
+            max_prompts=config.max_num_seqs,
+        )
+        unused = instance.kv.num_blocks - limits.num_blocks
+        instance.kv.reserve(unused * len(instance.kv.all_groups), "not the consumer's")
+        dram = self._elastic.dram_store(instance.memory.node, config.dram_bytes, layout)
+        by_block = layout.page_bytes // (2 * layout.page_layers)
+        swap = SwapSpace(
+            self._elastic, instance, self._leases, dram, variant.migration,
+            chunk_bytes=by_block if config.copies == "by_block" else None,
+        )  # fmt: skip
+        return Consumer(
+            instance, Turn(limits, config.variant == "artifact"), swap,
+            variant.scheduler.fcfs_when_in_dram, config.informer_config(), self._loop,
+            self._consumer_died,
+        )  # fmt: skip
+
+    def _kv_blocks(self, consumer: ElasticInstance) -> int:
+        return max(1, int(self._config.consumer.kv_share * consumer.kv.num_blocks))
+
+    def _make_lender(self, instance: ElasticInstance, borrower: ElasticInstance) -> Lender:
+        config = self._config
+        limits = vllm.Limits(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_chunked_prefill=True,
+            scheduler_reserve_full_isl=True,
+        )
+        return Lender(
+            self._elastic, instance, borrower.layout, self._leases, limits,
+            config.informer_config(), self._profiled(instance), self._loop, self._lender_died,
+        )  # fmt: skip
+
+    def _profiled(self, lender: ElasticInstance) -> tuple[float, int]:
+        """Its stable rate and the bytes of each device that are free at it."""
+        config = self._config.lender
+        if config.profile is None:
+            kv_bytes = lender.kv.num_pages * lender.page_bytes
+            return config.stable_rate_per_s or inf, int(config.free_share * kv_bytes)
+        found = read_profile(Path(config.profile))
+        if found.model != lender.model.name or found.role != "producer":
+            raise UsageError(
+                f"system.lender.profile={config.profile} is of {found.model}, a {found.role}; "
+                f"valid: of {lender.model.name}, a producer"
+            )
+        return found.stable_rate_per_s or inf, found.memory_bytes
+
+    # Serving
+
+    def submit(self, request: Request) -> None:
+        longest = request.prompt_tokens + request.output_tokens - 1
+        room = self._blocks * self.consumer.instance.kv.block_tokens
+        if longest > room:
+            self._cluster.drop(
+                request, f"needs KV for {longest} tokens; a device has room for {room}"
+            )
+            return
+        self._num_submitted += 1
+        if self._num_submitted % self._config.lender.every == 0:
+            self._send([request], self.lender, self.consumer)
+        else:
+            self._send([request], self.consumer, self.lender)
+
+    async def serve(self) -> None:
+        loop = self._loop
+        both = (self.consumer.instance, self.lender.instance)
+        for role, each in zip(("consumer", "lender"), both, strict=True):
+            self._elastic.take(each, role)
+            if self._leases is not None:
+                interval_s = self._config.coordinator.heartbeat_timeout_s / BEATS
+                pulse = beat(self._leases.coordinator, each, interval_s, loop)
+                loop.spawn(pulse, name=f"heartbeat of {each.name}")
+        loop.spawn(self.lender.serve(), name="lender")
+        loop.spawn(self.consumer.serve(), name="consumer")
+        await loop.wait(Event(loop))
+
+    # Deaths
+
+    def _lost(self, instance: ElasticInstance) -> None:
+        """The dead lender's leases are gone at once: nothing more is to be paged to them."""
+        if instance is self.lender.instance and self._leases is not None:
+            for lease in self.lender.lent:
+                self.consumer.lose_lease(lease)
+            self._leases.leave(instance.name)
+        self.consumer.wake.set()
+        self.lender.wake.set()
+
+    def _consumer_died(self, left: Sequence[Request]) -> None:
+        if self._leases is not None:
+            self._leases.leave(self.consumer.instance.name)
+            self.lender.withdrawn = True
+        self._send(left, self.lender, self.lender)
+
+    def _lender_died(self, left: Sequence[Request]) -> None:
+        self._send(left, self.consumer, self.consumer)
+
+    def _send(
+        self, requests: Sequence[Request], to: Consumer | Lender, other: Consumer | Lender
+    ) -> None:
+        """To one that lives; where neither does, they have failed."""
+        alive = next((each for each in (to, other) if each.instance.lost is None), None)
+        for request in requests:
+            if alive is None:
+                self._cluster.drop(request, "both instances are lost")
+            else:
+                alive.submit(request)

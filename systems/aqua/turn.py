@@ -1,0 +1,60 @@
+"""The slice that has the device, and what has happened since it was chosen: one face for both
+variants' schedulers (section 7; the public code's). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from systems.aqua import artifact_scheduler, fair_scheduler
+from systems.aqua.fair_scheduler import Since
+from systems.aqua.prompt import Limits, Prompt, Slice
+
+NOBODY = Slice((), (), fair=False)
+
+
+@dataclass(slots=True)
+class Turn:
+    """`artifact`: slices are the public code's."""
+
+    limits: Limits
+    artifact: bool
+    chosen: Slice = NOBODY
+    iterations: int = 0  # since the last choice; artifact: since the last fair one
+    completed: bool = False
+    prefilled: bool = False
+    arrived: bool = False
+
+    def due(self, prompts: Sequence[Prompt]) -> bool:
+        """Whether to choose anew at this iteration boundary."""
+        if self.artifact:
+            return artifact_scheduler.due(self.iterations, self.chosen, prompts, self.limits)
+        since = Since(self.iterations, self.completed, self.prefilled, self.arrived)
+        return fair_scheduler.due(since, self.chosen, prompts, self.limits)
+
+    def choose(self, prompts: Sequence[Prompt], *, fcfs: bool) -> Slice:
+        """Begins a slice. `fcfs`: what is paged out lies in DRAM (the paper alone asks)."""
+        if self.artifact:
+            self.chosen = artifact_scheduler.choose(prompts, self.limits)
+        else:
+            self.chosen = fair_scheduler.choose(prompts, self.limits, fcfs=fcfs)
+        if self.chosen.fair or not self.artifact:
+            self.iterations = 0
+        self.completed = self.prefilled = self.arrived = False
+        return self.chosen
+
+    def batch(self, prompts: Mapping[Hashable, Prompt]) -> list[tuple[Hashable, int]]:
+        """The tokens of the next iteration, by request."""
+        if self.artifact:
+            return artifact_scheduler.iteration(self.chosen, prompts)
+        return fair_scheduler.iteration(self.chosen, prompts, self.limits.batch_tokens)
+
+    @property
+    def iterations_left(self) -> int:
+        """Of the slice, at least 1."""
+        return max(1, self.limits.slice_iterations - self.iterations)
+
+    def ran(self, iterations: int, *, completed: bool, prefilled: bool) -> None:
+        self.iterations += iterations
+        self.completed |= completed
+        self.prefilled |= prefilled

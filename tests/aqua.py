@@ -1,0 +1,99 @@
+"""AQUA on a bed of two instances, simulated or live: what its tests serve and look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from harness.clock import Event
+from harness.cluster import Cluster
+from harness.config import build
+from harness.options import plain
+from harness.request import Request
+from harness.testbed import Bed
+from systems.aqua.system import Aqua
+from tests.running import composed
+
+SMALL = ("system.scheduler.batch_tokens=64", "system.consumer.kv_share=0.5")
+
+
+class Asked(NamedTuple):
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+    of: str = "any"  # consumer or lender: sent there past the dispatcher
+
+
+class Kill(NamedTuple):
+    instance: int  # 0: the consumer, 1: the lender
+    at_s: float
+
+
+def system(made: Bed, name: str, *overrides: str, failed: dict[int, str] | None = None) -> Aqua:
+    node = composed(f"+system={name}", "+workload=burstgpt", *SMALL, *overrides).system
+
+    def drop(request: Request, reason: str) -> None:
+        if failed is not None:
+            failed[request.request_id] = reason
+        made.recorder.failed(request, reason)
+
+    unused: Any = None
+    cluster = Cluster(
+        models={made.model.name: made.model}, instances=[], pool=[], endpoints=[], profile=unused,
+        answer=unused, drop=drop, elastic=made.cluster, placements=[],
+    )  # fmt: skip
+    built: Aqua = build(plain(node), "system", loop=made.loop, cluster=cluster)
+    return built
+
+
+def serve(
+    made: Bed, aqua: Aqua, asked: Sequence[Asked], *kills: Kill, linger_s: float = 0.0
+) -> None:
+    """Serves `asked` to their ends, in order of time, and `linger_s` more."""
+    ends, done = len(asked), Event(made.loop)
+
+    def count(request: Request) -> None:
+        nonlocal ends
+        ends -= 1
+        if not ends:
+            done.set()
+
+    async def kill(which: Kill) -> None:
+        await made.loop.sleep_until(which.at_s)
+        made.cluster.kill(made.instances[which.instance])
+
+    async def story() -> None:
+        made.recorder.on_done.append(count)
+        made.loop.spawn(aqua.serve(), name="system")
+        start_s = made.loop.now
+        for each in kills:
+            made.loop.spawn(kill(each._replace(at_s=start_s + each.at_s)), name="kill")
+        for each in sorted(asked):
+            if start_s + each.at_s > made.loop.now:
+                await made.loop.sleep_until(start_s + each.at_s)
+            request = made.request(each.prompt_tokens, each.output_tokens)
+            role = getattr(aqua, each.of, None)
+            if role is None or role.instance.lost is not None:
+                aqua.submit(request)
+            else:
+                role.submit(request)
+        assert await made.loop.wait(done, until=made.loop.now + 300), "somebody starves"
+        await made.loop.sleep(linger_s)
+
+    made.run(story())
+    made.cluster.end()
+
+
+def moved(made: Bed, purpose: str) -> list[dict[str, Any]]:
+    """The copies that were made for it, of some bytes."""
+    return [
+        event
+        for event in made.recorder.events
+        if event["kind"] == "kv_move"
+        and event["fields"]["purpose"] == purpose
+        and event["fields"]["bytes"]
+    ]
+
+
+def moved_bytes(made: Bed, *purposes: str) -> int:
+    return sum(event["fields"]["bytes"] for purpose in purposes for event in moved(made, purpose))

@@ -1,0 +1,52 @@
+"""AQUA on real workers: tokens are those of an undisturbed run, wherever KV was meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
+from tests.elastic import check, generated, private, undisturbed
+from tests.running import hardware_profile, run_here
+
+CROWD = [Asked(0.01 * i, 90 + 7 * i, 60 + 5 * (i % 4), "consumer") for i in range(12)]
+LONG_CROWD = [Asked(0.01 * i, 90, 250, "consumer") for i in range(12)]
+BURST = [Asked(0.6, 60, 20, "lender") for _ in range(60)]
+RETURN = ("migrate to DRAM", "migrate to lease")
+CASES = {
+    "paged to the neighbour": ("aqua", [], CROWD, [], ("page out to lease", "page in from lease")),
+    "paged to DRAM": ("vllm_cfs", [], CROWD, [], ("page out to DRAM", "page in from DRAM")),
+    "artifact": ("aqua", ["system.variant=artifact"], CROWD, [], ("page out to DRAM",)),
+    "reclaimed": ("aqua", ["system.max_num_seqs=8"], LONG_CROWD + BURST, [], RETURN),
+    "dead lender": ("aqua", [], LONG_CROWD, [Kill(1, 0.6)], ("page out to lease",)),
+    "dead consumer": ("aqua", [], LONG_CROWD, [Kill(0, 0.6)], ("page out to lease",)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_are_those_of_an_undisturbed_run(case: str) -> None:
+    name, overrides, asked, kills, purposes = CASES[case]
+    paced = hardware_profile("local_paced")
+    with private("torch", 2, kv_blocks=128, page_layers=None, on=paced, paced=True) as made:
+        serve(made, system(made, name, *overrides), asked, *kills)
+        tokens = generated(made)
+    assert {record.status for record in made.recorder.records.values()} == {"completed"}
+    assert tokens == undisturbed(made)
+    assert all(moved(made, purpose) for purpose in purposes)
+    if not kills:
+        out = moved_bytes(made, "page out to lease", "page out to DRAM")
+        assert out == moved_bytes(made, "page in from lease", "page in from DRAM")
+        check(made)
+    else:
+        lost = {each.instance for each in kills}
+        assert all((i.lost is not None) == (n in lost) for n, i in enumerate(made.instances))
+
+
+def test_the_command_pages_and_says_so(tmp_path: Path) -> None:
+    few = ("workload.num_requests=20", "engine.num_kv_blocks=320", "figure=null")
+    words = ("system.consumer.kv_share=0.5", *few)
+    summary = run_here(tmp_path / "run", "+system=aqua", "+workload=burstgpt", *words)
+    assert summary["num_completed"] == 20
+    assert summary["kv_moves"]["page out to lease"]["bytes"] > 0
+    assert summary["lease_seconds"]["leases"] >= 1
