@@ -150,7 +150,7 @@ class Aqua:
                 f"system.lender.profile={config.profile} is of {found.model}, a {found.role}; "
                 f"valid: of {lender.model.name}, a producer"
             )
-        return found.stable_rate_per_s or inf, found.memory_bytes
+        return found.stable_rate_per_s or inf, found.memory_balance
 
     # Serving
 

@@ -308,7 +308,7 @@ def test_a_profile_says_what_the_lender_lends(tmp_path: Path) -> None:
         block = made.instances[1].page_bytes
         found = Profile(
             model="tiny-llama", hardware="local_paced", shards=1, role="producer",
-            memory_bytes=20 * block, free_bytes=20 * block, stable_rate_per_s=2.0,
+            memory_balance=20 * block, free_bytes=20 * block, stable_rate_per_s=2.0,
         )  # fmt: skip
         write_profile(path, found)
         aqua = system(made, "aqua", f"system.lender.profile={path}")
