@@ -81,7 +81,7 @@ class RunFolder:
                 f"{self.path} holds another run ({found['config_hash']}); name another folder or "
                 "set again=true"
             )
-        complete = found["status"] == "complete" and (self.path / "summary.json").is_file()
+        complete = found.get("status") == "complete" and (self.path / "summary.json").is_file()
         if not complete or found.get("sources") != identity.sources:
             return None
         try:

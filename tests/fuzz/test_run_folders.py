@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.records.run_folder import FinishedRun, RunFolder
+from harness.records.sources import Identity
 from plots import compare
 from tests.fuzz.conftest import inputs
 from tests.fuzz.guards import check_sentence, no_hang
@@ -46,12 +47,13 @@ def test_a_damaged_file_is_named_and_again_repeats_the_run(damaged: tuple[str, b
         path.mkdir()
         for file, whole in contents().items():
             (path / file).write_bytes(content if file == name else whole)
-        digest = json.loads(contents()["manifest.json"])["config_hash"]
+        manifest = json.loads(contents()["manifest.json"])
+        identity = Identity(manifest["config_hash"], manifest.get("sources"))
         said = []
         for read in (
             lambda: compare.table([path, path]),
             lambda: FinishedRun.load(path),
-            lambda: RunFolder(path).held(digest, again=False),
+            lambda: RunFolder(path).held(identity, again=False),
         ):
             try:
                 with no_hang():
@@ -64,4 +66,4 @@ def test_a_damaged_file_is_named_and_again_repeats_the_run(damaged: tuple[str, b
             check_sentence(sentence)
             assert str(path) in sentence
         if name != "manifest.json" or content[:1] != b"{":
-            assert RunFolder(path).held(digest, again=True) is None
+            assert RunFolder(path).held(identity, again=True) is None
