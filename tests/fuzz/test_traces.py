@@ -203,7 +203,7 @@ def check(content: bytes) -> None:
         refused = ""
         try:
             with no_hang():
-                check_trace(formats.read(path, Provenance("fuzz", "fuzz", False, "", "")))
+                check_trace(formats.read(path, Provenance("fuzz", "fuzz", [], "", "")))
         except UsageError as error:
             refused = str(error)
         if refused:
