@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+NOT_MEASURED_ELASTIC = "simulator error: not measured where weights and KV move between instances"
 PARITY = Path(__file__).resolve().parents[2] / "results/published/fidelity"
 
 

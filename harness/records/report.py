@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.records.percentiles import min_samples
-from harness.records.published import simulator_error
+from harness.records.published import NOT_MEASURED_ELASTIC, simulator_error
 from harness.schedule import shown, synthetic_kinds
 
 # Of iteration times, the surest first.
@@ -48,10 +48,13 @@ def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     simulated."""
     models: dict[str, dict[str, set[str]]] = {}
     profiles: dict[tuple[str, str], set[str]] = {}
+    elastic = False
     for manifest in (manifest for manifest in manifests if manifest["simulated"]):
         device, profile = manifest["hardware"]["device"], manifest["hardware"]["name"]
         by_source = models.setdefault(device, {})
-        of_profile = profiles.setdefault((device, profile), set())
+        moving = manifest["engine"].get("elastic", False)
+        elastic |= moving
+        of_profile = set() if moving else profiles.setdefault((device, profile), set())
         for model, source in manifest["engine"].get("step_times", {}).items():
             by_source.setdefault(source, set()).add(model)
             of_profile.add(source)
@@ -61,7 +64,7 @@ def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
         for source, names in sorted(by_source.items(), key=lambda item: SOURCES.index(item[0]))
     ]
     said = [simulator_error(*known_as, sources) for known_as, sources in profiles.items()]
-    said = list(dict.fromkeys(said))
+    said = list(dict.fromkeys([*said, *([NOT_MEASURED_ELASTIC] if elastic else [])]))
     return [*said, f"iteration times: {'; '.join(times)}"] if times else said
 
 

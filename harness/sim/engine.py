@@ -25,7 +25,7 @@ from harness.errors import UsageError
 from harness.location import hbm
 from harness.model_spec import ModelSpec
 from harness.placement import Placement
-from harness.records.published import simulator_error
+from harness.records.published import NOT_MEASURED_ELASTIC, simulator_error
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.elastic import SimElastic
 from harness.sim.instance import SimInstance
@@ -131,7 +131,8 @@ class SimEngine:
 
     def _elastic(self, experiment: Experiment) -> Cluster:
         built = SimElastic(experiment, self._config, self._cost)
-        self._resolved = self._settled(experiment, built.cluster.instances)
+        settled = self._settled(experiment, built.cluster.instances)
+        self._resolved = settled | {"elastic": True, "simulator_error": NOT_MEASURED_ELASTIC}
         profile = HardwareProfile(experiment.hardware, costs=self._config.costs)
         return experiment.cluster(elastic=built.cluster, profile=profile)
 

@@ -66,16 +66,16 @@ class SimLine:
         if self._alone():
             exit_s = self._book(times_s, num_tokens)
             if await self._loop.wait(halt, until=exit_s):
-                await self._check_alive()
+                await self._check_alive(plan)
                 await self._loop.sleep_until(exit_s)
         else:
             for position, compute in enumerate(self._computes):
                 await compute.enter()
                 await self._loop.sleep(times_s[position])
                 compute.leave()
-                await self._check_alive()
+                await self._check_alive(plan)
                 await self._cross(position, num_tokens)
-        await self._check_alive()
+        await self._check_alive(plan)
 
     def _alone(self) -> bool:
         """Whether no other line or batch has an instance of this one, and no copy a link."""
@@ -160,9 +160,13 @@ class SimLine:
                 sampled, Segment(start_s, 1, self._loop.now - start_s, 0.0), self._name
             )
 
-    async def _check_alive(self) -> None:
+    async def _check_alive(self, plan: FlightPlan) -> None:
+        """InstanceLost where a stage has died, or a holder that attends for one."""
         for instance, _ in self._stages:
             await self._fabric.require(instance.name)
+        for elsewhere in plan.remote:
+            for holder in elsewhere:
+                await self._fabric.require(holder.name)
 
 
 def compute_of(instance: ElasticInstance) -> Compute:

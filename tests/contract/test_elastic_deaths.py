@@ -108,3 +108,25 @@ def test_slots_are_accounted_by_role(bed: Beds, engine: str) -> None:
         assert set(held) == {"prefill", "decode"}
         assert held["prefill"] >= 0.0199
         assert held["decode"] >= 0.0399
+
+
+def test_the_death_of_a_holder_fails_the_pipeline_that_it_attends_for(engine: str) -> None:
+    with private(engine, 3) as made:
+
+        async def story() -> None:
+            made.cluster.on_lost = lambda instance: None
+            holder, first, second = made.instances
+            requests = [made.request(20, 400)]
+            await prefill(holder, requests)
+            pipe = made.cluster.pipeline([(first, range(2)), (second, range(2, DEPTH))])
+            pipe.adopt(requests, holder)  # all of its KV stays where it is
+
+            async def kill() -> None:
+                await made.loop.sleep(0.05)
+                made.cluster.kill(holder)
+
+            made.loop.spawn(kill(), name="kill")
+            with pytest.raises(InstanceLost, match=holder.name):
+                await finish(pipe, requests)
+
+        made.run(story())

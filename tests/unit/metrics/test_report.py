@@ -11,7 +11,7 @@ from rich.console import Console
 from harness.metrics import over_time
 from harness.progress import ProgressBar, counts
 from harness.records.published import PARITY, simulator_error
-from harness.records.report import captions, end_table, origin, seconds, sweep_table
+from harness.records.report import captions, end_table, origin, seconds, simulator, sweep_table
 from harness.records.run_folder import FinishedRun
 from tests.running import run_here
 from tests.unit.metrics.service import Service, steady, write_run
@@ -193,3 +193,15 @@ def test_series_over_time_account_for_every_request_and_token() -> None:
     np.testing.assert_allclose(series["mean_ttft_s"], [0.5, 1.3, np.nan])
     half = over_time(service.table(), 0.5)
     assert half["tokens_per_s"].sum() * 0.5 == pytest.approx(3)
+
+
+def test_no_error_is_quoted_where_weights_and_kv_move() -> None:
+    """Parity was measured on instances that stay as they are."""
+    manifest = {
+        "simulated": True,
+        "hardware": {"device": "cpu", "name": "local"},
+        "engine": {"elastic": True, "step_times": {"tiny-llama": "measured"}},
+    }
+    said = simulator([manifest])
+    assert said[0].endswith("not measured where weights and KV move between instances")
+    assert not any("TPOT" in line for line in said)
