@@ -45,8 +45,11 @@ def data_dir() -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bed() -> Iterator[Beds]:
-    """Elastic instances in either world; live ones are shared by all tests."""
+    """Elastic instances in either world; live ones are shared by a module's tests.
+
+    No longer: other modules assert that no worker is left.
+    """
     with ExitStack() as stack:
         yield Beds(stack)
