@@ -184,9 +184,10 @@ class TorchElastic:
         }  # fmt: skip
 
     def _layout(self, placement: Placement) -> DeviceLayout:
-        model, elastic, config = placement.model, placement.elastic, self._config
-        if model is None or elastic is None:
+        elastic, config = placement.elastic, self._config
+        if placement.model is None or elastic is None:
             raise UsageError("a cluster with an elastic instance has no others")
+        model = self._experiment.models[placement.model]
         small = DeviceLayout(model, 2**62, config.block_tokens)
         weights = small.weight_bytes(range(model.num_layers))
         kv_bytes = config.cpu_kv_bytes
@@ -200,7 +201,8 @@ class TorchElastic:
         assert placement.model is not None
         assert placement.elastic is not None
         resident = placement.elastic.resident
-        return range(placement.model.num_layers) if resident is None else resident
+        num_layers = self._experiment.models[placement.model].num_layers
+        return range(num_layers) if resident is None else resident
 
     def _place(self, placement: Placement) -> Location:
         per_node = self._experiment.hardware.devices_per_node

@@ -92,7 +92,7 @@ class TorchEngine:
         self, stack: ExitStack, experiment: Experiment, process: NewProcess
     ) -> list[TorchInstance]:
         """An instance for each placement, which has its model for good."""
-        specs = resident_models(experiment.placements)
+        specs = [experiment.models[name] for name in resident_models(experiment.placements)]
         loop, book = experiment.loop, TokenBook(experiment.seed)
         assert isinstance(loop, WallLoop), "make_loop() made it"
         workers = []

@@ -71,10 +71,10 @@ class SimElastic:
         self.fabric.halt = {one.name: one.halt_all for one in instances}
 
     def _instance(self, name: str, placement: Placement) -> ElasticInstance:
-        model, elastic, config = placement.model, placement.elastic, self._config
-        hardware = self._experiment.hardware
-        if model is None or elastic is None:
+        elastic, config, hardware = placement.elastic, self._config, self._experiment.hardware
+        if placement.model is None or elastic is None:
             raise UsageError("a cluster with an elastic instance has no others")
+        model = self._experiment.models[placement.model]
         layout = DeviceLayout(
             model, self._memory_bytes(model, placement), config.block_tokens, elastic.page_layers
         )

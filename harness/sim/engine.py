@@ -90,9 +90,8 @@ class SimEngine:
 
     def _instance(self, name: str, placement: Placement, experiment: Experiment) -> SimInstance:
         """One that serves its model for good."""
-        model = placement.model
-        assert model is not None
-        hardware = experiment.hardware
+        assert placement.model is not None
+        model, hardware = experiment.models[placement.model], experiment.hardware
         blocks = self._kv_blocks(model, hardware, placement.memory_share)
         rivals = self._config.memory_contention * neighbours(placement, experiment.placements)
         return SimInstance(

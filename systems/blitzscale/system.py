@@ -56,7 +56,7 @@ class BlitzScale:
         prefills, decodes = config.ranges(len(room))
         return [
             Placement(
-                devices=devices, model=model,
+                devices=devices, model=next(iter(models)),
                 elastic=Elastic(
                     page_layers=1 if config.zigzag else None,  # a batch may be split anywhere
                     resident=None if i < prefills.least + decodes.least else range(0),
