@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness import interrupts
 from harness.checkpoint import take_checkpoint
+from harness.commands import COMMANDS, run_command
 from harness.credentials import without_credentials
 from harness.errors import RunError, UsageError, first_line, told
 from harness.heeded import refuse_ignored
@@ -96,6 +97,9 @@ def tell(error: Exception, heading: str = "error") -> int:
 
 
 def main() -> None:
+    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
+        run_command(sys.argv[1])
+        return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
     interrupts.listen()
     sys.argv = in_order([null_quoted(word) for word in sys.argv])
