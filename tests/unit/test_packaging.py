@@ -13,8 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PATTERNS = SETTINGS["tool"]["setuptools"]["package-data"]["*"]
 NEEDED = (
-    "conf", "workloads/bundled", "results/published/fidelity", "results/published/calibration",
-    "systems/aqua",
+    "conf", "workloads/bundled", "results/published/fidelity", "results/published/calibration"
 )  # fmt: skip
 OF_A_READER = (".png", ".pdf", ".py", ".pyc")
 
