@@ -61,7 +61,8 @@ def run_one(config: DictConfig) -> None:
     try:
         missing_groups(config, CONF)
         known_groups(config)
-        known_device(config, CONF)
+        sources = HydraConfig.get().runtime.config_sources
+        known_device(config, [Path(each.path) for each in sources if each.schema == "file"])
         known_keys(HydraConfig.get(), HYDRA_KEYS, "hydra.")
         from harness.run import run  # after the check, so that a mistyped command answers at once
 

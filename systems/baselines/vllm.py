@@ -8,6 +8,7 @@ With engine=vllm the servers schedule by themselves and only the dispatch below 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,11 +110,18 @@ class Backend(Protocol):
     def submit(self, request: Request) -> None: ...
 
 
-class Replica:
-    """One instance with its queues, served by `schedule_iteration`."""
+Order = Callable[[Request], float]
 
-    def __init__(self, instance: Instance, loop: Loop, limits: Limits) -> None:
+
+class Replica:
+    """One instance with its queues, served by `schedule_iteration`. `order`: what the queue is kept
+    sorted by, the same for a request whenever it is asked; None: by arrival."""
+
+    def __init__(
+        self, instance: Instance, loop: Loop, limits: Limits, order: Order | None = None
+    ) -> None:
         self._instance = instance
+        self._order = order
         self._loop = loop
         self._limits = limits
         self._waiting: deque[Request] = deque()
@@ -123,7 +131,10 @@ class Replica:
         self.model = instance.model
 
     def submit(self, request: Request) -> None:
-        self._waiting.append(request)
+        if self._order is None:
+            self._waiting.append(request)
+        else:
+            insort(self._waiting, request, key=self._order)
         self._wake.set()
 
     async def serve(self) -> None:
@@ -162,7 +173,9 @@ class VllmSystem:
     ) -> list[Placement]:
         return dedicated(models, hardware)
 
-    def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
+    def __init__(
+        self, config: Config, *, loop: Loop, cluster: Cluster, order: Order | None = None
+    ) -> None:
         limits = Limits(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
@@ -170,7 +183,7 @@ class VllmSystem:
             scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
         )
         self._loop = loop
-        self._replicas = [Replica(instance, loop, limits) for instance in cluster.instances]
+        self._replicas = [Replica(instance, loop, limits, order) for instance in cluster.instances]
         self._backends: dict[str, Sequence[Backend]] = {
             name: [
                 r for r, i in zip(self._replicas, cluster.instances, strict=True) if i.model is m
