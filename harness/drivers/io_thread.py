@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Protocol
 
 from harness.clock import WallLoop
@@ -88,9 +89,12 @@ class IoThread:
 
     def record_stalls(self, recorder: Recorder) -> None:
         """After the run: a device event of each time at which this thread was late, and one of the
-        time that its heartbeat covers."""
+        time that its heartbeat covers, with how long the thread could have run and had no core."""
         start_s, now_s = self._run_loop.start_monotonic_s, time.monotonic()
-        recorder.event("heartbeat", "client", 0.0, now_s - start_s, beat_s=BEAT_S)
+        recorder.event(
+            "heartbeat", "client", 0.0, now_s - start_s,
+            beat_s=BEAT_S, cpu_wait_s=_cpu_wait_s(self._thread.native_id),
+        )  # fmt: skip
         for before_s, late_s in list(self._stalls):
             if before_s >= start_s:
                 recorder.event("stall", "client", before_s - start_s, late_s - start_s)
@@ -144,6 +148,15 @@ class IoThread:
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, OSError):
             self._run_loop.post(_raise, error)
+
+
+def _cpu_wait_s(thread: int | None) -> float | None:
+    """Since the thread began; None where the system does not say (Linux does)."""
+    try:
+        waited_ns = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(waited_ns) / 1e9
 
 
 def _call_all(calls: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:

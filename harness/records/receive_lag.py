@@ -20,7 +20,8 @@ from harness.records.token_log import Floats, TokenLog
 def receive_lag(log: TokenLog, events: Iterable[Event]) -> dict[str, Any] | None:
     """`p99` and `max` over the run's beats, `tokens_p99` over tokens, and `with_send_p99` over
     requests, of the send lag and the lag at the first token together: what the client may have
-    added to a TTFT. Seconds. None: nothing was read from sockets."""
+    added to a TTFT; `cpu_wait`, for which the thread was ready to run and had no core (None: not
+    known). Seconds. None: nothing was read from sockets."""
     events = list(events)
     heart = next((event for event in events if event["kind"] == "heartbeat"), None)
     if heart is None:
@@ -41,6 +42,7 @@ def receive_lag(log: TokenLog, events: Iterable[Event]) -> dict[str, Any] | None
         "max": float(np.max(came_s - began_s, initial=0.0)),
         "tokens_p99": _p99(lag_at(log.times_s, began_s, came_s, beat_s)),
         "with_send_p99": _p99(together_s[np.isfinite(together_s)]),
+        "cpu_wait": heart["fields"].get("cpu_wait_s"),
     }
 
 

@@ -15,9 +15,11 @@ from tests.unit.metrics.service import Service
 BEAT_S = 0.002
 
 
-def beating(service: Service, *stalls: tuple[float, float], until_s: float = 100.0) -> Service:
-    """With a heartbeat to `until_s` and stalls, each (start, seconds)."""
-    service.recorder.event("heartbeat", "client", 0.0, until_s, beat_s=BEAT_S)
+def beating(
+    service: Service, *stalls: tuple[float, float], cpu_wait_s: float | None = None
+) -> Service:
+    """With a heartbeat over 100 s and stalls, each (start, seconds)."""
+    service.recorder.event("heartbeat", "client", 0.0, 100.0, beat_s=BEAT_S, cpu_wait_s=cpu_wait_s)
     for start_s, seconds in stalls:
         service.recorder.event("stall", "client", start_s, start_s + seconds)
     return service
@@ -55,7 +57,7 @@ def test_a_quiet_heart_makes_a_valid_run() -> None:
     service = beating(served(100))
     assert verdict(service) == {"status": "VALID", "reasons": []}
     assert service.summary()["receive_lag_s"] == {
-        "p99": 0.0, "max": 0.0, "tokens_p99": 0.0, "with_send_p99": 0.0,
+        "p99": 0.0, "max": 0.0, "tokens_p99": 0.0, "with_send_p99": 0.0, "cpu_wait": None,
     }  # fmt: skip
 
 
@@ -93,6 +95,12 @@ def test_send_lag_and_receive_lag_count_together() -> None:
     stalls = [(i * 0.1 + 0.047, 0.0031) for i in range(100)]
     (reason,) = verdict(beating(service, *stalls))["reasons"]
     assert "P99 of send and receive lag of first tokens together 7.0 ms" in reason
+
+
+def test_a_late_client_says_how_long_it_had_no_core() -> None:
+    stalls = [(20.0 + i * 0.01, 0.006) for i in range(600)]
+    (reason,) = verdict(beating(served(400), *stalls, cpu_wait_s=2.5))["reasons"]
+    assert reason.endswith("(limit 5 ms); its thread waited 2.5 s for a core")
 
 
 def test_stalls_after_the_last_token_are_of_the_runs_end() -> None:
