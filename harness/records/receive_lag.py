@@ -47,16 +47,23 @@ def receive_lag(log: TokenLog, events: Iterable[Event]) -> dict[str, Any] | None
 
 
 def lag_at(times_s: Floats, began_s: Floats, came_s: Floats, beat_s: float) -> Floats:
-    """How long each of `times_s` may have been waited for: since the beginning of the stall that
-    it is in, or that ended up to two beats before. `began_s`, `came_s`: of stalls, ascending, none
-    of which overlap."""
+    """How long each of `times_s` may have been waited for. `began_s`, `came_s`: of stalls,
+    ascending, none of which overlap.
+
+    What is stamped up to two beats after a stall may have waited for all of it. What is stamped
+    within a stall may have come since the sockets were looked at before: that was at the stall's
+    beginning, or, where another stall ends there and what it held up is read now, at that one's.
+    """
     lag_s = np.zeros(len(times_s))
     if not len(began_s):
         return lag_s
+    since_s = np.where(began_s <= np.roll(came_s, 1), np.roll(began_s, 1), began_s)
+    since_s[0] = began_s[0]
     index = np.searchsorted(came_s, times_s - 2 * beat_s)
     for stall in (index, index + 1):  # one that has ended, and the next
         known = np.minimum(stall, len(began_s) - 1)
-        waited_s = np.minimum(came_s[known], times_s) - began_s[known]
+        after = times_s > came_s[known]
+        waited_s = np.where(after, (came_s - began_s)[known], times_s - since_s[known])
         within = (stall < len(began_s)) & (began_s[known] <= times_s)
         lag_s = np.maximum(lag_s, np.where(within, waited_s, 0.0))
     return lag_s

@@ -47,6 +47,12 @@ def test_a_stamp_may_be_as_late_as_the_stall_that_it_is_in_or_just_after() -> No
     assert lag_at(times_s, np.empty(0), np.empty(0), BEAT_S).tolist() == [0.0] * 8
 
 
+def test_what_is_read_in_one_stall_may_have_come_in_the_one_before() -> None:
+    began_s, came_s = np.array([1.0, 1.01, 1.02]), np.array([1.01, 1.02, 1.03])
+    times_s = np.array([1.005, 1.018, 1.0299, 1.031])
+    assert lag_at(times_s, began_s, came_s, BEAT_S) == pytest.approx([0.005, 0.018, 0.0199, 0.01])
+
+
 def test_a_run_without_sockets_has_no_receive_lag() -> None:
     service = served(3)
     assert receive_lag(TokenLog.from_table(service.table()), service.recorder.events) is None
