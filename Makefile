@@ -71,7 +71,7 @@ tests: setup
 
 FUZZ_INPUTS ?= 10000
 fuzz: setup
-	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PY) -m pytest tests/fuzz
+	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PY) -m pytest --timeout=7200 tests/fuzz
 
 bench: setup
 	$(PY) -m tests.benchmarks.bench_engine --json results/published/bench_engine.json

@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from harness import interrupts
 from harness.checkpoint import take_checkpoint
 from harness.commands import COMMANDS, run_command
-from harness.credentials import without_credentials
+from harness.credentials import hold, without_credentials
 from harness.errors import RunError, UsageError, first_line, told
 from harness.heeded import refuse_ignored
 from harness.options import (
@@ -103,7 +103,7 @@ def main() -> None:
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
     interrupts.listen()
-    sys.argv = in_order([null_quoted(word) for word in sys.argv])
+    sys.argv = in_order([hold(null_quoted(word)) for word in sys.argv])
     configured.clear()
     made: list[Path] = []
     try:
