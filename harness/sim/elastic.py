@@ -21,6 +21,7 @@ from harness.errors import UsageError
 from harness.location import hbm
 from harness.model_spec import ModelSpec
 from harness.placement import Placement
+from harness.sim.beside_copies import BesideCopies
 from harness.sim.fabric import SimFabric
 from harness.sim.instance import SimInstance
 from harness.sim.line import SimLine
@@ -37,6 +38,7 @@ class Limits(Protocol):
     costs: EngineCosts | None
     launch_overhead: float
     loss_notice_s: float
+    copies_take_bandwidth: bool
 
 
 class SimElastic:
@@ -44,12 +46,13 @@ class SimElastic:
 
     def __init__(
         self, experiment: Experiment, config: Limits,
-        cost: Callable[[ModelSpec, Hardware], CostModel],
+        cost: Callable[[ModelSpec, Hardware, float, float], CostModel],
     ) -> None:  # fmt: skip
         self._experiment, self._config = experiment, config
         hardware, loop = experiment.hardware, experiment.loop
         network = Network(loop, cluster_topology(hardware))
         achieved = hardware.memory_bandwidth_bytes_per_s * hardware.calibration.memory_efficiency
+        self._achieved_bytes_per_s = achieved
         self.fabric = SimFabric(loop, network, achieved, config.loss_notice_s)
         self.directory = KvDirectory(loop)
         self._whole_cost = cost
@@ -87,7 +90,8 @@ class SimElastic:
             resident=every if elastic.resident is None else elastic.resident,
         )  # fmt: skip
         runner = SimInstance(
-            name, model, instance.kv, self._whole_cost(model, hardware), self._experiment.loop,
+            name, model, instance.kv, self._whole_cost(model, hardware, 1.0, 0.0),
+            self._experiment.loop,
             self._experiment.recorder,
         )  # fmt: skip
 
@@ -96,6 +100,13 @@ class SimElastic:
 
         runner.died = died
         instance.runner = runner
+        if config.copies_take_bandwidth:
+            beside = BesideCopies(
+                self._achieved_bytes_per_s,
+                lambda rivals: self._whole_cost(model, hardware, 1.0, rivals),
+                runner.use, instance.halt_all,
+            )  # fmt: skip
+            self.fabric.beside[name] = beside.change
         return instance
 
     def _memory_bytes(self, model: ModelSpec, placement: Placement) -> int:

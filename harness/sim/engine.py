@@ -47,6 +47,7 @@ class SimEngine:
         costs: EngineCosts | None  # what it says; null: those of hardware.calibration
         launch_overhead: float  # share of the kernel launches that a decode step pays, of those
         loss_notice_s: float  # from an instance's death to the harness knowing
+        copies_take_bandwidth: bool  # whether copies leave batches less of it
         memory_contention: float  # of instances that share a device: 0 none, 1 the worst case
         pool: SimPoolConfig  # of systems whose models share instances
 

@@ -49,6 +49,10 @@ class SimInstance(BaseInstance):
         self.died = nobody  # raises InstanceLost, once that is known, where the device has died
         self.compute = Compute(loop)
 
+    def use(self, cost: CostModel) -> None:
+        """Iterations that begin from now on take what `cost` says."""
+        self._cost = self._prefill_cost = cost
+
     async def execute(
         self,
         batch: Batch,
