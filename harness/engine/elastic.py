@@ -27,6 +27,7 @@ from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
 from harness.engine.line import TorchLine
 from harness.engine.paced_links import PacedLinks
+from harness.engine.pieces import TorchPieces
 from harness.engine.tokens import TokenBook
 from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment, kv_blocks_by_model
@@ -140,7 +141,7 @@ class TorchElastic:
             for node in range(experiment.hardware.num_nodes)
         }  # fmt: skip
         self.cluster = ElasticCluster(
-            instances, hosts, self._fabric, self._directory, self._line, self._loop,
+            instances, hosts, self._fabric, self._directory, self._line, self._pieces, self._loop,
             experiment.recorder, experiment.hardware,
         )  # fmt: skip
 
@@ -169,6 +170,9 @@ class TorchElastic:
 
     def _line(self, stages: Sequence[Stage]) -> TorchLine:
         return TorchLine(stages, self._fabric, self._loop, self._experiment.recorder, self._book)
+
+    def _pieces(self) -> TorchPieces:
+        return TorchPieces(self._line, self._fabric)
 
     def _setup(self, index: int, placement: Placement, layout: DeviceLayout) -> dict[str, Any]:
         config = self._config

@@ -92,6 +92,8 @@ class ElasticWorker:
                     self._flights.take_off(header, payload)
                 case "hold":
                     self._flights.hold(header, payload)
+                case "pass":
+                    self._flights.pass_on(header)
                 case "abandon":
                     self._flights.abandon(header["flight"])
                 case "stop":

@@ -26,6 +26,7 @@ from harness.sim.fabric import SimFabric
 from harness.sim.instance import SimInstance
 from harness.sim.line import SimLine
 from harness.sim.network import Network
+from harness.sim.pieces import SimPieces
 
 
 class Limits(Protocol):
@@ -56,6 +57,7 @@ class SimElastic:
         self.fabric = SimFabric(loop, network, achieved, config.loss_notice_s)
         self.directory = KvDirectory(loop)
         self._whole_cost = cost
+        self._costs: dict[tuple[str, int, bool], CostModel] = {}
         instances = [
             self._instance(f"sim-{i}", placement)
             for i, placement in enumerate(experiment.placements)
@@ -68,8 +70,8 @@ class SimElastic:
             for node in range(hardware.num_nodes)
         }  # fmt: skip
         self.cluster = ElasticCluster(
-            instances, hosts, self.fabric, self.directory, self._line, loop, experiment.recorder,
-            hardware,
+            instances, hosts, self.fabric, self.directory, self._line, self._pieces, loop,
+            experiment.recorder, hardware,
         )  # fmt: skip
         self.fabric.halt = {one.name: one.halt_all for one in instances}
 
@@ -120,12 +122,21 @@ class SimElastic:
         return memory
 
     def _line(self, stages: Sequence[Stage]) -> SimLine:
-        model, hardware = stages[0][0].model, self._experiment.hardware
-
         def cost(num_layers: int, first: bool) -> CostModel:
-            return cost_model(
-                model, hardware, self._config.costs, launch=self._config.launch_overhead,
-                num_layers=num_layers, constants=first,
-            )  # fmt: skip
+            return self._cost(stages[0][0].model, num_layers, first)
 
         return SimLine(stages, cost, self.fabric, self._experiment.loop, self._experiment.recorder)
+
+    def _pieces(self) -> SimPieces:
+        loop, recorder = self._experiment.loop, self._experiment.recorder
+        return SimPieces(self._cost, self.fabric, loop, recorder)
+
+    def _cost(self, model: ModelSpec, num_layers: int, first: bool) -> CostModel:
+        """Of a part of the layers; the first one's has the constants of an iteration."""
+        key = model.name, num_layers, first
+        if key not in self._costs:
+            self._costs[key] = cost_model(
+                model, self._experiment.hardware, self._config.costs,
+                launch=self._config.launch_overhead, num_layers=num_layers, constants=first,
+            )  # fmt: skip
+        return self._costs[key]

@@ -53,7 +53,7 @@ class SimLine:
             start_s = self._loop.now
             await self._iteration(plan, halt, 0.0 if done else self._costs[0].turnaround_s)
             done += 1
-            self._count(batch, start_s)
+            count(batch, start_s, self._name, self._loop, self._recorder)
             ended = any(request.finished for request in batch.decodes)
             stopped = halt.is_set or (stop is not None and stop.is_set)
             if done == plan.steps or ended or stopped or self._loop.now >= until:
@@ -145,21 +145,6 @@ class SimLine:
             total_s += layers * (path.time_s(out * tokens) + path.time_s(back * tokens))
         return total_s
 
-    def _count(self, batch: Batch, start_s: float) -> None:
-        sampled = list(batch.decodes)
-        for request, n in batch.chunks:
-            request.computed_tokens += n
-            if request.computed_tokens == request.known_tokens:
-                sampled.append(request)
-                request.generated_tokens += 1
-        for request in batch.decodes:
-            request.computed_tokens += 1
-            request.generated_tokens += 1
-        if sampled:
-            self._recorder.segment(
-                sampled, Segment(start_s, 1, self._loop.now - start_s, 0.0), self._name
-            )
-
     async def _check_alive(self, plan: FlightPlan) -> None:
         """InstanceLost where a stage has died, or a holder that attends for one."""
         for instance, _ in self._stages:
@@ -167,6 +152,22 @@ class SimLine:
         for elsewhere in plan.remote:
             for holder in elsewhere:
                 await self._fabric.require(holder.name)
+
+
+def count(batch: Batch, start_s: float, name: str, loop: Loop, recorder: Recorder) -> None:
+    """An iteration that began at `start_s` has come out of the last layer, at `name`: moves the
+    requests' counters and stamps their tokens."""
+    sampled = list(batch.decodes)
+    for request, n in batch.chunks:
+        request.computed_tokens += n
+        if request.computed_tokens == request.known_tokens:
+            sampled.append(request)
+            request.generated_tokens += 1
+    for request in batch.decodes:
+        request.computed_tokens += 1
+        request.generated_tokens += 1
+    if sampled:
+        recorder.segment(sampled, Segment(start_s, 1, loop.now - start_s, 0.0), name)
 
 
 def compute_of(instance: ElasticInstance) -> Compute:
