@@ -7,8 +7,18 @@ The same object in every world. The torch engine attaches tensor block ids to th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from harness.request import Request
+
+
+@dataclass(slots=True, eq=False)
+class Prefix:
+    """What a prefix cache has of a request: its first `num_blocks` blocks, of which `num_waiting`
+    count as free until the request holds them."""
+
+    num_blocks: int
+    num_waiting: int
 
 
 class BlockPool:
@@ -46,6 +56,19 @@ class BlockPool:
         self._take(request.request_id, more)
         self.held[request.request_id] = held + more
         return True
+
+    def cached_prefix(self, request: Request) -> Prefix | None:
+        """What is in memory of a request that holds nothing. None: nothing is known of its prompt,
+        or there is no prefix cache (`harness.device.caching_pool`)."""
+        return None
+
+    def admit(self, request: Request, tokens: int, prefix: Prefix) -> bool:
+        """Makes `request` hold blocks for `tokens` tokens in all, `prefix` first, which was found
+        just now. False, and no change: no room."""
+        raise NotImplementedError
+
+    def remember(self, request: Request, tokens: int) -> None:
+        """The first `tokens` tokens of a request are scheduled: others may use full blocks."""
 
     def grow_steps(
         self, decodes: Sequence[Request], steps: int

@@ -16,7 +16,7 @@ from typing import Any
 from harness.clock import WallLoop
 from harness.cluster import Cluster
 from harness.cost.profile import HardwareProfile
-from harness.device.block_pool import BlockPool
+from harness.device.caching_pool import CachingPool
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
@@ -108,7 +108,7 @@ class TorchEngine:
         profile = HardwareProfile(experiment.hardware)
         instances = []
         for spec, worker, answer in zip(specs, workers, ready, strict=True):
-            kv = BlockPool(answer["num_kv_blocks"], self._config.block_tokens)
+            kv = CachingPool(answer["num_kv_blocks"], self._config.block_tokens)
             commands = Commands(worker, loop)
             instances.append(
                 TorchInstance(

@@ -14,8 +14,8 @@ from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
 from harness.cost.served import EngineCosts, cost_model
-from harness.device.block_pool import BlockPool
 from harness.device.build import make_pool
+from harness.device.caching_pool import CachingPool
 from harness.device.elastic import ElasticInstance
 from harness.device.plan import MemoryPlan, device_weight_bytes, plan_memory
 from harness.device.pooled import PooledInstance
@@ -98,7 +98,7 @@ class SimEngine:
         return SimInstance(
             name=name,
             model=model,
-            kv=BlockPool(blocks, self._config.block_tokens),
+            kv=CachingPool(blocks, self._config.block_tokens),
             cost=self._cost(model, hardware, placement.compute_share, rivals),
             loop=experiment.loop,
             recorder=experiment.recorder,

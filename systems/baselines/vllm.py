@@ -1,7 +1,8 @@
 """vLLM's scheduler as a policy: FCFS continuous batching over paged KV, chunked prefill, and
 preemption by recompute. The semantics are those of vLLM's V1 scheduler (v0.32,
 vllm/v1/core/sched/scheduler.py): one token budget per iteration, running requests first, in
-order; then waiting ones as far as budget, `max_num_seqs` and free blocks go.
+order; then waiting ones as far as budget, `max_num_seqs` and free blocks go. With prefix caching a
+waiting request begins behind the blocks that are in memory (`harness.device.caching_pool`).
 
 With engine=vllm the servers schedule by themselves and only the dispatch below is ours.
 """
@@ -30,6 +31,7 @@ class Limits:
     max_num_batched_tokens: int  # tokens of one iteration
     enable_chunked_prefill: bool
     scheduler_reserve_full_isl: bool  # admit only what fits whole, not by its first chunk
+    enable_prefix_caching: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens"):
@@ -70,6 +72,8 @@ def schedule_iteration(
                 batch.decodes.append(request)
             else:
                 batch.chunks.append((request, tokens))
+                if limits.enable_prefix_caching:
+                    kv.remember(request, request.computed_tokens + tokens)
             budget -= tokens
             index += 1
     if not num_preempted:
@@ -88,13 +92,27 @@ def _admit(
     """Admits from the head of `waiting`; the first that does not fit stops it (FCFS)."""
     while waiting and budget > 0 and len(running) < limits.max_num_seqs:
         request = waiting[0]
-        tokens = request.known_tokens
+        known = request.known_tokens
+        prefix = kv.cached_prefix(request) if limits.enable_prefix_caching else None
+        cached = prefix.num_blocks * kv.block_tokens if prefix is not None else 0
+        tokens = known - cached
         if tokens > budget and not limits.enable_chunked_prefill:
             return
-        if limits.scheduler_reserve_full_isl and kv.blocks_for(tokens) > kv.free_blocks:
-            return
+        if limits.scheduler_reserve_full_isl:
+            more = kv.blocks_for(known)
+            if prefix is not None:
+                more += prefix.num_waiting - prefix.num_blocks
+            if more > kv.free_blocks:
+                return
         tokens = min(tokens, budget)
-        if not kv.grow(request, tokens):
+        if prefix is None:
+            if not kv.grow(request, tokens):
+                return
+        elif kv.admit(request, cached + tokens, prefix):
+            request.computed_tokens = cached
+            if request.cached_tokens is None:
+                request.cached_tokens = cached
+        else:
             return
         running.append(waiting.popleft())
         batch.chunks.append((request, tokens))
@@ -166,6 +184,7 @@ class VllmSystem:
         max_num_batched_tokens: int
         enable_chunked_prefill: bool
         scheduler_reserve_full_isl: bool
+        enable_prefix_caching: bool
 
     @staticmethod
     def place(
@@ -181,6 +200,7 @@ class VllmSystem:
             max_num_batched_tokens=config.max_num_batched_tokens,
             enable_chunked_prefill=config.enable_chunked_prefill,
             scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
+            enable_prefix_caching=config.enable_prefix_caching,
         )
         self._loop = loop
         self._replicas = [Replica(instance, loop, limits, order) for instance in cluster.instances]
