@@ -36,6 +36,7 @@ class Limits(Protocol):
     activation_reserve_bytes: int
     costs: EngineCosts | None
     launch_overhead: float
+    first_stage_constants: float
     loss_notice_s: float
 
 
@@ -111,10 +112,13 @@ class SimElastic:
     def _line(self, stages: Sequence[Stage]) -> SimLine:
         model, hardware = stages[0][0].model, self._experiment.hardware
 
-        def cost(num_layers: int, first: bool) -> CostModel:
+        def cost(num_layers: int, constants: float) -> CostModel:
             return cost_model(
                 model, hardware, self._config.costs, launch=self._config.launch_overhead,
-                num_layers=num_layers, constants=first,
+                num_layers=num_layers, constants=constants,
             )  # fmt: skip
 
-        return SimLine(stages, cost, self.fabric, self._experiment.loop, self._experiment.recorder)
+        return SimLine(
+            stages, cost, self.fabric, self._experiment.loop, self._experiment.recorder,
+            first_constants=self._config.first_stage_constants,
+        )  # fmt: skip

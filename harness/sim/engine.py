@@ -46,6 +46,7 @@ class SimEngine:
         profile: str  # the engine's generation, a file of conf/engine/profile
         costs: EngineCosts | None  # what it says; null: those of hardware.calibration
         launch_overhead: float  # share of the kernel launches that a decode step pays, of those
+        first_stage_constants: float  # share of an iteration's own costs that it pays
         loss_notice_s: float  # from an instance's death to the harness knowing
         memory_contention: float  # of instances that share a device: 0 none, 1 the worst case
         pool: SimPoolConfig  # of systems whose models share instances
@@ -62,6 +63,11 @@ class SimEngine:
         if not 0 <= config.launch_overhead <= 1:
             raise UsageError(
                 f"engine.launch_overhead must be in [0, 1], got {config.launch_overhead}"
+            )
+        if not 0 <= config.first_stage_constants <= 1:
+            raise UsageError(
+                f"engine.first_stage_constants must be in [0, 1], got "
+                f"{config.first_stage_constants}"
             )
         if not config.loss_notice_s >= 0:
             raise UsageError(f"engine.loss_notice_s={config.loss_notice_s} must be at least 0")
