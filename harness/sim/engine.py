@@ -14,6 +14,7 @@ from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
 from harness.cost.served import EngineCosts, cost_model
+from harness.cost.streamed import StreamedCost, streamed_layers
 from harness.device.block_pool import BlockPool
 from harness.device.build import make_pool
 from harness.device.elastic import ElasticInstance
@@ -100,16 +101,31 @@ class SimEngine:
         assert model is not None
         hardware = experiment.hardware
         blocks = self._kv_blocks(model, hardware, placement.memory_share)
+        blocks += placement.gained_bytes // (self._config.block_tokens * model.kv_bytes_per_token)
         rivals = self._config.memory_contention * neighbours(placement, experiment.placements)
         return SimInstance(
             name=name,
             model=model,
             kv=BlockPool(blocks, self._config.block_tokens),
-            cost=self._cost(model, hardware, placement.compute_share, rivals),
+            cost=self._streamed(
+                self._cost(model, hardware, placement.compute_share, rivals), placement, hardware
+            ),
             loop=experiment.loop,
             recorder=experiment.recorder,
-            prefill_cost=self._cost(model, hardware, placement.prefill_compute_share, rivals),
-        )
+            prefill_cost=self._streamed(
+                self._cost(model, hardware, placement.prefill_compute_share, rivals),
+                placement, hardware,
+            ),
+        )  # fmt: skip
+
+    @staticmethod
+    def _streamed(cost: CostModel, placement: Placement, hardware: Hardware) -> CostModel:
+        model = placement.model
+        if model is None or not placement.gained_bytes:
+            return cost
+        layers = streamed_layers(placement.gained_bytes, model.layer_bytes, model.num_layers)
+        each_s = layers * model.layer_bytes / model.tp / hardware.pcie_bytes_per_s
+        return StreamedCost(cost, each_s + layers * hardware.pcie_latency_s)
 
     def _pool(
         self, placed: list[tuple[str, Placement]], experiment: Experiment
