@@ -51,6 +51,7 @@ class Placement:
     prefill_compute_share: float = 1.0  # the same for iterations with prompts
     memory_share: float = 1.0  # of each device's memory
     elastic: Elastic | None = None
+    gained_bytes: int = 0  # for KV, of all devices: layers come from the host in each iteration
 
 
 @dataclass(slots=True, frozen=True)

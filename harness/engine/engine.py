@@ -55,6 +55,11 @@ class TorchEngine:
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
         check_models(experiment.models.values())
+        if any(placement.gained_bytes for placement in experiment.placements):
+            raise UsageError(
+                "engine=torch cannot stream layers from host memory in each iteration: choose "
+                "engine=sim"
+            )
         num_workers = len(experiment.placements)
         experiment.announce(f"starting {num_workers} torch workers, device {self._config.device}")
         logs = experiment.run_dir / "logs"

@@ -38,6 +38,7 @@ class Limits(Protocol):
     activation_reserve_bytes: int
     costs: EngineCosts | None
     launch_overhead: float
+    first_stage_constants: float
     loss_notice_s: float
     copies_take_bandwidth: bool
 
@@ -57,7 +58,7 @@ class SimElastic:
         self.fabric = SimFabric(loop, network, achieved, config.loss_notice_s)
         self.directory = KvDirectory(loop)
         self._whole_cost = cost
-        self._costs: dict[tuple[str, int, bool], CostModel] = {}
+        self._costs: dict[tuple[str, int, float], CostModel] = {}
         instances = [
             self._instance(f"sim-{i}", placement)
             for i, placement in enumerate(experiment.placements)
@@ -122,21 +123,24 @@ class SimElastic:
         return memory
 
     def _line(self, stages: Sequence[Stage]) -> SimLine:
-        def cost(num_layers: int, first: bool) -> CostModel:
-            return self._cost(stages[0][0].model, num_layers, first)
+        def cost(num_layers: int, constants: float) -> CostModel:
+            return self._cost(stages[0][0].model, num_layers, constants)
 
-        return SimLine(stages, cost, self.fabric, self._experiment.loop, self._experiment.recorder)
+        return SimLine(
+            stages, cost, self.fabric, self._experiment.loop, self._experiment.recorder,
+            first_constants=self._config.first_stage_constants,
+        )  # fmt: skip
 
     def _pieces(self) -> SimPieces:
         loop, recorder = self._experiment.loop, self._experiment.recorder
         return SimPieces(self._cost, self.fabric, loop, recorder)
 
-    def _cost(self, model: ModelSpec, num_layers: int, first: bool) -> CostModel:
-        """Of a part of the layers; the first one's has the constants of an iteration."""
-        key = model.name, num_layers, first
+    def _cost(self, model: ModelSpec, num_layers: int, constants: float) -> CostModel:
+        """Of a part of the layers, with so much of an iteration's constants."""
+        key = model.name, num_layers, constants
         if key not in self._costs:
             self._costs[key] = cost_model(
                 model, self._experiment.hardware, self._config.costs,
-                launch=self._config.launch_overhead, num_layers=num_layers, constants=first,
+                launch=self._config.launch_overhead, num_layers=num_layers, constants=constants,
             )  # fmt: skip
         return self._costs[key]

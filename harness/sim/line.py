@@ -1,11 +1,11 @@
 """The stages of a pipeline in virtual time.
 
 A stage's time is its share of the iteration's terms; what an iteration costs whatever its layers is
-paid once, at the first stage. Where a line has its instances to itself, stages are numbers: each
-has a time at which it is free, and a flight is one event, its exit from the last stage. Where
-lines cross, or a link is taken by a copy, each stage is an event. Attention to KV that another
-instance holds adds a round trip per layer; that the holder's own work is slowed by it is not
-modelled.
+paid once, at the first stage unless told otherwise. Where a line has its instances to itself,
+stages are numbers: each has a time at which it is free, and a flight is one event, its exit from
+the last stage. Where lines cross, or a link is taken by a copy, each stage is an event. Attention
+to KV that another instance holds adds a round trip per layer; that the holder's own work is slowed
+by it is not modelled.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ TOKEN_BYTES = 8
 
 
 class SimLine:
-    """`cost`: of so many layers; the first stage's has the constants of an iteration."""
+    """`cost`: of so many layers, with a share of what an iteration costs whatever its layers. The
+    first stage pays `first_constants` of it, and all stages the rest in equal parts."""
 
     def __init__(
-        self, stages: Sequence[Stage], cost: Callable[[int, bool], CostModel], fabric: SimFabric,
-        loop: Loop, recorder: Recorder,
+        self, stages: Sequence[Stage], cost: Callable[[int, float], CostModel], fabric: SimFabric,
+        loop: Loop, recorder: Recorder, *, first_constants: float = 1.0,
     ) -> None:  # fmt: skip
         self._stages = stages
         self._computes = [compute_of(instance) for instance, _ in stages]
+        spread = (1 - first_constants) / len(stages)
         self._costs = [
-            cost(len(layers), position == 0) for position, (_, layers) in enumerate(stages)
+            cost(len(layers), spread + (first_constants if position == 0 else 0.0))
+            for position, (_, layers) in enumerate(stages)
         ]
         self._fabric, self._loop, self._recorder = fabric, loop, recorder
         self._name = "+".join(instance.name for instance, _ in stages)

@@ -12,17 +12,21 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.device.block_pool import BlockPool
+from harness.device.elastic import ElasticInstance
 from harness.device.instance import Instance
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, dedicated
 from harness.request import Batch, Request
+from systems.baselines.swap import PREEMPTION, Schedule, SwapConfig, SwapReplica, swapping
+
+SHORT_STEPS = 16  # of a run of decodes, where its steps begin to grow at some point
 
 
 @dataclass(kw_only=True, slots=True)
@@ -136,9 +140,10 @@ class Replica:
     sorted by, the same for a request whenever it is asked; None: by arrival."""
 
     def __init__(
-        self, instance: Instance, loop: Loop, limits: Limits, order: Order | None = None
-    ) -> None:
-        self._instance = instance
+        self, instance: Instance, loop: Loop, limits: Limits, order: Order | None = None,
+        max_steps: int | None = None,
+    ) -> None:  # fmt: skip
+        self._instance, self._max_steps = instance, max_steps
         self._order = order
         self._loop = loop
         self._limits = limits
@@ -167,7 +172,8 @@ class Replica:
                 continue
             # An arrival can be admitted at once only if none waits before it and a seat is free.
             admits = not self._waiting and len(self._running) < self._limits.max_num_seqs
-            await instance.execute(batch, stop=wake if admits or wake.is_set else None)
+            stop = wake if admits or wake.is_set else None
+            await instance.execute(batch, max_steps=self._max_steps, stop=stop)
             self._running = [r for r in self._running if r.generated_tokens < r.output_tokens]
 
     def _preempt(self, request: Request) -> None:
@@ -185,12 +191,26 @@ class VllmSystem:
         enable_chunked_prefill: bool
         scheduler_reserve_full_isl: bool
         enable_prefix_caching: bool
+        preemption: str = "recompute"  # | kv_swap | parameter_swap
+        swap: SwapConfig | None = None  # of the last two
+
+        def __post_init__(self) -> None:
+            if self.preemption not in PREEMPTION:
+                raise ValueError(
+                    f"system.preemption={self.preemption} is unknown; valid: "
+                    f"{', '.join(PREEMPTION)}"
+                )
 
     @staticmethod
     def place(
         config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
-        return dedicated(models, hardware)
+        placements = dedicated(models, hardware)
+        if config.preemption == "recompute":
+            return placements
+        assert config.swap is not None, "conf/system/vllm.yaml has it"
+        change = swapping(config.preemption, config.swap)
+        return [replace(placement, **change) for placement in placements]
 
     def __init__(
         self, config: Config, *, loop: Loop, cluster: Cluster, order: Order | None = None
@@ -203,11 +223,9 @@ class VllmSystem:
             enable_prefix_caching=config.enable_prefix_caching,
         )
         self._loop = loop
-        self._replicas = [Replica(instance, loop, limits, order) for instance in cluster.instances]
+        instances, self._replicas = self._serving(config, limits, cluster, order)
         self._backends: dict[str, Sequence[Backend]] = {
-            name: [
-                r for r, i in zip(self._replicas, cluster.instances, strict=True) if i.model is m
-            ]
+            name: [r for r, i in zip(self._replicas, instances, strict=True) if i.model is m]
             or [endpoint for endpoint in cluster.endpoints if name in endpoint.models]
             for name, m in cluster.models.items()
         }
@@ -218,6 +236,38 @@ class VllmSystem:
                     "some (torch, sim, vllm, openai)"
                 )
         self._next = dict.fromkeys(self._backends, 0)
+
+    def _serving(
+        self, config: Config, limits: Limits, cluster: Cluster, order: Order | None
+    ) -> tuple[Sequence[Instance | ElasticInstance], Sequence[Replica | SwapReplica]]:
+        if config.preemption != "recompute" and not (cluster.instances or cluster.elastic):
+            raise ValueError(
+                f"system.preemption={config.preemption} needs instances of the harness's own: "
+                "choose engine=sim"
+            )
+        if cluster.elastic is None:
+            few = SHORT_STEPS if config.preemption == "parameter_swap" else None
+            replicas = [
+                Replica(instance, self._loop, limits, order, few) for instance in cluster.instances
+            ]
+            return cluster.instances, replicas
+        assert config.swap is not None, "conf/system/vllm.yaml has it"
+        if order is not None:
+            raise ValueError("system.preemption=kv_swap serves by arrival: it takes no order")
+
+        def schedule(instance: ElasticInstance) -> Schedule:
+            return lambda running, waiting, evict: schedule_iteration(
+                running, waiting, instance.kv, limits, evict
+            )
+
+        found = cluster.elastic.instances
+        return found, [
+            SwapReplica(
+                instance, cluster.elastic, self._loop, schedule(instance), config.max_num_seqs,
+                config.swap,
+            )
+            for instance in found
+        ]  # fmt: skip
 
     def submit(self, request: Request) -> None:
         backends = self._backends[request.model]
