@@ -1,0 +1,80 @@
+"""A run over time: KV capacity and demand, queue, TTFT, throughput; Figs. 1, 11 and 15 show it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from harness.experiments.points import Point
+from plots.aegaeon import events
+from plots.kunserve import FULL, STEP_S, capacity_tokens, held, requests, steps
+
+Floats = npt.NDArray[np.float64]
+SMOOTH_S = 2.0
+
+
+def timeline(point: Point) -> pd.DataFrame:
+    """Each STEP_S: KV held and queued and the capacity (as shares of all KV memory with nothing
+    dropped), requests that wait, tokens/s, and the mean TTFT of those that arrived in the last
+    SMOOTH_S, also per input token. Capacity: of kunserve, from its own records."""
+    assert point.path is not None
+    found = requests(point.path)
+    times_s = steps(float(found.last_s.max()) + STEP_S)
+    total = capacity_tokens(point) * point.manifest()["engine"]["num_instances"]
+    running, queued = held(found, times_s)
+    stamps = np.sort(np.concatenate(found.token_times_s.to_numpy()))
+    waiting = _count(found.arrival_s, times_s) - _count(found.first_s, times_s)
+    tokens = np.searchsorted(stamps, times_s)
+    rate = (tokens - np.searchsorted(stamps, times_s - SMOOTH_S)) / SMOOTH_S
+    per_token = found.ttft_s / found.prompt_tokens
+    return pd.DataFrame(
+        {
+            "time_s": times_s, "held": running / total, "demand": (running + queued) / total,
+            "capacity": capacity(point, times_s), "waiting": waiting, "tokens_per_s": rate,
+            "arrivals_per_s": _recent(found.arrival_s, np.ones(len(found)), times_s) / SMOOTH_S,
+            "ttft_s": _mean(found.arrival_s, found.ttft_s, times_s),
+            "ttft_per_token_s": _mean(found.arrival_s, per_token, times_s),
+        }
+    )  # fmt: skip
+
+
+def capacity(point: Point, times_s: Floats) -> Floats:
+    """KV memory over what it is with nothing dropped. All of it where nothing can be dropped."""
+    assert point.path is not None
+    found = events(point.path, "kv")
+    if found.empty:
+        return np.ones(len(times_s))
+    kv = found.sort_values("end_s", kind="stable")
+    whole = kv[~kv.instance.str.contains("+", regex=False)].capacity_bytes.iloc[0]
+    total = whole * point.manifest()["engine"]["num_instances"]
+    at = kv.groupby("end_s").capacity_bytes.sum()  # of all groups at one poll
+    place = np.clip(np.searchsorted(at.index, times_s, side="right") - 1, 0, None)
+    share: Floats = at.to_numpy(float)[place] / total
+    return share
+
+
+def throttled_s(shown: pd.DataFrame) -> float:
+    """When the demand for KV first exceeds what there is with nothing dropped; nan: never."""
+    over = shown[shown.demand >= FULL]
+    return float(over.time_s.iloc[0]) if len(over) else float("nan")
+
+
+def _count(times: pd.Series, at_s: Floats) -> Floats:
+    return np.searchsorted(np.sort(times.to_numpy()), at_s, side="right").astype(float)
+
+
+def _recent(times: pd.Series, values: Floats | pd.Series, at_s: Floats) -> Floats:
+    """Sum of the `values` of the last SMOOTH_S."""
+    order = np.argsort(times.to_numpy())
+    ends = np.append(0.0, np.cumsum(np.asarray(values, float)[order]))
+    sorted_s = times.to_numpy()[order]
+    last, first = (np.searchsorted(sorted_s, at_s - back, side="right") for back in (0, SMOOTH_S))
+    found: Floats = ends[last] - ends[first]
+    return found
+
+
+def _mean(times: pd.Series, values: pd.Series, at_s: Floats) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Floats = _recent(times, values, at_s) / _recent(times, np.ones(len(times)), at_s)
+    return mean
