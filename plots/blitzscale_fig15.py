@@ -58,7 +58,11 @@ def numbers(name: str, found: Timeline) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for batch, (end, on_target) in enumerate(zip(found.ends_s, found.on_target, strict=True)):
         first = min(run.start_s for run in found.runs if run.batch == batch)
-        values = {"end": end, "layers on the target": on_target, "from its first layer": end - first}
+        values = {
+            "end": end,
+            "layers on the target": on_target,
+            "from its first layer": end - first,
+        }
         values["layers on the source"] = LAYERS - on_target
         for quantity, value in values.items():
             rows.append(

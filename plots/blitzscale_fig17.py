@@ -104,11 +104,18 @@ def _best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Our mean over the better of ServerlessLLM's and AllCache's, the highest of the workloads, and
     the least ratio of what is saved of TTFT to what is of TBT."""
     means = pd.DataFrame(rows).query("quantity in ('mean TTFT', 'mean TBT')")
-    wide = means.pivot_table(index=["quantity", "seed", "workload"], columns="system", values="value")
+    wide = means.pivot_table(
+        index=["quantity", "seed", "workload"], columns="system", values="value"
+    )
     ratio = wide.blitzscale / wide[["serverlessllm", "allcache"]].min(axis=1)
     about = {"workload": "all", "system": "blitzscale", "valid": bool(means.valid.all())}
     found = [
-        {"quantity": f"{name} over the better one's, highest", "seed": seed, "value": value, **about}
+        {
+            "quantity": f"{name} over the better one's, highest",
+            "seed": seed,
+            "value": value,
+            **about,
+        }
         for (name, seed), value in ratio.groupby(["quantity", "seed"]).max().items()
     ]
     share = 1 - wide.blitzscale / wide.serverlessllm

@@ -61,7 +61,10 @@ def violations(found: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """Shares of requests, by both readings; and ours less DistServe (full)'s."""
     full = {run.seed: run for run in found if run.system == "distserve_full"}
     for run in found:
-        for whose, mean in (("DistServe (full)'s", full[run.seed].latencies), ("own", run.latencies)):
+        for whose, mean in (
+            ("DistServe (full)'s", full[run.seed].latencies),
+            ("own", run.latencies),
+        ):
             share = violating(run.latencies, mean)
             yield row(run, "violations", share, against=whose)
             if run.system == "blitzscale":

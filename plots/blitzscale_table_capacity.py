@@ -41,7 +41,10 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     made, (axes,) = figure(1, 1, width=8, height=2.2)
     axes.axis("off")
     cells = [
-        [WORKLOADS[each["workload"]], *(f"{each[key]:.3g}" for key in ("capacity", "used", "value"))]
+        [
+            WORKLOADS[each["workload"]],
+            *(f"{each[key]:.3g}" for key in ("capacity", "used", "value")),
+        ]
         for each in found
     ]
     axes.table(cells, colLabels=HEADINGS, loc="center", cellLoc="center", edges="horizontal")

@@ -20,7 +20,7 @@ class SimPieces:
     """`cost`: of so many layers; the first piece has the constants of an iteration."""
 
     def __init__(
-        self, cost: Callable[[ModelSpec, int, bool], CostModel], fabric: SimFabric, loop: Loop,
+        self, cost: Callable[[ModelSpec, int, float], CostModel], fabric: SimFabric, loop: Loop,
         recorder: Recorder,
     ) -> None:  # fmt: skip
         self._cost, self._fabric, self._loop, self._recorder = cost, fabric, loop, recorder
@@ -37,7 +37,7 @@ class SimPieces:
                 self.send(piece.batch, piece.previous, instance)
             assert self._arrived is not None
             await self._loop.wait(self._arrived)
-        cost = self._cost(instance.model, len(piece.layers), piece.previous is None)
+        cost = self._cost(instance.model, len(piece.layers), float(piece.previous is None))
         time_s = cost.mixed_step([(0, n) for _, n in piece.batch.chunks], 0, 0)
         compute = compute_of(instance)
         await compute.enter()

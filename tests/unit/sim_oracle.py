@@ -11,7 +11,10 @@ from harness.sim.instance import SimInstance
 class PerTokenInstance(SimInstance):
     """Steps through decodes one iteration at a time, re-reading the batch each time."""
 
-    async def execute(self, batch: Batch, *, until: float = inf, stop: Event | None = None) -> int:
+    async def execute(
+        self, batch: Batch, *, max_steps: int | None = None, until: float = inf,
+        stop: Event | None = None,
+    ) -> int:  # fmt: skip
         if batch.chunks:
             return await super().execute(batch)
         steps = 0
@@ -27,7 +30,7 @@ class PerTokenInstance(SimInstance):
             self._stamp(batch.decodes, Segment(start_s, 1, step_s, 0.0))
             steps += 1
             self._end_finished(batch.decodes)
-            over = any(request.finished for request in batch.decodes)
+            over = steps == max_steps or any(request.finished for request in batch.decodes)
             if over or self._loop.now >= until or (stop is not None and stop.is_set):
                 return steps
             blocks = [self.kv.blocks_for(r.computed_tokens + 1) for r in batch.decodes]
