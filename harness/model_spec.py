@@ -125,6 +125,11 @@ class ModelSpec:
         return layers
 
     @property
+    def activation_bytes_per_token(self) -> int:
+        """What one token sends from a pipeline stage to the next."""
+        return self.hidden_size * self.dtype_bytes
+
+    @property
     def layer_bytes(self) -> int:
         return self.layer_params * self.dtype_bytes
 

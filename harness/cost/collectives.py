@@ -28,11 +28,6 @@ def all_reduce_s(num_bytes: float, num_devices: int, hardware: Hardware) -> tupl
     return latency_s, moved / (peer_bytes_per_s(hardware) * ALL_REDUCE_EFFICIENCY)
 
 
-def activation_bytes_per_token(model: ModelSpec) -> int:
-    """What one token sends from a pipeline stage to the next."""
-    return model.hidden_size * model.dtype_bytes
-
-
 def layer_load_s(model: ModelSpec, hardware: Hardware) -> float:
     """One layer's weights from host memory, each device of the instance taking its shard."""
     return model.layer_bytes / (hardware.pcie_bytes_per_s * model.tp)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Literal
 
-from harness.cost.collectives import activation_bytes_per_token, all_reduce_s
+from harness.cost.collectives import all_reduce_s
 from harness.cost.hardware import Calibration, Hardware, StepCoefficients, pair_key
 from harness.model_spec import ModelSpec
 
@@ -40,7 +40,7 @@ def law(model: ModelSpec, hardware: Hardware, calibration: Calibration) -> StepC
     flop_s = 1 / (hardware.dense_flop_per_s * tp)
     linear_params = layers * model.layer_params
     read_bytes = (linear_params + model.vocab_size * model.hidden_size) * model.dtype_bytes
-    latency_s, per_token_s = all_reduce_s(activation_bytes_per_token(model), tp, hardware)
+    latency_s, per_token_s = all_reduce_s(model.activation_bytes_per_token, tp, hardware)
     weights_s = read_bytes * read_s / calibration.memory_efficiency + 2 * layers * latency_s
     products_s = 2 * linear_params * flop_s / calibration.compute_efficiency
     attend_flop = 4 * model.kv_layers * model.num_heads * model.head_dim  # one query and one key

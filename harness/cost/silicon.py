@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.cost.collectives import activation_bytes_per_token, all_reduce_s
+from harness.cost.collectives import all_reduce_s
 from harness.cost.hardware import Hardware, Silicon
 from harness.cost.law import COMPUTE_BOUND, MEMORY_BOUND
 from harness.model_spec import ModelSpec
@@ -68,7 +68,7 @@ def work(model: ModelSpec, hardware: Hardware, num_layers: int | None = None) ->
     read_s = 1 / (hardware.memory_bandwidth_bytes_per_s * tp)  # one byte
     flop_s = 1 / (hardware.dense_flop_per_s * tp)
     params, head = layers * model.layer_params, model.vocab_size * model.hidden_size
-    latency_s, per_token_s = all_reduce_s(activation_bytes_per_token(model), tp, hardware)
+    latency_s, per_token_s = all_reduce_s(model.activation_bytes_per_token, tp, hardware)
     return Work(
         layers=layers,
         kv_layers=model.kv_layers * share,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from harness.clock import Event, Loop
-from harness.cost.collectives import activation_bytes_per_token
 from harness.cost.model import CostModel
 from harness.device.elastic import ElasticInstance
 from harness.device.pipeline import FlightPlan, Stage
@@ -48,7 +47,7 @@ class SimLine:
         self._fabric, self._loop, self._recorder = fabric, loop, recorder
         self._name = "+".join(instance.name for instance, _ in stages)
         self._hop = cache(self._new_hop)
-        self._activation_bytes = activation_bytes_per_token(stages[0][0].model)
+        self._activation_bytes = stages[0][0].model.activation_bytes_per_token
 
     async def fly(self, plan: FlightPlan, until: float, stop: Event | None, halt: Event) -> int:
         batch, done = plan.batch, 0

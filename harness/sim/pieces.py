@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.clock import Event, Loop
-from harness.cost.collectives import activation_bytes_per_token
 from harness.cost.model import CostModel
 from harness.device.elastic import ElasticInstance
 from harness.device.passage import Piece
@@ -50,7 +49,7 @@ class SimPieces:
 
     def send(self, batch: Batch, source: ElasticInstance, target: ElasticInstance) -> None:
         arrived = self._arrived = Event(self._loop)
-        num_bytes = activation_bytes_per_token(source.model) * batch.num_tokens
+        num_bytes = source.model.activation_bytes_per_token * batch.num_tokens
 
         async def cross() -> None:
             await self._fabric.network.transfer(

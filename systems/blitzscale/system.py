@@ -7,7 +7,6 @@ from functools import partial
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
-from harness.cost.collectives import activation_bytes_per_token
 from harness.cost.hardware import Hardware
 from harness.device.elastic import ElasticInstance
 from harness.errors import UsageError
@@ -199,7 +198,7 @@ class BlitzScale:
         rate = self._fabric.lane_bytes_per_s(target.devices[0], source.devices[0]) * lanes
         near = source.node == target.node
         latency_s = hardware.nvlink_copy_latency_s if near else hardware.nic_latency_s
-        return latency_s + tokens * activation_bytes_per_token(self._model) / rate
+        return latency_s + tokens * self._model.activation_bytes_per_token / rate
 
     def _at_s(self, slot: Slot) -> float:
         """What is left of the batch that it prefills, as profiled."""

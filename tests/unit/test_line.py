@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from harness import testbed
 from harness.config import build
-from harness.cost.collectives import activation_bytes_per_token
 from harness.cost.model import CostModel
 from harness.options import plain
 from harness.request import Request
@@ -35,7 +34,7 @@ def stage_s(tokens: int, decodes: int, context: int, layers: int, first: bool) -
 
 
 def hop_s(tokens: int) -> float:
-    return 1e-4 + activation_bytes_per_token(MODEL) * tokens / 1e9
+    return 1e-4 + MODEL.activation_bytes_per_token * tokens / 1e9
 
 
 def ids_s(tokens: int) -> float:
