@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
@@ -103,6 +104,8 @@ def main() -> None:
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
     interrupts.listen()
+    if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack letters of the tables
+        sys.stdout.reconfigure(errors="replace")
     sys.argv = in_order([hold(null_quoted(word)) for word in sys.argv])
     configured.clear()
     made: list[Path] = []

@@ -10,15 +10,19 @@ from omegaconf import OmegaConf
 
 # As far as the last @ before the path, as RFC 3986 and HTTP clients have it.
 USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
+ESCAPED = re.compile(r"\\(.)")  # as Hydra would take a comma, or a colon, of an override
 _held: list[str] = []  # what `hold` took
 
 
 def hold(word: str) -> str:
     """A word of the command line with its credentials kept in this process: an interpolation that
-    OmegaConf resolves stands for them, so that whoever writes overrides to a file has none."""
+    OmegaConf resolves stands for them, so that whoever writes overrides to a file has none. What
+    is an interpolation already, as of an environment variable, stays."""
 
     def keep(found: re.Match[str]) -> str:
-        _held.append(found[0].removesuffix("@"))
+        if "${" in found[0]:
+            return found[0]
+        _held.append(ESCAPED.sub(r"\1", found[0].removesuffix("@")))
         return f"${{credentials:{len(_held) - 1}}}@"
 
     return USER_INFO.sub(keep, word)

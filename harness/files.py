@@ -39,4 +39,4 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_text(path: Path, text: str) -> None:
     with replaced(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")

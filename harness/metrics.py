@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from harness.records.answers import summarise_answers, surplus_share
+from harness.records.answers import early_ends_allowed, summarise_answers, surplus_share
 from harness.records.attainment import Attained
 from harness.records.device_events import Event, standstills_s, summarise_events
 from harness.records.littles_law import littles_law
@@ -50,10 +50,12 @@ def summarise(
     are of completed requests. None: no such value, or too few samples (percentiles_unsupported).
     receive_lag_s and answers are of servers behind a socket. Where these do not say when tokens
     came (verdict's notes), what rests on single tokens is None: tbt_s, itl_chunk_s and attainment
-    by token and time.
+    by token and time. Where answers may end by themselves (engine.allow_early_end), those that did
+    were asked for no more tokens than they had.
     """
     events = list(events)
     log = TokenLog.from_table(table)
+    log = log.as_ended() if early_ends_allowed(events) else log
     errors: list[str] = table["error"].to_pylist()
     attained = Attained.of(log, slo)
     duration_s = float(max(np.max(log.times_s, initial=0.0), log.arrival_s.max())) - float(

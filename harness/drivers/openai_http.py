@@ -23,6 +23,7 @@ from harness.drivers.replay import replaying
 from harness.drivers.served_models import choose_model, fit, list_models
 from harness.engine_api import Experiment
 from harness.errors import UsageError
+from harness.records.answers import EARLY_ENDS
 from harness.request import Request
 
 PATHS = {"completions": "completions", "chat": "chat/completions"}
@@ -84,6 +85,8 @@ class OpenAiEngine:
                 loop=loop,
                 recorder=experiment.recorder,
             )
+            if self._config.allow_early_end:
+                experiment.recorder.event(EARLY_ENDS, self._endpoint.name, 0.0, 0.0)
             root = self._url.removesuffix("/v1")
             intended = self._config.allow_cached
             with replaying(

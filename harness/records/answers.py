@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 from harness.records.device_events import Event
 
+EARLY_ENDS = "early_ends_allowed"  # an event's kind
+
 
 def summarise_answers(table: pa.Table, events: Iterable[Event]) -> dict[str, Any] | None:
     """None: no answer came from a server. Tokens are sums over the answers that told of them, None
@@ -20,7 +22,9 @@ def summarise_answers(table: pa.Table, events: Iterable[Event]) -> dict[str, Any
     counted them. cached_tokens: of the prompts, by the answers themselves. prefix_cache: by each
     server's own counters, of all its callers. num_surplus: answers of which the usage at the end
     told tokens that had not been seen. num_buffered: answers of several tokens in one event.
+    num_early: that ended before all tokens asked for had come; None: that was no complete answer.
     """
+    events = list(events)
     reported = table.filter(pc.is_valid(table["surplus_tokens"]))
     if not len(reported):
         return None
@@ -40,7 +44,18 @@ def summarise_answers(table: pa.Table, events: Iterable[Event]) -> dict[str, Any
         "caching_intended": any(event["fields"]["intended"] for event in caches),
         "num_surplus": int(pc.sum(pc.greater(reported["surplus_tokens"], 0)).as_py()),
         "num_buffered": int(pc.sum(reported["buffered"]).as_py()),
+        "num_early": _num_early(reported) if early_ends_allowed(events) else None,
     }
+
+
+def early_ends_allowed(events: Iterable[Event]) -> bool:
+    """Whether an answer that ends by itself is complete with the tokens that it had."""
+    return any(event["kind"] == EARLY_ENDS for event in events)
+
+
+def _num_early(reported: pa.Table) -> int:
+    fewer = pc.less(pc.list_value_length(reported["token_times_s"]), reported["output_tokens"])
+    return int(pc.sum(pc.and_(fewer, pc.equal(reported["status"], "completed"))).as_py())
 
 
 def surplus_share(answers: dict[str, Any] | None) -> float:

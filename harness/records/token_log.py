@@ -8,7 +8,7 @@ Knows nothing of SLOs or files. Times are seconds since the schedule's start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,11 @@ class TokenLog:
             chunk_tokens=_ints(pc.list_flatten(table["chunk_tokens"])),
             status=np.array(table["status"].to_pylist(), dtype=np.str_),
         )
+
+    def as_ended(self) -> TokenLog:
+        """As if completed requests had asked for no more than they got."""
+        had = np.minimum(self.asked_tokens, self.num_tokens)
+        return replace(self, asked_tokens=np.where(self.completed, had, self.asked_tokens))
 
     def __len__(self) -> int:
         return len(self.arrival_s)

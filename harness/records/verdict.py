@@ -143,6 +143,11 @@ def _odd_answers(answers: Mapping[str, Any] | None) -> Iterator[str]:
             "end told of: when these came is not known, so there is no TBT and no attainment by "
             "token or time"
         )
+    if answers["num_early"]:
+        yield (
+            f"{answers['num_early']} of {total} answers ended before all tokens asked for had "
+            "come: by engine.allow_early_end=true they are complete with what they had"
+        )
     if answers["num_buffered"]:
         yield (
             f"{answers['num_buffered']} of {total} answers were buffered: all their tokens came in "

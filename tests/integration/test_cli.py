@@ -122,6 +122,17 @@ def test_a_system_that_needs_two_instances_says_so(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_terminal_that_lacks_letters_gets_the_table_and_the_files_are_whole(
+    tmp_path: Path,
+) -> None:
+    ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run_command(*SIM, f"hydra.run.dir={tmp_path / 'run'}", "figure=null", env=ascii_alone)
+    assert done.returncode == 0, done.stderr
+    assert "SIMULATED ? a100x1" in done.stdout
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["status"] == "complete"
+
+
 def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
     sweep = (*SIM, "-m", "workload.scale.rate=0.5,1,2,4", f"hydra.sweep.dir={tmp_path}")
     done = run_command(*sweep)

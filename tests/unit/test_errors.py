@@ -7,8 +7,9 @@ import pickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
-from harness.credentials import without_credentials
+from harness.credentials import hold, without_credentials
 from harness.errors import MAX_SENTENCE, RunError, UsageError, told
 
 PATH = "/data/" + "/".join(["a-long-name-of-a-folder"] * 12)
@@ -54,3 +55,17 @@ def test_urls_lose_their_user_wherever_they_stand(user: str, scheme: str, rest: 
         "none": None,
     }
     assert user + "@" not in str(UsageError(f"{url} cannot be reached"))
+
+
+@given(USERS)
+def test_an_override_without_its_credentials_is_resolved_to_the_same(user: str) -> None:
+    word = hold(f"http://{user}@host/v1")
+    assert OmegaConf.create({"url": word}).url == f"http://{user}@host/v1"
+    assert without_credentials(word) == "http://host/v1"
+    assert word.startswith("http://${credentials:")
+
+
+def test_a_password_of_the_environment_stays_one_and_an_escape_is_undone() -> None:
+    assert hold("engine.url=http://u:${oc.env:PW}@h") == "engine.url=http://u:${oc.env:PW}@h"
+    word = hold(r"http://u:a\,b@h")
+    assert OmegaConf.create({"url": word}).url == "http://u:a,b@h"

@@ -125,6 +125,16 @@ def test_an_answer_in_one_event_is_named_buffered(tmp_path: Path) -> None:
     assert "buffered" not in notes(served(Script(), tmp_path))
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_an_early_end_that_is_allowed_is_noted(tmp_path: Path, allowed: bool) -> None:
+    summary = served(Script(stop_at=ASKED - 2), tmp_path, allow_early_end=allowed)
+    if allowed:
+        assert not reasons(summary)
+        assert "20 of 20 answers ended before all tokens asked for had come" in notes(summary)
+    else:
+        assert summary["num_failed"] == 20
+
+
 def test_pieces_of_a_tool_call_are_tokens(tmp_path: Path) -> None:
     (record,), _, _ = replay(Script(tool_calls=True, usage="none"), tmp_path, api="chat")
     assert (record.status, len(record.token_times_s())) == ("completed", ASKED)

@@ -113,3 +113,14 @@ def test_a_tighter_slo_is_never_better_attained(
     loose, tight = absolute(ttft_s, tbt_s), absolute(ttft_s * tighter, tbt_s * tighter)
     assert Attained.of(log, tight).token <= Attained.of(log, loose).token
     assert good_requests(log, tight).sum() <= good_requests(log, loose).sum()
+
+
+def test_who_may_end_early_misses_nothing_by_it_and_who_failed_does() -> None:
+    service = Service((0.0, 4), (0.0, 4))
+    service.complete(0, 0.1, 0.2)
+    service.send(1)
+    service.tokens(1, 0.1, 0.2)
+    service.fail(1)
+    log, limits = log_of(service), absolute(1.0, 1.0)
+    assert Attained.of(log, limits).token == pytest.approx(4 / 8)
+    assert Attained.of(log.as_ended(), limits).token == pytest.approx(4 / 6)
