@@ -1,7 +1,7 @@
 """Fig. 17: request rate, mean TTFT and TBT of each second, and their CDFs, on three workloads.
 
-ServerlessLLM with both TTLs: section 3's five minutes, and the code's 30 s, under which alone the gap
-between AzureCode's bursts evicts.
+ServerlessLLM with both TTLs: section 3's five minutes, and the code's 30 s, under which alone the
+gap between AzureCode's bursts evicts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from matplotlib.axes import Axes
 from harness.experiments.points import Point
 from plots.aegaeon import publish, stamp
 from plots.blitzscale import (
-    MEASURES, PERCENT, SYSTEMS, WORKLOADS, Run, each_second, measured, row, runs, saved,
+    MEASURES,
+    PERCENT,
+    SYSTEMS,
+    WORKLOADS,
+    Run,
+    each_second,
+    measured,
+    row,
+    runs,
+    saved,
 )  # fmt: skip
 from plots.style import figure, log_scale
 
@@ -104,11 +113,18 @@ def _best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Our mean over the better of ServerlessLLM's and AllCache's, the highest of the workloads, and
     the least ratio of what is saved of TTFT to what is of TBT."""
     means = pd.DataFrame(rows).query("quantity in ('mean TTFT', 'mean TBT')")
-    wide = means.pivot_table(index=["quantity", "seed", "workload"], columns="system", values="value")
+    wide = means.pivot_table(
+        index=["quantity", "seed", "workload"], columns="system", values="value"
+    )
     ratio = wide.blitzscale / wide[["serverlessllm", "allcache"]].min(axis=1)
     about = {"workload": "all", "system": "blitzscale", "valid": bool(means.valid.all())}
     found = [
-        {"quantity": f"{name} over the better one's, highest", "seed": seed, "value": value, **about}
+        {
+            "quantity": f"{name} over the better one's, highest",
+            "seed": seed,
+            "value": value,
+            **about,
+        }
         for (name, seed), value in ratio.groupby(["quantity", "seed"]).max().items()
     ]
     share = 1 - wide.blitzscale / wide.serverlessllm
