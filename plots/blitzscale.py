@@ -1,7 +1,8 @@
 """What BlitzScale's figures share: runs by workload and system, latencies over time, GPUs held.
 
-A figure's CSV has a row per number: `quantity`, of which `workload`, `system` and `seed`, the `value`,
-and where it is a curve's its `x`. What the paper states as a share saved or a ratio is among them.
+A figure's CSV has a row per number: `quantity`, of which `workload`, `system` and `seed`, the
+`value`, and where it is a curve's its `x`. Shares saved and ratios that the paper states are among
+them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PERCENT = np.linspace(0, 1, 101)
 
 @dataclass(slots=True)
 class Latencies:
-    """Of one run's requests, seconds: `ttft` and `tbt` with when each was, and `tpot` of requests."""
+    """Of one run's requests, in seconds; of those that failed nothing."""
 
     arrival: Floats
     ttft: Floats
@@ -64,20 +65,17 @@ class Run:
 
 
 def runs(points: Sequence[Point]) -> list[Run]:
-    found = []
-    for point in points:
-        if point.path is not None:
-            found.append(
-                Run(
-                    point.overrides.get(WORKLOAD, ""), point.overrides.get(SYSTEM, ""), point.seed,
-                    point.path, point.verdict()["status"] == "VALID", latencies(point.path),
-                )
-            )  # fmt: skip
-    return found
+    return [
+        Run(
+            point.overrides.get(WORKLOAD, ""), point.overrides.get(SYSTEM, ""), point.seed,
+            point.path, point.verdict()["status"] == "VALID", latencies(point.path),
+        )
+        for point in points
+        if point.path is not None
+    ]  # fmt: skip
 
 
 def latencies(path: Path) -> Latencies:
-    """Raises no error for a request that failed: it has no tokens, and is left out."""
     rows = pq.read_table(path / "requests.parquet", columns=["arrival_s", "token_times_s"])
     times = rows["token_times_s"].to_pylist()
     arrival = np.array(

@@ -46,15 +46,14 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         rows += numbers(name, found)
     axes[-1].set_xlabel("layer times since the first layer was there")
     stamp(
-        made, points, "Pure schedulers, nothing was run: 7 layers, 6 layer times to load one. Numbers: "
-        "batches; dotted: a layer arrives at the target.",
+        made, points, "Pure schedulers, nothing was run: 7 layers, 6 layer times to load one. "
+        "Numbers: batches; dotted: a layer arrives at the target.",
     )  # fmt: skip
     return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
 
 
 def numbers(name: str, found: Timeline) -> list[dict[str, object]]:
-    """When batch i + 1 ends, how many of its layers ran on the target, and how long it took since its
-    own first layer began."""
+    """Of each batch: its end, its time from its first layer, its layers on either instance."""
     rows: list[dict[str, object]] = []
     for batch, (end, on_target) in enumerate(zip(found.ends_s, found.on_target, strict=True)):
         first = min(run.start_s for run in found.runs if run.batch == batch)

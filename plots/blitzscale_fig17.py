@@ -1,7 +1,7 @@
 """Fig. 17: request rate, mean TTFT and TBT of each second, and their CDFs, on three workloads.
 
-ServerlessLLM with both TTLs: section 3's five minutes, and the code's 30 s, under which alone the gap
-between AzureCode's bursts evicts.
+ServerlessLLM with both TTLs: section 3's five minutes, and the code's 30 s, under which alone the
+gap between AzureCode's bursts evicts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from matplotlib.axes import Axes
 from harness.experiments.points import Point
 from plots.aegaeon import publish, stamp
 from plots.blitzscale import (
-    MEASURES, PERCENT, SYSTEMS, WORKLOADS, Run, each_second, measured, row, runs, saved,
+    MEASURES,
+    PERCENT,
+    SYSTEMS,
+    WORKLOADS,
+    Run,
+    each_second,
+    measured,
+    row,
+    runs,
+    saved,
 )  # fmt: skip
 from plots.style import figure, log_scale
 

@@ -1,7 +1,7 @@
 """Fig. 18: latency and GPUs held, AzureConv and 24B, beside DistServe on all GPUs and on half.
 
-A request violates its SLO where its TTFT or its mean TBT is over 5 times the mean. The paper does not
-say whose mean: DistServe (full)'s and each system's own are both in the table.
+A request violates its SLO where its TTFT or its mean TBT is over 5 times the mean. The paper does
+not say whose mean: DistServe (full)'s and each system's own are both in the table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from matplotlib.axes import Axes
 from harness.experiments.points import Point
 from plots.aegaeon import publish, stamp
 from plots.blitzscale import (
-    MEASURES, SYSTEMS, Latencies, Run, held, held_each_second, measured, row, runs, saved,
+    MEASURES,
+    SYSTEMS,
+    Latencies,
+    Run,
+    held,
+    held_each_second,
+    measured,
+    row,
+    runs,
+    saved,
 )  # fmt: skip
 from plots.style import PALETTE, cdf, figure
 
@@ -51,8 +60,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     axes[1].legend(loc="lower right", fontsize=7)
     axes[3].legend(loc="lower right", fontsize=7, frameon=True)
     stamp(
-        made, used, "AzureConv, Mistral-24B, TP 2. CDFs: all seeds; GPUs held: seed 0. DistServe: 11 "
-        "prefills and 5 decodes, and 5 and 3.",
+        made, used, "AzureConv, Mistral-24B, TP 2. CDFs: all seeds; GPUs held: seed 0. DistServe: "
+        "11 prefills and 5 decodes, and 5 and 3.",
     )  # fmt: skip
     return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
 

@@ -6,6 +6,7 @@ That the bars are P95 is our reading: the text has no axis. Mutation comes with 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     found = [run for run in runs(points) if run.system in STEPS]
     rows = measured(found)
     names = list(STEPS)
-    for before, after in zip(names, names[1:], strict=False):
+    for before, after in pairwise(names):
         for name in MEASURES:
             rows += saved(found, name, before, MEASURES[name], after)
     shown = pd.DataFrame(rows)

@@ -1,7 +1,7 @@
-"""Section 6: the serving capacity that mean request rates are half of, sought once for each workload.
+"""Section 6: the serving capacity that mean request rates are half of, sought once a workload.
 
-Capacity: the largest factor on the trace's rate up to which DistServe on all GPUs has 90 % of tokens on
-time. The paper does not say what it means by the word.
+Capacity: the largest factor on the trace's rate up to which DistServe on all GPUs has 90 % of
+tokens on time. The paper does not say what it means by the word.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plots.style import figure
 EXPERIMENTS = tuple(f"blitzscale_capacity_{workload}" for workload in WORKLOADS)
 RATE = "workload.scale.rate"
 SOUGHT = {
-    "blitzscale_capacity_burstgpt": Sought(RATE, tuple(float(n) for n in range(4, 17))),
+    "blitzscale_capacity_burstgpt": Sought(RATE, tuple(float(n) for n in range(8, 33, 2))),
     "blitzscale_capacity_azure_conv": Sought(RATE, tuple(float(n) for n in range(8, 17))),
     "blitzscale_capacity_azure_code": Sought(RATE, tuple(n / 4 for n in range(6, 13))),
 }

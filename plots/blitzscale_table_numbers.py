@@ -1,0 +1,127 @@
+"""The paper's numbers that need no run: arithmetic on models and links, and our planner's plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from hydra import compose
+
+from harness.config import typed
+from harness.cost.hardware import Hardware
+from harness.cost.profile import HardwareProfile
+from harness.experiments.points import Point
+from harness.options import plain
+from plots.aegaeon import publish, stamp
+from plots.aegaeon_table1 import spec
+from plots.style import figure
+from systems.blitzscale.chains import Medium, Source, Target, arrivals_s, finish_s
+from systems.blitzscale.fabric import Device, Fabric, fabric_of
+from systems.blitzscale.pair import Pair, replay
+from systems.blitzscale.planner import plan
+from systems.blitzscale.pool import ParameterPool
+
+EXPERIMENTS: tuple[str, ...] = ()
+GBPS = 1e9 / 8  # bytes/s
+EXAMPLE_LAYERS = 7  # §4
+BATCH_TOKENS = 2000  # §5.2
+
+
+def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+    values = loading() | throughput() | chains() | pool()
+    rows = pd.DataFrame({"quantity": list(values), "value": list(values.values())})
+    made, (axes,) = figure(1, 1, width=8, height=4.4)
+    axes.axis("off")
+    cells = [[quantity, f"{value:.4g}"] for quantity, value in values.items()]
+    drawn = axes.table(cells, loc="center", cellLoc="left", edges="horizontal")
+    drawn.auto_set_column_width([0, 1])
+    stamp(made, points, "Arithmetic and our planner on nominal rates; nothing was run.")
+    return publish(made, rows, folder, Path(__file__).stem)
+
+
+def hardware(name: str) -> Hardware:
+    found: Hardware = typed(
+        plain(compose("config", overrides=[f"hardware={name}"]).hardware), Hardware, "hardware"
+    )
+    return found
+
+
+def loading() -> dict[str, float]:
+    small, large, llama2 = spec("llama3-8b"), spec("qwen2.5-72b"), spec("llama2-7b")
+    a800 = hardware("a800x32")
+    profile = HardwareProfile(a800)
+    layer_s = profile.prefill_s(llama2, BATCH_TOKENS) / llama2.num_layers
+    return {
+        "loading 8B from SSD at 10 Gbps (s)": small.weight_bytes / a800.ssd_bytes_per_s,
+        "Gbps a GPU for 72B over four in 500 ms": large.weight_bytes / 4 / 0.5 / GBPS,
+        "layers of 72B": float(large.num_layers),
+        "load of a layer over its computation (Llama2-7B, 2,000 tokens, 200 Gbps, A800)": (
+            llama2.layer_bytes / (200 * GBPS) / layer_s
+        ),
+        "prefill of 1,000 tokens, 8B on an A800 (s)": profile.prefill_s(small, 1000),
+        "prefill of 8,192 tokens, 8B on an A800 (s)": profile.prefill_s(small, 8192),
+    }
+
+
+def throughput() -> dict[str, float]:
+    """§4: batches a layer time, with 0, 1 and half of the layers on a second instance."""
+
+    def rate(on_target: int, layers: int) -> float:
+        many = 50
+        pair = Pair(num_layers=layers, layer_s=(1.0,) * many, ready_s=(0.0,) * layers)
+        ends = replay(pair, [on_target] * many).ends_s
+        return (many - 1) / (ends[-1] - ends[0])
+
+    return {
+        "batches a layer time, 7 layers alone": rate(0, EXAMPLE_LAYERS),
+        "the same with one layer on a second instance": rate(1, EXAMPLE_LAYERS),
+        "throughput with half of 8 layers there, over alone": rate(4, 8) / rate(0, 8),
+    }
+
+
+def chains() -> dict[str, float]:
+    model = spec("llama3-8b")
+    layers = [float(model.layer_bytes)] * model.num_layers
+    one, four = arrivals_s([1.0] * 4, [1.0] * model.num_layers)[::3]
+    fast_first, slow_first = (arrivals_s(rates, [1.0] * 32) for rates in ([2.0, 1.0], [1.0, 2.0]))
+    a800 = fabric_of(hardware("a800x32"))
+    inside = plan(
+        a800, [Source(medium=Medium.GPU, node=0, devices=(0,))],
+        [Target(name=str(i), devices=(i,)) for i in range(1, 8)], layers,
+    )  # fmt: skip
+    return {
+        "time of a chain to four over one, 32 layers": four[-1] / one[-1],
+        "downtime of the target that is reached twice as fast, first over second": (
+            fast_first[0][-1] / slow_first[1][-1]
+        ),
+        "four GPUs to four over one to one": _to_wide(4) / _to_wide(1),
+        "8B from a GPU to the seven others of its node over NVLink (s)": max(
+            finish_s(chain, layers)[-1] for chain in inside.chains
+        ),
+    }
+
+
+def _to_wide(width: int) -> float:
+    """A domain of `width` GPUs, each with a copy, to another one: Fig. 14."""
+    devices = tuple(
+        Device(
+            index=i, node=i // width, domain=i // width, leaf=0, nvlink_bytes_per_s=1e6,
+            peer_bytes_per_s=1.0, nic_bytes_per_s=1.0, pcie_bytes_per_s=1.0, ssd_bytes_per_s=0.1,
+        )
+        for i in range(2 * width)
+    )  # fmt: skip
+    sources = [Source(medium=Medium.GPU, node=0, devices=(i,)) for i in range(width)]
+    targets = [Target(name=str(i), devices=(i,)) for i in range(width, 2 * width)]
+    found = plan(Fabric(devices=devices, inter_leaf_share=1.0), sources, targets, [1.0] * 32)
+    return max(finish_s(chain, [1.0] * 32)[-1] for chain in found.chains)
+
+
+def pool() -> dict[str, float]:
+    """§5.3: each model's host copies at first, the most of eight models on four hosts."""
+    models = {f"m{i}": 1 for i in range(8)}
+    found = ParameterPool(models, list(range(4)), 100)
+    copies = [sum(name == model for name in found.host_copies()) for model in models]
+    return {
+        "host copies of a model at first": float(max(copies)),
+    }
