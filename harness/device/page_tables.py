@@ -43,9 +43,22 @@ class PageTables:
                     self._give_back(pages.pop())
                 if len(pages) < held:
                     short.append((pages, held))
+        if sum(held - len(pages) for pages, held in short) > len(self._free):
+            self._take_back()
         for pages, held in short:
             while len(pages) < held:
                 pages.append(heapq.heappop(self._free))
+
+    def _take_back(self) -> None:
+        """What any request holds no longer by the counts: groups that have moved away, blocks of
+        steps that were not taken. No flight uses them, or they would be counted."""
+        for request_id, mine in list(self.ids.items()):
+            held = self._pool.held[request_id]
+            groups = self._pool.groups[request_id]
+            for pages in mine.values():
+                while len(pages) > held:
+                    self._give_back(pages.pop())
+            self._drop(request_id, tuple(group for group in mine if group not in groups))
 
     def spans(
         self, requests: Sequence[tuple[Request, range]], groups: Groups, target: PageTables,

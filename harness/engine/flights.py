@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
 import torch
 
 from harness.engine.attention import CacheAttention, cache_attention
@@ -148,7 +149,8 @@ class Flights:
                 self._early.setdefault(header["flight"], []).append((header, payload))
             return
         if header["op"] == "ids":
-            ids = torch.frombuffer(bytearray(payload), dtype=torch.int64)
+            # none where the iteration completes no prompt; torch takes no empty buffer
+            ids = torch.from_numpy(np.frombuffer(payload, dtype=np.int64).copy())
             self._next(flight, ids.to(self._runner.device))
         else:
             self._run(flight, self._tensor(payload, header["shape"]))

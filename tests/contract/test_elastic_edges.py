@@ -9,8 +9,9 @@ import pytest
 from harness.clock import Event
 from harness.device.host_copies import HostCopies
 from harness.errors import InstanceLost
-from harness.testbed import Bed, decode, prefill
-from tests.elastic import ENGINES, Beds, private
+from harness.request import Batch
+from harness.testbed import Bed, decode, finish, prefill
+from tests.elastic import ENGINES, Beds, generated, private, undisturbed
 
 DEPTH = 4  # layers of tiny-llama
 
@@ -81,3 +82,22 @@ def test_a_system_notes_what_no_device_knows(bed: Beds, engine: str) -> None:
         made.run(story())
         (event,) = [e for e in made.recorder.events if e["kind"] == "kv"]
         assert (event["instance"], event["fields"]) == ("group", {"demand_bytes": 5})
+
+
+def test_a_pipelines_chunk_that_completes_no_prompt(bed: Beds, engine: str) -> None:
+    """Nothing is sampled, and the first stage is told so."""
+    with bed(engine, 2) as made:
+
+        async def story() -> None:
+            pipe = halves(made)
+            request = made.request(40, 5)
+            for tokens in (16, 24):
+                assert pipe.kv.grow(request, request.computed_tokens + tokens)
+                await pipe.execute(Batch(chunks=[(request, tokens)]))
+            assert request.generated_tokens == 1
+            await finish(pipe, [request])
+
+        made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)

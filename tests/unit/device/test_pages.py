@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from harness.device.device_layout import DeviceLayout, layer_weight_bytes, page_bytes
 from harness.device.kv_region import KvRegion
-from harness.device.page_tables import merged
+from harness.device.page_pool import PagePool
+from harness.device.page_tables import PageTables, merged
 from harness.errors import RunError, UsageError
 from harness.request import Request
 from tests.elastic import spec
@@ -223,3 +224,17 @@ class Pages(RuleBasedStateMachine):
 
 TestPages = Pages.TestCase
 TestPages.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+def test_pages_that_moved_away_are_taken_back_where_they_are_needed() -> None:
+    """By the counts they are free at once; their request may run again only much later."""
+    pool = PagePool(8, 16, 4)
+    tables = PageTables(pool, [range(8)], 0)
+    first, second = Request(0, 0.0, "m", 20, 40), Request(1, 0.0, "m", 40, 9)
+    assert pool.grow(first, 32)
+    tables.reconcile([first])
+    pool.give_up(first, (2, 3))
+    assert pool.accept(second, 2, (0, 1))
+    tables.reconcile([second])
+    assert set(tables.ids[0]) == {0, 1}
+    tables.check()
