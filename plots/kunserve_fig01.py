@@ -54,7 +54,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
 
 
 def spikes(point: Point, shown: pd.DataFrame) -> dict[str, Any]:
-    """TTFT, also per input token, at most and P99 over P50; stays; how often memory is throttled."""
+    """TTFT, also per input token, at most and P99 over P50; stays; throttlings."""
     assert point.path is not None
     found = requests(point.path)
     row: dict[str, Any] = {}

@@ -39,8 +39,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         rows.append(found.assign(exchange=exchange))
     axes[-1].set_xlabel("seconds since the drop")
     caption(
-        made, drawn, f"Two instances of 14B, {GBPS} Gbps. Bars: a request's KV from its first chunk "
-        "to its last block; ticks: tokens of four requests.",
+        made, drawn, f"Two instances of 14B, {GBPS} Gbps. Bars: a request's KV, first chunk to "
+        "last block; ticks: tokens of four requests.",
     )  # fmt: skip
     return publish(made, pd.concat(rows), folder, Path(__file__).stem)
 
