@@ -3,6 +3,7 @@
 # make worlds one schedule on the three engines, compared
 # make bench  our engine's output tokens/s beside vLLM's and Hugging Face generate's
 # make bench-sim  the simulator's requests per second
+# make bench-elastic  pipelines, chains, loads and exchanges, simulated and live
 # make bench-client  how far the client's P99s are from a golden server's, and whether it says so
 # make figure-NAME   run what a figure lacks and draw it, e.g. make figure-aegaeon_fig11
 # make figures-PAPER every figure of a paper, then its claims, e.g. make figures-aegaeon
@@ -23,8 +24,8 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo worlds test check tests fuzz bench bench-sim bench-client fidelity
-.PHONY: fidelity-gpu clean
+.PHONY: help setup demo worlds test check tests fuzz bench bench-sim bench-elastic bench-client
+.PHONY: fidelity fidelity-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -70,7 +71,7 @@ tests: setup
 
 FUZZ_INPUTS ?= 10000
 fuzz: setup
-	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PY) -m pytest tests/fuzz
+	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PY) -m pytest --timeout=7200 tests/fuzz
 
 bench: setup
 	$(PY) -m tests.benchmarks.bench_engine --json results/published/bench_engine.json
@@ -78,6 +79,9 @@ bench: setup
 bench-sim: setup
 	$(PY) -m tests.benchmarks.bench_sim --json results/published/bench_sim.json
 	$(PY) -m plots bench_sim
+
+bench-elastic: setup
+	$(PY) -m tests.benchmarks.bench_elastic --json results/published/bench_elastic.json
 
 bench-client: setup
 	$(PY) -m tests.benchmarks.bench_client --json results/published/client/bench_client.json

@@ -25,7 +25,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness import interrupts
 from harness.checkpoint import take_checkpoint
-from harness.credentials import without_credentials
+from harness.commands import COMMANDS, run_command
+from harness.credentials import hold, without_credentials
 from harness.errors import RunError, UsageError, first_line, told
 from harness.heeded import refuse_ignored
 from harness.options import (
@@ -60,7 +61,8 @@ def run_one(config: DictConfig) -> None:
     try:
         missing_groups(config, CONF)
         known_groups(config)
-        known_device(config, CONF)
+        sources = HydraConfig.get().runtime.config_sources
+        known_device(config, [Path(each.path) for each in sources if each.schema == "file"])
         known_keys(HydraConfig.get(), HYDRA_KEYS, "hydra.")
         from harness.run import run  # after the check, so that a mistyped command answers at once
 
@@ -96,9 +98,12 @@ def tell(error: Exception, heading: str = "error") -> int:
 
 
 def main() -> None:
+    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
+        run_command(sys.argv[1])
+        return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
     interrupts.listen()
-    sys.argv = in_order([null_quoted(word) for word in sys.argv])
+    sys.argv = in_order([hold(null_quoted(word)) for word in sys.argv])
     configured.clear()
     made: list[Path] = []
     try:

@@ -164,11 +164,15 @@ class Loop:
         while timers and timers[0][0] <= up_to:
             _, _, task, wait_id = heapq.heappop(timers)
             if task._wait_id == wait_id and not task.done:
-                self._make_ready(task, False)
+                task._wait_id = wait_id + 1
+                self._ready.append((task, False))
 
     def _drop_stale_timers(self) -> None:
         timers = self._timers
-        while timers and (timers[0][2]._wait_id != timers[0][3] or timers[0][2].done):
+        while timers:
+            _, _, task, wait_id = timers[0]
+            if task._wait_id == wait_id and not task.done:
+                return
             heapq.heappop(timers)
 
     def _close(self) -> None:
@@ -202,7 +206,9 @@ class VirtualLoop(Loop):
         if not self._timers:
             names = sorted(task.name for task in self._tasks)
             raise Deadlock(f"no timer is left at {self.now:.6f} s; waiting: {', '.join(names)}")
-        self.now = max(self.now, self._timers[0][0])
+        deadline = self._timers[0][0]
+        if deadline > self.now:
+            self.now = deadline
         self._fire_timers(self.now)
 
 

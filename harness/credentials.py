@@ -6,8 +6,25 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from omegaconf import OmegaConf
+
 # As far as the last @ before the path, as RFC 3986 and HTTP clients have it.
 USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
+_held: list[str] = []  # what `hold` took
+
+
+def hold(word: str) -> str:
+    """A word of the command line with its credentials kept in this process: an interpolation that
+    OmegaConf resolves stands for them, so that whoever writes overrides to a file has none."""
+
+    def keep(found: re.Match[str]) -> str:
+        _held.append(found[0].removesuffix("@"))
+        return f"${{credentials:{len(_held) - 1}}}@"
+
+    return USER_INFO.sub(keep, word)
+
+
+OmegaConf.register_new_resolver("credentials", _held.__getitem__, replace=True)
 
 
 def without_credentials(value: Any) -> Any:

@@ -75,4 +75,6 @@ def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context
     if schedule.prompts is not None:
         cut = zip(schedule.prompts, prompt.tolist(), strict=True)
         prompts = [each.first(num_tokens) for each, num_tokens in cut]
-    return Schedule(schedule.arrival_s, schedule.model, prompt, output, provenance, prompts)
+    return replace(
+        schedule, prompt_tokens=prompt, output_tokens=output, provenance=provenance, prompts=prompts
+    )

@@ -82,10 +82,10 @@ def known_keys(keys: Iterable[Any], known: Sequence[str], where: str = "") -> No
         raise UsageError(f"unknown key {where}{unknown[0]}; valid keys: {', '.join(known)}")
 
 
-def known_device(config: DictConfig, conf: Path) -> None:
-    """Raises UsageError for a device that `conf` does not describe: it would be a name on figures
-    with the constants of another."""
-    files = (conf / "hardware" / "device").glob("*.yaml")
+def known_device(config: DictConfig, folders: Sequence[Path]) -> None:
+    """Raises UsageError for a device that none of `folders` (conf/, and --config-dir) describes: it
+    would be a name on figures with the constants of another."""
+    files = [path for conf in folders for path in (conf / "hardware" / "device").glob("*.yaml")]
     known = ["cpu", *sorted(OmegaConf.load(path).device for path in files)]
     device = config.hardware.get("device")
     if device not in known:

@@ -46,11 +46,12 @@ class Placement:
     (`Cluster.pool`)."""
 
     devices: range  # of one node
-    model: ModelSpec | None
+    model: str | None  # by the name that requests carry
     compute_share: float = 1.0  # of each device's multiprocessors
     prefill_compute_share: float = 1.0  # the same for iterations with prompts
     memory_share: float = 1.0  # of each device's memory
     elastic: Elastic | None = None
+    gained_bytes: int = 0  # for KV, of all devices: layers come from the host in each iteration
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,18 +66,18 @@ def dedicated(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[Place
 
     Raises UsageError where there are fewer instances than models.
     """
-    specs = list(models.values())
-    width = max(spec.tp for spec in specs)
+    names = list(models)
+    width = max(spec.tp for spec in models.values())
     places = within_nodes(width, hardware)
-    if len(places) < len(specs):
+    if len(places) < len(names):
         raise UsageError(
-            f"{len(specs)} models need at least {len(specs)} instances of "
+            f"{len(names)} models need at least {len(names)} instances of "
             f"{width} devices, but hardware={hardware.name} has "
             f"{hardware.num_devices} devices; raise hardware.num_devices, or set "
             "workload.models.kind=single to send all requests to one model"
         )
     return [
-        Placement(devices=devices, model=specs[i % len(specs)]) for i, devices in enumerate(places)
+        Placement(devices=devices, model=names[i % len(names)]) for i, devices in enumerate(places)
     ]
 
 
@@ -119,8 +120,8 @@ def profile_of(hardware: Hardware) -> Profile:
     return HardwareProfile(hardware)
 
 
-def resident_models(placements: Sequence[Placement]) -> list[ModelSpec]:
-    """The model of each placement, for engines that know no pooled instances and no shares."""
+def resident_models(placements: Sequence[Placement]) -> list[str]:
+    """Each placement's model, for engines that know no pooled instances and no shares."""
     for p in placements:
         if (p.compute_share, p.prefill_compute_share, p.memory_share) != (1.0, 1.0, 1.0):
             raise UsageError(
@@ -132,10 +133,10 @@ def resident_models(placements: Sequence[Placement]) -> list[ModelSpec]:
             "this system moves weights and KV between instances, which this engine cannot do: "
             "choose engine=torch or engine=sim"
         )
-    specs = [placement.model for placement in placements if placement.model is not None]
-    if len(specs) < len(placements):
+    names = [placement.model for placement in placements if placement.model is not None]
+    if len(names) < len(placements):
         raise UsageError(
             "this system shares instances between models, which this engine cannot do: choose "
             "engine=torch or engine=sim"
         )
-    return specs
+    return names

@@ -15,6 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from harness.checkpoint import check_checkpoint
 from harness.client import Client
 from harness.config import build, class_of, settings, typed
 from harness.cost.hardware import Hardware
@@ -106,6 +107,8 @@ def prepare(composed: DictConfig) -> Prepared:
     specs, of_market = market(config)
     shared = of_market.shared_checkpoints
     models = models_of_schedule(schedule, specs, of_market.cycle, shared_checkpoints=shared)
+    for spec in models.values():  # simulated too: a run says whose checkpoint it served
+        check_checkpoint(spec)
     schedule = fit_context(schedule, models, options.fit_context)
     engine = build(config["engine"], "engine")
     if schedule.prompts and engine.world in ("torch", "vllm"):  # a simulation takes the lengths

@@ -1,4 +1,5 @@
-"""Prompt token ids: the request's own, or random; the same in every engine and every run."""
+"""Prompt token ids: the request's own, or random; the same in every engine and every run. Random
+prompts begin alike where the schedule says that they share something (`Request.shared`)."""
 
 from __future__ import annotations
 
@@ -10,18 +11,26 @@ from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.request import Request
 
+SHARED = 1  # sets the streams that prompts share apart from the requests' own
 FIRST_ID = 10  # ids below are special tokens in the tokenizers we meet
 
 
 def prompt_ids(request: Request, vocab_size: int, seed: int) -> list[int]:
     """`request.prompt_tokens` ids: those of its real prompt, or random ones in
-    [FIRST_ID, vocab_size), a function of seed and request_id."""
-    ids: list[int]
+    [FIRST_ID, vocab_size), a function of seed and request_id, and of the streams that it shares."""
+    ids: list[int] = []
     if request.prompt is not None:
         ids = request.prompt.ids.tolist()
         return ids
-    rng = np.random.default_rng((seed, request.request_id))
-    ids = rng.integers(FIRST_ID, vocab_size, request.prompt_tokens).tolist()
+    for stream, tokens in request.shared or ():
+        tokens = min(tokens, request.prompt_tokens - len(ids))
+        ids += _drawn((seed, stream, SHARED), vocab_size, tokens)
+    return ids + _drawn((seed, request.request_id), vocab_size, request.prompt_tokens - len(ids))
+
+
+def _drawn(entropy: tuple[int, ...], vocab_size: int, num_tokens: int) -> list[int]:
+    rng = np.random.default_rng(entropy)
+    ids: list[int] = rng.integers(FIRST_ID, vocab_size, num_tokens).tolist()
     return ids
 
 

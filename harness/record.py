@@ -120,10 +120,11 @@ class Recorder:
         records = self.records
         for request in requests:
             record = records[request.request_id]
-            if not record.segments:
+            segments = record.segments
+            if not segments:
                 record.instance = instance
                 self.num_started += 1
-            record.segments.append(segment)
+            segments.append(segment)
         self.num_tokens += segment.num_tokens * len(requests)
 
     def preempted(self, request: Request, instance: str, time_s: float) -> None:

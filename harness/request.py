@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+# Where a prompt's first tokens come from: (stream, tokens), in order. A stream is an endless random
+# text; a segment is its first `tokens` tokens. Prompts with equal segments have equal tokens.
+Segments = tuple[tuple[int, int], ...]
+
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Prompt:
@@ -52,6 +56,10 @@ class Request:
     generated_tokens: int = 0
     failed: bool = False
     prompt: Prompt | None = None  # the real one; None: engines make random tokens
+    # What of the random tokens other prompts may have too; None: no two prompts of the schedule
+    # share any, and a prefix cache need not look
+    shared: Segments | None = None
+    cached_tokens: int | None = None  # found in a prefix cache at first; None: none was asked
 
     @property
     def known_tokens(self) -> int:

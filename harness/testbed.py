@@ -109,7 +109,7 @@ def start(
     `resident`: by the instance's number, the layers that it has at time 0, where not all."""
     placements = [
         Placement(
-            devices=range(i * model.tp, (i + 1) * model.tp), model=model,
+            devices=range(i * model.tp, (i + 1) * model.tp), model=model.name,
             elastic=Elastic(page_layers=page_layers, resident=(resident or {}).get(i)),
         )
         for i in range(num_instances)

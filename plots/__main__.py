@@ -1,5 +1,4 @@
-"""`python -m plots run RUN …`, `compare RUN RUN … [--out FILE]`, `fidelity [FOLDER]` and
-`bench_sim [FOLDER]`."""
+"""Pictures of finished runs: one, several side by side, a sweep over its keys, and reports."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.errors import RunError, UsageError
-from plots import bench_sim, compare, fidelity, run
+from plots import bench_sim, compare, fidelity, run, sweep
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,6 +21,12 @@ def main(arguments: list[str] | None = None) -> int:
     several.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     beside = "default: compare.png in the folder that holds the first RUN"
     several.add_argument("--out", type=Path, metavar="FILE", help=beside)
+    swept = commands.add_parser("sweep", help="draw a number of a sweep's runs over a key")
+    swept.add_argument("table", type=Path, metavar="CSV", help="results/runs/sweep-ID.csv")
+    swept.add_argument("--x", required=True, metavar="KEY", help="a key that was swept")
+    swept.add_argument("--y", required=True, metavar="METRIC", help="e.g. ttft_s.p99")
+    swept.add_argument("--by", metavar="KEY", help="a line for each of its values")
+    swept.add_argument("--out", type=Path, metavar="FILE", help="default: CSV's name with .png")
     parity = commands.add_parser("fidelity", help="draw parity.png beside a parity.json")
     published = Path("results/published/fidelity")
     parity.add_argument("folder", nargs="?", type=Path, default=published, help="%(default)s")
@@ -33,6 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
         if chosen.command == "run":
             for path in chosen.runs:
                 console.print(str(run.draw(path)))
+        elif chosen.command == "sweep":
+            drawn = sweep.draw(chosen.table, chosen.x, chosen.y, chosen.by, chosen.out)
+            console.print(str(drawn))
         elif chosen.command == "fidelity":
             made = fidelity.draw(chosen.folder / "parity.json", chosen.folder / "parity.png")
             console.print(str(made))

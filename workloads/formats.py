@@ -18,10 +18,12 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from harness.errors import UsageError, first_line
+from harness.request import Segments
 from harness.schedule import Provenance, Schedule
 from workloads.csv_table import CsvTable
 from workloads.trace import Floats, Ints, Trace, in_order, objects, without_lead_in
 
+MOONCAKE_BLOCK = 512  # tokens of a prompt that one of its hash ids stands for
 MAX_YEARS = 200  # nanoseconds of 292 years are more than 64 bits hold
 TIME_OF_DAY = r"^[0-9]{1,5}:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?$"
 
@@ -134,8 +136,10 @@ CSV_FORMATS: list[tuple[tuple[str, ...], Callable[[CsvTable, Provenance], Trace]
 
 
 def read_mooncake(path: Path, provenance: Provenance) -> Trace:
-    """Mooncake's JSON lines: timestamp in ms, input_length, output_length; hash_ids are left."""
+    """Mooncake's JSON lines: timestamp in ms, input_length, output_length, and hash_ids, one for
+    each MOONCAKE_BLOCK tokens of the prompt: equal ones mean equal tokens from the start on."""
     keys = ("timestamp", "input_length", "output_length")
+    shared = list[Segments]()
     rows: list[tuple[Any, ...]] = []
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
@@ -151,6 +155,12 @@ def read_mooncake(path: Path, provenance: Provenance) -> Trace:
             for key in keys:
                 check_json(path, number, key, record.get(key))
             rows.append(tuple(record[key] for key in keys))
+            ids = record.get("hash_ids", [])
+            if not isinstance(ids, list):
+                raise UsageError(f"{path}, line {number}: hash_ids must be a list")
+            for each in ids:
+                check_json(path, number, "hash_ids", each)
+            shared.append(tuple((each, MOONCAKE_BLOCK) for each in ids))
     milliseconds, prompts, outputs = (np.array(column) for column in zip(*rows, strict=True))
     return Trace(
         milliseconds / 1000,
@@ -158,6 +168,7 @@ def read_mooncake(path: Path, provenance: Provenance) -> Trace:
         prompts.astype(np.int64),
         outputs.astype(np.int64),
         provenance,
+        shared=objects(shared) if any(shared) else None,
     )
 
 
@@ -183,6 +194,7 @@ def read_schedule(path: Path) -> Trace:
         schedule.output_tokens,
         schedule.provenance,
         None if schedule.prompts is None else objects(schedule.prompts),
+        None if schedule.shared is None else objects(schedule.shared),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.errors import UsageError
+from harness.request import Segments
 from harness.schedule import Synthetic
 from workloads.arrivals import require_positive
 from workloads.trace import Ints, Trace, check_range, objects, rows_window, usable
@@ -68,6 +69,7 @@ def replaced(trace: Trace, pool: Trace, config: LengthsConfig, rng: np.random.Ge
         prompt_tokens=whole.prompt_tokens,
         output_tokens=whole.output_tokens,
         prompts=whole.prompts,
+        shared=whole.shared,
     )
     step = f"lengths {how} from {num_rows}{where}{whose}"
     kind = Synthetic.LENGTHS_DRAWN if sampled else Synthetic.LENGTHS_MOVED
@@ -93,7 +95,17 @@ def fitted(trace: Trace, config: LengthsConfig) -> Trace:
             )
         cut = zip(prompts, prompt.tolist(), strict=True)
         prompts = objects([each.first(num_tokens) for each, num_tokens in cut])
-    return replace(trace, prompt_tokens=prompt, output_tokens=output, prompts=prompts)
+    shared = trace.shared
+    if shared is not None and config.scale_prompt != 1:
+        shared = objects([_scaled(segments, config.scale_prompt) for segments in shared])
+    return replace(
+        trace, prompt_tokens=prompt, output_tokens=output, prompts=prompts, shared=shared
+    )
+
+
+def _scaled(segments: Segments, factor: float) -> Segments:
+    """Equal ones stay equal."""
+    return tuple((stream, max(1, int(tokens * factor))) for stream, tokens in segments)
 
 
 def _fit(

@@ -38,6 +38,7 @@ class Trace:
     output_tokens: Ints
     provenance: Provenance
     prompts: Strings | None = None  # harness.request.Prompt each; None: lengths alone
+    shared: Strings | None = None  # harness.request.Segments each; None: prompts share nothing
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
@@ -50,6 +51,7 @@ class Trace:
             prompt_tokens=self.prompt_tokens[rows],
             output_tokens=self.output_tokens[rows],
             prompts=None if self.prompts is None else self.prompts[rows],
+            shared=None if self.shared is None else self.shared[rows],
         )
 
     def labelled(self, step: str, *synthetic: Synthetic) -> Trace:

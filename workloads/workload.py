@@ -18,6 +18,7 @@ from harness.schedule import Provenance, Schedule, Synthetic, shown
 from workloads import arrivals, formats, lengths, mix, scale, twin
 from workloads.data import DataHome, FileConfig, Found, sha256_of
 from workloads.dataset import GIVEN, DatasetConfig, read_file
+from workloads.prefixes import PrefixesConfig, shared
 from workloads.streams import stream
 from workloads.text import TextConfig, read_texts
 from workloads.trace import (
@@ -50,10 +51,12 @@ class Workload:
         arrivals: arrivals.ArrivalsConfig
         lengths: lengths.LengthsConfig
         models: mix.ModelsConfig
+        prefixes: PrefixesConfig
         dataset: DatasetConfig
         twin: twin.TwinConfig | None  # null: nothing can stand in for the dataset
 
     def __init__(self, config: Config, data: DataHome, seed: int) -> None:
+        config.prefixes.check()
         for part in (config.window, config.scale, config.arrivals, config.lengths, config.models):
             part.check()
         if config.text is not None:
@@ -99,6 +102,7 @@ class Workload:
         if pool is not None:
             trace = lengths.replaced(trace, pool, config.lengths, stream(seed, "lengths"))
         trace = lengths.fitted(trace, config.lengths)
+        trace = shared(trace, config.prefixes)
         trace = mix.assign(trace, config.models, stream(seed, "models"))
         assert trace.model is not None
         return Schedule(
@@ -108,6 +112,7 @@ class Workload:
             output_tokens=trace.output_tokens,
             provenance=trace.provenance,
             prompts=None if trace.prompts is None else trace.prompts.tolist(),
+            shared=None if trace.shared is None else trace.shared.tolist(),
         )
 
     def _read(self) -> Trace:

@@ -78,7 +78,7 @@ class CostModel:
 
     launch: the share of the kernel launches that a decode step pays: 1 in eager mode, as the
     calibration measured it, 0 with replayed CUDA graphs. num_layers: of a pipeline stage.
-    constants: whether an iteration's own costs are paid here, as at a pipeline's first stage.
+    constants: the share of an iteration's own costs that is paid here, at a pipeline's stage.
     compute_share: of each device's multiprocessors (CUDA MPS). rivals: for its memory bandwidth.
     """
 
@@ -91,12 +91,15 @@ class CostModel:
         num_layers: int | None = None,
         compute_share: float = 1.0,
         rivals: float = 0.0,
-        constants: bool = True,
+        constants: float = 1.0,
     ) -> None:
         terms, self.source = coefficients(model, hardware)
         share = 1.0 if num_layers is None else num_layers / model.num_layers
-        if not constants:
-            terms = replace(terms, prefill_s=0.0, decode_s=0.0, chunk_s=0.0, request_s=0.0)
+        if constants < 1:
+            terms = replace(
+                terms, prefill_s=constants * terms.prefill_s, decode_s=constants * terms.decode_s,
+                chunk_s=constants * terms.chunk_s, request_s=constants * terms.request_s,
+            )  # fmt: skip
         self.terms = on_a_share(stage(terms, share), compute_share, rivals)
         self.turnaround_s = hardware.calibration.turnaround_s
         self.path_s = hardware.calibration.path_s

@@ -58,7 +58,7 @@ class ServedCost(CostModel):
         num_layers: int | None = None,
         compute_share: float = 1.0,
         rivals: float = 0.0,
-        constants: bool = True,
+        constants: float = 1.0,
     ) -> None:
         silicon = hardware.silicon
         if silicon is None:
@@ -71,9 +71,17 @@ class ServedCost(CostModel):
         self.layer_load_s = layer_load_s(model, hardware)
         whole = work(model, hardware, num_layers).on(silicon, engine.all_reduce_factor)
         self.kernels = whole.on_a_share(compute_share, rivals)
-        if not constants:
-            engine = replace(engine, step_s=0.0, request_s=0.0, chunk_s=0.0, mixed_s=0.0)
-            self.kernels = replace(self.kernels, head_read_s=0.0, head_token_s=0.0, sampled_s=0.0)
+        if constants < 1:
+            engine = replace(
+                engine, step_s=constants * engine.step_s, request_s=constants * engine.request_s,
+                chunk_s=constants * engine.chunk_s, mixed_s=constants * engine.mixed_s,
+            )  # fmt: skip
+            kernels = self.kernels
+            self.kernels = replace(
+                kernels, head_read_s=constants * kernels.head_read_s,
+                head_token_s=constants * kernels.head_token_s,
+                sampled_s=constants * kernels.sampled_s,
+            )  # fmt: skip
         self._engine, self._graphs = engine, engine.graph_tokens
         layers = model.num_layers if num_layers is None else num_layers
         self._launch_s = layers * engine.launch_layer_s
@@ -125,7 +133,7 @@ def cost_model(
     num_layers: int | None = None,
     compute_share: float = 1.0,
     rivals: float = 0.0,
-    constants: bool = True,
+    constants: float = 1.0,
 ) -> CostModel:
     """engine: None for the eager engine that `hardware.calibration` was measured with."""
     if engine is None:

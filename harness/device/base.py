@@ -50,7 +50,15 @@ class BaseInstance:
         few = max_steps is not None and max_steps < 1
         if self._running or self._missing or few or not (chunks or decodes):
             self._refuse(batch, max_steps)
-        # Simulations spend their time here: what is usual is looked at in place, the rest below.
+        if chunks:
+            self._check_chunks(chunks)
+        if decodes and not self._checked.issuperset(decodes):
+            self._check_decodes(decodes)
+        self._running = True
+
+    # Simulations spend their time in these two: the usual is looked at in place, the rest below.
+
+    def _check_chunks(self, chunks: Sequence[tuple[Request, int]]) -> None:
         held, size, most = self.kv.held, self.kv.block_tokens, self.model.max_position
         for request, num_tokens in chunks:
             after = request.computed_tokens + num_tokens
@@ -61,14 +69,23 @@ class BaseInstance:
                 and request.prompt_tokens + request.output_tokens <= most + 1
             ):
                 self._check_chunk(request, num_tokens)
-        if decodes and not self._checked.issuperset(decodes):
-            if len(self._checked) > MAX_CHECKED:
-                self._checked = set()
-            for request in decodes:
-                if request not in self._checked:
+
+    def _check_decodes(self, decodes: Sequence[Request]) -> None:
+        if len(self._checked) > MAX_CHECKED:
+            self._checked = set()
+        checked, held, size = self._checked, self.kv.held, self.kv.block_tokens
+        most = self.model.max_position
+        for request in decodes:
+            if request not in checked:
+                known = request.computed_tokens + 1
+                if not (
+                    known == request.prompt_tokens + request.generated_tokens
+                    and 0 < request.generated_tokens < request.output_tokens
+                    and known <= held.get(request.request_id, 0) * size
+                    and request.prompt_tokens + request.output_tokens <= most + 1
+                ):
                     self._check_decode(request)
-                    self._checked.add(request)
-        self._running = True
+                checked.add(request)
 
     def _refuse(self, batch: Batch, max_steps: int | None) -> None:
         if self._running:

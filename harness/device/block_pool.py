@@ -7,8 +7,18 @@ The same object in every world. The torch engine attaches tensor block ids to th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from harness.request import Request
+
+
+@dataclass(slots=True, eq=False)
+class Prefix:
+    """What a prefix cache has of a request: its first `num_blocks` blocks, of which `num_waiting`
+    count as free until the request holds them."""
+
+    num_blocks: int
+    num_waiting: int
 
 
 class BlockPool:
@@ -47,22 +57,37 @@ class BlockPool:
         self.held[request.request_id] = held + more
         return True
 
+    def cached_prefix(self, request: Request) -> Prefix | None:
+        """What is in memory of a request that holds nothing. None: nothing is known of its prompt,
+        or there is no prefix cache (`harness.device.caching_pool`)."""
+        return None
+
+    def admit(self, request: Request, tokens: int, prefix: Prefix) -> bool:
+        """Makes `request` hold blocks for `tokens` tokens in all, `prefix` first, which was found
+        just now. False, and no change: no room."""
+        raise NotImplementedError
+
+    def remember(self, request: Request, tokens: int) -> None:
+        """The first `tokens` tokens of a request are scheduled: others may use full blocks."""
+
     def grow_steps(
         self, decodes: Sequence[Request], steps: int
     ) -> list[tuple[Request, int]] | None:
         """Grows `decodes`, which hold blocks, for `steps` more tokens each: who got blocks, with
         how many it held before. None, and no change: no room."""
         held, size = self.held, self.block_tokens
-        short = [r for r in decodes if r.computed_tokens + steps > held[r.request_id] * size]
-        more = [-(-(r.computed_tokens + steps) // size) - held[r.request_id] for r in short]
-        if not self._has_room(short, more):
+        grown, more = [], 0
+        for request in decodes:
+            before = held[request.request_id]
+            after = -(-(request.computed_tokens + steps) // size)
+            if after > before:
+                held[request.request_id] = after
+                more += after - before
+                grown.append((request, before))
+        if not self._take_grown(grown, more):
+            for request, before in grown:
+                held[request.request_id] = before
             return None
-        grown = []
-        for request, num_blocks in zip(short, more, strict=True):
-            request_id = request.request_id
-            grown.append((request, held[request_id]))
-            self._take(request_id, num_blocks)
-            held[request_id] += num_blocks
         return grown
 
     def shrink_to_computed(self, grown: Sequence[tuple[Request, int]]) -> None:
@@ -93,12 +118,16 @@ class BlockPool:
         self._free += num_blocks - self.num_blocks
         self.num_blocks = num_blocks
 
-    def _has_room(self, requests: Sequence[Request], more: Sequence[int]) -> bool:
-        """For so many more blocks of each."""
-        return sum(more) <= self.free_blocks
-
     def _take(self, request_id: int, num_blocks: int) -> None:
         self._free -= num_blocks
+
+    def _take_grown(self, grown: Sequence[tuple[Request, int]], num_blocks: int) -> bool:
+        """Takes what `held` already says that each of `grown` has beyond what it held before,
+        `num_blocks` in all. False, and no change: no room."""
+        if num_blocks > self._free:
+            return False
+        self._free -= num_blocks
+        return True
 
     def _give_back(self, request_id: int, num_blocks: int) -> None:
         self._free += num_blocks
@@ -109,7 +138,7 @@ class BlockPool:
         Iteration i needs blocks for `computed_tokens` + i tokens of every request. At least the
         first fits: the caller has grown the pool for it.
         """
-        if limit <= 1 or len(decodes) * self.blocks_for(limit) <= self.free_blocks:
+        if limit <= 1 or len(decodes) * -(-limit // self.block_tokens) <= self.free_blocks:
             return limit  # every request could take ceil(limit / block) more, and does not
         low, high = 1, limit + 1  # low fits, high is not known to or is out of reach
         while high - low > 1:
@@ -123,8 +152,10 @@ class BlockPool:
     def _blocks_to_grow(self, decodes: Sequence[Request], steps: int) -> int:
         held, size = self.held, self.block_tokens
         return sum(
-            max(0, -(-(request.computed_tokens + steps) // size) - held.get(request.request_id, 0))
-            for request in decodes
+            [
+                max(0, -(-(r.computed_tokens + steps) // size) - held.get(r.request_id, 0))
+                for r in decodes
+            ]
         )
 
     def check(self) -> None:

@@ -6,6 +6,8 @@ block has a place: its byte offset in the region.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.device.block_pool import BlockPool
 from harness.device.memory import KvShape
 from harness.device.slab import SlabAllocator
@@ -48,6 +50,13 @@ class SlabPool(BlockPool):
 
     def _take(self, request_id: int, num_blocks: int) -> None:
         self.offsets.setdefault(request_id, []).extend(self._slabs.alloc(self.shape, num_blocks))
+
+    def _take_grown(self, grown: Sequence[tuple[Request, int]], num_blocks: int) -> bool:
+        if num_blocks > self.free_blocks:
+            return False
+        for request, before in grown:
+            self._take(request.request_id, self.held[request.request_id] - before)
+        return True
 
     def _give_back(self, request_id: int, num_blocks: int) -> None:
         if num_blocks:

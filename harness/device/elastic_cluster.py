@@ -17,6 +17,7 @@ from harness.device.host_copies import HostCopies
 from harness.device.kv_directory import Holder, KvDirectory
 from harness.device.kv_moves import KvMover
 from harness.device.kv_store import KvStore
+from harness.device.passage import MakePieces, Passage, passage_of
 from harness.device.pipeline import Line, Pipeline, Stage, checked
 from harness.errors import InstanceLost, RunError, UsageError
 from harness.location import dram
@@ -32,13 +33,13 @@ class ElasticCluster:
     def __init__(
         self, instances: Sequence[ElasticInstance], hosts: Mapping[int, HostCopies],
         fabric: Fabric, directory: KvDirectory, make_line: Callable[[Sequence[Stage]], Line],
-        loop: Loop, recorder: Recorder, hardware: Hardware,
+        make_pieces: MakePieces, loop: Loop, recorder: Recorder, hardware: Hardware,
     ) -> None:  # fmt: skip
         self.instances, self.hosts = list(instances), dict(hosts)
         self.directory = directory
         self.hardware = hardware  # its nodes, links and rates, for plans
         self.on_lost: LostPolicy | None = None
-        self._fabric, self._make_line = fabric, make_line
+        self._fabric, self._make_line, self._make_pieces = fabric, make_line, make_pieces
         self._loop, self._recorder = loop, recorder
         self._mover = KvMover(directory, fabric, recorder)
         self._roles: dict[ElasticInstance, tuple[str, float]] = {}  # held slots: role, since when
@@ -97,6 +98,10 @@ class ElasticCluster:
         checked(stages)
         line = self._make_line(stages)
         return Pipeline(stages, line, self.directory, self._loop, self._recorder)
+
+    def passage(self, requests: Sequence[Request]) -> Passage:
+        """Prompts that nothing is computed of, to run through the layers a piece at a time."""
+        return passage_of(requests, self._make_pieces, self.directory, self._loop, self._recorder)
 
     async def move_kv(
         self,

@@ -125,12 +125,16 @@ class PagePool(BlockPool):
     def _groups_of(self, request_id: int, groups: Groups | None) -> Groups:
         return self.groups.get(request_id) or groups or self.all_groups
 
-    def _has_room(self, requests: Sequence[Request], more: Sequence[int]) -> bool:
-        wanted = zip(requests, more, strict=True)
-        return sum(n * len(self.groups[r.request_id]) for r, n in wanted) <= self.free_pages
-
     def _take(self, request_id: int, num_blocks: int) -> None:
         self.free_pages -= num_blocks * len(self.groups[request_id])
+
+    def _take_grown(self, grown: Sequence[tuple[Request, int]], num_blocks: int) -> bool:
+        held, groups = self.held, self.groups
+        pages = sum([(held[r.request_id] - n) * len(groups[r.request_id]) for r, n in grown])
+        if pages > self.free_pages:
+            return False
+        self.free_pages -= pages
+        return True
 
     def _give_back(self, request_id: int, num_blocks: int) -> None:
         self.free_pages += num_blocks * len(self.groups.get(request_id, ()))
@@ -142,10 +146,12 @@ class PagePool(BlockPool):
         """Pages that `steps` more tokens of each of `decodes` take here."""
         held, groups, size = self.held, self.groups, self.block_tokens
         return sum(
-            max(0, -(-(r.computed_tokens + steps) // size) - held[r.request_id])
-            * len(groups[r.request_id])
-            for r in decodes
-            if r.request_id in held
+            [
+                max(0, -(-(r.computed_tokens + steps) // size) - held[r.request_id])
+                * len(groups[r.request_id])
+                for r in decodes
+                if r.request_id in held
+            ]
         )
 
     def growth_steps(self, decodes: Sequence[Request], limit: int) -> int:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Protocol
 
 from harness.clock import WallLoop
@@ -24,9 +25,9 @@ except ImportError:  # a faster loop, where there is one
     from asyncio import new_event_loop
 
 SLICE_S = 0.0005  # of parsing, between two looks at the sockets
-BEAT_S = 0.002
+BEAT_S = 0.001
 CLOSING_S = 0.02  # at the end, in which what was dropped is closed
-LATE_S = 0.001  # a beat later than this is a stall; timers go in steps of 1 ms
+LATE_S = 0.001  # a beat later than this ends a stall; timers go in steps of 1 ms
 
 
 class Reader(Protocol):
@@ -48,8 +49,8 @@ class IoThread:
         self._working = False  # a call of _work is under way
         self._tasks: set[asyncio.Task[None]] = set()
         self.transports: set[asyncio.Transport] = set()  # open; dropped at the end
-        self._due_s = 0.0  # of the next beat
-        self._stalls: list[tuple[float, float]] = []  # when a beat was due, and when it came
+        self._beat_s = 0.0  # when the last beat came
+        self._stalls: list[tuple[float, float]] = []  # the last beat before, and the late one
 
     def __enter__(self) -> IoThread:
         self._ready: Future[None] = Future()
@@ -88,12 +89,15 @@ class IoThread:
 
     def record_stalls(self, recorder: Recorder) -> None:
         """After the run: a device event of each time at which this thread was late, and one of the
-        time that its heartbeat covers."""
+        time that its heartbeat covers, with how long the thread could have run and had no core."""
         start_s, now_s = self._run_loop.start_monotonic_s, time.monotonic()
-        recorder.event("heartbeat", "client", 0.0, now_s - start_s, beat_s=BEAT_S)
-        for due_s, came_s in list(self._stalls):
-            if due_s >= start_s:
-                recorder.event("stall", "client", due_s - start_s, came_s - start_s)
+        recorder.event(
+            "heartbeat", "client", 0.0, now_s - start_s,
+            beat_s=BEAT_S, cpu_wait_s=_cpu_wait_s(self._thread.native_id),
+        )  # fmt: skip
+        for before_s, late_s in list(self._stalls):
+            if before_s >= start_s:
+                recorder.event("stall", "client", before_s - start_s, late_s - start_s)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -102,7 +106,7 @@ class IoThread:
     async def _main(self) -> None:
         self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self.loop.set_exception_handler(self._fail)
-        self._due_s = time.monotonic() + BEAT_S
+        self._beat_s = time.monotonic()
         self.loop.call_later(BEAT_S, self._beat)
         self._ready.set_result(None)
         await self._stop.wait()
@@ -134,9 +138,9 @@ class IoThread:
 
     def _beat(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._due_s > LATE_S:
-            self._stalls.append((self._due_s, now_s))
-        self._due_s = now_s + BEAT_S
+        if now_s - self._beat_s > BEAT_S + LATE_S:
+            self._stalls.append((self._beat_s, now_s))
+        self._beat_s = now_s
         self.loop.call_later(BEAT_S, self._beat)
 
     def _fail(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -144,6 +148,15 @@ class IoThread:
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, OSError):
             self._run_loop.post(_raise, error)
+
+
+def _cpu_wait_s(thread: int | None) -> float | None:
+    """Since the thread began; None where the system does not say (Linux does)."""
+    try:
+        waited_ns = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(waited_ns) / 1e9
 
 
 def _call_all(calls: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:

@@ -80,11 +80,10 @@ class VllmEngine:
         loop = experiment.loop
         assert isinstance(loop, WallLoop)
         require_gpu(experiment.hardware, "vllm")
-        names = list(experiment.models)
-        specs = resident_models(experiment.placements)
+        served = resident_models(experiment.placements)
+        specs = [experiment.models[name] for name in served]
         for spec in specs:
             check_checkpoint(spec)
-        served = [names[i % len(names)] for i in range(len(specs))]
         plans = self._plans(experiment, specs, served)
         with running(plans, self._config.start_timeout_s, experiment.announce) as members:
             for member, name in zip(members, served, strict=True):

@@ -3,7 +3,8 @@
 A decode reads much and computes little, so copying a request's blocks together first would
 cost more than the attention itself. `DecodeAttention` therefore works block by block, in place:
 every block has one owner, whose query it meets in one batched product; the partial softmax sums
-of a request's blocks are then added up (flash-decoding with one split per block).
+of a request's blocks are then added up (flash-decoding with one split per block). Blocks that
+requests of the batch share are copied for each of them.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class DecodeAttention:
         need = np.arange(self._table.shape[1]) * self._size - self._position[:, None]
         in_use = self._table[need <= 0]
         dense = np.count_nonzero(in_use) >= COPY_BELOW * in_use.max()
-        if dense and self._cache.in_one_piece:
+        own = len(np.unique(in_use)) == len(in_use)
+        if dense and own and self._cache.in_one_piece:
             return self._table, None
         order = np.argsort(
             np.where(self._table > 0, need, need.max() + 1), axis=None, kind="stable"

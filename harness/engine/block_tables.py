@@ -10,13 +10,15 @@ import heapq
 from collections.abc import Sequence
 
 from harness.device.block_pool import BlockPool
+from harness.device.caching_pool import Cached, CachedPrefix, CachingPool
 from harness.request import Request
 
 FIRST_BLOCK = 1  # block 0 belongs to nobody: padding points to it
 
 
 class BlockTables:
-    """Ids run from FIRST_BLOCK to FIRST_BLOCK + num_blocks - 1; no two requests share one.
+    """Ids run from FIRST_BLOCK to FIRST_BLOCK + num_blocks - 1; requests share those of blocks that
+    the pool says they share, and no others.
 
     The lowest free id goes first, to the request that will write to it first: the blocks in use
     then stay together at the front of the tensors, where attention reads them in place.
@@ -26,18 +28,26 @@ class BlockTables:
         self._pool = pool
         self._free = list(range(FIRST_BLOCK, FIRST_BLOCK + pool.num_blocks))  # a heap
         self.ids: dict[int, list[int]] = {}  # request_id -> its blocks, in token order
+        self._shared: dict[int, list[Cached]] = {}
+        if isinstance(pool, CachingPool):
+            pool.places, self._shared = self, pool.shared
 
     def reconcile(self, requests: Sequence[Request]) -> None:
         """Takes back what the pool took back and gives `requests` what it gave them.
 
-        Requests outside the batch only ever shrink here: they get their ids once they run.
+        Requests outside the batch only ever shrink here: they get their ids once they run. What a
+        decode reserves ahead is taken for good: cached blocks are evicted for it, unlike in
+        simulation.
         """
+        if isinstance(self._pool, CachingPool):
+            self._pool.settle()
         for request_id in list(self.ids):
             self._trim(request_id, self._pool.held.get(request_id, 0))
         wanted: list[tuple[int, int]] = []  # (tokens until the block is written to, request_id)
         size = self._pool.block_tokens
         for request in requests:
             request_id = request.request_id
+            self._place_shared(request_id)
             first = len(self.ids.setdefault(request_id, []))
             wanted += [
                 (index * size - request.computed_tokens, request_id)
@@ -46,6 +56,38 @@ class BlockTables:
         wanted.sort(key=lambda want: want[0])
         for _, request_id in wanted:
             self.ids[request_id].append(heapq.heappop(self._free))
+
+    def _place_shared(self, request_id: int) -> None:
+        """A block that others may use keeps the id that its first request has for it."""
+        shared = self._shared.get(request_id)
+        if not shared:
+            return
+        ids = self.ids.setdefault(request_id, [])
+        for index, block in enumerate(shared):
+            if index == len(ids):
+                ids.append(block.places[0] if block.places else heapq.heappop(self._free))
+            if not block.places:
+                block.places.append(ids[index])
+
+    def adopted(self, request: Request, prefix: CachedPrefix) -> None:
+        """`harness.device.caching_pool.Places`. A block that is computed in the same iteration has
+        no id yet: `reconcile` gives it one."""
+        assert request.request_id not in self.ids, request.request_id
+        own = prefix.own.places if prefix.own is not None else []
+        if own:
+            self.ids[request.request_id] = [b.places[0] for b in prefix.shared] + own
+
+    def released(self, request: Request, num_shared: int, own: Cached | None) -> None:
+        ids = self.ids.pop(request.request_id, [])
+        kept = num_shared + (own.num_blocks if own is not None else 0)
+        if own is not None:
+            own.places = ids[num_shared:kept]
+        for place in ids[kept:]:
+            heapq.heappush(self._free, place)
+
+    def evicted(self, block: Cached, num_blocks: int) -> None:
+        for _ in range(num_blocks if block.places else 0):
+            heapq.heappush(self._free, block.places.pop())
 
     def _trim(self, request_id: int, num_blocks: int) -> None:
         ids = self.ids[request_id]
@@ -57,5 +99,10 @@ class BlockTables:
     def check(self) -> None:
         """Raises AssertionError where an id is lost or held twice."""
         used = [block for ids in self.ids.values() for block in ids]
+        if isinstance(self._pool, CachingPool):
+            shared = [b.places[0] for blocks in self._shared.values() for b in blocks]
+            for place in set(shared):
+                assert shared.count(place) == used.count(place)
+            used = list(set(used)) + self._pool.waiting_places()
         last = FIRST_BLOCK + self._pool.num_blocks
         assert sorted(used + self._free) == list(range(FIRST_BLOCK, last))

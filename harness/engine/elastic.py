@@ -27,6 +27,7 @@ from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
 from harness.engine.line import TorchLine
 from harness.engine.paced_links import PacedLinks
+from harness.engine.pieces import TorchPieces
 from harness.engine.tokens import TokenBook
 from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment, kv_blocks_by_model
@@ -140,7 +141,7 @@ class TorchElastic:
             for node in range(experiment.hardware.num_nodes)
         }  # fmt: skip
         self.cluster = ElasticCluster(
-            instances, hosts, self._fabric, self._directory, self._line, self._loop,
+            instances, hosts, self._fabric, self._directory, self._line, self._pieces, self._loop,
             experiment.recorder, experiment.hardware,
         )  # fmt: skip
 
@@ -170,6 +171,9 @@ class TorchElastic:
     def _line(self, stages: Sequence[Stage]) -> TorchLine:
         return TorchLine(stages, self._fabric, self._loop, self._experiment.recorder, self._book)
 
+    def _pieces(self) -> TorchPieces:
+        return TorchPieces(self._line, self._fabric)
+
     def _setup(self, index: int, placement: Placement, layout: DeviceLayout) -> dict[str, Any]:
         config = self._config
         first = [p.model for p in self._experiment.placements].index(placement.model) == index
@@ -184,9 +188,10 @@ class TorchElastic:
         }  # fmt: skip
 
     def _layout(self, placement: Placement) -> DeviceLayout:
-        model, elastic, config = placement.model, placement.elastic, self._config
-        if model is None or elastic is None:
+        elastic, config = placement.elastic, self._config
+        if placement.model is None or elastic is None:
             raise UsageError("a cluster with an elastic instance has no others")
+        model = self._experiment.models[placement.model]
         small = DeviceLayout(model, 2**62, config.block_tokens)
         weights = small.weight_bytes(range(model.num_layers))
         kv_bytes = config.cpu_kv_bytes
@@ -200,7 +205,8 @@ class TorchElastic:
         assert placement.model is not None
         assert placement.elastic is not None
         resident = placement.elastic.resident
-        return range(placement.model.num_layers) if resident is None else resident
+        num_layers = self._experiment.models[placement.model].num_layers
+        return range(num_layers) if resident is None else resident
 
     def _place(self, placement: Placement) -> Location:
         per_node = self._experiment.hardware.devices_per_node

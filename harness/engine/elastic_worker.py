@@ -15,6 +15,7 @@ import time
 import traceback
 from array import array
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 import torch
@@ -91,6 +92,8 @@ class ElasticWorker:
                     self._flights.take_off(header, payload)
                 case "hold":
                     self._flights.hold(header, payload)
+                case "pass":
+                    self._flights.pass_on(header)
                 case "abandon":
                     self._flights.abandon(header["flight"])
                 case "stop":
@@ -170,14 +173,14 @@ class ElasticWorker:
     ) -> bool:
         """All of the spans, chunk by chunk, at the links' pace. False: broken off."""
         path, most = link_path(header["path"]), header["chunk_bytes"]
-        stop, urgent = self._stops[header["seq"]], header["urgent"]
+        stop, urgent, over_s = self._stops[header["seq"]], header["urgent"], inf
         try:
             for source, target, size in spans_of(payload):
                 for at in range(0, size, most):
                     if stop.is_set():
                         return False
                     part = min(most, size - at)
-                    self._links.carry(path, part, urgent=urgent)
+                    over_s = self._links.carry(path, part, urgent=urgent, after_s=over_s)
                     move(header, source + at, target + at, part)
         except PeerLost:
             return False

@@ -16,7 +16,7 @@ from typing import Any
 from harness.clock import WallLoop
 from harness.cluster import Cluster
 from harness.cost.profile import HardwareProfile
-from harness.device.block_pool import BlockPool
+from harness.device.caching_pool import CachingPool
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
@@ -55,6 +55,11 @@ class TorchEngine:
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
         check_models(experiment.models.values())
+        if any(placement.gained_bytes for placement in experiment.placements):
+            raise UsageError(
+                "engine=torch cannot stream layers from host memory in each iteration: choose "
+                "engine=sim"
+            )
         num_workers = len(experiment.placements)
         experiment.announce(f"starting {num_workers} torch workers, device {self._config.device}")
         logs = experiment.run_dir / "logs"
@@ -92,7 +97,7 @@ class TorchEngine:
         self, stack: ExitStack, experiment: Experiment, process: NewProcess
     ) -> list[TorchInstance]:
         """An instance for each placement, which has its model for good."""
-        specs = resident_models(experiment.placements)
+        specs = [experiment.models[name] for name in resident_models(experiment.placements)]
         loop, book = experiment.loop, TokenBook(experiment.seed)
         assert isinstance(loop, WallLoop), "make_loop() made it"
         workers = []
@@ -108,7 +113,7 @@ class TorchEngine:
         profile = HardwareProfile(experiment.hardware)
         instances = []
         for spec, worker, answer in zip(specs, workers, ready, strict=True):
-            kv = BlockPool(answer["num_kv_blocks"], self._config.block_tokens)
+            kv = CachingPool(answer["num_kv_blocks"], self._config.block_tokens)
             commands = Commands(worker, loop)
             instances.append(
                 TorchInstance(

@@ -41,6 +41,7 @@ class StageWork:
     first: str  # the first stage's, who decides when it ends
     following_path: dict[str, Any] | None  # links to the next stage, or from the last to the first
     holder_paths: dict[str, dict[str, Any]]  # links to each holder
+    keeps: bool = False  # the activations stay here; a `pass` sends them on
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
@@ -59,6 +60,7 @@ class Flights:
         self._results: dict[tuple[int, int, int, str], queue.SimpleQueue[bytes | None]] = {}
         self._stopped: set[int] = set()  # seqs
         self._over: set[int] = set()  # flights
+        self._kept: dict[int, torch.Tensor] = {}  # flight -> activations of its last layer here
         self._lock = threading.Lock()
 
     # From the harness
@@ -70,6 +72,11 @@ class Flights:
     def hold(self, header: Header, payload: bytes) -> None:
         work = hold_work(header, payload)
         self._lane("attend").put(lambda: self._register_hold(work))
+
+    def pass_on(self, header: Header) -> None:
+        """What a flight kept here goes to the next one, here or at another worker."""
+        lane = "compute" if header["to"] == self._name else "pass"
+        self._lane("compute").put(lambda: self._lane(lane).put(lambda: self._pass(header)))
 
     def stop(self, seq: int) -> None:
         self._stopped.add(seq)
@@ -106,6 +113,18 @@ class Flights:
     def _forget(self, flight: int) -> None:
         self._flights.pop(flight, None)
         self._early.pop(flight, None)
+        self._kept.pop(flight, None)
+
+    def _pass(self, header: Header) -> None:
+        hidden = self._kept.get(header["kept"])
+        if hidden is None:
+            return  # it has been given up
+        onward = {"op": "activations", "flight": header["flight"], "shape": list(hidden.shape)}
+        if header["to"] == self._name:
+            self._arrive(onward, bytes_of(hidden))
+            return
+        with suppress(PeerLost):  # the harness knows of the death
+            self._to_peer(header["to"], header["path"], hidden, onward)
 
     def _register(self, work: StageWork, seq: int) -> None:
         if work.flight in self._over:
@@ -168,12 +187,20 @@ class Flights:
                 num_tokens = len(hidden) - step.num_padding_rows
                 layer_s = max(self._layer_s, self._token_s * num_tokens)
                 time.sleep(max(0.0, begin_s + layer_s * (hi - lo) - time.monotonic()))
-                if work.following is None:
+                if work.keeps:
+                    self._keep(flight, hidden[:num_tokens])
+                elif work.following is None:
                     self._sample(flight, hidden)
                 else:
                     self._send_on(flight, hidden[:num_tokens])
         except (PeerLost, _Abandoned):
             self._flights.pop(work.flight, None)  # the harness knows of the death, or gave it up
+
+    def _keep(self, flight: _Flight, hidden: torch.Tensor) -> None:
+        number = flight.work.flight
+        self._flights.pop(number, None)
+        self._kept[number] = hidden
+        self._harness.send({"op": "answer", "seq": flight.seq, "last": True, "num_steps": 0})
 
     def _sample(self, flight: _Flight, hidden: torch.Tensor) -> None:
         work, sampled = flight.work, flight.sampled

@@ -3,7 +3,7 @@ tokens come back, the first one says when it is over."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
@@ -20,7 +20,7 @@ from harness.record import Recorder, Segment
 from harness.request import Batch, Request
 
 
-class _Flight:
+class UnderWay:
     """What the harness knows of one under way."""
 
     def __init__(self, loop: WallLoop, plan: FlightPlan, names: set[str]) -> None:
@@ -54,7 +54,18 @@ class TorchLine:
             instance.tables.reconcile(
                 [r for r in plan.batch.requests if r.request_id in instance.kv.held]
             )
-        flight = _Flight(self._loop, plan, set(involved))
+
+        def send(flight: UnderWay) -> None:
+            self._send(plan, number, flight, until, stop, halt)
+
+        return await self.follow(plan, number, set(involved), send)
+
+    async def follow(
+        self, plan: FlightPlan, number: int, names: set[str], send: Callable[[UnderWay], None]
+    ) -> int:
+        """Has `send` tell the workers, and counts tokens until the flight is over: iterations.
+        InstanceLost where one of `names` dies."""
+        flight = UnderWay(self._loop, plan, names)
 
         def on_death(name: str) -> None:
             if name in flight.names:
@@ -63,7 +74,7 @@ class TorchLine:
 
         self._fabric.on_death.append(on_death)
         try:
-            self._send(plan, number, flight, until, stop, halt)
+            send(flight)
             await self._loop.wait(flight.done)
         finally:
             self._fabric.on_death.remove(on_death)
@@ -73,7 +84,7 @@ class TorchLine:
         return flight.num_steps
 
     def _send(
-        self, plan: FlightPlan, number: int, flight: _Flight, until: float, stop: Event | None,
+        self, plan: FlightPlan, number: int, flight: UnderWay, until: float, stop: Event | None,
         halt: Event,
     ) -> None:  # fmt: skip
         for position, elsewhere in enumerate(plan.remote):
@@ -81,19 +92,20 @@ class TorchLine:
                 header, payload = pack(self._hold_work(plan, number, position, holder))
                 self._fabric.commands[holder.name].worker.send({"op": "hold", **header}, payload)
         for position in reversed(range(len(plan.stages))):  # the first one starts at once
-            instance, _ = plan.stages[position]
-            header, payload = pack(self._stage_work(plan, number, position, until))
+            work = self.stage_work(plan, number, position, until)
             stops = [halt] if stop is None else [halt, stop]
-            commands = self._fabric.commands[instance.name]
-            offset_s = commands.worker.clock_offset_s
-            seq = commands.send(
-                {"op": "flight", **header}, payload,
-                partial(self._on_message, flight, offset_s),
-                *(stops if position == 0 and plan.steps > 1 else ()),
-            )  # fmt: skip
-            flight.commands.append((commands, seq))
+            self.tell(flight, position, work, *(stops if position == 0 and plan.steps > 1 else ()))
 
-    def _stage_work(self, plan: FlightPlan, number: int, position: int, until: float) -> StageWork:
+    def tell(self, flight: UnderWay, position: int, work: StageWork, *stops: Event) -> None:
+        commands = self._fabric.commands[flight.plan.stages[position][0].name]
+        header, payload = pack(work)
+        seq = commands.send(
+            {"op": "flight", **header}, payload,
+            partial(self._on_message, flight, commands.worker.clock_offset_s), *stops,
+        )  # fmt: skip
+        flight.commands.append((commands, seq))
+
+    def stage_work(self, plan: FlightPlan, number: int, position: int, until: float) -> StageWork:
         batch, (instance, layers) = plan.batch, plan.stages[position]
         vocab_size = instance.model.vocab_size
         ids: list[int] = []
@@ -167,7 +179,7 @@ class TorchLine:
             parts.append(Part(name, chunks, decodes, blocks))
         return parts
 
-    def _on_message(self, flight: _Flight, offset_s: float, header: Header) -> None:
+    def _on_message(self, flight: UnderWay, offset_s: float, header: Header) -> None:
         if header["last"]:
             if "num_steps" in header:
                 flight.steps_in_all = header["num_steps"]
@@ -176,7 +188,7 @@ class TorchLine:
         if flight.steps_in_all == flight.num_steps:
             flight.done.set()
 
-    def _count(self, flight: _Flight, header: Header, offset_s: float) -> None:
+    def _count(self, flight: UnderWay, header: Header, offset_s: float) -> None:
         """An iteration's tokens have come out of the last stage."""
         batch = flight.plan.batch
         flight.num_steps += 1
@@ -193,7 +205,7 @@ class TorchLine:
         token = Segment(self.last_step_s, 1, 0.0, 0.0)
         self._recorder.segment([r for r in sampled if not r.failed], token, self.name)
 
-    def _end(self, number: int, flight: _Flight) -> None:
+    def _end(self, number: int, flight: UnderWay) -> None:
         """Nobody waits for anything of it any more."""
         for commands, seq in flight.commands:
             commands.close(seq)

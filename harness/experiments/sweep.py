@@ -7,6 +7,7 @@ also the W&B group.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import uuid
@@ -15,19 +16,29 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from harness.credentials import without_credentials
 from harness.errors import UsageError
+from harness.experiments.seeds import flattened, interval, settings
 from harness.files import read_json, write_text
 from harness.records.report import captions, sweep_table
 from harness.records.run_folder import FinishedRun
 
 SWEEP_ID_VARIABLE = "HARNESS_SWEEP"
 MARK = "sweep.json"
+OVER_SEEDS = {  # as the table names them
+    "ttft_s.mean": "TTFT s", "tpot_s.mean": "TPOT s",
+    "output_throughput_tokens_per_s": "tok/s", "goodput_per_s": "good/s",
+    "slo_attainment.request": "SLO",
+}  # fmt: skip
 
 
 class SweepTable(Callback):  # type: ignore[misc]
@@ -43,6 +54,56 @@ class SweepTable(Callback):  # type: ignore[misc]
             rows = [(name, run.summary) for name, (_, run) in zip(names, runs, strict=True)]
             said = [*captions([run.manifest for _, run in runs]), *idle_seeds(runs)]
             Console().print(sweep_table(rows, heading, said))
+            if (over_seeds := intervals_table(runs)) is not None:
+                Console().print(over_seeds)
+            print(write_csv(Path(config.hydra.sweep.dir), runs))
+
+
+def intervals_table(runs: Sequence[tuple[Sequence[str], FinishedRun]]) -> Table | None:
+    """Mean and 95 % interval of each setting over its seeds; None where no setting has two."""
+    of_setting = settings([overrides for overrides, _ in runs])
+    if max(map(len, of_setting.values())) < 2:
+        return None
+    heading, names = labels([list(setting) for setting in of_setting])
+    table = Table(
+        title="mean and 95 % interval over seeds", box=SIMPLE_HEAD, pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    table.add_column(escape(heading), overflow="fold", min_width=6)
+    for name in (*OVER_SEEDS.values(), "runs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, numbers in zip(names, of_setting.values(), strict=True):
+        found = [flattened(runs[i][1].summary) for i in numbers]
+        cells = []
+        for metric in OVER_SEEDS:
+            values = [each[metric] for each in found if metric in each]
+            cells.append(_plus_minus(values) if len(values) == len(found) else "none")
+        table.add_row(escape(name), *cells, str(len(numbers)))
+    return table
+
+
+def _plus_minus(values: Sequence[float]) -> str:
+    found = interval(values)
+    return f"{found.mean:.3g}" + ("" if found.half is None else f" ± {found.half:.2g}")
+
+
+def write_csv(folder: Path, runs: Sequence[tuple[Sequence[str], FinishedRun]]) -> Path:
+    """A row for each run: what was overridden, its folder, hashes, verdict, and every number of its
+    summary by dotted name. `python -m harness plots sweep` draws it."""
+    rows = []
+    for overrides, run in runs:
+        pairs = dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
+        rows.append(
+            {
+                **pairs, "run": str(run.path), "config_hash": run.manifest["config_hash"],
+                "schedule_sha256": run.manifest["schedule_sha256"],
+                "verdict": run.summary["verdict"]["status"], **flattened(run.summary),
+            }
+        )  # fmt: skip
+    digest = hashlib.sha256("\n".join(sorted(row["run"] for row in rows)).encode()).hexdigest()
+    path = folder / f"sweep-{digest[:8]}.csv"
+    write_text(path, pd.DataFrame(rows).to_csv(index=False))
+    return path
 
 
 def mark(run_dir: Path, overrides: Sequence[str]) -> None:

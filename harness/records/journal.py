@@ -15,10 +15,11 @@ import marshal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from harness.record import Chunk, Recorder, Segment, Status
+from harness.record import Chunk, Recorder, Reported, Segment, Status
 from harness.request import Request
 
 JOURNAL = "journal.marshal"
@@ -60,6 +61,10 @@ class Journal(Recorder):
     def preempted(self, request: Request, instance: str, time_s: float) -> None:
         super().preempted(request, instance, time_s)
         self._noted.append(("preempted", request.request_id))
+
+    def reported(self, request: Request, reported: Reported) -> None:
+        super().reported(request, reported)
+        self._noted.append(("reported", request.request_id, reported))
 
     def event(self, kind: str, instance: str, start_s: float, end_s: float, **fields: Any) -> None:
         super().event(kind, instance, start_s, end_s, **fields)
@@ -104,6 +109,8 @@ def replay(path: Path, recorder: Recorder) -> None:
                 recorder.sent(record.request, values[1])
             elif what == "preempted":
                 record.num_preemptions += 1
+            elif what == "reported":
+                recorder.reported(record.request, Reported(*values[1:]))
             else:
                 record.status, record.error = values[1:]
 
@@ -132,4 +139,6 @@ def _plain(noted: tuple[Any, ...]) -> tuple[Any, ...]:
         return "event", kind, instance, float(start_s), float(end_s), text
     if noted[0] == "sent":
         return "sent", noted[1], float(noted[2])
+    if noted[0] == "reported":
+        return "reported", noted[1], *astuple(noted[2])
     return noted

@@ -1,8 +1,9 @@
 """How late the client's stamps can be: what the heartbeat of its I/O thread found.
 
-While that thread could not look at its sockets, no token was stamped. A stall runs from when a beat
-was due to when it came; a token stamped in a stall, or just after it, may have waited since the
-stall began. That is a bound from above. Pure functions over the token log and the run's events.
+While that thread could not look at its sockets, no token was stamped. A stall runs from a beat to
+the next one, where that is late; a token stamped in a stall, or just after it, may have waited
+since the stall began, since the thread may have been busy from then on. What waits for less than
+two beats is not seen. Pure functions over the token log and the run's events.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from harness.records.token_log import Floats, TokenLog
 def receive_lag(log: TokenLog, events: Iterable[Event]) -> dict[str, Any] | None:
     """`p99` and `max` over the run's beats, `tokens_p99` over tokens, and `with_send_p99` over
     requests, of the send lag and the lag at the first token together: what the client may have
-    added to a TTFT. Seconds. None: nothing was read from sockets."""
+    added to a TTFT; `cpu_wait`, for which the thread was ready to run and had no core (None: not
+    known). Seconds. None: nothing was read from sockets."""
     events = list(events)
     heart = next((event for event in events if event["kind"] == "heartbeat"), None)
     if heart is None:
@@ -30,31 +32,39 @@ def receive_lag(log: TokenLog, events: Iterable[Event]) -> dict[str, Any] | None
         for event in events
         if event["kind"] == "stall" and event["start_s"] <= over_s  # later ones are of the end
     ]
-    due_s, came_s = np.array(stalls, np.float64).reshape(-1, 2).T
+    began_s, came_s = np.array(stalls, np.float64).reshape(-1, 2).T
     beat_s = float(heart["fields"]["beat_s"])
-    quiet_s = min(float(heart["end_s"]), over_s) - float((came_s - due_s).sum())
+    quiet_s = min(float(heart["end_s"]), over_s) - float((came_s - began_s).sum())
     first_s = log.first_s[log.started]
-    together_s = log.send_lag_s[log.started] + lag_at(first_s, due_s, came_s, beat_s)
+    together_s = log.send_lag_s[log.started] + lag_at(first_s, began_s, came_s, beat_s)
     return {
-        "p99": _p99(came_s - due_s, num_zeros=max(0, int(quiet_s / beat_s))),
-        "max": float(np.max(came_s - due_s, initial=0.0)),
-        "tokens_p99": _p99(lag_at(log.times_s, due_s, came_s, beat_s)),
+        "p99": _p99(came_s - began_s, num_zeros=max(0, int(quiet_s / beat_s))),
+        "max": float(np.max(came_s - began_s, initial=0.0)),
+        "tokens_p99": _p99(lag_at(log.times_s, began_s, came_s, beat_s)),
         "with_send_p99": _p99(together_s[np.isfinite(together_s)]),
+        "cpu_wait": heart["fields"].get("cpu_wait_s"),
     }
 
 
-def lag_at(times_s: Floats, due_s: Floats, came_s: Floats, beat_s: float) -> Floats:
-    """How long each of `times_s` may have been waited for: since the beginning of the stall that
-    it is in, or that ended up to two beats before. `due_s`, `came_s`: of stalls, ascending, none of
-    which overlap."""
+def lag_at(times_s: Floats, began_s: Floats, came_s: Floats, beat_s: float) -> Floats:
+    """How long each of `times_s` may have been waited for. `began_s`, `came_s`: of stalls,
+    ascending, none of which overlap.
+
+    What is stamped up to two beats after a stall may have waited for all of it. What is stamped
+    within a stall may have come since the sockets were looked at before: that was at the stall's
+    beginning, or, where another stall ends there and what it held up is read now, at that one's.
+    """
     lag_s = np.zeros(len(times_s))
-    if not len(due_s):
+    if not len(began_s):
         return lag_s
+    since_s = np.where(began_s <= np.roll(came_s, 1), np.roll(began_s, 1), began_s)
+    since_s[0] = began_s[0]
     index = np.searchsorted(came_s, times_s - 2 * beat_s)
     for stall in (index, index + 1):  # one that has ended, and the next
-        known = np.minimum(stall, len(due_s) - 1)
-        waited_s = np.minimum(came_s[known], times_s) - due_s[known]
-        within = (stall < len(due_s)) & (due_s[known] <= times_s)
+        known = np.minimum(stall, len(began_s) - 1)
+        after = times_s > came_s[known]
+        waited_s = np.where(after, (came_s - began_s)[known], times_s - since_s[known])
+        within = (stall < len(began_s)) & (began_s[known] <= times_s)
         lag_s = np.maximum(lag_s, np.where(within, waited_s, 0.0))
     return lag_s
 

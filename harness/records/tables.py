@@ -33,7 +33,8 @@ REQUESTS = pa.schema(
         ("num_preemptions", pa.int64()),
         ("token_times_s", pa.list_(pa.float64())),
         ("chunk_tokens", pa.list_(pa.int32())),  # tokens per streamed chunk, in order
-        # What a server said of its answer (`harness.record.Reported`); null: nothing
+        # What a server said of its answer (`harness.record.Reported`); null: nothing. Of our own
+        # instances, cached_tokens alone, where a prefix cache was asked.
         ("server_prompt_tokens", pa.int64()),
         ("cached_tokens", pa.int64()),
         ("surplus_tokens", pa.int64()),
@@ -112,7 +113,9 @@ def _reported(records: Sequence[TokenRecord]) -> list[pa.Array]:
     fields = list(REQUESTS)[-len(REPORTED) :]
     reports = [record.reported for record in records]
     if not any(reports):
-        return [pa.nulls(len(records), field.type) for field in fields]
+        nulls = {field.name: pa.nulls(len(records), field.type) for field in fields}
+        cached = [record.request.cached_tokens for record in records]
+        return list((nulls | {"cached_tokens": pa.array(cached, pa.int64())}).values())
     return [
         pa.array([None if said is None else getattr(said, name) for said in reports], field.type)
         for name, field in zip(REPORTED, fields, strict=True)

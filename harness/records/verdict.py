@@ -36,7 +36,7 @@ def judge(
     devices: Mapping[str, Any],
     *,
     simulated: bool,
-    receive_lag: Mapping[str, float] | None = None,
+    receive_lag: Mapping[str, Any] | None = None,
     answers: Mapping[str, Any] | None = None,
     standstills: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _late(log: TokenLog) -> Iterator[str]:
         )
 
 
-def _late_stamps(lag: Mapping[str, float] | None) -> Iterator[str]:
+def _late_stamps(lag: Mapping[str, Any] | None) -> Iterator[str]:
     if lag is None:
         return
     where = {
@@ -99,10 +99,14 @@ def _late_stamps(lag: Mapping[str, float] | None) -> Iterator[str]:
     late = {what: lag[key] for key, what in where.items() if lag[key] > MAX_LAG_S}
     over = [f"{what} {lag_s * 1e3:.1f} ms" for what, lag_s in late.items()]
     if over:
-        yield f"the client's stamps were late: {', '.join(over)} (limit {MAX_LAG_S * 1e3:g} ms)"
+        cpu_wait_s = lag["cpu_wait"]
+        busy = f"; its thread waited {cpu_wait_s:.3g} s for a core" if cpu_wait_s else ""
+        yield (
+            f"the client's stamps were late: {', '.join(over)} (limit {MAX_LAG_S * 1e3:g} ms){busy}"
+        )
 
 
-def _stalls(lag: Mapping[str, float] | None) -> Iterator[str]:
+def _stalls(lag: Mapping[str, Any] | None) -> Iterator[str]:
     if lag is not None and lag["max"] > MAX_LAG_S:
         yield (
             f"the client once read nothing for {lag['max'] * 1e3:.0f} ms: single latencies, and "

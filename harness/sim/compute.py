@@ -11,24 +11,19 @@ class Compute:
     """`halt`: of the run under way, if it can give way at its next step boundary; of the last one,
     where nobody computes."""
 
-    __slots__ = ("_booked_by", "_loop", "_turns", "booked_until_s", "busy", "halt")
+    __slots__ = ("_booked_by", "_loop", "booked_until_s", "busy", "halt", "turns")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._turns = deque[Event]()
+        self.turns = deque[Event]()  # of those who wait
         self._booked_by: object = None
         self.booked_until_s = 0.0
         self.busy = False
         self.halt: Event | None = None
 
-    @property
-    def contended(self) -> bool:
-        """Whether anybody waits for its turn."""
-        return bool(self._turns)
-
     def is_free_for(self, line: object) -> bool:
         """Whether `line` may `book` ahead: nobody else computes here, or will."""
-        if self.busy or self._turns:
+        if self.busy or self.turns:
             return False
         return self._booked_by is line or self.booked_until_s <= self._loop.now
 
@@ -40,11 +35,11 @@ class Compute:
 
     async def enter(self) -> None:
         """Waits for its turn, which `leave` ends; a run of decodes gives way at its next step."""
-        if self.busy or self._turns:
+        if self.busy or self.turns:
             if self.halt is not None:
                 self.halt.set()
             turn = Event(self._loop)
-            self._turns.append(turn)
+            self.turns.append(turn)
             await self._loop.wait(turn)
         self.busy = True
         if self.booked_until_s > self._loop.now:
@@ -52,6 +47,6 @@ class Compute:
 
     def leave(self) -> None:
         self.halt = None
-        self.busy = bool(self._turns)  # the next one's already
-        if self._turns:
-            self._turns.popleft().set()
+        self.busy = bool(self.turns)  # the next one's already
+        if self.turns:
+            self.turns.popleft().set()

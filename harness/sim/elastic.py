@@ -21,10 +21,12 @@ from harness.errors import UsageError
 from harness.location import hbm
 from harness.model_spec import ModelSpec
 from harness.placement import Placement
+from harness.sim.beside_copies import BesideCopies
 from harness.sim.fabric import SimFabric
 from harness.sim.instance import SimInstance
 from harness.sim.line import SimLine
 from harness.sim.network import Network
+from harness.sim.pieces import SimPieces
 
 
 class Limits(Protocol):
@@ -36,7 +38,9 @@ class Limits(Protocol):
     activation_reserve_bytes: int
     costs: EngineCosts | None
     launch_overhead: float
+    first_stage_constants: float
     loss_notice_s: float
+    copies_take_bandwidth: bool
 
 
 class SimElastic:
@@ -44,15 +48,17 @@ class SimElastic:
 
     def __init__(
         self, experiment: Experiment, config: Limits,
-        cost: Callable[[ModelSpec, Hardware], CostModel],
+        cost: Callable[[ModelSpec, Hardware, float, float], CostModel],
     ) -> None:  # fmt: skip
         self._experiment, self._config = experiment, config
         hardware, loop = experiment.hardware, experiment.loop
         network = Network(loop, cluster_topology(hardware))
         achieved = hardware.memory_bandwidth_bytes_per_s * hardware.calibration.memory_efficiency
+        self._achieved_bytes_per_s = achieved
         self.fabric = SimFabric(loop, network, achieved, config.loss_notice_s)
         self.directory = KvDirectory(loop)
         self._whole_cost = cost
+        self._costs: dict[tuple[str, int, float], CostModel] = {}
         instances = [
             self._instance(f"sim-{i}", placement)
             for i, placement in enumerate(experiment.placements)
@@ -65,16 +71,16 @@ class SimElastic:
             for node in range(hardware.num_nodes)
         }  # fmt: skip
         self.cluster = ElasticCluster(
-            instances, hosts, self.fabric, self.directory, self._line, loop, experiment.recorder,
-            hardware,
+            instances, hosts, self.fabric, self.directory, self._line, self._pieces, loop,
+            experiment.recorder, hardware,
         )  # fmt: skip
         self.fabric.halt = {one.name: one.halt_all for one in instances}
 
     def _instance(self, name: str, placement: Placement) -> ElasticInstance:
-        model, elastic, config = placement.model, placement.elastic, self._config
-        hardware = self._experiment.hardware
-        if model is None or elastic is None:
+        elastic, config, hardware = placement.elastic, self._config, self._experiment.hardware
+        if placement.model is None or elastic is None:
             raise UsageError("a cluster with an elastic instance has no others")
+        model = self._experiment.models[placement.model]
         layout = DeviceLayout(
             model, self._memory_bytes(model, placement), config.block_tokens, elastic.page_layers
         )
@@ -87,7 +93,8 @@ class SimElastic:
             resident=every if elastic.resident is None else elastic.resident,
         )  # fmt: skip
         runner = SimInstance(
-            name, model, instance.kv, self._whole_cost(model, hardware), self._experiment.loop,
+            name, model, instance.kv, self._whole_cost(model, hardware, 1.0, 0.0),
+            self._experiment.loop,
             self._experiment.recorder,
         )  # fmt: skip
 
@@ -96,6 +103,13 @@ class SimElastic:
 
         runner.died = died
         instance.runner = runner
+        if config.copies_take_bandwidth:
+            beside = BesideCopies(
+                self._achieved_bytes_per_s,
+                lambda rivals: self._whole_cost(model, hardware, 1.0, rivals),
+                runner.use, instance.halt_all,
+            )  # fmt: skip
+            self.fabric.beside[name] = beside.change
         return instance
 
     def _memory_bytes(self, model: ModelSpec, placement: Placement) -> int:
@@ -109,12 +123,24 @@ class SimElastic:
         return memory
 
     def _line(self, stages: Sequence[Stage]) -> SimLine:
-        model, hardware = stages[0][0].model, self._experiment.hardware
+        def cost(num_layers: int, constants: float) -> CostModel:
+            return self._cost(stages[0][0].model, num_layers, constants)
 
-        def cost(num_layers: int, first: bool) -> CostModel:
-            return cost_model(
-                model, hardware, self._config.costs, launch=self._config.launch_overhead,
-                num_layers=num_layers, constants=first,
+        return SimLine(
+            stages, cost, self.fabric, self._experiment.loop, self._experiment.recorder,
+            first_constants=self._config.first_stage_constants,
+        )  # fmt: skip
+
+    def _pieces(self) -> SimPieces:
+        loop, recorder = self._experiment.loop, self._experiment.recorder
+        return SimPieces(self._cost, self.fabric, loop, recorder)
+
+    def _cost(self, model: ModelSpec, num_layers: int, constants: float) -> CostModel:
+        """Of a part of the layers, with so much of an iteration's constants."""
+        key = model.name, num_layers, constants
+        if key not in self._costs:
+            self._costs[key] = cost_model(
+                model, self._experiment.hardware, self._config.costs,
+                launch=self._config.launch_overhead, num_layers=num_layers, constants=constants,
             )  # fmt: skip
-
-        return SimLine(stages, cost, self.fabric, self._experiment.loop, self._experiment.recorder)
+        return self._costs[key]

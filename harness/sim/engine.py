@@ -14,8 +14,9 @@ from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
 from harness.cost.served import EngineCosts, cost_model
-from harness.device.block_pool import BlockPool
+from harness.cost.streamed import StreamedCost, streamed_layers
 from harness.device.build import make_pool
+from harness.device.caching_pool import CachingPool
 from harness.device.elastic import ElasticInstance
 from harness.device.plan import MemoryPlan, device_weight_bytes, plan_memory
 from harness.device.pooled import PooledInstance
@@ -46,7 +47,9 @@ class SimEngine:
         profile: str  # the engine's generation, a file of conf/engine/profile
         costs: EngineCosts | None  # what it says; null: those of hardware.calibration
         launch_overhead: float  # share of the kernel launches that a decode step pays, of those
+        first_stage_constants: float  # share of an iteration's own costs that it pays
         loss_notice_s: float  # from an instance's death to the harness knowing
+        copies_take_bandwidth: bool  # whether copies leave batches less of it
         memory_contention: float  # of instances that share a device: 0 none, 1 the worst case
         pool: SimPoolConfig  # of systems whose models share instances
 
@@ -62,6 +65,11 @@ class SimEngine:
         if not 0 <= config.launch_overhead <= 1:
             raise UsageError(
                 f"engine.launch_overhead must be in [0, 1], got {config.launch_overhead}"
+            )
+        if not 0 <= config.first_stage_constants <= 1:
+            raise UsageError(
+                f"engine.first_stage_constants must be in [0, 1], got "
+                f"{config.first_stage_constants}"
             )
         if not config.loss_notice_s >= 0:
             raise UsageError(f"engine.loss_notice_s={config.loss_notice_s} must be at least 0")
@@ -90,20 +98,36 @@ class SimEngine:
 
     def _instance(self, name: str, placement: Placement, experiment: Experiment) -> SimInstance:
         """One that serves its model for good."""
-        model = placement.model
-        assert model is not None
-        hardware = experiment.hardware
+        assert placement.model is not None
+        model, hardware = experiment.models[placement.model], experiment.hardware
         blocks = self._kv_blocks(model, hardware, placement.memory_share)
+        blocks += placement.gained_bytes // (self._config.block_tokens * model.kv_bytes_per_token)
         rivals = self._config.memory_contention * neighbours(placement, experiment.placements)
         return SimInstance(
             name=name,
             model=model,
-            kv=BlockPool(blocks, self._config.block_tokens),
-            cost=self._cost(model, hardware, placement.compute_share, rivals),
+            kv=CachingPool(blocks, self._config.block_tokens),
+            cost=self._streamed(
+                self._cost(model, hardware, placement.compute_share, rivals), placement, model,
+                hardware,
+            ),
             loop=experiment.loop,
             recorder=experiment.recorder,
-            prefill_cost=self._cost(model, hardware, placement.prefill_compute_share, rivals),
-        )
+            prefill_cost=self._streamed(
+                self._cost(model, hardware, placement.prefill_compute_share, rivals),
+                placement, model, hardware,
+            ),
+        )  # fmt: skip
+
+    @staticmethod
+    def _streamed(
+        cost: CostModel, placement: Placement, model: ModelSpec, hardware: Hardware
+    ) -> CostModel:
+        if not placement.gained_bytes:
+            return cost
+        layers = streamed_layers(placement.gained_bytes, model.layer_bytes, model.num_layers)
+        each_s = layers * model.layer_bytes / model.tp / hardware.pcie_bytes_per_s
+        return StreamedCost(cost, each_s + layers * hardware.pcie_latency_s)
 
     def _pool(
         self, placed: list[tuple[str, Placement]], experiment: Experiment

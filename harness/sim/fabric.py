@@ -4,11 +4,31 @@ end of instances that are killed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 
 from harness.clock import Event, Loop
 from harness.device.fabric import Memory, Span
+from harness.device.topology import Link, Path
 from harness.errors import InstanceLost
 from harness.sim.network import Network
+
+# A copy of more chunks goes as one message at their mean rate, which ends when they would on a link
+# of its own, and shares a link with others at that rate. An urgent copy of the same purpose then
+# waits for all of it; nobody sends so many chunks but to page block by block (AQUA's baseline).
+MANY_CHUNKS = 4096
+
+
+def mean_pace(path: Path, num_bytes: int, chunk_bytes: int) -> Link:
+    """The rate at which one message of `num_bytes`, after one latency, takes as long as all of its
+    chunks with a latency each."""
+    messages = ceil(num_bytes / chunk_bytes)
+    time_s = (messages - 1) * path.latency_s + num_bytes / alone(path)
+    return Link("chunks", num_bytes / time_s)
+
+
+def alone(path: Path) -> float:
+    """Bytes/s of a message that shares no link."""
+    return min(link.bytes_per_s / path.links.count(link) for link in path.links)
 
 
 class SimFabric:
@@ -24,6 +44,8 @@ class SimFabric:
         self._ends: dict[Event, tuple[str, str]] = {}  # copies under way, set when an end dies
         self._lost: dict[str, Event] = {}  # the dead -> set once that is known
         self.halt: dict[str, Callable[[], None]] = {}  # instance -> ends its flights' next step
+        # instance -> told how many bytes/s more, or less, copies read and write there
+        self.beside: dict[str, Callable[[float], None]] = {}
         self.on_lost: Callable[[str, str], None]
 
     async def copy(
@@ -38,13 +60,22 @@ class SimFabric:
             await self.require(end)
         cut = Event(self._loop)
         self._ends[cut] = source.name, target.name
+        path, pace = self.network.path(source.place, target.place), None
+        if chunk_bytes is not None and num_bytes > MANY_CHUNKS * chunk_bytes:
+            pace, chunk_bytes = mean_pace(path, num_bytes, chunk_bytes), None
+        rate = alone(path) if pace is None else pace.bytes_per_s
+        told = [self.beside[end] for end in (source.name, target.name) if end in self.beside]
+        for tell in told:
+            tell(rate)
         try:
             done = await self.network.transfer(
                 source.place, target.place, num_bytes, stream=purpose, priority=priority,
-                chunk_bytes=chunk_bytes, stops=(cut,) if stop is None else (cut, stop),
+                chunk_bytes=chunk_bytes, pace=pace, stops=(cut,) if stop is None else (cut, stop),
             )  # fmt: skip
         finally:
             del self._ends[cut]
+            for tell in told:
+                tell(-rate)
         for end in (source.name, target.name):
             await self.require(end)
         return done

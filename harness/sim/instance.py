@@ -49,6 +49,10 @@ class SimInstance(BaseInstance):
         self.died = nobody  # raises InstanceLost, once that is known, where the device has died
         self.compute = Compute(loop)
 
+    def use(self, cost: CostModel) -> None:
+        """Iterations that begin from now on take what `cost` says."""
+        self._cost = self._prefill_cost = cost
+
     async def execute(
         self,
         batch: Batch,
@@ -70,7 +74,7 @@ class SimInstance(BaseInstance):
         finally:
             self._running = False
             self._last_step_s = self._loop.now
-            if compute.contended:
+            if compute.turns:
                 compute.leave()
             else:
                 compute.busy = False
@@ -99,7 +103,7 @@ class SimInstance(BaseInstance):
     async def _mixed_iteration(self, batch: Batch, halt: Event | None) -> int:
         start_s = self._loop.now
         chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
-        context = sum(request.computed_tokens + 1 for request in batch.decodes)
+        context = sum([request.computed_tokens for request in batch.decodes]) + len(batch.decodes)
         step_s = self._prefill_cost.mixed_step(chunks, len(batch.decodes), context)
         step_s += self._cost.turnaround_s
         if halt is None:
@@ -185,6 +189,7 @@ class SimInstance(BaseInstance):
     def _end_finished(self, requests: list[Request]) -> None:
         for request in requests:
             if request.generated_tokens >= request.output_tokens:
+                self._checked.discard(request)
                 self.kv.release(request)
                 self._recorder.completed(request)
 

@@ -1,11 +1,11 @@
 """The stages of a pipeline in virtual time.
 
 A stage's time is its share of the iteration's terms; what an iteration costs whatever its layers is
-paid once, at the first stage. Where a line has its instances to itself, stages are numbers: each
-has a time at which it is free, and a flight is one event, its exit from the last stage. Where
-lines cross, or a link is taken by a copy, each stage is an event. Attention to KV that another
-instance holds adds a round trip per layer; that the holder's own work is slowed by it is not
-modelled.
+paid once, at the first stage unless told otherwise. Where a line has its instances to itself,
+stages are numbers: each has a time at which it is free, and a flight is one event, its exit from
+the last stage. Where lines cross, or a link is taken by a copy, each stage is an event. Attention
+to KV that another instance holds adds a round trip per layer; that the holder's own work is slowed
+by it is not modelled.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ TOKEN_BYTES = 8
 
 
 class SimLine:
-    """`cost`: of so many layers; the first stage's has the constants of an iteration."""
+    """`cost`: of so many layers, with a share of what an iteration costs whatever its layers. The
+    first stage pays `first_constants` of it, and all stages the rest in equal parts."""
 
     def __init__(
-        self, stages: Sequence[Stage], cost: Callable[[int, bool], CostModel], fabric: SimFabric,
-        loop: Loop, recorder: Recorder,
+        self, stages: Sequence[Stage], cost: Callable[[int, float], CostModel], fabric: SimFabric,
+        loop: Loop, recorder: Recorder, *, first_constants: float = 1.0,
     ) -> None:  # fmt: skip
         self._stages = stages
         self._computes = [compute_of(instance) for instance, _ in stages]
+        spread = (1 - first_constants) / len(stages)
         self._costs = [
-            cost(len(layers), position == 0) for position, (_, layers) in enumerate(stages)
+            cost(len(layers), spread + (first_constants if position == 0 else 0.0))
+            for position, (_, layers) in enumerate(stages)
         ]
         self._fabric, self._loop, self._recorder = fabric, loop, recorder
         self._name = "+".join(instance.name for instance, _ in stages)
@@ -53,7 +56,7 @@ class SimLine:
             start_s = self._loop.now
             await self._iteration(plan, halt, 0.0 if done else self._costs[0].turnaround_s)
             done += 1
-            self._count(batch, start_s)
+            count(batch, start_s, self._name, self._loop, self._recorder)
             ended = any(request.finished for request in batch.decodes)
             stopped = halt.is_set or (stop is not None and stop.is_set)
             if done == plan.steps or ended or stopped or self._loop.now >= until:
@@ -145,21 +148,6 @@ class SimLine:
             total_s += layers * (path.time_s(out * tokens) + path.time_s(back * tokens))
         return total_s
 
-    def _count(self, batch: Batch, start_s: float) -> None:
-        sampled = list(batch.decodes)
-        for request, n in batch.chunks:
-            request.computed_tokens += n
-            if request.computed_tokens == request.known_tokens:
-                sampled.append(request)
-                request.generated_tokens += 1
-        for request in batch.decodes:
-            request.computed_tokens += 1
-            request.generated_tokens += 1
-        if sampled:
-            self._recorder.segment(
-                sampled, Segment(start_s, 1, self._loop.now - start_s, 0.0), self._name
-            )
-
     async def _check_alive(self, plan: FlightPlan) -> None:
         """InstanceLost where a stage has died, or a holder that attends for one."""
         for instance, _ in self._stages:
@@ -167,6 +155,22 @@ class SimLine:
         for elsewhere in plan.remote:
             for holder in elsewhere:
                 await self._fabric.require(holder.name)
+
+
+def count(batch: Batch, start_s: float, name: str, loop: Loop, recorder: Recorder) -> None:
+    """An iteration that began at `start_s` has come out of the last layer, at `name`: moves the
+    requests' counters and stamps their tokens."""
+    sampled = list(batch.decodes)
+    for request, n in batch.chunks:
+        request.computed_tokens += n
+        if request.computed_tokens == request.known_tokens:
+            sampled.append(request)
+            request.generated_tokens += 1
+    for request in batch.decodes:
+        request.computed_tokens += 1
+        request.generated_tokens += 1
+    if sampled:
+        recorder.segment(sampled, Segment(start_s, 1, loop.now - start_s, 0.0), name)
 
 
 def compute_of(instance: ElasticInstance) -> Compute:

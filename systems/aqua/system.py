@@ -48,7 +48,7 @@ class Aqua:
                 f"consumer and lender serve one model, and {len(specs)} are asked for; set "
                 "market=one"
             )
-        (spec,) = specs.values()
+        (spec,), name = specs.values(), next(iter(models))
         within = min(hardware.devices_per_node, hardware.num_devices)
         if 2 * spec.tp > within:
             raise UsageError(
@@ -57,7 +57,7 @@ class Aqua:
                 "node"
             )
         return [
-            Placement(devices=range(i * spec.tp, (i + 1) * spec.tp), model=spec, elastic=Elastic())
+            Placement(devices=range(i * spec.tp, (i + 1) * spec.tp), model=name, elastic=Elastic())
             for i in range(2)
         ]
 

@@ -1,26 +1,32 @@
 """vLLM's scheduler as a policy: FCFS continuous batching over paged KV, chunked prefill, and
 preemption by recompute. The semantics are those of vLLM's V1 scheduler (v0.32,
 vllm/v1/core/sched/scheduler.py): one token budget per iteration, running requests first, in
-order; then waiting ones as far as budget, `max_num_seqs` and free blocks go.
+order; then waiting ones as far as budget, `max_num_seqs` and free blocks go. With prefix caching a
+waiting request begins behind the blocks that are in memory (`harness.device.caching_pool`).
 
 With engine=vllm the servers schedule by themselves and only the dispatch below is ours.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.device.block_pool import BlockPool
+from harness.device.elastic import ElasticInstance
 from harness.device.instance import Instance
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, dedicated
 from harness.request import Batch, Request
+from systems.baselines.swap import PREEMPTION, Schedule, SwapConfig, SwapReplica, swapping
+
+SHORT_STEPS = 16  # of a run of decodes, where its steps begin to grow at some point
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,6 +35,7 @@ class Limits:
     max_num_batched_tokens: int  # tokens of one iteration
     enable_chunked_prefill: bool
     scheduler_reserve_full_isl: bool  # admit only what fits whole, not by its first chunk
+    enable_prefix_caching: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens"):
@@ -69,6 +76,8 @@ def schedule_iteration(
                 batch.decodes.append(request)
             else:
                 batch.chunks.append((request, tokens))
+                if limits.enable_prefix_caching:
+                    kv.remember(request, request.computed_tokens + tokens)
             budget -= tokens
             index += 1
     if not num_preempted:
@@ -87,13 +96,27 @@ def _admit(
     """Admits from the head of `waiting`; the first that does not fit stops it (FCFS)."""
     while waiting and budget > 0 and len(running) < limits.max_num_seqs:
         request = waiting[0]
-        tokens = request.known_tokens
+        known = request.known_tokens
+        prefix = kv.cached_prefix(request) if limits.enable_prefix_caching else None
+        cached = prefix.num_blocks * kv.block_tokens if prefix is not None else 0
+        tokens = known - cached
         if tokens > budget and not limits.enable_chunked_prefill:
             return
-        if limits.scheduler_reserve_full_isl and kv.blocks_for(tokens) > kv.free_blocks:
-            return
+        if limits.scheduler_reserve_full_isl:
+            more = kv.blocks_for(known)
+            if prefix is not None:
+                more += prefix.num_waiting - prefix.num_blocks
+            if more > kv.free_blocks:
+                return
         tokens = min(tokens, budget)
-        if not kv.grow(request, tokens):
+        if prefix is None:
+            if not kv.grow(request, tokens):
+                return
+        elif kv.admit(request, cached + tokens, prefix):
+            request.computed_tokens = cached
+            if request.cached_tokens is None:
+                request.cached_tokens = cached
+        else:
             return
         running.append(waiting.popleft())
         batch.chunks.append((request, tokens))
@@ -109,11 +132,19 @@ class Backend(Protocol):
     def submit(self, request: Request) -> None: ...
 
 
-class Replica:
-    """One instance with its queues, served by `schedule_iteration`."""
+Order = Callable[[Request], float]
 
-    def __init__(self, instance: Instance, loop: Loop, limits: Limits) -> None:
-        self._instance = instance
+
+class Replica:
+    """One instance with its queues, served by `schedule_iteration`. `order`: what the queue is kept
+    sorted by, the same for a request whenever it is asked; None: by arrival."""
+
+    def __init__(
+        self, instance: Instance, loop: Loop, limits: Limits, order: Order | None = None,
+        max_steps: int | None = None,
+    ) -> None:  # fmt: skip
+        self._instance, self._max_steps = instance, max_steps
+        self._order = order
         self._loop = loop
         self._limits = limits
         self._waiting: deque[Request] = deque()
@@ -123,7 +154,10 @@ class Replica:
         self.model = instance.model
 
     def submit(self, request: Request) -> None:
-        self._waiting.append(request)
+        if self._order is None:
+            self._waiting.append(request)
+        else:
+            insort(self._waiting, request, key=self._order)
         self._wake.set()
 
     async def serve(self) -> None:
@@ -138,7 +172,8 @@ class Replica:
                 continue
             # An arrival can be admitted at once only if none waits before it and a seat is free.
             admits = not self._waiting and len(self._running) < self._limits.max_num_seqs
-            await instance.execute(batch, stop=wake if admits or wake.is_set else None)
+            stop = wake if admits or wake.is_set else None
+            await instance.execute(batch, max_steps=self._max_steps, stop=stop)
             self._running = [r for r in self._running if r.generated_tokens < r.output_tokens]
 
     def _preempt(self, request: Request) -> None:
@@ -155,26 +190,42 @@ class VllmSystem:
         max_num_batched_tokens: int
         enable_chunked_prefill: bool
         scheduler_reserve_full_isl: bool
+        enable_prefix_caching: bool
+        preemption: str = "recompute"  # | kv_swap | parameter_swap
+        swap: SwapConfig | None = None  # of the last two
+
+        def __post_init__(self) -> None:
+            if self.preemption not in PREEMPTION:
+                raise ValueError(
+                    f"system.preemption={self.preemption} is unknown; valid: "
+                    f"{', '.join(PREEMPTION)}"
+                )
 
     @staticmethod
     def place(
         config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
-        return dedicated(models, hardware)
+        placements = dedicated(models, hardware)
+        if config.preemption == "recompute":
+            return placements
+        assert config.swap is not None, "conf/system/vllm.yaml has it"
+        change = swapping(config.preemption, config.swap)
+        return [replace(placement, **change) for placement in placements]
 
-    def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
+    def __init__(
+        self, config: Config, *, loop: Loop, cluster: Cluster, order: Order | None = None
+    ) -> None:
         limits = Limits(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             enable_chunked_prefill=config.enable_chunked_prefill,
             scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
+            enable_prefix_caching=config.enable_prefix_caching,
         )
         self._loop = loop
-        self._replicas = [Replica(instance, loop, limits) for instance in cluster.instances]
+        instances, self._replicas = self._serving(config, limits, cluster, order)
         self._backends: dict[str, Sequence[Backend]] = {
-            name: [
-                r for r, i in zip(self._replicas, cluster.instances, strict=True) if i.model is m
-            ]
+            name: [r for r, i in zip(self._replicas, instances, strict=True) if i.model is m]
             or [endpoint for endpoint in cluster.endpoints if name in endpoint.models]
             for name, m in cluster.models.items()
         }
@@ -185,6 +236,38 @@ class VllmSystem:
                     "some (torch, sim, vllm, openai)"
                 )
         self._next = dict.fromkeys(self._backends, 0)
+
+    def _serving(
+        self, config: Config, limits: Limits, cluster: Cluster, order: Order | None
+    ) -> tuple[Sequence[Instance | ElasticInstance], Sequence[Replica | SwapReplica]]:
+        if config.preemption != "recompute" and not (cluster.instances or cluster.elastic):
+            raise ValueError(
+                f"system.preemption={config.preemption} needs instances of the harness's own: "
+                "choose engine=sim"
+            )
+        if cluster.elastic is None:
+            few = SHORT_STEPS if config.preemption == "parameter_swap" else None
+            replicas = [
+                Replica(instance, self._loop, limits, order, few) for instance in cluster.instances
+            ]
+            return cluster.instances, replicas
+        assert config.swap is not None, "conf/system/vllm.yaml has it"
+        if order is not None:
+            raise ValueError("system.preemption=kv_swap serves by arrival: it takes no order")
+
+        def schedule(instance: ElasticInstance) -> Schedule:
+            return lambda running, waiting, evict: schedule_iteration(
+                running, waiting, instance.kv, limits, evict
+            )
+
+        found = cluster.elastic.instances
+        return found, [
+            SwapReplica(
+                instance, cluster.elastic, self._loop, schedule(instance), config.max_num_seqs,
+                config.swap,
+            )
+            for instance in found
+        ]  # fmt: skip
 
     def submit(self, request: Request) -> None:
         backends = self._backends[request.model]

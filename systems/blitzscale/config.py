@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.errors import UsageError
+from systems.blitzscale.artifact import InFlight
+from systems.blitzscale.limits import SCHEDULERS
 from systems.blitzscale.policy import Bounds, Range
 
 VARIANTS = ("paper", "artifact")
@@ -27,6 +30,15 @@ class Share:
 
 
 @dataclass(kw_only=True, slots=True)
+class Falling:
+    """As `artifact.InFlight`."""
+
+    most: int
+    least: int
+    step_s: float
+
+
+@dataclass(kw_only=True, slots=True)
 class VariantConfig:
     timeout_s: float  # below the lower bound for so long before a scale-down
     null_s: float  # a drained instance holds its weights for so long
@@ -34,6 +46,7 @@ class VariantConfig:
     decode: Share
     migration: Share
     ttl_s: float  # of the host cache
+    in_flight: Falling | None  # batches under way at once in a live pair; null: no bound
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,12 +69,15 @@ class Config:
     drain_s: float  # in which a queue of prompts is to be cleared
     significant_growth: float  # of prefills, from which decodes are scaled beforehand
     live_slo_s: float  # a pair serves live where stopping would make a prompt wait longer
-    live_batches: int  # under way at once in a live pair, at most
+    scheduler: str  # overlap | best_effort | ilp | ilp_free: of live pairs
+    ilp_solving_s: float  # charged for solving the integer program
+    live_batches: int | None  # under way at once in a live pair, at most; null: the variant's
     ttl_s: float | None  # of the host cache; null: the variant's
     variants: dict[str, VariantConfig]
 
     def __post_init__(self) -> None:
-        for name, valid in (("variant", VARIANTS), ("parameters", PARAMETERS)):
+        known = {"variant": VARIANTS, "parameters": PARAMETERS, "scheduler": SCHEDULERS}
+        for name, valid in known.items():
             if getattr(self, name) not in valid:
                 raise UsageError(
                     f"system.{name}={getattr(self, name)} is unknown; choose {' or '.join(valid)}"
@@ -86,8 +102,11 @@ class Config:
         chosen = self.chosen
         for share in (chosen.prefill, chosen.decode, chosen.migration):
             share.bounds()
-        times_s = {"ttl_s": self.cache_ttl_s, "timeout_s": chosen.timeout_s}
-        for name, time_s in (times_s | {"null_s": chosen.null_s}).items():
+        times_s = {
+            "ttl_s": self.cache_ttl_s, "timeout_s": chosen.timeout_s, "null_s": chosen.null_s,
+            "ilp_solving_s": self.ilp_solving_s,
+        }  # fmt: skip
+        for name, time_s in times_s.items():
             if not time_s >= 0:
                 raise UsageError(f"system: {name}={time_s} must be at least 0")
 
@@ -99,6 +118,16 @@ class Config:
     @property
     def cache_ttl_s(self) -> float:
         return self.chosen.ttl_s if self.ttl_s is None else self.ttl_s
+
+    def most_live_batches(self) -> Callable[[float], int] | None:
+        """Under way at once in a live pair, so long after it began; None: no bound."""
+        if self.live_batches is not None:
+            bound = self.live_batches
+            return lambda live_s: bound
+        falling = self.chosen.in_flight
+        if falling is None:
+            return None
+        return InFlight(most=falling.most, least=falling.least, step_s=falling.step_s).after
 
     def ranges(self, slots: int) -> tuple[Range, Range]:
         """How many prefills and decodes there may be with room for `slots` instances. UsageError

@@ -113,7 +113,7 @@ class Handover:
             grown = target.instance.kv.grow(request, kv_tokens(request))
             assert grown, "its room was reserved"
             target.running.append(request)
-            target.wake.set()
+            target.rouse()
         self._fleet.wake(Role.PREFILL)  # there is room for prompts
 
     def _after_loss(self, request: Request, slot: Slot) -> None:

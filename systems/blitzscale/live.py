@@ -1,121 +1,308 @@
-"""A live pair (§5.2): an overloaded prefill and one that loads serve the queue together.
+"""A live pair (§5.2): an overloaded prefill (the source) and one that loads (the target) serve the
+queue together.
 
 step 1, no layer is there    the source takes whole batches
-step 2, some are             each batch is split between the two (`split`)
-step 3, all are              both take from the queue by themselves: the pair ends
+step 2, some are             batches begin on the target, a layer at a time, and go back into the
+                             queue; the source takes the first one over when it is free (`zigzag`)
+step 3, all are              what has begun is divided, each takes the next when it is free; then
+                             both take from the prompts by themselves: the pair ends
+
+What waits for room in KV memory waits in the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from harness.clock import Loop
+from harness.clock import Event, Loop
 from harness.device.elastic_cluster import ElasticCluster
-from harness.device.pipeline import Pipeline
+from harness.device.passage import Passage
 from harness.errors import InstanceLost
 from harness.placement import Profile
 from harness.request import Request
+from systems.blitzscale.limits import A_DOZEN, Limits
 from systems.blitzscale.protocol import Step, step
 from systems.blitzscale.role import Role
 from systems.blitzscale.serving import Serving
 from systems.blitzscale.shutdown import State
 from systems.blitzscale.slots import Slot
-from systems.blitzscale.split import Split, split
+from systems.blitzscale.zigzag import Queued, left_to_source, source_next, target_next
+
+ALIVE = (State.LOADING, State.SERVING, State.SHUTTING)
+
+
+@dataclass(slots=True, eq=False)
+class Waiting(Queued):
+    """A batch of the pair's queue, and how far it has come."""
+
+    requests: Sequence[Request] = field(kw_only=True)
+    passage: Passage = field(kw_only=True)
+    layer_s: float = field(kw_only=True)  # as profiled
+    hop_s: float = field(kw_only=True)  # its activations' way to the source, as the links are
 
 
 class Pair:
-    """`ready_s`: when each layer is expected at the target. `most`: batches under way at once."""
+    """`ready_s`: when each layer is expected at the target. `hop_s`: of the activations of so many
+    tokens. `most`: batches under way at once, so long after the pair began; None: as many as there
+    is room for."""
 
     def __init__(
-        self, source: Slot, target: Slot, ready_s: Sequence[float], most: int, serving: Serving,
+        self, source: Slot, target: Slot, ready_s: Sequence[float], limits: Limits,
+        hop_s: Callable[[int], float], most: Callable[[float], int] | None, serving: Serving,
         cluster: ElasticCluster, profile: Profile, loop: Loop,
     ) -> None:  # fmt: skip
-        self._source, self._target, self._most = source, target, most
-        self._ready_s = list(ready_s)
+        self._source, self._target = source, target
+        self._ready_s, self._limits, self._hop_s = list(ready_s), limits, hop_s
+        self._most, self._begun_s = most, loop.now
         self._serving, self._cluster = serving, cluster
         self._profile, self._loop = profile, loop
         self._model = source.instance.model
-        self._here = 0  # layers at the target, from the first one on
-        self._under_way = 0
-        self._source_free_s = self._target_free_s = 0.0
+        self._wake = Event(loop)
+        self._queue: list[Waiting] = []
+        self._number = 0
+        self._loaded = 0  # layers at the target, from the first one on
+        self._taken: Waiting | None = None  # by the source, for good
+        self._running: Waiting | None = None  # on the target, a layer of it
+        self._source_free_s = self._own_batch_end_s()
+        self._over = False
+
+    @property
+    def queued_tokens(self) -> int:
+        """Of prompts that neither of the two has computed."""
+        return sum(request.known_tokens for batch in self._queue for request in batch.requests)
 
     async def drive(self) -> None:
-        self._source.paired = True
-        self._source_free_s = self._own_batch_end_s()
+        for slot in (self._source, self._target):
+            slot.paired, slot.pair = True, self._wake
         try:
-            while not self._over():
-                self._target.wake.clear()
-                plan = self._next()
-                if plan is None:
-                    await self._loop.wait(self._target.wake)
-                elif plan.start_s > self._loop.now:
-                    await self._loop.wait(self._target.wake, until=plan.start_s)
-                elif not self._launch(plan):
-                    await self._loop.wait(self._target.wake)  # KV that leaves makes room
+            while not self._apart():
+                self._wake.clear()
+                self._see_layers()
+                if step(self._loaded, self._model.num_layers) is Step.REDISTRIBUTE:
+                    self._redistribute()
+                    if not (self._source.paired or self._target.paired):
+                        return
+                self._go_on()
+                await self._loop.wait(self._wake)
         finally:
-            self._source.paired = False
-            self._source.wake.set()
+            self._break_up()
 
-    def _over(self) -> bool:
-        """Also where one of the two has died or has something else to do."""
-        apart = not (
-            self._source.is_at(Role.PREFILL, State.SERVING)
-            and self._target.is_at(Role.PREFILL, State.LOADING)
+    def _apart(self) -> bool:
+        """One of the two has died or has something else to do."""
+        return not (
+            self._source.is_at(Role.PREFILL, State.SERVING, State.SHUTTING)
+            and self._target.is_at(Role.PREFILL, *ALIVE)
         )
-        return apart or self._step() is Step.REDISTRIBUTE
-
-    def _step(self) -> Step:
-        self._see_layers()
-        return step(self._here, self._model.num_layers)
 
     def _see_layers(self) -> None:
         """Layers that have come; those to come are expected as much later or sooner."""
-        now_s, resident = self._loop.now, self._target.instance.resident
-        while self._here < self._model.num_layers and self._here in resident:
-            late_s = now_s - self._ready_s[self._here]
-            for layer in range(self._here, self._model.num_layers):
+        now_s, resident, before = self._loop.now, self._target.instance.resident, self._loaded
+        while self._loaded < self._model.num_layers and self._loaded in resident:
+            late_s = now_s - self._ready_s[self._loaded]
+            for layer in range(self._loaded, self._model.num_layers):
                 self._ready_s[layer] += late_s
-            self._here += 1
-        for layer in range(self._here, self._model.num_layers):
+            self._loaded += 1
+        for layer in range(self._loaded, self._model.num_layers):
             self._ready_s[layer] = max(self._ready_s[layer], now_s)
+        if not before and 0 < self._loaded < self._model.num_layers and self._limits.plans:
+            self._loop.spawn(self._plan(), name=f"{self._limits.scheduler} of a live pair")
 
-    def _next(self) -> Split | None:
-        """The next batch's split; None: there is nothing to run, or enough is under way."""
-        tokens = self._serving.prompts.next_tokens()
-        if not tokens or self._under_way >= self._most:
-            return None
-        layer_s = self._profile.prefill_s(self._model, tokens) / self._model.num_layers
-        found = split(
-            self._ready_s, layer_s, self._loop.now, self._target_free_s, self._source_free_s
-        )
-        if found.on_target > self._here and found.start_s <= self._loop.now:
-            return None  # its layer is late: `wake` tells of it
-        return found
+    async def _plan(self) -> None:
+        """Limits for what waits now. Until they are known the rules go on without."""
+        while len(self._queue) < A_DOZEN and self._form() is not None:
+            pass
+        queued, now_s = list(self._queue), self._loop.now
+        found = await self._limits.planned(
+            self._model.num_layers, [each.layer_s for each in queued],
+            [ready_s - now_s for ready_s in self._ready_s], self._source_free_s - now_s,
+        )  # fmt: skip
+        for batch, limit in zip(queued, found, strict=False):
+            batch.limit = None if limit is None else max(limit, batch.executed)
+        self._wake.set()
 
-    def _launch(self, plan: Split) -> bool:
-        """False: there is no room for the batch."""
-        source, target = self._source.instance, self._target.instance
-        layers = range(self._model.num_layers)
-        stages = [(source, layers)]
-        if plan.on_target:
-            stages = [(target, layers[: plan.on_target]), (source, layers[plan.on_target :])]
-        pipeline = self._cluster.pipeline(stages)
-        batch = self._serving.prompts.take(pipeline.kv)
-        if not batch:
+    # Who runs what next
+
+    def _go_on(self) -> None:
+        if self._source_is_free():
+            self._source_takes()
+        if self._running is None and self._loaded:
+            self._target_runs()
+        if self._taken is not None and self._queue and self._queue[0] is not self._running:
+            self._send_ahead(self._queue[0])
+
+    def _source_takes(self) -> None:
+        far = self._hop_s(1) > 0
+        layers = self._model.num_layers
+        batch = source_next(self._queue, self._running, self._loaded, layers, hops=far)
+        if batch is None and all(each.limit == layers for each in self._queue):
+            if (self._loaded and not far and self._target_begins()) or not self._may_form():
+                return
+            batch = self._form()
+        if batch is None or not self._reserve(batch, self._source, range(batch.executed, layers)):
+            return
+        self._queue.remove(batch)
+        self._taken = batch
+        hop_s = batch.hop_s if batch.executed else 0.0
+        work_s = (layers - batch.executed) * batch.layer_s
+        self._source_free_s = self._loop.now + hop_s + work_s
+        self._loop.spawn(self._run_on_source(batch), name="source of a live pair")
+
+    def _target_runs(self) -> None:
+        layers = self._model.num_layers
+        if self._loaded == layers:
+            batch = next(iter(self._queue), None)  # what has begun: `_redistribute`
+            until = layers
+        else:
+            batch = self._target_next()
+            until = 0 if batch is None else batch.executed + 1
+        if batch is None:
+            return
+        if not self._reserve(batch, self._target, range(batch.executed, until)):
+            if until < layers and batch.limit != batch.executed:
+                batch.limit = batch.executed  # its KV has no room: the rest is the source's
+                self._wake.set()
+            return
+        if not batch.executed and batch.limit is None:
+            batch.limit = self._limits.at_start(self._loaded, layers)
+        self._running = batch
+        if until == layers:
+            self._queue.remove(batch)
+        self._loop.spawn(self._run_on_target(batch, until), name="target of a live pair")
+
+    def _target_next(self) -> Waiting | None:
+        """Of the queue, else of the prompts; the first one may be the source's."""
+        while True:
+            first = self._queue[0] if self._queue else None
+            hop_s = first.hop_s if first is not None else 0.0
+            left = left_to_source(self._queue, self._loop.now, hop_s, self._source_free_s)
+            batch = target_next(self._queue, self._loaded, left)
+            if batch is not None or not (self._may_form() and self._target_begins()):
+                return batch
+            if self._form() is None:
+                return None
+
+    def _target_begins(self) -> bool:
+        """Whether the target takes one more batch from the prompts, if one waits."""
+        if not len(self._serving.prompts) or not self._limits.begins_later:
             return False
-        self._target_free_s, self._source_free_s = plan.target_free_s, plan.source_free_s
-        self._under_way += 1
-        self._loop.spawn(self._run(batch, pipeline), name="split batch")
+        under_way = sum(each.executed > 0 for each in self._queue) + (self._taken is not None)
+        most = None if self._most is None else self._most(self._loop.now - self._begun_s)
+        return most is None or under_way < most
+
+    def _may_form(self) -> bool:
+        both_load = self._loaded < self._model.num_layers
+        return both_load and self._source.state is State.SERVING
+
+    def _send_ahead(self, first: Waiting) -> None:
+        """What the source takes next goes there while it is busy, unless there is time for another
+        layer."""
+        if 0 < first.executed < self._model.num_layers:
+            next_s = max(self._loop.now, self._ready_s[first.executed])
+            full = first.limit is not None and first.executed >= first.limit
+            if full or next_s + first.hop_s > self._source_free_s:
+                first.passage.send(self._source.instance)
+
+    def _form(self) -> Waiting | None:
+        requests = self._serving.prompts.form()
+        if not requests:
+            return None
+        tokens = sum(request.known_tokens for request in requests)
+        batch = Waiting(
+            self._number, requests=requests, passage=self._cluster.passage(requests),
+            layer_s=self._profile.prefill_s(self._model, tokens) / self._model.num_layers,
+            hop_s=self._hop_s(tokens),
+        )  # fmt: skip
+        self._number += 1
+        self._queue.append(batch)
+        return batch
+
+    def _reserve(self, batch: Waiting, slot: Slot, layers: range) -> bool:
+        return slot.instance.lost is None and batch.passage.reserve(slot.instance, layers)
+
+    # Their runs
+
+    async def _run_on_source(self, batch: Waiting) -> None:
+        layers = range(batch.executed, self._model.num_layers)
+        if await self._run(batch, self._source, layers):
+            self._serving.prefilled(batch.requests, self._source)
+        self._taken = None
+        self._source_free_s = self._loop.now
+        self._end_run(self._source)
+
+    async def _run_on_target(self, batch: Waiting, until: int) -> None:
+        done = await self._run(batch, self._target, range(batch.executed, until))
+        self._running = None
+        batch.executed = until
+        if done and until == self._model.num_layers:
+            if batch in self._queue:
+                self._queue.remove(batch)
+            self._serving.prefilled(batch.requests, self._target)
+        elif done and self._over:
+            self._give_up(batch)
+        elif not done and batch in self._queue:
+            self._queue.remove(batch)
+        self._end_run(self._target)
+
+    async def _run(self, batch: Waiting, slot: Slot, layers: range) -> bool:
+        """False: an instance has died, and the batch is in the prompts again."""
+        try:
+            await batch.passage.run(slot.instance, layers)
+        except InstanceLost:
+            self._give_up(batch)
+            return False
         return True
 
-    async def _run(self, batch: Sequence[Request], pipeline: Pipeline) -> None:
-        with suppress(InstanceLost):  # the batch is in the queue again
-            await self._serving.compute(batch, self._source, pipeline)
-        self._under_way -= 1
-        if not self._under_way:
-            self._source_free_s = self._target_free_s = self._loop.now
-        self._target.wake.set()
+    def _end_run(self, slot: Slot) -> None:
+        if self._over:
+            slot.paired = False
+            slot.rouse()
+        self._wake.set()
+
+    # The end
+
+    def _redistribute(self) -> None:
+        """Step 3: what nobody has begun goes back to the prompts, of which both take; what has
+        begun is run to its end by whom is free first."""
+        for batch in [each for each in self._queue if not each.executed]:
+            if batch is not self._running:
+                self._queue.remove(batch)
+                self._put_back(batch)
+        for batch in self._queue:
+            batch.limit = None
+        if not self._queue:
+            for slot, free in (
+                (self._source, self._source_is_free()), (self._target, self._running is None),
+            ):  # fmt: skip
+                if free and slot.paired:
+                    slot.paired = False
+                    slot.rouse()
+
+    def _break_up(self) -> None:
+        """What has begun and is not running is computed again, by others."""
+        self._over = True
+        for batch in [each for each in self._queue if each is not self._running]:
+            self._queue.remove(batch)
+            self._give_up(batch)
+        for slot, free in (
+            (self._source, self._taken is None), (self._target, self._running is None),
+        ):  # fmt: skip
+            slot.pair = None
+            if free:
+                slot.paired = False
+                slot.rouse()
+
+    def _give_up(self, batch: Waiting) -> None:
+        batch.passage.give_up()
+        self._serving.again(batch.requests, self._source)
+
+    def _put_back(self, batch: Waiting) -> None:
+        """Nothing of it has been computed."""
+        batch.passage.give_up()
+        self._serving.prompts.put(batch.requests)
+
+    def _source_is_free(self) -> bool:
+        return self._taken is None and self._source.batch is None
 
     def _own_batch_end_s(self) -> float:
         """When the source has done what it was at, as profiled."""

@@ -70,7 +70,7 @@ class Loads:
             source = self._source(slot, pull)
             for layers in runs(pull.layers):
                 if not await slot.instance.load(
-                    layers, source, on_layer=lambda _: slot.wake.set(), stop=stop
+                    layers, source, on_layer=lambda _: slot.rouse(), stop=stop
                 ):
                     return False
             return True

@@ -33,9 +33,12 @@ class Prompts:
             insort(self._waiting, request, key=order)
             self.tokens += request.known_tokens
 
-    def next_tokens(self) -> int:
-        """Of the batch that `take` would form with room for it; 0: nothing waits."""
-        return sum(request.known_tokens for request in self._next())
+    def form(self) -> list[Request]:
+        """The next batch, without room for its KV; []: nothing waits."""
+        batch = self._next()
+        del self._waiting[: len(batch)]
+        self.tokens -= sum(request.known_tokens for request in batch)
+        return batch
 
     def take(self, kv: BlockPool) -> list[Request]:
         """The next batch, whose blocks it grows in `kv`; []: nothing waits or there is no room."""

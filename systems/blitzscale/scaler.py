@@ -84,7 +84,7 @@ class Scaler:
     def _become(self, slot: Slot, role: Role) -> None:
         slot.role = role
         self._cluster.take(slot.instance, role.value)
-        slot.wake.set()
+        slot.rouse()
         self._serving.handover.dispatch()
 
     def _stop(self, slot: Slot) -> None:

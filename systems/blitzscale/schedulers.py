@@ -39,9 +39,14 @@ def best_effort(pair: Pair) -> list[int]:
     limits = []
     now_s = 0.0
     for layer_s in pair.layer_s:
-        limits.append(min(pair.loaded(now_s), pair.num_layers // 2))
+        limits.append(best_effort_limit(pair.loaded(now_s), pair.num_layers))
         now_s += limits[-1] * layer_s
     return limits
+
+
+def best_effort_limit(loaded: int, num_layers: int) -> int:
+    """Of the batch that the target comes to now."""
+    return min(loaded, num_layers // 2)
 
 
 def ilp_free(pair: Pair) -> list[None]:

@@ -5,7 +5,6 @@ change their role and die: the loops of both, and the KV that goes from one to t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from harness.clock import Loop
 from harness.device.elastic_cluster import ElasticCluster
@@ -20,12 +19,6 @@ from systems.blitzscale.slots import Fleet, Slot
 HELD = (State.SERVING, State.SHUTTING, State.NULL)
 
 
-class Runs(Protocol):
-    """An instance, or a pipeline of several."""
-
-    async def execute(self, batch: Batch) -> int: ...
-
-
 class Serving:
     def __init__(self, fleet: Fleet, cluster: ElasticCluster, prompts: Prompts, loop: Loop) -> None:
         self.fleet, self.cluster, self.prompts = fleet, cluster, prompts
@@ -38,10 +31,10 @@ class Serving:
 
     def again(self, requests: Sequence[Request], slot: Slot) -> None:
         """What `slot` had of `requests` is lost: they are computed again."""
-        left = [request for request in requests if not (request.finished or request.failed)]
+        left = [request for request in requests if not request.finished]
         for request in left:
             slot.instance.evict(request)
-        self.prompts.put(left)
+        self.prompts.put(request for request in left if not request.failed)
         self.fleet.wake(Role.PREFILL)
 
     def begin(self, slot: Slot) -> None:
@@ -78,18 +71,23 @@ class Serving:
             await self._loop.wait(slot.wake)
             return
         slot.batch = self._loop.now, sum(request.known_tokens for request in batch)
-        await self.compute(batch, slot, slot.instance)
+        await self._compute(batch, slot)
         slot.batch = None
+        slot.rouse()
 
-    async def compute(self, batch: Sequence[Request], slot: Slot, on: Runs) -> None:
-        """Prefills `batch` on `on`, which `slot` is part of, and has its KV go to decodes. Raises
-        InstanceLost once the batch is in the queue again."""
+    async def _compute(self, batch: Sequence[Request], slot: Slot) -> None:
+        """Prefills `batch`, and has its KV go to decodes. Raises InstanceLost once the batch is in
+        the queue again."""
         chunks = [(request, request.known_tokens - request.computed_tokens) for request in batch]
         try:
-            await on.execute(Batch(chunks=chunks))
+            await slot.instance.execute(Batch(chunks=chunks))
         except InstanceLost:
             self.again(batch, slot)
             raise
+        self.prefilled(batch, slot)
+
+    def prefilled(self, batch: Sequence[Request], slot: Slot) -> None:
+        """`slot` has run the last layers of `batch`."""
         for request in batch:
             if not request.finished:
                 self.handover.offer(request, slot)

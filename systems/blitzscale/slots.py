@@ -30,6 +30,13 @@ class Slot:
         self.dropping = False  # its weights are being given up
         self.gone = False  # it has died
         self.wake = Event(loop)
+        self.pair: Event | None = None  # set with `wake`: the live pair's that it is in
+
+    def rouse(self) -> None:
+        """What it, or its live pair, waits for may have come."""
+        self.wake.set()
+        if self.pair is not None:
+            self.pair.set()
 
     @property
     def tokens(self) -> int:
@@ -42,7 +49,7 @@ class Slot:
 
     def turn(self, state: State | None, now_s: float) -> None:
         self.state, self.since_s = state, now_s
-        self.wake.set()
+        self.rouse()
 
     def copy(self) -> GpuCopy:
         return GpuCopy(name=self.name, node=self.node, devices=self.devices)
@@ -85,4 +92,4 @@ class Fleet:
     def wake(self, role: Role) -> None:
         for slot in self.slots:
             if slot.role is role:
-                slot.wake.set()
+                slot.rouse()

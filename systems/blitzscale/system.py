@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
+from harness.cost.collectives import activation_bytes_per_token
 from harness.cost.hardware import Hardware
 from harness.device.elastic import ElasticInstance
 from harness.errors import UsageError
@@ -17,6 +19,7 @@ from systems.blitzscale.chains import Plan, arrivals_s
 from systems.blitzscale.demand import ArtifactPolicy, PaperPolicy, Seen
 from systems.blitzscale.fabric import fabric_of
 from systems.blitzscale.handover import kv_tokens
+from systems.blitzscale.limits import Limits
 from systems.blitzscale.live import Pair
 from systems.blitzscale.monitor import Monitor
 from systems.blitzscale.parameters import CachedParameters, NetworkParameters
@@ -24,7 +27,7 @@ from systems.blitzscale.policy import capacity_of
 from systems.blitzscale.prompts import Prompts
 from systems.blitzscale.role import Role
 from systems.blitzscale.scaler import Policy, Scaler
-from systems.blitzscale.selection import Overloaded, live_pairs
+from systems.blitzscale.selection import LivePair, Overloaded, live_pairs
 from systems.blitzscale.serving import Serving
 from systems.blitzscale.shutdown import State
 from systems.blitzscale.slots import Fleet, Slot
@@ -56,7 +59,7 @@ class BlitzScale:
         prefills, decodes = config.ranges(len(room))
         return [
             Placement(
-                devices=devices, model=model,
+                devices=devices, model=next(iter(models)),
                 elastic=Elastic(
                     page_layers=1 if config.zigzag else None,  # a batch may be split anywhere
                     resident=None if i < prefills.least + decodes.least else range(0),
@@ -75,7 +78,7 @@ class BlitzScale:
         self._config, self._loop, self._cluster, self._elastic = config, loop, cluster, elastic
         self._model = only_model(cluster.models)
         hardware = elastic.hardware
-        fabric = fabric_of(hardware)
+        fabric = self._fabric = fabric_of(hardware)
         self._fleet = Fleet(
             [
                 Slot(each, tuple(at.devices), at.devices.start // hardware.devices_per_node, loop)
@@ -85,6 +88,8 @@ class BlitzScale:
         self._prompts = Prompts(config.batch_tokens)
         self._serving = Serving(self._fleet, elastic, self._prompts, loop)
         self._monitor = Monitor(config.window_s)
+        self._limits = Limits(config.scheduler, config.ilp_solving_s, loop)
+        self._pairs: list[Pair] = []
         layout = elastic.instances[0].layout
         self._layers_bytes = [float(len(at) * self._model.tp) for at in layout.layer_at]
         self._kv_tokens = layout.num_pages() // layout.num_groups * layout.block_tokens
@@ -144,7 +149,7 @@ class BlitzScale:
         now_s = self._loop.now
         return Seen(
             now_s=now_s,
-            load=self._monitor.load(now_s, queued_tokens=self._prompts.tokens, kv_tokens=held),
+            load=self._monitor.load(now_s, queued_tokens=self._queued_tokens(), kv_tokens=held),
             prefills=self._fleet.count(Role.PREFILL), decodes=self._fleet.count(Role.DECODE),
             loading=(
                 bool(self._fleet.of(Role.PREFILL, State.LOADING)),
@@ -163,7 +168,7 @@ class BlitzScale:
         share = max(1, len(self._fleet.of(Role.PREFILL, State.SERVING)))
         overloaded = [
             Overloaded(
-                name=slot.name, backlog_s=self._prompts.tokens / share / rate + self._at_s(slot),
+                name=slot.name, backlog_s=self._queued_tokens() / share / rate + self._at_s(slot),
                 arriving=arriving / share / rate,
             )
             for slot in sources
@@ -172,10 +177,29 @@ class BlitzScale:
         for pair in live_pairs(plan, overloaded, self._layers_bytes, self._config.live_slo_s):
             driver = Pair(
                 self._fleet.named(pair.source), self._fleet.named(pair.target),
-                ready_s[pair.target], self._config.live_batches, self._serving, self._elastic,
+                ready_s[pair.target], self._limits, partial(self._hop_s, pair),
+                self._config.most_live_batches(), self._serving, self._elastic,
                 self._cluster.profile, self._loop,
             )  # fmt: skip
-            self._loop.spawn(driver.drive(), name=f"{pair.source} and {pair.target}")
+            self._loop.spawn(self._drive(driver), name=f"{pair.source} and {pair.target}")
+
+    async def _drive(self, pair: Pair) -> None:
+        self._pairs.append(pair)
+        await pair.drive()
+        self._pairs.remove(pair)
+
+    def _queued_tokens(self) -> int:
+        """Of prompts that wait, those in live pairs included."""
+        return self._prompts.tokens + sum(pair.queued_tokens for pair in self._pairs)
+
+    def _hop_s(self, pair: LivePair, tokens: int) -> float:
+        """Of activations from the target to the source, which have the links to themselves."""
+        source, target = self._fleet.named(pair.source), self._fleet.named(pair.target)
+        hardware, lanes = self._elastic.hardware, len(source.devices)
+        rate = self._fabric.lane_bytes_per_s(target.devices[0], source.devices[0]) * lanes
+        near = source.node == target.node
+        latency_s = hardware.nvlink_copy_latency_s if near else hardware.nic_latency_s
+        return latency_s + tokens * activation_bytes_per_token(self._model) / rate
 
     def _at_s(self, slot: Slot) -> float:
         """What is left of the batch that it prefills, as profiled."""
@@ -201,7 +225,7 @@ class BlitzScale:
         self._parameters.lost(slot)
         self._serving.handover.lost(slot)
         for each in self._fleet.slots:  # who waits for it must see
-            each.wake.set()
+            each.rouse()
 
 
 def only_model(models: Mapping[str, ModelSpec]) -> ModelSpec:

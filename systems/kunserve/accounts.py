@@ -8,6 +8,7 @@ from harness.device.elastic import ElasticInstance
 from harness.device.kv_directory import KvDirectory
 from harness.request import Request
 from systems.kunserve.artifact_monitor import GroupLoad
+from systems.kunserve.dispatcher import Load
 from systems.kunserve.exchange import Held
 from systems.kunserve.group import Group, Stage
 from systems.kunserve.monitor import Sample, demand_bytes
@@ -57,6 +58,16 @@ def load_of(server: Server) -> InstanceLoad:
         [Running(request.request_id, blocks_wanted(server, request)) for request in running],
         [blocks_wanted(server, request) for request in [*server.aside, *server.waiting]],
     )
+
+
+def dispatch_load(server: Server) -> Load:
+    load = load_of(server)
+    wanted = load.used_blocks + sum(load.queued_blocks)
+    requests = len(load.running) + len(load.queued_blocks)
+    return Load(
+        server.name, len(server.group), load.total_blocks, wanted, requests,
+        server.lacking_tokens, server.batch_tokens,
+    )  # fmt: skip
 
 
 def block_bytes(member: ElasticInstance) -> int:

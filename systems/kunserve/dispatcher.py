@@ -1,16 +1,48 @@
 """The global dispatcher (§4.3): balance, priorities, and what is over the cap after a drop.
 
-Balancing is Llumnix's, as the paper says ("similar to existing cluster LLM serving systems"): the
-freest instance or group (`systems.llumnix.freeness`). New here is the redistribution: "requests
-that cannot be executed in the current maximum batch" go back to the dispatcher, and from there to
-whoever has seats. Pure functions.
+Balancing is that of "existing cluster LLM serving systems": the load of Llumnix's code, whose
+modules KunServe's dispatcher reuses (§5.1), in shares of a group's memory and of its members. The
+batch limit comes first, for after a drop "the insufficient computational power of this GPU may
+still cause queuing delays": requests that are over it go to whoever has room. Pure functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
+
+
+class Load(NamedTuple):
+    """Of a group, or of an instance alone."""
+
+    name: str
+    members: int
+    total_blocks: int  # of KV
+    wanted_blocks: int  # by running and queued requests
+    requests: int  # that run or wait
+    lacking_tokens: int  # of their prompts, still to be computed
+    batch_tokens: int  # that its micro-batches take at once
+
+
+def least_loaded(loads: Sequence[Load]) -> str:
+    """The name of the least loaded, the first among equals.
+
+    First by the tokens that are over its maximum batch, a member's share of them. Then by free
+    memory for each request of a member, as a share of the memory: among equal instances that is
+    `artifact_load` of `systems.llumnix.freeness`. Bytes would draw all requests to a group that
+    has dropped, which has more memory for KV and no more computing power than its members.
+    """
+    return min(loads, key=_load).name
+
+
+def _load(load: Load) -> tuple[float, float]:
+    over = max(0, load.lacking_tokens - load.batch_tokens) / load.members
+    if not load.requests:
+        return over, -inf
+    free = (load.total_blocks - load.wanted_blocks) / load.total_blocks
+    return over, -free * load.members / load.requests
 
 
 class Queued(NamedTuple):
@@ -27,6 +59,7 @@ class Target:
     name: str
     free_seats: int  # of all its micro-batches together; below 0: more run than the cap allows
     free_tokens: int  # of KV, at the stage that has the least
+    batch_tokens: int  # of prompts, that its maximum batch still takes
     queue: list[Queued] = field(default_factory=list)
 
 
@@ -41,23 +74,25 @@ def in_order(queue: Sequence[Queued]) -> list[Queued]:
 
 
 def redistribute(targets: Sequence[Target]) -> Redistribution:
-    """After a drop: every target keeps of its queue what it has seats and KV for, in order; the
-    rest goes, in order, to the target with the most seats left that has both.
+    """After a drop: every target keeps of its queue what its maximum batch has seats, KV and tokens
+    for, in order; the rest goes, in order, to the target with the most seats left that has all.
 
     The first that has room nowhere stops the rest, so that nobody is overtaken for ever.
     """
     seats = {target.name: target.free_seats for target in targets}
     tokens = {target.name: target.free_tokens for target in targets}
+    batch = {target.name: target.batch_tokens for target in targets}
     queues: dict[str, list[Queued]] = {target.name: [] for target in targets}
     overflow: list[Queued] = []
 
     def takes(name: str, request: Queued) -> bool:
-        return seats[name] > 0 and tokens[name] >= request.kv_tokens
+        return seats[name] > 0 and batch[name] > 0 and tokens[name] >= request.kv_tokens
 
     def put(name: str, request: Queued) -> None:
         queues[name].append(request)
         seats[name] -= 1
         tokens[name] -= request.kv_tokens
+        batch[name] -= request.kv_tokens
 
     for target in targets:
         own = in_order(target.queue)

@@ -67,6 +67,17 @@ class Server:
     def free_seats(self) -> int:
         return self._limits.max_num_seqs * len(self._batches) - len(self.running)
 
+    @property
+    def lacking_tokens(self) -> int:
+        """Of prompts, or of what is to be computed again, in tokens."""
+        lacking = sum(r.known_tokens - r.computed_tokens for r in self.running if not r.decoding)
+        return lacking + sum(request.known_tokens for request in [*self.aside, *self.waiting])
+
+    @property
+    def batch_tokens(self) -> int:
+        """That its micro-batches take at once, decodes included."""
+        return self._limits.max_num_batched_tokens * len(self._batches)
+
     def start(self) -> None:
         for number, batch in enumerate(self._batches):
             name = f"{self.name}/{number}"

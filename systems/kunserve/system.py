@@ -1,9 +1,9 @@
 """KunServe (preprint of December 2024): the parts of Fig. 7 put together.
 
-A dispatcher gives requests to the freest group (§4.3). A monitor looks at every group's memory
-each `poll_s`; where it will run short the planner merges groups (§4.1), which are formed anew by
-`reshape.py`; where it is calm the group is restored by `returning.py`. Nothing here asks whether
-devices are real. README.md maps sections to files and says what the paper leaves open.
+A dispatcher gives requests to the least loaded group (§4.3). A monitor looks at every group's
+memory each `poll_s`; where it will run short the planner merges groups (§4.1), which are formed
+anew by `reshape.py`; where it is calm the group is restored by `returning.py`. Nothing here asks
+whether devices are real. README.md maps sections to files and says what the paper leaves open.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from harness.errors import RunError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, dedicated
 from harness.request import Request
-from systems.kunserve.accounts import group_load, load_of, names, sample, whole_bytes
+from systems.kunserve.accounts import dispatch_load, group_load, names, sample, whole_bytes
 from systems.kunserve.artifact_monitor import drop_due, restore_due
 from systems.kunserve.config import KunServeConfig
-from systems.kunserve.dispatcher import Queued, Target, redistribute
+from systems.kunserve.dispatcher import Queued, Target, least_loaded, redistribute
 from systems.kunserve.exchange import Link, check_chunk, chunk_bytes
 from systems.kunserve.group import Group, alone, members
 from systems.kunserve.merge import merge
@@ -35,7 +35,6 @@ from systems.kunserve.reshape import Shaper
 from systems.kunserve.restore import Rates
 from systems.kunserve.returning import restore
 from systems.kunserve.server import Server
-from systems.llumnix.freeness import dispatch
 
 EVERYBODY = 2**31  # victims at a time: all of them
 
@@ -109,20 +108,21 @@ class KunServe:
         if not servers:
             self._homeless.append(request)
             return
-        freest = dispatch([load_of(server) for server in servers])
-        next(server for server in servers if server.name == freest).submit(request)
+        chosen = least_loaded([dispatch_load(server) for server in servers])
+        next(server for server in servers if server.name == chosen).submit(request)
 
     def _redistribute(self) -> None:
-        """After a drop: what does not fit into a group goes to whoever has seats (§4.3). What fits
-        nowhere waits at the freest, where the paper has it wait at the dispatcher."""
+        """After a drop: what is over a group's batch goes to whoever has room (§4.3). What fits
+        nowhere waits at the least loaded, where the paper has it wait at the dispatcher."""
         targets, requests = [], dict[int, Request]()
         for server in self._shaper.servers:
             kv = server.executor.kv
             queue = [Queued(r.request_id, r.arrival_s, r.known_tokens) for r in server.waiting]
             requests |= {request.request_id: request for request in server.waiting}
             free = kv.free_blocks * kv.block_tokens
-            targets.append(Target(server.name, server.free_seats, free, queue))
             server.waiting.clear()
+            batch = server.batch_tokens - server.lacking_tokens
+            targets.append(Target(server.name, server.free_seats, free, batch, queue))
         found = redistribute(targets)
         for server in self._shaper.servers:
             for queued in found.queues[server.name]:

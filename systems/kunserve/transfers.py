@@ -1,7 +1,8 @@
 """KV under way between the members of a group: the exchange and the way out of a pipeline (§4.2).
 
 What is to move is asked for again and again (`wanted`), its order and what others may take
-meanwhile are `moves.py`'s. One move at a time on each link, and of each request. Where there is no
+meanwhile are `moves.py`'s. A few moves at a time on each link, for each ends at a step boundary of
+its request and the link would idle until then; one at a time of each request. Where there is no
 room KV stays where it is, and attention with it; the move is asked for again later.
 """
 
@@ -19,6 +20,7 @@ from systems.kunserve.moves import Move, certain_to_end, grantable_slots, ordere
 from systems.kunserve.server import Server
 
 OWNER = "exchange"
+ABREAST = 8  # moves on a link: as many requests as the public code exchanges at a time
 
 
 class Transfers:
@@ -65,6 +67,7 @@ class Transfers:
             tasks = [
                 self._loop.spawn(self._lane(queue), name=f"{self._purpose} {source} to {target}")
                 for (source, target), queue in lanes.items()
+                for _ in range(ABREAST)
             ]
             for task in tasks:
                 await self._loop.wait(task.finished)
@@ -76,7 +79,7 @@ class Transfers:
         return done
 
     async def _lane(self, queue: deque[Move]) -> int:
-        """One link's moves; ends early where one finds no room. How many went."""
+        """Moves of one link, one by one; ends early where one finds no room. How many went."""
         done = 0
         while queue and not self._stop.is_set:
             move = next((m for m in queue if m.request_id not in self._server.moving), None)

@@ -1,4 +1,4 @@
-"""Virtual usage and freeness, and dispatch by them (Llumnix §4.4, Algorithm 1).
+"""Virtual usage and freeness (Llumnix §4.4, Algorithm 1), and the public code's load, for dispatch.
 
 Written from the published algorithm as it is known to us; the paper's text was not at hand.
 """
@@ -49,11 +49,10 @@ def freeness(load: InstanceLoad, headroom_blocks: Mapping[int, int] | None = Non
     return (load.total_blocks - usage) / max(1, len(load.running))
 
 
-def dispatch(
-    loads: Sequence[InstanceLoad], headroom_blocks: Mapping[int, int] | None = None
-) -> str:
-    """The name of the freest instance, the first among equals."""
-    return max(loads, key=lambda load: freeness(load, headroom_blocks)).name
+def least_loaded(loads: Sequence[InstanceLoad]) -> str:
+    """The name of the least loaded instance by `artifact_load`, the first among equals. With the
+    whole queue counted, requests that arrive in one iteration do not all go to one instance."""
+    return min(loads, key=artifact_load).name
 
 
 def artifact_load(load: InstanceLoad) -> float:

@@ -22,7 +22,7 @@ from systems.kunserve.merge import equal_groups
 from systems.kunserve.reshape import Shaper
 from systems.kunserve.restore import Rates
 from systems.kunserve.server import Server
-from systems.llumnix.freeness import dispatch
+from systems.llumnix.freeness import least_loaded
 from systems.llumnix.migration import queued_moves
 from systems.llumnix.pipeline import stages_of_one_throttling
 
@@ -96,7 +96,7 @@ class Llumnix:
         if not servers:
             self._early.append(request)
             return
-        freest = dispatch([load_of(server) for server in servers])
+        freest = least_loaded([load_of(server) for server in servers])
         next(server for server in servers if server.name == freest).submit(request)
 
     async def serve(self) -> None:

@@ -135,13 +135,16 @@ def _splits(num_devices: int, sizes: Sequence[int]) -> Iterator[list[int]]:
             yield [size] * count + split
 
 
+def first_names(models: Mapping[str, ModelSpec]) -> dict[str, str]:
+    """By name, the first of the names that stand for the same model (the same object: equal ones
+    are two models with one checkpoint)."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(spec), name) for name, spec in models.items()}
+
+
 def llms_of(models: Mapping[str, ModelSpec], rates_per_s: Mapping[str, float]) -> list[Llm]:
-    """One for each model; names that stand for the same one (the same object: equal ones are two
-    models with one checkpoint) count together."""
-    names: dict[int, list[str]] = {}
-    for name, spec in models.items():
-        names.setdefault(id(spec), []).append(name)
-    return [
-        Llm(same[0], models[same[0]], sum(rates_per_s.get(name, 0.0) for name in same))
-        for same in names.values()
-    ]
+    """One for each model; its names count together."""
+    rates: dict[str, float] = {}
+    for name, first in first_names(models).items():
+        rates[first] = rates.get(first, 0.0) + rates_per_s.get(name, 0.0)
+    return [Llm(name, models[name], rate_per_s) for name, rate_per_s in rates.items()]

@@ -17,7 +17,7 @@ from systems.muxserve.adbs import QuotaConfig
 from systems.muxserve.estimate import EstimateConfig, Estimator, Llm
 from systems.muxserve.memory import Budget, MemoryConfig
 from systems.muxserve.mesh import Mesh
-from systems.muxserve.placement import Placer, kv_weight, llms_of
+from systems.muxserve.placement import Placer, first_names, kv_weight, llms_of
 from systems.muxserve.resident import Resident
 
 
@@ -53,7 +53,7 @@ class MuxServe:
         return [
             Placement(
                 devices=mesh.devices,
-                model=llm.spec,
+                model=llm.name,
                 compute_share=candidate.share,
                 prefill_compute_share=config.prefill_share,
                 memory_share=memory_share,
@@ -78,36 +78,33 @@ class MuxServe:
             scheduler_reserve_full_isl=True,
         )
         self._loop = loop
-        # By the identity of a model's spec: two models may be equal, with one checkpoint.
-        self._residents: dict[int, Resident] = {}
-        self._mesh_of: dict[int, Mesh] = {}
-        self._models = cluster.models
-        together: dict[range, list[Resident]] = {}
+        self._placed = first_names(cluster.models)
+        self._residents: dict[str, Resident] = {}  # by the model's name
+        self._mesh_of: dict[str, Mesh] = {}
+        together: dict[range, dict[str, Resident]] = {}
         for instance, placement in zip(cluster.instances, cluster.placements, strict=True):
+            assert placement.model is not None, "place() names one"
             resident = Resident(instance, placement.compute_share, loop, limits)
-            self._residents[id(instance.model)] = resident
-            together.setdefault(placement.devices, []).append(resident)
-        self._meshes = [
-            Mesh(
-                residents,
+            together.setdefault(placement.devices, {})[placement.model] = resident
+        for residents in together.values():
+            mesh = Mesh(
+                list(residents.values()),
                 loop,
                 prefill_share=config.prefill_share,
                 total_share=1 + config.excess_share,
                 quotas=config.quotas,
             )
-            for residents in together.values()
-        ]
-        for mesh, residents in zip(self._meshes, together.values(), strict=True):
-            self._mesh_of.update({id(r.instance.model): mesh for r in residents})
+            self._residents |= residents
+            self._mesh_of |= dict.fromkeys(residents, mesh)
 
     def submit(self, request: Request) -> None:
-        model = id(self._models[request.model])
+        model = self._placed[request.model]
         resident = self._residents[model]
         resident.waiting.append(request)
         self._mesh_of[model].arrived(resident)
 
     async def serve(self) -> None:
-        for mesh in self._meshes:
+        for mesh in dict.fromkeys(self._mesh_of.values()):
             self._loop.spawn(mesh.serve(), name="mesh")
 
 

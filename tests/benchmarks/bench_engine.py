@@ -102,6 +102,7 @@ def torch_engine(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int
                     max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
                     enable_chunked_prefill=True,
                     scheduler_reserve_full_isl=True,
+                    enable_prefix_caching=False,
                 )
                 system = VllmSystem(config, loop=loop, cluster=cluster)
 

@@ -39,7 +39,7 @@ def test_a_point_has_the_servers_truth_beside_the_clients_report(
     # A busy machine makes both late; the client never reports a token before it was written.
     assert row["ttft_p99_ms"] >= row["true_ttft_p99_ms"]
     assert row["verdict"] == ("INVALID" if row["reasons"] else "VALID")
-    assert set(row["receive_lag"]) == {"p99", "max", "tokens_p99", "with_send_p99"}
+    assert {"p99", "tokens_p99", "with_send_p99"} <= row["receive_lag"].keys()
 
 
 def row(load: str, level: int, off_ms: float, verdict: str = "VALID") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -125,8 +126,14 @@ def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
     sweep = (*SIM, "-m", "workload.scale.rate=0.5,1,2,4", f"hydra.sweep.dir={tmp_path}")
     done = run_command(*sweep)
     assert done.returncode == 0, done.stderr
-    runs = sorted(tmp_path.iterdir())
+    runs = sorted(path for path in tmp_path.iterdir() if path.is_dir())
     assert len(runs) == 4
+    (rows_of_all,) = tmp_path.glob("sweep-*.csv")
+    assert str(rows_of_all) in done.stdout
+    with rows_of_all.open() as file:
+        found = list(csv.DictReader(file))
+    assert {row["run"] for row in found} == set(map(str, runs))
+    assert [row["workload.scale.rate"] for row in found] == ["0.5", "1", "2", "4"]
     assert all(run.name.startswith("vllm-azure_code-sim-") for run in runs)
     marks = [json.loads((run / "sweep.json").read_text()) for run in runs]
     assert len({mark["sweep_id"] for mark in marks}) == 1

@@ -30,7 +30,13 @@ def holding_the_secret(folder: Path) -> list[Path]:
 def test_what_a_run_leaves_has_no_credentials(tmp_path: Path, trace: str, sweep: bool) -> None:
     where = ["-m", f"hydra.sweep.dir={tmp_path / 'runs'}", "seed=0,1"]
     one = [f"hydra.run.dir={tmp_path / 'runs' / 'one'}"]
-    with GoldenServer(lambda body: Script()) as server:
+    meanwhile: list[Path] = []
+
+    def script(_: object) -> Script:
+        meanwhile.extend(holding_the_secret(tmp_path))
+        return Script()
+
+    with GoldenServer(script) as server:
         done = run_command(
             "+system=vllm", "+workload=trace", trace, "engine=openai",
             f"engine.url={server.url.replace('://', f'://ann:{SECRET}@')}", "figure=null",
@@ -39,7 +45,7 @@ def test_what_a_run_leaves_has_no_credentials(tmp_path: Path, trace: str, sweep:
         assert done.returncode == 0, done.stderr
         assert all("authorization: basic" in answer.head for answer in server.answers)
     assert SECRET not in done.stdout + done.stderr
-    assert not holding_the_secret(tmp_path)
+    assert not [*meanwhile, *holding_the_secret(tmp_path)]
     manifests = list((tmp_path / "runs").glob("*/manifest.json"))
     assert len(manifests) == (2 if sweep else 1)
     overrides = json.loads(manifests[0].read_text())["overrides"]

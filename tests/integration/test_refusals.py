@@ -51,6 +51,7 @@ SIM = ("+system=vllm", "+workload=trace", "engine=sim", "hardware=a100x1", "mode
         (["workload.scale={how: stretch, rate: 1e-320}"], "arrival_s must be finite numbers"),
         (["model.max_position=4294967296"], "max_position=4294967296 must be at most 2147483647"),
         ([f"model.name={'x' * 300}"], "… (305 characters) must be printable"),
+        (["model.path=/nowhere"], "model.path=/nowhere holds no config.json"),
         (["model.name=../../x"], "name=../../x must not leave the folder"),
         ([f"workload.arrivals.kind={'x' * 100_000}"], "x… (100023 characters) is unknown; valid k"),
         ([f"runs_dir={'x' * 300}"], "File name too long"),

@@ -108,12 +108,16 @@ def test_eight_micro_batches_over_four_stages_are_what_stepping_finds() -> None:
                 assert times_s[step + 1] == pytest.approx(exit_s, abs=1e-9)
 
 
-def test_an_iterations_constants_are_paid_once_a_flight() -> None:
+@pytest.mark.parametrize("at_first", [1.0, 0.5, 0.25])
+def test_an_iterations_constants_are_paid_once_a_flight(at_first: float) -> None:
     whole = CostModel(MODEL, ON)
-    parts = [CostModel(MODEL, ON, num_layers=2, constants=first) for first in (True, False)]
+    shares = (at_first, 1 - at_first)
+    parts = [CostModel(MODEL, ON, num_layers=2, constants=share) for share in shares]
     terms = [part.terms for part in parts]
     for name in ("prefill_s", "decode_s", "chunk_s", "request_s"):
-        assert sum(getattr(each, name) for each in terms) == getattr(whole.terms, name)
+        assert sum(getattr(each, name) for each in terms) == pytest.approx(
+            getattr(whole.terms, name)
+        )
     for name in ("launch_s", "weights_s", "token_s", "attend_s", "context_s"):
         assert sum(getattr(each, name) for each in terms) == pytest.approx(
             getattr(whole.terms, name)

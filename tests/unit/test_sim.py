@@ -74,6 +74,7 @@ def play(
         max_num_batched_tokens=256,
         enable_chunked_prefill=True,
         scheduler_reserve_full_isl=True,
+        enable_prefix_caching=True,
     )
     system = VllmSystem(config, loop=loop, cluster=cluster)
     client = Client(Client.Config(drain_s=1e6), loop=loop, recorder=recorder, system=system)

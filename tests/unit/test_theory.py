@@ -59,6 +59,7 @@ def serve(
         max_num_batched_tokens=2048,
         enable_chunked_prefill=True,
         scheduler_reserve_full_isl=True,
+        enable_prefix_caching=True,
     )
     profile = HardwareProfile(A100)
     cluster = Cluster(

@@ -10,42 +10,12 @@ from harness.request import Request
 from systems.blitzscale.chains import Medium, Target
 from systems.blitzscale.planner import plan
 from systems.blitzscale.pulls import Pull, pulls
-from systems.blitzscale.split import split
 from tests.running import hardware_profile
 from tests.serving_elastic import Served, burst, serve
 from tests.unit.blitzscale.clusters import LAYERS, fabric, source
 
 LIVE = ["+system=blitzscale", "system.prescaling=false", "system.max_prefills=2"]
 BURST = burst(0.0, 14, 500, 6)
-FIG15_LOAD, FIG15_LAYERS = 6.0, 7
-
-
-def test_fig_15_with_batches_that_run_to_their_end() -> None:
-    """Against the zigzag's 7, 12, 17, 21, 24, 27 and best effort's 7, 13, 19, 25, 31, 37."""
-    ready_s = [FIG15_LOAD * layer for layer in range(FIG15_LAYERS)]
-    target_s = source_s = now_s = 0.0
-    ends, limits = [], []
-    for _ in range(6):
-        found = split(ready_s, 1.0, now_s, target_s, source_s)
-        assert found.start_s >= ready_s[found.on_target - 1], "no layer runs before it is there"
-        target_s, source_s = found.target_free_s, found.source_free_s
-        now_s = max(now_s, found.start_s)
-        ends.append(source_s)
-        limits.append(found.on_target)
-    assert ends == [7, 13, 18, 22, 25, 29]
-    assert limits == sorted(limits)
-
-
-def test_without_layers_the_source_runs_batches_whole() -> None:
-    found = split([50.0] * 4, 1.0, 2.0, 0.0, 3.0)
-    assert (found.on_target, found.start_s, found.source_free_s) == (0, 3.0, 7.0)
-
-
-def test_a_batch_is_never_later_than_on_the_source_alone() -> None:
-    for load in (0.1, 0.5, 1.0, 3.0, 9.0):
-        for free_s in (0.0, 2.5, 30.0):
-            ready_s = [load * (layer + 1) for layer in range(6)]
-            assert split(ready_s, 1.0, 0.0, 0.0, free_s).source_free_s <= free_s + 6.0
 
 
 def test_prompts_run_on_both_while_layers_arrive() -> None:

@@ -16,6 +16,7 @@ from harness.clock import WallLoop
 from harness.drivers import connections as module
 from harness.drivers.connections import Connection, Connections, needed
 from harness.drivers.io_thread import IoThread
+from harness.record import Recorder
 from tests.golden_server import GoldenServer, Script
 
 
@@ -116,6 +117,26 @@ def test_a_connection_idle_for_long_or_closed_by_the_server_is_not_lent(
         inside(io, lambda: connections.give_back(cast(Connection, first)))
         monkeypatch.setattr(module, "IDLE_S", 0.0)
         assert lent(connections, io).connection is not first
+
+
+def test_a_stall_covers_all_the_time_in_which_nothing_was_read() -> None:
+    recorder, loop = Recorder([]), WallLoop()
+    blocked: list[float] = []
+
+    def block() -> None:
+        blocked.append(loop.now)
+        time.sleep(0.01)
+        blocked.append(loop.now)
+
+    with IoThread(loop) as io:
+        for _ in range(5):
+            inside(io, block)
+        inside(io, lambda: None)
+        time.sleep(0.01)
+    io.record_stalls(recorder)
+    stalls = [(e["start_s"], e["end_s"]) for e in recorder.events if e["kind"] == "stall"]
+    for began_s, ended_s in zip(blocked[::2], blocked[1::2], strict=True):
+        assert any(start_s <= began_s and ended_s <= end_s for start_s, end_s in stalls)
 
 
 def test_what_is_given_back_goes_to_who_waits() -> None:

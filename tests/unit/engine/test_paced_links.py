@@ -62,6 +62,30 @@ def test_a_latency_comes_on_top(clock: Clock, table: int) -> None:
     assert clock.now_s == pytest.approx(100 + CHUNK / RATE + 0.01)
 
 
+def test_chunks_of_a_copy_follow_each_other_without_a_gap(clock: Clock, table: int) -> None:
+    """Latency is paid once, and a sender catches up what it lags, but no more than LAG_S."""
+    links, slow = PacedLinks(table, 4), LinkPath((0,), RATE, 0.003)
+    over_s = links.carry(slow, CHUNK)
+    for i in range(2, 6):
+        clock.sleep(0.001)  # the sender's own work
+        over_s = links.carry(slow, CHUNK, after_s=over_s)
+        assert clock.now_s == pytest.approx(100 + i * CHUNK / RATE + 0.003)
+    clock.sleep(1.0)
+    idle_until_s = clock.now_s
+    links.carry(slow, CHUNK, after_s=over_s)
+    assert clock.now_s == pytest.approx(idle_until_s - paced_links.LAG_S + CHUNK / RATE + 0.003)
+
+
+def test_what_another_had_of_a_link_is_not_caught_up(clock: Clock, table: int) -> None:
+    links = PacedLinks(table, 4)
+    over_s = links.carry(path(0), CHUNK)
+    links.carry(path(0), CHUNK)
+    clock.sleep(0.002)
+    begin_s = clock.now_s
+    links.carry(path(0), CHUNK, after_s=over_s)
+    assert clock.now_s == pytest.approx(begin_s + CHUNK / RATE)
+
+
 def test_links_that_are_not_paced_take_nothing(clock: Clock, table: int) -> None:
     PacedLinks(table, 4).carry(LinkPath((0,), None, 0.0), CHUNK)
     assert clock.now_s == 100

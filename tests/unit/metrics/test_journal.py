@@ -15,7 +15,7 @@ import pytest
 
 from harness import interrupts
 from harness.errors import RunError, UsageError
-from harness.record import Chunk, Recorder, Segment
+from harness.record import Chunk, Recorder, Reported, Segment
 from harness.records import journal as journals
 from harness.records.journal import JOURNAL, Journal, entries, replay
 from harness.records.run_folder import FinishedRun, RunFolder
@@ -44,6 +44,8 @@ def serve(recorder: Recorder) -> None:
     recorder.failed(second, "the server said 500 \\ud800")
     recorder.segment([first], Chunk(1.5, 1), "a")
     recorder.completed(first)
+    recorder.reported(first, Reported(prompt_tokens=11, cached_tokens=4, surplus_tokens=2))
+    recorder.reported(second, Reported(buffered=True))
     recorder.segment([third], Chunk(2.0, 2), "b")
     recorder.event("switch", "a", 1.0, 1.5, model="m", bytes=7)
 

@@ -15,9 +15,11 @@ from tests.unit.metrics.service import Service
 BEAT_S = 0.002
 
 
-def beating(service: Service, *stalls: tuple[float, float], until_s: float = 100.0) -> Service:
-    """With a heartbeat to `until_s` and stalls, each (start, seconds)."""
-    service.recorder.event("heartbeat", "client", 0.0, until_s, beat_s=BEAT_S)
+def beating(
+    service: Service, *stalls: tuple[float, float], cpu_wait_s: float | None = None
+) -> Service:
+    """With a heartbeat over 100 s and stalls, each (start, seconds)."""
+    service.recorder.event("heartbeat", "client", 0.0, 100.0, beat_s=BEAT_S, cpu_wait_s=cpu_wait_s)
     for start_s, seconds in stalls:
         service.recorder.event("stall", "client", start_s, start_s + seconds)
     return service
@@ -45,6 +47,12 @@ def test_a_stamp_may_be_as_late_as_the_stall_that_it_is_in_or_just_after() -> No
     assert lag_at(times_s, np.empty(0), np.empty(0), BEAT_S).tolist() == [0.0] * 8
 
 
+def test_what_is_read_in_one_stall_may_have_come_in_the_one_before() -> None:
+    began_s, came_s = np.array([1.0, 1.01, 1.02]), np.array([1.01, 1.02, 1.03])
+    times_s = np.array([1.005, 1.018, 1.0299, 1.031])
+    assert lag_at(times_s, began_s, came_s, BEAT_S) == pytest.approx([0.005, 0.018, 0.0199, 0.01])
+
+
 def test_a_run_without_sockets_has_no_receive_lag() -> None:
     service = served(3)
     assert receive_lag(TokenLog.from_table(service.table()), service.recorder.events) is None
@@ -55,7 +63,7 @@ def test_a_quiet_heart_makes_a_valid_run() -> None:
     service = beating(served(100))
     assert verdict(service) == {"status": "VALID", "reasons": []}
     assert service.summary()["receive_lag_s"] == {
-        "p99": 0.0, "max": 0.0, "tokens_p99": 0.0, "with_send_p99": 0.0,
+        "p99": 0.0, "max": 0.0, "tokens_p99": 0.0, "with_send_p99": 0.0, "cpu_wait": None,
     }  # fmt: skip
 
 
@@ -93,6 +101,12 @@ def test_send_lag_and_receive_lag_count_together() -> None:
     stalls = [(i * 0.1 + 0.047, 0.0031) for i in range(100)]
     (reason,) = verdict(beating(service, *stalls))["reasons"]
     assert "P99 of send and receive lag of first tokens together 7.0 ms" in reason
+
+
+def test_a_late_client_says_how_long_it_had_no_core() -> None:
+    stalls = [(20.0 + i * 0.01, 0.006) for i in range(600)]
+    (reason,) = verdict(beating(served(400), *stalls, cpu_wait_s=2.5))["reasons"]
+    assert reason.endswith("(limit 5 ms); its thread waited 2.5 s for a core")
 
 
 def test_stalls_after_the_last_token_are_of_the_runs_end() -> None:

@@ -110,7 +110,7 @@ def test_names_of_one_checkpoint_share_its_place_in_the_cache() -> None:
 
 
 def test_shares_of_a_device_slow_an_instance_down_and_shrink_its_kv() -> None:
-    whole = Placement(devices=range(1), model=LLAMA_7B)
+    whole = Placement(devices=range(1), model="a")
     half = replace(whole, compute_share=0.5, prefill_compute_share=0.5, memory_share=0.5)
     requests = [Request(i, 0.0, "a", 2000, 10) for i in range(2)]
     times: list[list[float]] = []
@@ -135,7 +135,7 @@ def test_shares_of_a_device_slow_an_instance_down_and_shrink_its_kv() -> None:
 
 def test_prompts_and_decodes_have_a_share_each() -> None:
     placement = Placement(
-        devices=range(1), model=LLAMA_7B, compute_share=0.25, prefill_compute_share=0.75
+        devices=range(1), model="a", compute_share=0.25, prefill_compute_share=0.75
     )
     request = Request(0, 0.0, "a", 2000, 10)
     with started([placement], {"a": LLAMA_7B}, requests=[request]) as (cluster, _, loop):
@@ -152,14 +152,14 @@ def test_prompts_and_decodes_have_a_share_each() -> None:
 
 def test_kv_has_what_weights_and_the_activation_reserve_leave() -> None:
     """Of 0.9 x 80 GiB, less 1 GiB of activations and the weights, blocks of 16 x 512 KiB."""
-    placement = Placement(devices=range(1), model=LLAMA_7B)
+    placement = Placement(devices=range(1), model="a")
     with started([placement], {"a": LLAMA_7B}) as (cluster, _, _):
         blocks = cluster.instances[0].kv.num_blocks
     assert blocks == int((71 * 2**30 - 2 * 6_738_415_616) / (16 * 512 * 2**10))
 
 
 def test_neighbours_on_a_device_compete_for_its_memory_bandwidth_as_far_as_asked() -> None:
-    half = Placement(devices=range(1), model=LLAMA_7B, memory_share=0.5)
+    half = Placement(devices=range(1), model="a", memory_share=0.5)
     alone = replace(half, devices=range(1, 2))
     requests = [Request(i, 0.0, "a", 50, 10, 50, 1) for i in range(6)]
     step_s: dict[float, list[float]] = {}
@@ -180,7 +180,7 @@ def test_neighbours_on_a_device_compete_for_its_memory_bandwidth_as_far_as_asked
 
 def test_neighbours_are_those_with_a_device_in_common() -> None:
     devices = (range(2), range(1), range(1, 2), range(2, 3))
-    placements = [Placement(devices=each, model=LLAMA_7B) for each in devices]
+    placements = [Placement(devices=each, model="a") for each in devices]
     assert [neighbours(one, placements) for one in placements] == [2, 1, 1, 0]
 
 
@@ -199,7 +199,7 @@ def test_rivals_slow_down_what_is_bound_by_memory_unless_the_share_does_so_more(
 
 
 def test_a_share_too_small_for_the_weights_is_refused() -> None:
-    placement = Placement(devices=range(1), model=LLAMA_13B, memory_share=0.2)
+    placement = Placement(devices=range(1), model="a", memory_share=0.2)
     with (
         pytest.raises(UsageError, match="leaves no memory for KV"),
         started([placement], {"a": LLAMA_13B}),

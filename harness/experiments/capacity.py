@@ -1,0 +1,266 @@
+"""`python -m harness capacity KEY=LO..HI until CONDITION …`: where a condition begins or ends.
+
+    python -m harness capacity hardware.num_devices=1..16 until 'ttft_s.p99<1' \\
+        +system=vllm +workload=azure_conv workload.rate_scale=4 model=llama3-8b engine=sim
+
+Bisection over KEY between LO and HI, whichever of the two the condition holds at: the largest
+value up to which it does, or the smallest from which. Whole numbers where LO and HI are whole,
+else to within --within of the value. CONDITION is of summary.json's numbers, by dotted names, e.g.
+'ttft_s.p99<1 and tpot_s.p99<=0.1'. The rest is that of any run, on any engine.
+
+Every probe is a run of its own, in FOLDER/VALUE; one that is complete is not repeated. Leaves
+capacity.json and capacity.png beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import operator
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness import interrupts
+from harness.errors import RunError, UsageError
+from harness.files import read_json, write_text
+from harness.records.report import captions
+
+OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+TERM = re.compile(r"\s*([\w.]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
+RANGE = re.compile(r"([\w./@]+)=([^.]\S*?)\.\.(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One comparison of a summary's number, by dotted name."""
+
+    metric: str
+    sign: str
+    bound: float
+
+    def holds(self, value: float) -> bool:
+        return OPERATORS[self.sign](value, self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A run at `value`. `metrics` of the condition's terms, in their order; None: it was refused,
+    for the reason that `refused` has."""
+
+    value: float
+    metrics: tuple[float, ...] | None
+    holds: bool
+    folder: Path
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What is searched. `whole`: whole numbers; else to within `within` of a value."""
+
+    key: str
+    low: float
+    high: float
+    whole: bool
+    within: float
+
+    def middle(self, low: float, high: float) -> float | None:
+        """The value to try between two that disagree; None: they are near enough."""
+        if self.whole:
+            return None if high - low <= 1 else float((int(low) + int(high)) // 2)
+        return None if high - low <= self.within * abs(high) else (low + high) / 2
+
+    def word(self, value: float) -> str:
+        return f"{self.key}={int(value) if self.whole else format(value, '.6g')}"
+
+
+def span_of(text: str, within: float) -> Span:
+    """Raises UsageError."""
+    found = RANGE.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{text!r} is not KEY=LO..HI, e.g. hardware.num_devices=1..16")
+    key, *ends = found.groups()
+    try:
+        low, high = map(float, ends)
+    except ValueError:
+        raise UsageError(f"{text!r}: {ends[0]} and {ends[1]} must be numbers") from None
+    if not low < high < float("inf"):
+        raise UsageError(f"{text!r}: {ends[0]} must be below {ends[1]}")
+    if not 0 < within < 1:
+        raise UsageError(f"--within={within:g} must be above 0 and below 1")
+    return Span(key, low, high, all(end.lstrip("-").isdigit() for end in ends), within)
+
+
+def terms_of(condition: str) -> list[Term]:
+    """Raises UsageError."""
+    terms = []
+    for part in re.split(r"\band\b", condition):
+        found = TERM.fullmatch(part)
+        try:
+            assert found is not None
+            terms.append(Term(found[1], found[2], float(found[3])))
+        except (AssertionError, ValueError):
+            raise UsageError(
+                f"{part.strip()!r} is not METRIC<NUMBER (or <=, >, >=), e.g. ttft_s.p99<1"
+            ) from None
+    return terms
+
+
+def search(span: Span, probe: Callable[[float], Probe]) -> list[Probe]:
+    """Probes in the order of their values: the ends, and halvings between the two neighbours that
+    disagree. Raises RunError where both ends were refused."""
+    low, high = probe(span.low), probe(span.high)
+    probes = [low, high]
+    if low.metrics is None and high.metrics is None:
+        raise UsageError(f"{span.word(span.low)} and {span.word(span.high)}: {high.refused}")
+    while low.holds != high.holds and (at := span.middle(low.value, high.value)) is not None:
+        found = probe(at)
+        probes.append(found)
+        low, high = (found, high) if found.holds == low.holds else (low, found)
+    return sorted(probes, key=lambda each: each.value)
+
+
+def answer(span: Span, probes: Sequence[Probe], condition: str) -> str:
+    """In one sentence."""
+    holding = [each.value for each in probes if each.holds]
+    if len(holding) in (0, len(probes)):
+        where = "everywhere" if holding else "nowhere"
+        ends = f"{span.low:g} and {span.high:g}"
+        return f"{condition} holds {where} between {span.key} {ends}, as far as was tried"
+    if probes[0].holds:
+        return f"{condition} holds up to {span.word(holding[-1])}"
+    return f"{condition} holds from {span.word(holding[0])} on"
+
+
+def run_probe(span: Span, terms: Sequence[Term], words: Sequence[str], folder: Path) -> Callable[
+    [float], Probe
+]:  # fmt: skip
+    """Runs `python -m harness` at a value, unless that is complete."""
+
+    def probe(value: float) -> Probe:
+        interrupts.check()
+        word = span.word(value)
+        run = folder / word.partition("=")[2]
+        command = [sys.executable, "-m", "harness", *words, word, f"hydra.run.dir={run}"]
+        with Console(stderr=True).status(escape(word)):
+            done = subprocess.run(
+                [*command, "progress=false"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                text=True, check=False,
+            )  # fmt: skip
+        if done.returncode:
+            said = done.stderr.rpartition("error: ")[2].strip()
+            if done.returncode != 2:
+                raise RunError(f"{word}: {said or f'exit status {done.returncode}'}")
+            return Probe(value, None, False, run, said)
+        summary = read_json(run / "summary.json")
+        verdict = summary["verdict"]
+        if verdict["status"] != "VALID":
+            raise RunError(f"{word} is INVALID: {'; '.join(verdict['reasons'])}")
+        metrics = tuple(number(summary, term.metric, word) for term in terms)
+        holds = all(term.holds(m) for term, m in zip(terms, metrics, strict=True))
+        return Probe(value, metrics, holds, run)
+
+    return probe
+
+
+def number(summary: Any, name: str, word: str) -> float:
+    """Of a summary, by dotted name. Raises UsageError where there is none."""
+    found = summary
+    for key in name.split("."):
+        if not isinstance(found, dict) or key not in found:
+            valid = ", ".join(sorted(found)) if isinstance(found, dict) else "none below it"
+            raise UsageError(f"summary.json has no {name}; valid in place of {key}: {valid}")
+        found = found[key]
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        why = "too few requests for it" if found is None else "it is no number"
+        raise UsageError(f"{name} is {found} at {word}: {why}")
+    return float(found)
+
+
+def show(span: Span, terms: Sequence[Term], probes: Sequence[Probe], found: str) -> None:
+    table = Table(title=escape(found), caption_justify="left")
+    table.add_column(span.key, justify="right")
+    for term in terms:
+        table.add_column(f"{term.metric} {term.sign} {term.bound:g}", justify="right")
+    table.add_column("run")
+    for each in probes:
+        values = [f"{m:.4g}" for m in each.metrics or ()] or [""] * len(terms)
+        told = escape(each.refused or each.folder.name)
+        table.add_row(f"{each.value:g}", *values, told, style="green" if each.holds else None)
+    ran = [each.folder for each in probes if each.metrics is not None]
+    table.caption = "\n".join(
+        [f"every run: {ran[0].parent}", *captions([read_json(ran[-1] / "manifest.json")])]
+    )
+    Console().print(table)
+
+
+def write(
+    folder: Path, span: Span, terms: Sequence[Term], probes: Sequence[Probe], found: str
+) -> Path:
+    content = {
+        "key": span.key, "answer": found, "terms": [asdict(term) for term in terms],
+        "probes": [asdict(each) | {"folder": each.folder.name} for each in probes],
+    }  # fmt: skip
+    path = folder / "capacity.json"
+    write_text(path, json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def default_folder(key: str, words: Sequence[str]) -> Path:
+    """One for each search over `key` with the same overrides."""
+    digest = hashlib.sha256("\n".join(sorted(words)).encode()).hexdigest()
+    name = re.sub(r"[^\w.]", "_", key)
+    return Path("results/runs") / f"capacity-{name}-{digest[:8]}"
+
+
+def parser() -> argparse.ArgumentParser:
+    about = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(
+        "python -m harness capacity", description=__doc__, formatter_class=about
+    )
+    made.add_argument("span", metavar="KEY=LO..HI")
+    made.add_argument("until", choices=["until"], metavar="until")
+    made.add_argument("condition", metavar="CONDITION")
+    made.add_argument("overrides", nargs="+", metavar="+system=NAME +workload=NAME …")
+    made.add_argument("--within", type=float, default=0.02, help="of a value (%(default)s)")
+    made.add_argument(
+        "--folder", type=Path, help="of the probes; results/runs/capacity-KEY-HASH by default"
+    )
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = parser().parse_intermixed_args(arguments)
+    interrupts.listen()
+    try:
+        span, terms = span_of(given.span, given.within), terms_of(given.condition)
+        folder = given.folder or default_folder(span.key, given.overrides)
+        probes = search(span, run_probe(span, terms, given.overrides, folder))
+        found = answer(span, probes, given.condition)
+        show(span, terms, probes, found)
+        print(write(folder, span, terms, probes, found))
+        print(import_module("plots.capacity").draw(folder))
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on where this one ended", file=sys.stderr)
+        return 130
+    except (UsageError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

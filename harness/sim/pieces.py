@@ -1,0 +1,65 @@
+"""The pieces of a batch's passage in virtual time: each is a stage, the activations' way a hop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.clock import Event, Loop
+from harness.cost.collectives import activation_bytes_per_token
+from harness.cost.model import CostModel
+from harness.device.elastic import ElasticInstance
+from harness.device.passage import Piece
+from harness.model_spec import ModelSpec
+from harness.record import Recorder
+from harness.request import Batch
+from harness.sim.fabric import SimFabric
+from harness.sim.line import URGENT, compute_of, count
+
+
+class SimPieces:
+    """`cost`: of so many layers; the first piece has the constants of an iteration."""
+
+    def __init__(
+        self, cost: Callable[[ModelSpec, int, bool], CostModel], fabric: SimFabric, loop: Loop,
+        recorder: Recorder,
+    ) -> None:  # fmt: skip
+        self._cost, self._fabric, self._loop, self._recorder = cost, fabric, loop, recorder
+        self._arrived: Event | None = None  # of what was sent last
+        self._start_s: float | None = None
+
+    async def run(self, piece: Piece) -> None:
+        instance = piece.instance
+        if self._start_s is None:
+            self._start_s = self._loop.now
+        if piece.previous not in (None, instance):
+            if not piece.sent:
+                assert piece.previous is not None
+                self.send(piece.batch, piece.previous, instance)
+            assert self._arrived is not None
+            await self._loop.wait(self._arrived)
+        cost = self._cost(instance.model, len(piece.layers), piece.previous is None)
+        time_s = cost.mixed_step([(0, n) for _, n in piece.batch.chunks], 0, 0)
+        compute = compute_of(instance)
+        await compute.enter()
+        await self._loop.sleep(time_s + (cost.turnaround_s if piece.previous is None else 0.0))
+        compute.leave()
+        for each in (instance, *piece.others):
+            await self._fabric.require(each.name)
+        if piece.last:
+            count(piece.batch, self._start_s, instance.name, self._loop, self._recorder)
+
+    def send(self, batch: Batch, source: ElasticInstance, target: ElasticInstance) -> None:
+        arrived = self._arrived = Event(self._loop)
+        num_bytes = activation_bytes_per_token(source.model) * batch.num_tokens
+
+        async def cross() -> None:
+            await self._fabric.network.transfer(
+                source.memory.place, target.memory.place, num_bytes, stream="activations",
+                priority=URGENT,
+            )  # fmt: skip
+            arrived.set()
+
+        self._loop.spawn(cross(), name="activations")
+
+    def end(self) -> None:
+        pass

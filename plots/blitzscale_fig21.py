@@ -1,0 +1,106 @@
+"""Fig. 21: prompt tokens prefilled each 100 ms while six instances load, and what of them is there.
+
+Time runs from when the first of the six begins to load. Live, as in section 5.2, tokens come before
+the last layer has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+from matplotlib.axes import Axes
+
+from harness.experiments.points import Point
+from plots.aegaeon import events, publish, stamp
+from plots.blitzscale import SYSTEMS, Floats, Run, row, runs
+from plots.style import figure
+
+EXPERIMENTS = ("blitzscale_fig21",)
+STEP_S, SHOWN_S = 0.1, 4.0
+SHOWN_SEED = 0
+
+
+def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+    found = runs(points)
+    rows: list[dict[str, Any]] = []
+    made, axes = figure(1, 2, width=9, height=3.6)
+    for run in found:
+        loads, prefilled, served = timeline(run.path)
+        rows += [row(run, name, value) for name, value in numbers(loads, served).items()]
+        if run.seed == SHOWN_SEED:
+            rows += _lines(axes, run, loads, prefilled)
+    axes[0].set(title="prefilled", ylabel="prompt tokens/s", xlim=(0, SHOWN_S))
+    axes[1].set(title="parameters of all six there", ylabel="share", xlim=(0, SHOWN_S))
+    for panel in axes:
+        panel.set_xlabel("seconds since loading began")
+    axes[0].legend(loc="upper right")
+    stamp(
+        made, points, f"AzureConv's lengths, arrivals drawn; Mistral-24B, TP 2. Lines: seed "
+        f"{SHOWN_SEED}. Dotted: all six are loaded.",
+    )  # fmt: skip
+    return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
+
+
+def timeline(path: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """From the start of the first load, seconds: the loads; each request's first token with its
+    prompt; and first tokens of requests that an instance still loading had a part in."""
+    loads = events(path, "load").query("source != ''").sort_values("start_s")
+    zero_s = loads.start_s.min()
+    moves = events(path, "transfer").query("purpose == 'weights' and complete")
+    moves = moves.assign(start_s=moves.start_s - zero_s, end_s=moves.end_s - zero_s)
+    loads = loads.assign(start_s=loads.start_s - zero_s, end_s=loads.end_s - zero_s)
+    loads.attrs["moves"] = moves
+    columns = ["request_id", "prompt_tokens", "token_times_s"]
+    requests = pq.read_table(path / "requests.parquet", columns=columns).to_pandas()
+    first_s = np.array([times[0] for times in requests.token_times_s]) - zero_s
+    prefilled = requests.assign(first_s=first_s)[["request_id", "prompt_tokens", "first_s"]]
+    sent = events(path, "kv_move")
+    new = loads.groupby("instance").end_s.max()
+    early = [
+        request
+        for instance, start, requests_moved in zip(
+            sent.instance, sent.start_s - zero_s, sent.requests, strict=True
+        )
+        if instance in new and start < new[instance]
+        for request in requests_moved
+    ]
+    served = prefilled[prefilled.request_id.isin(early)]
+    return loads, prefilled, served
+
+
+def numbers(loads: pd.DataFrame, served: pd.DataFrame) -> dict[str, float]:
+    return {
+        "instances": float(loads.instance.nunique()),
+        "all are loaded": float(loads.end_s.max()),
+        "first is loaded": float(loads.groupby("instance").end_s.max().min()),
+        "first token with a part on an instance that loads": float(served.first_s.min()),
+        "sources that load nothing": float(len(set(loads.source) - set(loads.instance))),
+    }
+
+
+def _lines(
+    axes: Sequence[Axes], run: Run, loads: pd.DataFrame, prefilled: pd.DataFrame
+) -> list[dict[str, Any]]:
+    label, colour, line = SYSTEMS[run.system]
+    edges = np.arange(0, SHOWN_S + STEP_S, STEP_S)
+    tokens, _ = np.histogram(prefilled.first_s, edges, weights=prefilled.prompt_tokens)
+    moves = loads.attrs["moves"].sort_values("end_s")
+    there = moves.bytes.cumsum() / moves.bytes.sum()
+    axes[0].plot(edges[:-1], tokens / STEP_S, color=colour, ls=line, label=label)
+    axes[1].plot(moves.end_s, there, color=colour, ls=line, drawstyle="steps-post")
+    for panel in axes:
+        panel.axvline(loads.end_s.max(), color=colour, lw=0.8, ls=":")
+    series: dict[str, tuple[Floats, Floats]] = {
+        "prompt tokens/s": (edges[:-1], tokens / STEP_S),
+        "share of the parameters there": (moves.end_s.to_numpy(), there.to_numpy()),
+    }
+    return [
+        row(run, name, value, x=at)
+        for name, (x, y) in series.items()
+        for at, value in zip(x, y, strict=True)
+    ]

@@ -1,0 +1,58 @@
+"""Section 6: the serving capacity that mean request rates are half of, sought once for each workload.
+
+Capacity: the largest factor on the trace's rate up to which DistServe on all GPUs has 90 % of tokens on
+time. The paper does not say what it means by the word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from harness.claims.expressions import crossing
+from harness.experiments.capacity_search import Sought
+from harness.experiments.compose import composed
+from harness.experiments.points import Point
+from plots.aegaeon import publish, stamp, table
+from plots.blitzscale import WORKLOADS
+from plots.style import figure
+
+EXPERIMENTS = tuple(f"blitzscale_capacity_{workload}" for workload in WORKLOADS)
+RATE = "workload.scale.rate"
+SOUGHT = {
+    "blitzscale_capacity_burstgpt": Sought(RATE, tuple(float(n) for n in range(4, 17))),
+    "blitzscale_capacity_azure_conv": Sought(RATE, tuple(float(n) for n in range(8, 17))),
+    "blitzscale_capacity_azure_code": Sought(RATE, tuple(n / 4 for n in range(6, 13))),
+}
+HEADINGS = ["workload", "factor at capacity", "evaluated at", "evaluated / capacity"]
+
+
+def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+    rows = table(points)
+    rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
+    found = []
+    for workload in WORKLOADS:
+        capacity = float(crossing(rows[rows.workload == workload], "rate", "token"))
+        used = evaluated_at(workload)
+        about = {"quantity": "mean rate over capacity", "workload": workload, "seed": 0}
+        found.append(about | {"capacity": capacity, "used": used, "value": used / capacity})
+    made, (axes,) = figure(1, 1, width=8, height=2.2)
+    axes.axis("off")
+    cells = [
+        [WORKLOADS[each["workload"]], *(f"{each[key]:.3g}" for key in ("capacity", "used", "value"))]
+        for each in found
+    ]
+    axes.table(cells, colLabels=HEADINGS, loc="center", cellLoc="center", edges="horizontal")
+    axes.set_title("Capacity of each cluster, as a factor on the trace's rate")
+    stamp(made, points, "90 % of tokens on time, on all GPUs without scaling.")
+    both = pd.concat([rows, pd.DataFrame(found)], ignore_index=True)
+    return publish(made, both, folder, Path(__file__).stem)
+
+
+def evaluated_at(workload: str) -> float:
+    """The factor of Fig. 17's runs."""
+    group = f"experiment/blitzscale/workload@_global_={workload}"
+    config = composed("blitzscale_fig17", (group,)).configured([group])
+    return float(config.workload.scale.rate)

@@ -1,0 +1,37 @@
+"""What `python -m harness capacity` tried: each number of its condition, and the bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.files import read_json
+from harness.records.run_folder import FinishedRun
+from plots.style import PALETTE, figure, save, stamp
+
+
+def draw(folder: Path) -> Path:
+    """Of the capacity.json in `folder`, beside it; returns the picture."""
+    source = folder / "capacity.json"
+    if not source.is_file():
+        raise UsageError(f"{folder} has no capacity.json")
+    found = read_json(source)
+    ran = [probe for probe in found["probes"] if probe["metrics"] is not None]
+    made, panels = figure(1, len(found["terms"]), width=4.5 * len(found["terms"]) + 1.5, height=3.6)
+    for i, (axes, term) in enumerate(zip(panels, found["terms"], strict=True)):
+        values, metrics = [p["value"] for p in ran], [p["metrics"][i] for p in ran]
+        axes.plot(values, metrics, color="0.6", zorder=1)
+        for holds, color, label in ((True, PALETTE[2], "holds"), (False, PALETTE[3], "does not")):
+            mine = [
+                (v, m) for v, m, p in zip(values, metrics, ran, strict=True) if p["holds"] == holds
+            ]
+            if mine:
+                axes.scatter(*zip(*mine, strict=True), color=color, label=label, zorder=2)
+        axes.axhline(term["bound"], color="0.3", linestyle="--", linewidth=0.8)
+        if min(metrics) > 0 and max(metrics) > 20 * min(metrics):
+            axes.set_yscale("log")
+        axes.set(xlabel=found["key"], ylabel=term["metric"])
+        axes.legend()
+    made.suptitle(found["answer"], fontsize=9)
+    stamp(made, [FinishedRun.load(folder / probe["folder"]) for probe in ran])
+    return save(made, folder / "capacity.png")

@@ -1,0 +1,64 @@
+"""How many layers of each batch the target of a live pair runs, by the configured scheduler (§5.2).
+
+overlap      a batch runs on one of the two as a whole (Fig. 9 (c)): not live
+best_effort  what is loaded when the target comes to a batch, at most half (Fig. 15 (a))
+ilp          eq. 1 for the batches that wait when the first layer is there; those that come
+             later, and all until it is solved, are scheduled without
+ilp_free     no limits (Fig. 16)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.clock import Loop
+from systems.blitzscale.ilp import ilp
+from systems.blitzscale.pair import Pair
+from systems.blitzscale.schedulers import best_effort_limit, overlap
+
+SCHEDULERS = ("overlap", "best_effort", "ilp", "ilp_free")
+A_DOZEN = 12  # "which is a dozen of so in practice" (§5.2): batches of one program
+
+
+class Limits:
+    """`solving_s`: that the program takes, charged in virtual time; a live run that takes less
+    waits for the rest, so that both worlds decide at the same time."""
+
+    def __init__(self, scheduler: str, solving_s: float, loop: Loop) -> None:
+        self.scheduler, self._solving_s, self._loop = scheduler, solving_s, loop
+
+    @property
+    def plans(self) -> bool:
+        """Whether it looks at all that waits when the first layer is there."""
+        return self.scheduler in ("overlap", "ilp")
+
+    @property
+    def begins_later(self) -> bool:
+        """Whether the target takes batches that come after the plan."""
+        return self.scheduler != "overlap"
+
+    def at_start(self, loaded: int, num_layers: int) -> int | None:
+        """Of a batch without one that the target begins."""
+        if self.scheduler == "best_effort":
+            return best_effort_limit(loaded, num_layers)
+        return None
+
+    async def planned(
+        self, num_layers: int, layer_s: Sequence[float], ready_s: Sequence[float],
+        source_free_s: float,
+    ) -> Sequence[int | None]:  # fmt: skip
+        """Of the first batches, in their order. Times are from now on; the first layer is there."""
+        begun_s = self._loop.now
+        pair = Pair(
+            num_layers=num_layers, layer_s=tuple(layer_s[:A_DOZEN]),
+            ready_s=tuple(max(0.0, each) for each in ready_s),
+            source_free_s=max(0.0, source_free_s),
+        )  # fmt: skip
+        if self.scheduler == "overlap":
+            rest = max(0, len(layer_s) - A_DOZEN)
+            return [*overlap(pair), *[0] * rest]
+        found = ilp(pair, time_limit_s=1.0)
+        left_s = self._solving_s - (self._loop.now - begun_s)
+        if left_s > 0:
+            await self._loop.sleep(left_s)
+        return found

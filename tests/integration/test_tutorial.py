@@ -1,0 +1,68 @@
+"""What the tutorial pages say works: their files as they stand, and each of their commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+QUICK = ("tracking=none", "progress=false", "figure=null")
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """(language, content), in order."""
+    return BLOCK.findall((ROOT / "docs" / page).read_text())
+
+
+def lay_out(page: str, folder: Path) -> None:
+    for language, content in blocks(page):
+        if language != "sh":
+            path = folder / content.splitlines()[0].removeprefix("# ")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+
+
+def run(command: str, folder: Path, *more: str) -> str:
+    _, _, *words = shlex.split(command)
+    words = [str(next(folder.glob(word))) if "*" in word else word for word in words]
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", *words, *more], cwd=folder, env=environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", ["add-a-system.md", "add-a-model.md", "add-hardware.md"])
+def test_the_page_does_what_it_says(page: str, tmp_path: Path) -> None:
+    lay_out(page, tmp_path)
+    commands = [content.strip() for language, content in blocks(page) if language == "sh"]
+    assert commands
+    for command in commands:
+        shown = run(command, tmp_path, *(() if "plots" in command else QUICK))
+        assert "VALID" in shown or ".png" in shown
+
+
+def test_the_tutorials_system_runs_live_and_its_order_matters(tmp_path: Path) -> None:
+    lay_out("add-a-system.md", tmp_path)
+    (policy,) = [content for language, content in blocks("add-a-system.md") if language == "python"]
+    assert len(policy.splitlines()) < 60
+    few = "workload.num_requests=12 workload.scale.to_rate_per_s=40 system.max_num_seqs=2"
+    common = f"python -m harness --config-dir conf +workload=burstgpt {few}"
+    shortest = run(f"{common} +system=shortest system.error=0 engine=torch", tmp_path, *QUICK)
+    assert "shortest x burstgpt" in shortest
+    means = {}
+    for system in ("vllm", "shortest"):
+        shown = run(f"{common} +system={system} engine=sim", tmp_path, *QUICK)
+        means[system] = re.search(r"TTFT\s+(\S+ \w+)", shown)
+    assert means["vllm"] is not None
+    assert means["shortest"] is not None
+    assert means["vllm"][1] != means["shortest"][1]

@@ -1,0 +1,53 @@
+"""Which prompts begin alike: as the trace says (Mooncake's hash ids), or as the user asks for.
+
+Lengths stay: what is shared takes the place of a prompt's first tokens. Copies that `scale` or a
+burst makes of a request have its prompt, and all of it is shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.errors import UsageError
+from harness.schedule import Synthetic
+from workloads.trace import Trace, objects
+
+
+@dataclass(kw_only=True, slots=True)
+class PrefixesConfig:
+    trace: bool  # what the trace itself says is shared; false: its prompts share nothing
+    distinct_prompts: int | None  # so many prompts, sent by turns
+    system_prompts: int | None  # so many, by turns, which prompts begin with
+    system_prompt_tokens: int | None  # of each
+
+    def check(self) -> None:
+        for name in ("distinct_prompts", "system_prompts", "system_prompt_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"workload.prefixes.{name}={value} must be at least 1")
+        if (self.system_prompts is None) != (self.system_prompt_tokens is None):
+            raise UsageError(
+                "workload.prefixes.system_prompts and system_prompt_tokens go together: give both"
+            )
+        if self.distinct_prompts is not None and self.system_prompts is not None:
+            raise UsageError("workload.prefixes takes distinct_prompts or system_prompts, not both")
+
+
+def shared(trace: Trace, config: PrefixesConfig) -> Trace:
+    """`trace` with the segments that its prompts share."""
+    made = config.distinct_prompts or config.system_prompts
+    if made is None:
+        if config.trace or trace.shared is None:
+            return trace
+        return replace(trace, shared=None).labelled("prompts share nothing")
+    if trace.prompts is not None:
+        raise UsageError(f"{trace.provenance.source} has real prompts: leave out workload.prefixes")
+    if config.distinct_prompts is not None:
+        step = f"{made} distinct prompts by turns, cut to each request's length"
+        lengths = trace.prompt_tokens.tolist()
+    else:
+        tokens = config.system_prompt_tokens
+        step = f"{made} system prompts of {tokens} tokens by turns, at the start of each prompt"
+        lengths = [tokens] * len(trace)
+    segments = objects([((i % made, tokens),) for i, tokens in enumerate(lengths)])
+    return replace(trace, shared=segments).labelled(step, Synthetic.PREFIXES_MADE)
