@@ -1,5 +1,5 @@
 """Fig. 1: what throttled memory does to TTFT: rate (a), KV memory (b), TTFT per input token with
-recompute (c) and with migration (e). KV swap, (d), is not here."""
+recompute (c), KV swap (d) and migration (e)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from plots.kunserve_timeline import timeline
 from plots.style import figure, log_scale
 
 EXPERIMENTS = ("kunserve_fig01",)
+PANELS = {"vllm": "(c)", "vllm_kv_swap": "(d)", "llumnix_migration": "(e)"}
 APART_S = 10.0  # two throttlings that are nearer are one
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    made, axes = figure(4, 1, width=9, height=7.6)
+    made, axes = figure(len(PANELS) + 2, 1, width=9, height=8.6)
     rows = []
     for point in points:
         system = overrides(point)["system"]
@@ -38,9 +39,9 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
             axes[1].plot(shown.time_s, shown.demand, color=colour, ls=":", label="demand")
             axes[1].axhline(1, color="0.4", lw=0.8, ls="--")
             axes[1].legend(loc="upper right")
-        axis = axes[2 if system == "vllm" else 3]
+        axis = axes[2 + list(PANELS).index(system)]
         axis.scatter(found.arrival_s, found.ttft_s / found.prompt_tokens * 1e3, s=3, color=colour)
-        axis.set_title(f"{'(c)' if system == 'vllm' else '(e)'} {label}")
+        axis.set_title(f"{PANELS[system]} {label}")
     axes[0].set(title="(a) rate", ylabel="requests/s")
     axes[1].set(title="(b) KV memory, vLLM", ylabel="of the memory")
     for axis in axes[2:]:
@@ -49,7 +50,11 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     for axis in axes[:-1]:
         axis.sharex(axes[-1])
     axes[-1].set_xlabel("seconds")
-    caption(made, points, "Seed 0. Mean KV demand is 1 / 2.1 of the memory. No KV swap (d) here.")
+    caption(
+        made,
+        points,
+        "Seed 0. Mean KV demand is 1 / 2.1 of the memory. (d): one request out at a time.",
+    )
     return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
 
 
