@@ -55,8 +55,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     handles, names = axes[0].get_legend_handles_labels()
     made.legend(handles, names, loc="outside upper center", ncols=3)
     caption(
-        made, points, "Replication, time before first tokens: KV full (95 % of blocks), 256 requests "
-        "run, or neither (compute). Load: mean KV demand over memory.",
+        made, points, "Replication, time before first tokens: KV full (95 % of blocks), 256 seats "
+        "taken, or neither (compute). Load: mean KV demand over memory.",
     )  # fmt: skip
     return publish(made, rows, folder, Path(__file__).stem)
 
