@@ -31,7 +31,9 @@ SYSTEMS: dict[str, tuple[str, Any, str, str]] = {
     "llumnix_replication": ("Llumnix (replication)", PALETTE[1], "s", "-"),
     "llumnix_migration": ("Llumnix (migration)", PALETTE[2], "^", "-"),
     "llumnix_pipeline": ("Llumnix (pipeline)", PALETTE[3], "D", "-"),
-    "vllm": ("vLLM", PALETTE[7], "v", "-"),
+    "vllm": ("vLLM, recompute", PALETTE[7], "v", "-"),
+    "vllm_kv_swap": ("vLLM, KV swap", PALETTE[4], "v", "-"),
+    "vllm_parameter_swap": ("vLLM, parameter swap", PALETTE[5], "v", "-"),
 }
 DATASETS = {
     "burstgpt": "BurstGPT",

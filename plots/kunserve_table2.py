@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +47,7 @@ def agieval_cot() -> pd.DataFrame:
     below the median begins where the mean comes out; the longest is as far above P99 as P99 above
     P95. Prompt and output are shuffled apart."""
     rng = np.random.default_rng(0)
-    columns = {"TIMESTAMP": ["XXX"] * NUM_ROWS}
+    columns: dict[str, Any] = {"TIMESTAMP": ["XXX"] * NUM_ROWS}
     for name, side in (("ContextTokens", "in"), ("GeneratedTokens", "out")):
         columns[name] = rng.permutation(_fitted(PUBLISHED["agieval_cot", side]))
     return pd.DataFrame(columns)
@@ -68,7 +69,8 @@ def _tokens(least: float, quantiles: Sequence[int]) -> npt.NDArray[np.float64]:
     most = 2 * quantiles[-1] - quantiles[-2]
     shares = (np.arange(NUM_ROWS) + 0.5) / NUM_ROWS
     logs = np.log([least, *quantiles, most])
-    return np.exp(np.interp(shares, LEVELS, logs))
+    tokens: npt.NDArray[np.float64] = np.exp(np.interp(shares, LEVELS, logs))
+    return tokens
 
 
 def lengths(dataset: str) -> pd.DataFrame:

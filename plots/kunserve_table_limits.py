@@ -28,7 +28,8 @@ RATE = 2.8  # of SENSITIVITY
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    rows = pd.DataFrame([_row(point) for point in points if _shown(point)])
+    points = [point for point in points if _shown(point)]
+    rows = pd.DataFrame([_row(point) for point in points])
     made, axes = figure(1, 2, width=11, height=4.4)
     means = rows.groupby(["dataset", "setting", "rate", "system"], sort=False).mean(
         numeric_only=True
@@ -51,11 +52,11 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         for r, own in zip(of_rate.itertuples(), ours, strict=True)
     ]
     _bars(axes[1], of_rate, labels, f"BurstGPT, {of_rate.requests_per_s.mean():.0f}/s, by setting")
-    axes[0].legend(loc="lower right", frameon=True)
+    handles, names = axes[0].get_legend_handles_labels()
+    made.legend(handles, names, loc="outside upper center", ncols=3)
     caption(
-        made, points, "Replication: shares of the time before first tokens while the instance's KV "
-        "is full (95 % of blocks), 256 sequences run, or neither (compute). Load: mean KV demand "
-        "over memory.", 140,
+        made, points, "Replication, time before first tokens: KV full (95 % of blocks), 256 seats "
+        "taken, or neither (compute). Load: mean KV demand over memory.",
     )  # fmt: skip
     return publish(made, rows, folder, Path(__file__).stem)
 

@@ -1,0 +1,79 @@
+"""KunServe's figures, from rows that can be worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from plots.kunserve import compared, held
+from plots.kunserve_fig11 import spike
+from plots.kunserve_fig16 import arithmetic
+from plots.kunserve_table1 import ROWS, kv, model
+from plots.kunserve_table2 import PUBLISHED, SYNTHETIC, agieval_cot
+from plots.kunserve_timeline import throttled_s
+
+
+def test_tokens_are_held_from_the_first_token_on_and_queued_before() -> None:
+    found = pd.DataFrame(
+        {
+            "arrival_s": [0.0, 1.0], "first_s": [2.0, 1.5], "last_s": [4.0, 1.5],
+            "prompt_tokens": [100, 10],
+            "token_times_s": [np.array([2.0, 3.0, 4.0]), np.array([1.5])],
+        }
+    )  # fmt: skip
+    running, queued = held(found, np.arange(0.0, 5.0))
+    assert queued.tolist() == [100, 110, 0, 0, 0]
+    assert running.tolist() == [0, 0, 101, 102, 0]  # the one-token answer lies between two looks
+
+
+def test_systems_are_compared_at_one_rate_and_seed() -> None:
+    rows = pd.DataFrame(
+        [
+            {"system": system, "rate": rate, "seed": 0, "dataset": "d", "ttft_p99_s": p99,
+             "violating": violating, "tokens_per_s": 10.0,
+             **dict.fromkeys(("ttft_p50_s", "tbt_p50_s", "tbt_p99_s"), p99)}
+            for system, rate, p99, violating in (
+                ("kunserve", 1.0, 2.0, 0.0), ("kunserve", 2.0, 3.0, 0.1),
+                ("llumnix_replication", 1.0, 2.0, 0.0), ("llumnix_replication", 2.0, 12.0, 0.4),
+                ("llumnix_migration", 2.0, 24.0, 0.5),
+            )
+        ]
+    )  # fmt: skip
+    found = compared(rows, ["dataset"]).set_index(["system", "rate"])
+    assert found.ttft_p99_over_kunserve["llumnix_replication", 2.0] == pytest.approx(4.0)
+    assert found.tbt_p50_added["kunserve", 2.0] == pytest.approx(-0.75)
+    assert found.removed_share["kunserve", 2.0] == pytest.approx(0.75)
+    assert found.best["kunserve", 2.0]
+    assert not found.best["kunserve", 1.0]
+    assert found.ttft_p99_over_modest["llumnix_replication", 2.0] == pytest.approx(6.0)
+    assert found.ttft_p99_over_worst["llumnix_migration", 2.0] == pytest.approx(2.0)
+
+
+def test_a_spike_is_ttft_after_throttling_over_before() -> None:
+    shown = pd.DataFrame(
+        {"time_s": [0.0, 1.0, 2.0, 3.0], "demand": [0.5, 0.5, 1.0, 0.2],
+         "ttft_s": [1.0, 3.0, 4.0, 20.0]}
+    )  # fmt: skip
+    assert throttled_s(shown) == 2.0
+    assert spike(shown)["spike"] == pytest.approx(10.0)
+    never = spike(shown.assign(demand=0.1))
+    assert np.isnan(never["spike"])  # type: ignore[call-overload]
+
+
+def test_synthetic_lengths_are_those_carried_and_have_table_2s_numbers() -> None:
+    made = agieval_cot()
+    pd.testing.assert_frame_equal(made, pd.read_csv(SYNTHETIC))
+    for column, side in (("ContextTokens", "in"), ("GeneratedTokens", "out")):
+        mean, *quantiles = PUBLISHED["agieval_cot", side]
+        assert made[column].mean() == pytest.approx(mean, rel=0.005)
+        assert made[column].quantile([0.5, 0.8, 0.95, 0.99]).tolist() == pytest.approx(
+            quantiles, rel=0.005
+        )
+
+
+def test_table_1_and_the_papers_arithmetic() -> None:
+    gib = {name: model(name).weight_bytes / 2**30 for name in ROWS}
+    assert gib["llama3.1-405b"] == pytest.approx(756.0, abs=0.1)
+    assert list(kv().values()) == [192.0, 12.0, 192.0, 672.0]
+    assert arithmetic().freed_replicas.tolist() == [4.0, 7.0]
