@@ -26,12 +26,15 @@ def models_of_schedule(
     shared_checkpoints: bool,
 ) -> dict[str, ModelSpec]:
     """The model behind each name in the schedule, in order of first appearance: `specs` by the
-    names in `cycle`, over and over. Two names with one architecture are two models, each with
+    names in `cycle`, over and over; or, where `specs` has all of the schedule's names, its own.
+    Two names with one architecture are two models, each with
     weights of its own unless they share a checkpoint; a cycle of one spec is one model under many
     names."""
     names = list(dict.fromkeys(schedule.model))
     if len(cycle) == 1:
         return dict.fromkeys(names, specs[cycle[0]])
+    if set(names) <= specs.keys():
+        return {name: spec for name, spec in specs.items() if name in names}
     return {
         name: replace(spec, seed=spec.seed + (0 if shared_checkpoints else index))
         for index, name in enumerate(names)

@@ -47,11 +47,20 @@ class Placement:
 
     devices: range  # of one node
     model: str | None  # by the name that requests carry
+    own: ModelSpec | None = None  # of a model that no request names, as of one that only lends
     compute_share: float = 1.0  # of each device's multiprocessors
     prefill_compute_share: float = 1.0  # the same for iterations with prompts
     memory_share: float = 1.0  # of each device's memory
     elastic: Elastic | None = None
     gained_bytes: int = 0  # for KV, of all devices: layers come from the host in each iteration
+
+
+def spec_of(placement: Placement, models: Mapping[str, ModelSpec]) -> ModelSpec:
+    """Of the model that a placement names; a pooled one names none."""
+    if placement.own is not None:
+        return placement.own
+    assert placement.model is not None, "it is pooled"
+    return models[placement.model]
 
 
 @dataclass(slots=True, frozen=True)
@@ -133,6 +142,7 @@ def resident_models(placements: Sequence[Placement]) -> list[str]:
             "this system moves weights and KV between instances, which this engine cannot do: "
             "choose engine=torch or engine=sim"
         )
+    assert not any(placement.own for placement in placements), "of elastic ones alone"
     names = [placement.model for placement in placements if placement.model is not None]
     if len(names) < len(placements):
         raise UsageError(

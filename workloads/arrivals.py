@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.errors import UsageError
 from workloads.trace import Floats
@@ -22,6 +23,9 @@ class BurstConfig:
     factor: float  # the rate is multiplied by it …
     start_s: float  # … from here …
     duration_s: float  # … for so long
+    # After it as many requests as came in it go elsewhere, as to instances that were started
+    # meanwhile (AQUA section 9.1, after Llumnix); of drawn arrivals alone
+    redirected: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -67,6 +71,11 @@ class ArrivalsConfig:
             require_at_least_0(self.burst.factor, f"{where}.factor")
             require_at_least_0(self.burst.start_s, f"{where}.start_s")
             require_positive(self.burst.duration_s, f"{where}.duration_s")
+            if self.burst.redirected and self.kind == "trace":
+                raise UsageError(
+                    f"{where}.redirected=true is for drawn arrivals, not kind=trace; valid kinds: "
+                    "poisson, gamma, ramp"
+                )
 
     def _check_own(self, key: str, kind: str, value: object) -> None:
         if self.kind == kind and value is None:
@@ -82,6 +91,15 @@ def require_within(burst: BurstConfig, last_s: float) -> None:
             f"workload.arrivals.burst.start_s={burst.start_s:g} is after the last request, which "
             f"arrives at {last_s:.3f} s"
         )
+
+
+def served(burst: BurstConfig, times: Floats) -> npt.NDArray[np.bool_]:
+    """Which requests of `times` are not redirected."""
+    end = int(np.searchsorted(times, burst.start_s + burst.duration_s))
+    count = end - int(np.searchsorted(times, burst.start_s))
+    kept = np.ones(len(times), dtype=bool)
+    kept[end : end + count] = False
+    return kept
 
 
 def require_positive(value: float, where: str) -> None:
@@ -162,4 +180,5 @@ def describe_burst(burst: BurstConfig | None) -> str:
     if burst is None:
         return ""
     end_s = burst.start_s + burst.duration_s
-    return f", rate x{burst.factor:g} in seconds [{burst.start_s:g}, {end_s:g})"
+    then = ", as many redirected after it" if burst.redirected else ""
+    return f", rate x{burst.factor:g} in seconds [{burst.start_s:g}, {end_s:g}){then}"

@@ -29,9 +29,10 @@ class Seed:
 
 
 def titles() -> dict[str, str]:
-    """Every workload's name and the title of its dataset."""
+    """Every workload's name and the title of its dataset; joined ones have none of their own."""
     paths = sorted((CONF / "workload").glob("*.yaml"))
-    return {path.stem: OmegaConf.load(path).dataset.title for path in paths}
+    found = {path.stem: OmegaConf.load(path) for path in paths}
+    return {name: each.dataset.title for name, each in found.items() if "dataset" in each}
 
 
 def composed(name: str, overrides: list[str]) -> DictConfig:

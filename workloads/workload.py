@@ -243,7 +243,10 @@ class Workload:
         if process.burst is not None:
             arrivals.require_within(process.burst, float(times[-1]))
         step = arrivals.describe(process, rate_per_s, factor)
-        return replace(trace, arrival_s=times).labelled(step, Synthetic.ARRIVALS_DRAWN)
+        drawn = replace(trace, arrival_s=times).labelled(step, Synthetic.ARRIVALS_DRAWN)
+        if process.burst is not None and process.burst.redirected:
+            return drawn.take(np.flatnonzero(arrivals.served(process.burst, times)))
+        return drawn
 
     def _lengths_pool(self, dataset: Trace, windowed: Trace) -> Trace | None:
         """The rows that lengths come from; None: each request keeps its own row's."""

@@ -19,8 +19,9 @@ from harness.device.kv_moves import KvMover
 from harness.device.kv_store import KvStore
 from harness.device.passage import MakePieces, Passage, passage_of
 from harness.device.pipeline import Line, Pipeline, Stage, checked
+from harness.device.topology import Topology, cluster_topology
 from harness.errors import InstanceLost, RunError, UsageError
-from harness.location import dram
+from harness.location import Location, dram
 from harness.record import Recorder
 from harness.request import Request
 
@@ -39,6 +40,7 @@ class ElasticCluster:
         self.directory = directory
         self.hardware = hardware  # its nodes, links and rates, for plans
         self.on_lost: LostPolicy | None = None
+        self._topology: Topology | None = None
         self._fabric, self._make_line, self._make_pieces = fabric, make_line, make_pieces
         self._loop, self._recorder = loop, recorder
         self._mover = KvMover(directory, fabric, recorder)
@@ -122,6 +124,25 @@ class ElasticCluster:
             requests, source.layout.groups(layers), source, target, now=lambda: self._loop.now,
             purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, owner=owner, stop=stop,
         )  # fmt: skip
+
+    async def copy(self, source: Memory, target: Memory, num_bytes: int, purpose: str) -> None:
+        """Bytes that are nobody's KV blocks, of which nobody knows the places: in a simulation
+        alone. UsageError elsewhere."""
+        if self._fabric.places_matter:
+            raise UsageError(f"{purpose}: bytes without a place move in simulation alone")
+        start_s = self._loop.now
+        await self._fabric.copy(source, target, num_bytes, list, purpose=purpose)
+        self._recorder.event(
+            "transfer", source.name, start_s, self._loop.now,
+            source=source.name, purpose=purpose, bytes=num_bytes, complete=True,
+        )  # fmt: skip
+
+    def copy_s(self, source: Memory, target: Memory, num_bytes: int) -> float:
+        """How long one message takes with the links to itself."""
+        if self._topology is None:
+            self._topology = cluster_topology(self.hardware)
+        ends = [m.place if isinstance(m.place, Location) else m.place[0] for m in (source, target)]
+        return self._topology.path(*ends).time_s(num_bytes)
 
     # Memory outside of the instances that use it
 

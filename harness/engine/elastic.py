@@ -33,7 +33,7 @@ from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.location import Location, dram, hbm, ssd
-from harness.placement import Placement
+from harness.placement import Placement, spec_of
 from harness.request import Batch, Request
 
 WORKER = "harness.engine.elastic_worker"
@@ -191,7 +191,7 @@ class TorchElastic:
         elastic, config = placement.elastic, self._config
         if placement.model is None or elastic is None:
             raise UsageError("a cluster with an elastic instance has no others")
-        model = self._experiment.models[placement.model]
+        model = spec_of(placement, self._experiment.models)
         small = DeviceLayout(model, 2**62, config.block_tokens)
         weights = small.weight_bytes(range(model.num_layers))
         kv_bytes = config.cpu_kv_bytes
@@ -205,7 +205,7 @@ class TorchElastic:
         assert placement.model is not None
         assert placement.elastic is not None
         resident = placement.elastic.resident
-        num_layers = self._experiment.models[placement.model].num_layers
+        num_layers = spec_of(placement, self._experiment.models).num_layers
         return range(num_layers) if resident is None else resident
 
     def _place(self, placement: Placement) -> Location:

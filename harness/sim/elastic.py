@@ -20,7 +20,7 @@ from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.location import hbm
 from harness.model_spec import ModelSpec
-from harness.placement import Placement
+from harness.placement import Placement, spec_of
 from harness.sim.beside_copies import BesideCopies
 from harness.sim.fabric import SimFabric
 from harness.sim.instance import SimInstance
@@ -80,7 +80,7 @@ class SimElastic:
         elastic, config, hardware = placement.elastic, self._config, self._experiment.hardware
         if placement.model is None or elastic is None:
             raise UsageError("a cluster with an elastic instance has no others")
-        model = self._experiment.models[placement.model]
+        model = spec_of(placement, self._experiment.models)
         layout = DeviceLayout(
             model, self._memory_bytes(model, placement), config.block_tokens, elastic.page_layers
         )

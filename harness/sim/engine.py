@@ -25,7 +25,7 @@ from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.location import hbm
 from harness.model_spec import ModelSpec
-from harness.placement import Placement
+from harness.placement import Placement, spec_of
 from harness.records.published import NOT_MEASURED_ELASTIC, simulator_error
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.elastic import SimElastic
@@ -98,8 +98,7 @@ class SimEngine:
 
     def _instance(self, name: str, placement: Placement, experiment: Experiment) -> SimInstance:
         """One that serves its model for good."""
-        assert placement.model is not None
-        model, hardware = experiment.models[placement.model], experiment.hardware
+        model, hardware = spec_of(placement, experiment.models), experiment.hardware
         blocks = self._kv_blocks(model, hardware, placement.memory_share)
         blocks += placement.gained_bytes // (self._config.block_tokens * model.kv_bytes_per_token)
         rivals = self._config.memory_contention * neighbours(placement, experiment.placements)

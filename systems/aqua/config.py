@@ -76,13 +76,14 @@ class Scheduling:
 
 @dataclass(kw_only=True, slots=True)
 class LenderConfig:
-    every: int  # of so many requests in a row, one is the lender's
+    every: int | None  # of so many requests in a row, one is the lender's; null: none
+    model: dict[str, Any] | None  # a ModelSpec's values; null: the consumer's
     profile: str | None  # the profiler's file of its model; null: the two below
     free_share: float  # of its KV memory, that is free at its stable rate
     stable_rate_per_s: float | None  # null: none is known, so rates are not looked at
 
     def __post_init__(self) -> None:
-        if self.every < 2:
+        if self.every is not None and self.every < 2:
             raise ValueError(f"every={self.every} must be at least 2: the consumer serves, too")
         if not 0 <= self.free_share < 1:
             raise ValueError(f"free_share={self.free_share:g} must be at least 0 and below 1")
@@ -91,6 +92,8 @@ class LenderConfig:
 @dataclass(kw_only=True, slots=True)
 class ConsumerConfig:
     kv_share: float  # of its KV memory, that it uses
+    streams: bool  # one prompt at a time, its KV streamed through the device, as FlexGen's
+    overlap: bool  # whether a layer's KV streams in while layers before it are computed
 
     def __post_init__(self) -> None:
         if not 0 < self.kv_share <= 1:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
+from harness.config import typed
 from harness.cost.hardware import Hardware
 from harness.device.elastic import ElasticInstance
 from harness.errors import UsageError
@@ -27,11 +28,22 @@ from systems.aqua.leases import Leases, beat
 from systems.aqua.lender import Lender
 from systems.aqua.profiler.profile import read_profile
 from systems.aqua.prompt import Limits
+from systems.aqua.streaming import Streamer
 from systems.aqua.swap_space import SwapSpace
 from systems.aqua.turn import Turn
 from systems.baselines import vllm
 
 BEATS = 4  # heartbeats within the coordinator's timeout
+
+Server = Consumer | Streamer | Lender
+
+
+def lender_model(config: AquaConfig) -> ModelSpec | None:
+    """None: it has the consumer's."""
+    if config.lender.model is None:
+        return None
+    found: ModelSpec = typed(config.lender.model, ModelSpec, "system.lender.model")
+    return found
 
 
 class Aqua:
@@ -43,23 +55,32 @@ class Aqua:
     ) -> list[Placement]:
         """The consumer's device(s), and its neighbour's."""
         specs = {spec.name: spec for spec in models.values()}
-        if len(specs) > 1:
+        lent = lender_model(config)
+        own = [spec for spec in specs.values() if lent is None or spec.name != lent.name]
+        if len(own) != 1:
+            named = "" if lent is None else f" besides the lender's {lent.name}"
             raise UsageError(
-                f"consumer and lender serve one model, and {len(specs)} are asked for; set "
-                "market=one"
+                f"a consumer serves one model, and {len(own)} are asked for{named}; set "
+                "market=one, or system.lender.model to the other"
             )
-        (spec,), name = specs.values(), next(iter(models))
+        both = [own[0], lent or own[0]]
+        needed = sum(spec.tp for spec in both)
         within = min(hardware.devices_per_node, hardware.num_devices)
-        if 2 * spec.tp > within:
+        if needed > within:
             raise UsageError(
-                f"consumer and lender need {2 * spec.tp} devices of one node for model.tp="
-                f"{spec.tp}, and hardware={hardware.name} has {within}; memory is lent within a "
+                f"consumer and lender need {needed} devices of one node for model.tp="
+                f"{both[0].tp}, and hardware={hardware.name} has {within}; memory is lent within a "
                 "node"
             )
+        starts = (0, both[0].tp)
+        names = {spec.name: name for name, spec in models.items()}
         return [
-            Placement(devices=range(i * spec.tp, (i + 1) * spec.tp), model=name, elastic=Elastic())
-            for i in range(2)
-        ]
+            Placement(
+                devices=range(at, at + spec.tp), model=names.get(spec.name, spec.name),
+                own=None if spec.name in names else spec, elastic=Elastic(),
+            )
+            for at, spec in zip(starts, both, strict=True)
+        ]  # fmt: skip
 
     def __init__(self, config: AquaConfig, *, loop: Loop, cluster: Cluster) -> None:
         if cluster.elastic is None:
@@ -77,8 +98,11 @@ class Aqua:
         if self._leases is not None:
             self._leases.on_change.append(self.lender.nudge)
         self._num_submitted = 0
+        self._lender_blocks = lender.kv.num_blocks
         # Of the longest request that both can serve, before any is lent.
-        self._blocks = min(self._kv_blocks(consumer), lender.kv.num_blocks)
+        self._blocks = self._kv_blocks(consumer)
+        if lender.model.name == consumer.model.name:
+            self._blocks = min(self._blocks, lender.kv.num_blocks)
 
     def _open_leases(self, consumer: ElasticInstance, lender: ElasticInstance) -> Leases | None:
         """The coordinator, embedded; both have joined."""
@@ -98,8 +122,14 @@ class Aqua:
             coordinator.make(Join(each.name, each.name))
         return Leases(coordinator)
 
-    def _make_consumer(self, instance: ElasticInstance) -> Consumer:
+    def _make_consumer(self, instance: ElasticInstance) -> Consumer | Streamer:
         config, layout = self._config, instance.layout
+        dram = self._elastic.dram_store(instance.memory.node, config.dram_bytes, layout)
+        if config.consumer.streams:
+            return Streamer(
+                self._elastic, instance, self._leases, dram, config.informer_config(),
+                self._loop, self._consumer_died, overlap=config.consumer.overlap,
+            )  # fmt: skip
         variant = config.variants[config.variant]
         limits = Limits(
             batch_tokens=config.scheduler.batch_tokens,
@@ -110,7 +140,6 @@ class Aqua:
         )
         unused = instance.kv.num_blocks - limits.num_blocks
         instance.kv.reserve(unused * len(instance.kv.all_groups), "not the consumer's")
-        dram = self._elastic.dram_store(instance.memory.node, config.dram_bytes, layout)
         by_block = layout.page_bytes // (2 * layout.page_layers)
         swap = SwapSpace(
             self._elastic, instance, self._leases, dram, variant.migration,
@@ -156,14 +185,21 @@ class Aqua:
 
     def submit(self, request: Request) -> None:
         longest = request.prompt_tokens + request.output_tokens - 1
-        room = self._blocks * self.consumer.instance.kv.block_tokens
+        asked = self._cluster.models.get(request.model)
+        lends = asked is not None and asked.name != self.consumer.instance.model.name
+        blocks = self._lender_blocks if lends else self._blocks
+        room = blocks * self.consumer.instance.kv.block_tokens
         if longest > room:
             self._cluster.drop(
                 request, f"needs KV for {longest} tokens; a device has room for {room}"
             )
             return
+        every = self._config.lender.every
+        if lends:
+            self._send([request], self.lender, self.lender)
+            return
         self._num_submitted += 1
-        if self._num_submitted % self._config.lender.every == 0:
+        if every is not None and self._num_submitted % every == 0:
             self._send([request], self.lender, self.consumer)
         else:
             self._send([request], self.consumer, self.lender)
@@ -201,9 +237,7 @@ class Aqua:
     def _lender_died(self, left: Sequence[Request]) -> None:
         self._send(left, self.consumer, self.consumer)
 
-    def _send(
-        self, requests: Sequence[Request], to: Consumer | Lender, other: Consumer | Lender
-    ) -> None:
+    def _send(self, requests: Sequence[Request], to: Server, other: Server) -> None:
         """To one that lives; where neither does, they have failed."""
         alive = next((each for each in (to, other) if each.instance.lost is None), None)
         for request in requests:

@@ -1,0 +1,127 @@
+"""The profiler's stable rate of each LLM (section 4.1), what is free at it, and Figs. 4 and 7 (b)'s
+numbers: its search over runs at the rates that it may try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from harness.experiments.points import Point
+from plots.aegaeon import publish
+from plots.aqua import config, overrides, requests, stamp, summary
+from plots.style import figure
+from systems.aqua.profiler.stable_rate import RateConfig, RateSample, stable_rate
+
+EXPERIMENTS = ("aqua_rates_low", "aqua_rates_arxiv", "aqua_rates_high")
+SLA_TTFT_S, SLA_TBT_S = 1.0, 0.1  # section 4.1
+
+
+def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+    samples = pd.DataFrame([sampled(point) for point in points if point.path is not None])
+    best = pd.DataFrame([found(of, name) for name, of in samples.groupby("served", sort=False)])
+    made, (panel,) = figure(1, 1, width=9, height=2.6)
+    panel.axis("off")
+    head = [
+        "model",
+        "rule",
+        "stable rate (/s)",
+        "mean TTFT (s)",
+        "P99 TBT (ms)",
+        "free (GB a GPU)",
+        "role",
+    ]
+    text = [
+        [
+            row.served, row.rule, f"{row.rate_per_s:g}", f"{row.ttft_s:.2f}", f"{1e3 * row.tbt_p99_s:.0f}",
+            f"{row.free_gb:.1f}", row.role,
+        ]
+        for row in best.itertuples()
+    ]  # fmt: skip
+    made_table = panel.table(text, colLabels=head, loc="center", cellLoc="center")
+    made_table.auto_set_font_size(False)
+    made_table.set_fontsize(8)
+    made_table.scale(1, 1.4)
+    stamp(
+        made, points, "Highest rate with a mean TTFT below 1 s and a P99 TBT below 100 ms, chunks of "
+        "512; free: of the KV memory, beside the most that requests held at once. Steady queue: no rate meets the SLA.",
+    )  # fmt: skip
+    both = pd.concat([best.assign(row="best"), samples.assign(row="sample")], ignore_index=True)
+    return publish(made, both.assign(seed=0), folder, Path(__file__).stem)
+
+
+def sampled(point: Point) -> dict[str, object]:
+    """Of one run at one rate."""
+    words, totals, made = overrides(point), summary(point), config(point)
+    rows = requests(point)
+    assert point.path is not None
+    manifest = point.manifest()
+    blocks = manifest["engine"]["num_kv_blocks"]
+    blocks = next(iter(blocks.values())) if isinstance(blocks, dict) else blocks
+    spec, tokens = made["model"], blocks * manifest["engine"]["block_tokens"]
+    token_bytes = 2 * spec["num_layers"] * spec["num_kv_heads"] * spec["head_dim"] * 2
+    free = max(tokens - held_tokens(rows), 0) * token_bytes / spec["tp"]
+    return {
+        "served": words["served"], "rate_per_s": float(words["rate_per_s"]),
+        "ttft_s": totals["ttft_s"]["mean"], "ttft_late_s": rows.ttft_s[-len(rows) // 4 :].mean(),
+        "ttft_max_s": rows.ttft_s.max(), "tpot_s": totals["tpot_s"]["mean"],
+        "tbt_p99_s": totals["tbt_s"]["p99"], "free_gb": free / 1e9, "kv_tokens": tokens,
+    }  # fmt: skip
+
+
+def held_tokens(rows: pd.DataFrame) -> float:
+    """The most tokens whose KV requests held at once, each from its first token to its last."""
+    times, changes = [], []
+    for row in rows.itertuples():
+        at = np.asarray(row.token_times_s)
+        if len(at):
+            times += [at, at[-1:]]
+            held = np.ones(len(at))
+            held[0] += row.prompt_tokens
+            changes += [held, [-held.sum()]]
+    order = np.argsort(np.concatenate(times), kind="stable")
+    return float(np.cumsum(np.concatenate(changes)[order]).max())
+
+
+def steady(of: pd.DataFrame) -> float:
+    """Where no rate meets the SLA: the highest up to which the mean TTFT stays below twice that at
+    the lowest, our reading of a steady queue (section 9.1)."""
+    rows = of.sort_values("rate_per_s")
+    over = rows.ttft_s >= 2 * rows.ttft_s.iloc[0]
+    return float(rows.rate_per_s[~over.cummax()].max())
+
+
+def found(of: pd.DataFrame, name: str) -> dict[str, object]:
+    """The search of section 4.1 over the rates that were run."""
+    tried = {round(row.rate_per_s, 6): row for row in of.itertuples()}
+    step = float(np.diff(sorted(tried))[0])
+
+    def measure(rate: float) -> RateSample:
+        row = tried.get(round(rate, 6))
+        if row is None:
+            return RateSample(rate, float("inf"), float("inf"), 0)
+        return RateSample(rate, row.ttft_s, row.tbt_p99_s, int(1e9 * row.free_gb))
+
+    searched = stable_rate(
+        measure,
+        RateConfig(
+            ttft_s=SLA_TTFT_S, tbt_p99_s=SLA_TBT_S, min_rate_per_s=min(tried),
+            max_rate_per_s=max(tried), binary_step_per_s=2 * step, linear_step_per_s=step,
+        ),
+    )  # fmt: skip
+    best, rule = searched.best, "SLA"
+    if best is None:
+        best, rule = measure(steady(of)), "steady queue"
+    threshold = yaml.safe_load(
+        (Path(__file__).parents[1] / "conf/system/aqua/constants.yaml").read_text()
+    )["profiler"]["producer_above_bytes"]
+    role = "producer" if best.free_bytes > threshold else "consumer"
+    return {
+        "served": name, "rate_per_s": best.rate_per_s, "ttft_s": best.ttft_s,
+        "tbt_p99_s": best.tbt_p99_s, "free_gb": best.free_bytes / 1e9, "role": role,
+        "tried": len(searched.samples), "rule": rule,
+    }  # fmt: skip

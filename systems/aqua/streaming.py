@@ -1,0 +1,153 @@
+"""A consumer that is FlexGen's (section 9.1): prompts larger than the device, one at a time. The KV is
+an AQUA TENSOR in swap space; each token has all of it stream through the device, layer by layer.
+
+With overlap a layer's KV comes while the layers before it are computed: an iteration of n layers takes
+max(load + compute / n, load / n + compute), without it the sum. In the ledger the device holds the whole
+context, of which FlexGen would hold two layers. In simulation alone: no bytes are read here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from harness.clock import Event, Loop
+from harness.device.elastic import ElasticInstance
+from harness.device.elastic_cluster import ElasticCluster
+from harness.device.fabric import Memory
+from harness.device.kv_store import KvStore
+from harness.errors import InstanceLost, RunError
+from harness.request import Batch, Request
+from systems.aqua import informer
+from systems.aqua.informer import InformerConfig
+from systems.aqua.leases import Leases
+
+
+class Streamer:
+    """`leases`: None: there is DRAM alone. `on_death`: called once with the requests that are left,
+    of which nothing is computed."""
+
+    def __init__(
+        self, cluster: ElasticCluster, instance: ElasticInstance, leases: Leases | None,
+        dram: KvStore, control: InformerConfig, loop: Loop,
+        on_death: Callable[[Sequence[Request]], None], *, overlap: bool,
+    ) -> None:  # fmt: skip
+        self._cluster, self.instance, self._leases = cluster, instance, leases
+        self._dram, self._control, self._loop = dram, control, loop
+        self._on_death, self._overlap = on_death, overlap
+        self.wake = Event(loop)
+        self._waiting: deque[Request] = deque()
+        self._lease: tuple[str, str] | None = None  # the tensor's allocation, and in which lease
+        self._compute_s = 0.0  # of the last iteration
+        self._iterations, self._looked_s = 0, 0.0  # since the control loop's last turn; when
+
+    def submit(self, request: Request) -> None:
+        self._waiting.append(request)
+        self.wake.set()
+
+    def lose_lease(self, lease: str) -> None:
+        raise RunError("a streamed tensor was lost with its lender, which is not handled")
+
+    async def serve(self) -> None:
+        """Until the instance dies."""
+        try:
+            while True:
+                self.wake.clear()
+                if not self._waiting:
+                    await self._loop.wait(self.wake)
+                    continue
+                await self._one(self._waiting[0])
+                self._waiting.popleft()
+        except InstanceLost:
+            if self.instance.lost is None:
+                raise
+        left = list(self._waiting)
+        for request in left:
+            self.instance.evict(request)
+        self._on_death(left)
+
+    async def _one(self, request: Request) -> None:
+        """From its prompt to its last token."""
+        whole = request.prompt_tokens + request.output_tokens - 1
+        if not self.instance.kv.grow(request, whole):
+            raise RunError(f"request {request.request_id} has no room")
+        tensor_bytes = self._bytes(whole)
+        self._lease = self._room(tensor_bytes)
+        writes = self._bytes(request.prompt_tokens)
+        await self._beside(Batch(chunks=[(request, request.prompt_tokens)]), 0, writes)
+        while not request.finished:
+            await self._tend(tensor_bytes, self._bytes(request.computed_tokens))
+            reads = self._bytes(request.computed_tokens)
+            await self._beside(Batch(decodes=[request]), reads, self._bytes(1))
+        if self._lease is not None and self._leases is not None:
+            self._leases.free(self.instance.name, self._lease[0])
+        self._lease = None
+
+    async def _beside(self, batch: Batch, reads_bytes: int, writes_bytes: int) -> None:
+        """An iteration, for which `reads_bytes` come and after which `writes_bytes` go."""
+        num_layers = self.instance.model.num_layers
+        later = 0
+        if self._overlap and reads_bytes:
+            load_s = self._cluster.copy_s(self._place(), self.instance.memory, reads_bytes)
+            hidden_s = min(load_s, self._compute_s) * (num_layers - 1) / num_layers
+            later = int(reads_bytes * hidden_s / load_s)
+        if reads_bytes:
+            await self._copy(self._place(), self.instance.memory, reads_bytes - later, "stream in")
+        rest = self._loop.now
+        streaming = Event(self._loop)
+        if later:
+            self._loop.spawn(self._rest(later, streaming), name="stream in")
+        await self.instance.execute(batch, max_steps=1)
+        self._compute_s = self._loop.now - rest
+        if later and not streaming.is_set:
+            await self._loop.wait(streaming)
+        await self._copy(self.instance.memory, self._place(), writes_bytes, "stream out")
+        self._iterations += 1
+
+    async def _rest(self, num_bytes: int, done: Event) -> None:
+        await self._copy(self._place(), self.instance.memory, num_bytes, "stream in")
+        done.set()
+
+    async def _tend(self, tensor_bytes: int, filled_bytes: int) -> None:
+        """The control loop, every n iterations: out of a lease that is asked back, and into one that
+        has room."""
+        elapsed_s = self._loop.now - self._looked_s
+        due = informer.look(self._control, iterations=self._iterations, elapsed_s=elapsed_s)
+        if self._leases is None or not due:
+            return
+        self._iterations, self._looked_s = 0, self._loop.now
+        old, source = self._lease, self._place()
+        if old is not None and old[1] in self._leases.overdrawn_bytes():
+            await self._copy(source, self._dram.memory, filled_bytes, "migrate")
+            self._leases.free(self.instance.name, old[0])
+            self._lease = None
+        elif old is None:
+            new = self._room(tensor_bytes)
+            if new is not None:
+                store = self._leases.stores[new[1]]
+                await self._copy(source, store.memory, filled_bytes, "migrate")
+                self._lease = new
+
+    def _room(self, num_bytes: int) -> tuple[str, str] | None:
+        if self._leases is None:
+            return None
+        return self._leases.allocate(self.instance.name, num_bytes)
+
+    def _place(self) -> Memory:
+        if self._lease is None or self._leases is None:
+            return self._dram.memory
+        return self._leases.stores[self._lease[1]].memory
+
+    def _bytes(self, tokens: int) -> int:
+        """Of each device's part of the KV of so many tokens."""
+        layout = self.instance.layout
+        block_bytes = layout.num_groups * layout.page_bytes
+        return block_bytes * tokens // layout.block_tokens
+
+    async def _copy(self, source: Memory, target: Memory, num_bytes: int, what: str) -> None:
+        host = self._dram.memory
+        other = target if source == self.instance.memory else source
+        if what == "migrate":
+            other = target
+        purpose = f"{what}, {'DRAM' if other == host else 'lease'}"
+        await self._cluster.copy(source, target, num_bytes, purpose)

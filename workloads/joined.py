@@ -1,0 +1,68 @@
+"""Several workloads in one schedule, each with its own requests, arrivals and lengths: each is the
+traffic of one model, whose name is the part's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.config import build
+from harness.errors import UsageError
+from harness.schedule import Provenance, Schedule, Synthetic
+from workloads.data import DataHome
+from workloads.workload import Workload
+
+
+class Joined:
+    """`schedule()` is a function of the parts' configs, the seed and the datasets' bytes alone. Parts
+    draw from streams of their own: the k-th part's seed is 1000 k above the run's."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        name: str
+        parts: dict[str, dict[str, Any]]  # a workload's values, by the model's name
+
+    def __init__(self, config: Config, data: DataHome, seed: int) -> None:
+        if not config.parts:
+            raise UsageError("workload.parts={} names no workload; valid: one or more")
+        self.name = config.name
+        self._parts: dict[str, Workload] = {
+            name: build(part, f"workload.parts.{name}", data=data, seed=seed + 1000 * k)
+            for k, (name, part) in enumerate(config.parts.items())
+        }
+
+    def schedule(self) -> Schedule:
+        """In order of arrival; of equal ones in the parts' order. UsageError for real prompts."""
+        parts = {name: part.schedule() for name, part in self._parts.items()}
+        if any(part.prompts is not None for part in parts.values()):
+            raise UsageError(f"workload={self.name}: workloads with real prompts cannot be joined")
+        arrival_s = np.concatenate([part.arrival_s for part in parts.values()])
+        order = np.argsort(arrival_s, kind="stable")
+        names = np.repeat(list(parts), [len(part) for part in parts.values()])
+        tokens = {
+            column: np.concatenate([getattr(part, column) for part in parts.values()])[order]
+            for column in ("prompt_tokens", "output_tokens")
+        }
+        return Schedule(
+            arrival_s=arrival_s[order], model=names[order].tolist(),
+            provenance=joined({name: part.provenance for name, part in parts.items()}), **tokens,
+        )  # fmt: skip
+
+
+def joined(of: dict[str, Provenance]) -> Provenance:
+    """What each part is, once where parts are alike."""
+    every = list(of.values())
+
+    def each(field: str) -> str:
+        return " and ".join(dict.fromkeys(getattr(one, field) for one in every))
+
+    kinds = {kind for one in every for kind in one.synthetic}
+    return Provenance(
+        source=each("source"), origin=each("origin"), licence=each("licence"),
+        source_sha256=each("source_sha256"), file=each("file"),
+        synthetic=[str(kind) for kind in Synthetic if kind in kinds],
+        steps=[f"{name}: {step}" for name, one in of.items() for step in one.steps],
+    )  # fmt: skip
