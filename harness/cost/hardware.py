@@ -121,6 +121,11 @@ class Hardware:
     leaf_oversubscription: float  # a leaf switch's downlinks over its uplinks; 1: none
     ssd_bytes_per_s: float  # each device's share of its node's SSDs, reading
     ssd_latency_s: float  # of one read
+    # Consecutive devices that NVLink joins, and whose NICs share a leaf switch; None: a node's
+    devices_per_domain: int | None = None
+    devices_per_leaf: int | None = None
+    # From a device to one of its node in another domain; None: as pcie_bytes_per_s
+    peer_bytes_per_s: float | None = None
     devices_per_ssd: int | None = None  # devices that share what their SSDs give; None: a node's
     host_memory_bytes: int  # per node
     source: str
@@ -134,8 +139,11 @@ class Hardware:
             "gpus_per_pcie_switch", "leaf_oversubscription",
         )  # fmt: skip
         check_constants(asdict(self), above_0=positive)
-        if self.devices_per_ssd is not None and self.devices_per_ssd < 1:
-            raise ValueError(f"devices_per_ssd={self.devices_per_ssd} must be at least 1, or null")
+        for name in ("devices_per_ssd", "devices_per_domain", "devices_per_leaf"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1, or null")
+        if self.peer_bytes_per_s is not None and not self.peer_bytes_per_s > 0:
+            raise ValueError(f"peer_bytes_per_s={self.peer_bytes_per_s} must be above 0, or null")
         for name in ("num_devices", "devices_per_node", "gpus_per_pcie_switch"):
             if getattr(self, name) > MAX_DEVICES:
                 raise ValueError(f"{name}={getattr(self, name)} must be at most {MAX_DEVICES}")

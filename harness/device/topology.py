@@ -60,6 +60,7 @@ class Topology:
         gpus_per_pcie_switch: int
         pcie_bytes_per_s: float  # of a device, and of a switch to the host
         pcie_latency_s: float
+        peer_bytes_per_s: float | None = None  # between a node's devices; None: as PCIe's
         nic_bytes_per_s: float  # of a device's NIC
         nic_latency_s: float
         devices_per_leaf: int  # consecutive devices whose NICs share a leaf switch
@@ -104,6 +105,10 @@ class Topology:
             into = self._link(f"nvlink in {dst}", config.nvlink_bytes_per_s)
             return Path((out, into), config.nvlink_latency_s)
         if src.node == dst.node:
+            if src.medium is dst.medium is Medium.HBM and config.peer_bytes_per_s is not None:
+                peer = config.peer_bytes_per_s
+                ends = self._link(f"peer out {src}", peer), self._link(f"peer in {dst}", peer)
+                return Path(ends, config.pcie_latency_s)
             return Path(tuple(self._pcie_links(src, dst)), config.pcie_latency_s)
         return Path(tuple(self._rdma_links(src, dst)), config.nic_latency_s)
 
@@ -188,22 +193,25 @@ class Topology:
 
 
 def cluster_topology(hardware: Hardware) -> Topology:
-    """The links of `hardware`, whose profile has no racks: each node hangs on a leaf of its own,
-    and NVLink joins all devices of a node."""
+    """The links of `hardware`. Where its profile does not say otherwise each node hangs on a leaf
+    of its own, and NVLink joins all devices of a node."""
     copy_bytes_per_s = hardware.nvlink_copy_bytes_per_s
+    per_node = hardware.devices_per_node
+    domain = hardware.devices_per_domain or per_node
     return Topology(
         Topology.Config(
             num_nodes=hardware.num_nodes,
             devices_per_node=hardware.devices_per_node,
-            nvlink_domain_devices=hardware.devices_per_node if copy_bytes_per_s else 1,
+            nvlink_domain_devices=domain if copy_bytes_per_s else 1,
             nvlink_bytes_per_s=copy_bytes_per_s,
             nvlink_latency_s=hardware.nvlink_copy_latency_s,
             gpus_per_pcie_switch=hardware.gpus_per_pcie_switch,
             pcie_bytes_per_s=hardware.pcie_bytes_per_s,
             pcie_latency_s=hardware.pcie_latency_s,
+            peer_bytes_per_s=hardware.peer_bytes_per_s,
             nic_bytes_per_s=hardware.nic_bytes_per_s,
             nic_latency_s=hardware.nic_latency_s,
-            devices_per_leaf=hardware.devices_per_node,
+            devices_per_leaf=hardware.devices_per_leaf or per_node,
             leaf_oversubscription=hardware.leaf_oversubscription,
             ssd_bytes_per_s=hardware.ssd_bytes_per_s * hardware.devices_per_node,
             ssd_latency_s=hardware.ssd_latency_s,

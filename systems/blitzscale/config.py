@@ -37,6 +37,13 @@ class Falling:
     least: int
     step_s: float
 
+    def __post_init__(self) -> None:
+        if not (1 <= self.least <= self.most and self.step_s > 0):
+            raise UsageError(
+                f"in_flight most={self.most}, least={self.least}, step_s={self.step_s} must be "
+                "1 <= least <= most and step_s > 0"
+            )
+
 
 @dataclass(kw_only=True, slots=True)
 class VariantConfig:
@@ -108,7 +115,7 @@ class Config:
         }  # fmt: skip
         for name, time_s in times_s.items():
             if not time_s >= 0:
-                raise UsageError(f"system: {name}={time_s} must be at least 0")
+                raise UsageError(f"{name}={time_s} must be at least 0")
 
     @property
     def chosen(self) -> VariantConfig:
@@ -141,4 +148,9 @@ class Config:
             )
         most_p = slots - least_d if self.max_prefills is None else self.max_prefills
         most_d = slots - least_p if self.max_decodes is None else self.max_decodes
+        for role, least, most in (("prefills", least_p, most_p), ("decodes", least_d, most_d)):
+            if most < least:
+                raise UsageError(
+                    f"system.max_{role}={most} must be at least system.min_{role}={least}"
+                )
         return Range(least_p, most_p), Range(least_d, most_d)

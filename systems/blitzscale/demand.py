@@ -20,30 +20,52 @@ class Seen:
     prefills: int  # instances that serve or load
     decodes: int
     loading: tuple[bool, bool]  # a prefill; a decode
-    leaving_tokens: int  # prompts computed whose KV is still on a prefill
+    leaving_tokens: int  # whose KV a prefill holds, those that it computes included
+    moving_tokens: int  # prompts computed whose KV is not at a decode yet
 
 
 class PaperPolicy:
-    def __init__(self, config: Config, capacity: Capacity, prefills: Range, decodes: Range) -> None:
+    """`transfer_tokens_per_s`: of KV into or out of an instance, as its NICs are."""
+
+    def __init__(
+        self, config: Config, capacity: Capacity, prefills: Range, decodes: Range,
+        transfer_tokens_per_s: float,
+    ) -> None:  # fmt: skip
         chosen = config.chosen
         self._capacity, self._drain_s = capacity, config.drain_s
+        self._transfer_per_s = transfer_tokens_per_s
         self._ranges = prefills, decodes
-        self._bounds = chosen.prefill.bounds(), chosen.decode.bounds()
-        self._below = Below(chosen.timeout_s), Below(chosen.timeout_s)
+        bounds = chosen.prefill.bounds(), chosen.decode.bounds(), chosen.migration.bounds()
+        self._prefill, self._decode, self._migration = bounds
+        self._below = [[Below(chosen.timeout_s) for _ in range(2)] for _ in range(2)]
 
     def wanted(self, seen: Seen) -> tuple[int, int]:
+        """The most that one of the resources of a role asks for: of prefills, compute and NICs; of
+        decodes, room for KV and NICs. The bounds on NICs are our reading: §5.3 measures tokens/s
+        and KV of an instance and says of neither which resource it is a share of."""
+        arriving = policy.prefill_demand_per_s(seen.load, self._drain_s)
+        made = seen.prefills * self._capacity.prefill_tokens_per_s  # KV comes no faster
+        leaving = min(seen.load.prompt_tokens_per_s, made)
+        coming = leaving + seen.moving_tokens / self._drain_s  # a queue is at the decodes' NICs
         demands = (
-            policy.prefill_demand_per_s(seen.load, self._drain_s), float(seen.load.kv_tokens)
-        )  # fmt: skip
-        capacities = self._capacity.prefill_tokens_per_s, float(self._capacity.kv_tokens)
+            [
+                (arriving, self._capacity.prefill_tokens_per_s, self._prefill),
+                (leaving, self._transfer_per_s, self._migration),
+            ],
+            [
+                (float(seen.load.kv_tokens), float(self._capacity.kv_tokens), self._decode),
+                (coming, self._transfer_per_s, self._migration),
+            ],
+        )
         found = []
         for i, running in enumerate((seen.prefills, seen.decodes)):
-            demand, capacity, bounds = demands[i], capacities[i], self._bounds[i]
-            # An instance that is not there yet is not judged: the timeout begins when it is.
-            judged = inf if seen.loading[i] else demand
-            below = self._below[i].after(seen.now_s, judged, capacity, bounds, running)
-            count = policy.wanted(demand, capacity, bounds, running, below=below)
-            found.append(self._ranges[i].clamp(count))
+            counts = []
+            for below, (demand, capacity, bounds) in zip(self._below[i], demands[i], strict=True):
+                # An instance that is not there yet is not judged: the timeout begins when it is.
+                judged = inf if seen.loading[i] else demand
+                low = below.after(seen.now_s, judged, capacity, bounds, running)
+                counts.append(policy.wanted(demand, capacity, bounds, running, below=low))
+            found.append(self._ranges[i].clamp(max(counts)))
         return found[0], found[1]
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.cost.hardware import Hardware
-from harness.errors import UsageError
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -67,25 +66,14 @@ class Fabric:
         return {self.devices[device].domain for device in devices}
 
 
-def fabric_of(
-    hardware: Hardware,
-    *,
-    devices_per_domain: int | None = None,
-    devices_per_leaf: int | None = None,
-) -> Fabric:
-    """The network of `hardware`. A domain is a node where there is NVLink, else one GPU; a leaf is
-    a node: hardware profiles have neither size, and both can be given.
-
-    Two GPUs of a node without NVLink exchange at the rate of host memory to a GPU, the only PCIe
-    rate of a profile. UsageError for a size below 1.
-    """
+def fabric_of(hardware: Hardware) -> Fabric:
+    """The network of `hardware`. Where its profile does not say otherwise a domain is a node where
+    there is NVLink, else one GPU; a leaf is a node; and two GPUs of a node in different domains
+    exchange at the rate of host memory to a GPU."""
     per_node = hardware.devices_per_node
     joined = hardware.nvlink_copy_bytes_per_s > 0
-    domain = (per_node if joined else 1) if devices_per_domain is None else devices_per_domain
-    leaf = per_node if devices_per_leaf is None else devices_per_leaf
-    for name, size in (("devices_per_domain", domain), ("devices_per_leaf", leaf)):
-        if size < 1:
-            raise UsageError(f"{name}={size} must be at least 1")
+    domain = (hardware.devices_per_domain or per_node) if joined else 1
+    leaf = hardware.devices_per_leaf or per_node
     pcie_bytes_per_s = hardware.pcie_bytes_per_s / min(hardware.gpus_per_pcie_switch, per_node)
     devices = tuple(
         Device(
@@ -94,7 +82,7 @@ def fabric_of(
             domain=i // domain,
             leaf=i // leaf,
             nvlink_bytes_per_s=hardware.nvlink_copy_bytes_per_s if domain > 1 else 0.0,
-            peer_bytes_per_s=hardware.pcie_bytes_per_s,
+            peer_bytes_per_s=hardware.peer_bytes_per_s or hardware.pcie_bytes_per_s,
             nic_bytes_per_s=hardware.nic_bytes_per_s,
             pcie_bytes_per_s=pcie_bytes_per_s,
             ssd_bytes_per_s=hardware.ssd_bytes_per_s,

@@ -1,12 +1,14 @@
 """From prefill to decode: a request's KV goes to a decode instance that has room for all of it.
 
 One flow from each instance that computed layers of it. The room is for prompt and output, as the
-published code reserves it, so that no decode is ever cut off; first come first served.
+published code reserves it, so that no decode is ever cut off; first come first served. Of decodes
+with room the one that has the least KV on its way takes it, for its NICs are what many prefills
+share; then the emptiest. The paper does not say which.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from harness.clock import Loop
@@ -34,6 +36,13 @@ class Handover:
     def __init__(self, fleet: Fleet, cluster: ElasticCluster, loop: Loop, again: Again) -> None:
         self._fleet, self._cluster, self._loop, self._again = fleet, cluster, loop, again
         self._waiting: deque[tuple[Request, Slot]] = deque()
+        self._coming: Counter[str] = Counter()  # tokens on their way, by decode
+
+    @property
+    def moving_tokens(self) -> int:
+        """Of prompts computed whose KV is not at a decode yet."""
+        waiting = sum(request.prompt_tokens for request, _ in self._waiting)
+        return waiting + self._coming.total()
 
     @property
     def waiting_tokens(self) -> int:
@@ -78,10 +87,14 @@ class Handover:
         return [(self._fleet.named(holder.name).instance, groups) for holder, groups in where]
 
     def _room(self, request: Request, slot: Slot) -> Slot | None:
-        """The emptiest decode with room, which is reserved; first one that has the KV already."""
+        """A decode with room, which is reserved; first one that has the KV already."""
         holders = [holder for holder, _ in self._parts(request, slot)]
         decodes = self._fleet.of(Role.DECODE, State.SERVING)
-        for target in sorted(decodes, key=lambda d: (d.instance not in holders, d.tokens)):
+
+        def rank(decode: Slot) -> tuple[bool, int, int]:
+            return decode.instance not in holders, self._coming[decode.name], decode.tokens
+
+        for target in sorted(decodes, key=rank):
             kv = target.instance.kv
             here = kv.held.get(request.request_id, 0) * len(kv.groups.get(request.request_id, ()))
             pages = kv.blocks_for(kv_tokens(request)) * len(kv.all_groups) - here
@@ -90,6 +103,13 @@ class Handover:
         return None
 
     async def _send(self, request: Request, slot: Slot, target: Slot) -> None:
+        self._coming[target.name] += request.prompt_tokens
+        try:
+            await self._move(request, slot, target)
+        finally:
+            self._coming[target.name] -= request.prompt_tokens
+
+    async def _move(self, request: Request, slot: Slot, target: Slot) -> None:
         owner, size = _owner(request), target.instance.layout.page_layers
         try:
             for holder, groups in self._parts(request, slot):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from math import inf
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
@@ -134,13 +135,15 @@ class BlitzScale:
 
     def _policy(self, hardware: Hardware, block_tokens: int) -> Policy:
         prefills, decodes = self._config.ranges(len(self._fleet.slots))
+        nics_bytes_per_s = hardware.nic_bytes_per_s * self._model.tp
+        transfer_per_s = nics_bytes_per_s / self._model.held_kv_bytes_per_token
         if self._config.variant == "paper":
-            return PaperPolicy(self._config, self._capacity, prefills, decodes)
-        nics = hardware.nic_bytes_per_s * self._model.tp
+            if hardware.num_nodes == 1 or not transfer_per_s:  # KV crosses no NIC
+                transfer_per_s = inf
+            return PaperPolicy(self._config, self._capacity, prefills, decodes, transfer_per_s)
         return ArtifactPolicy(
-            self._config, self._capacity, prefills, decodes, block_tokens,
-            nics / self._model.held_kv_bytes_per_token,
-        )  # fmt: skip
+            self._config, self._capacity, prefills, decodes, block_tokens, transfer_per_s
+        )
 
     def _look(self) -> Seen:
         decodes = self._fleet.of(Role.DECODE, State.SERVING)
@@ -155,6 +158,7 @@ class BlitzScale:
                 bool(self._fleet.of(Role.DECODE, State.LOADING)),
             ),
             leaving_tokens=sum(s.tokens for s in self._fleet.of(Role.PREFILL, State.SERVING)),
+            moving_tokens=self._serving.handover.moving_tokens,
         )  # fmt: skip
 
     def _go_live(self, plan: Plan) -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from harness.errors import UsageError
 from systems.blitzscale.fabric import fabric_of
 from tests.running import hardware_profile
 
@@ -29,12 +28,12 @@ def test_rates_are_those_of_table_1() -> None:
 
 
 def test_a_lane_is_as_fast_as_the_link_that_joins_its_ends() -> None:
-    spine = replace(A, leaf_oversubscription=4.0)
-    a, b = fabric_of(spine, devices_per_leaf=16), fabric_of(B)
+    spine = replace(A, leaf_oversubscription=4.0, devices_per_leaf=16)
+    a, b = fabric_of(spine), fabric_of(B)
     assert a.lane_bytes_per_s(0, 7) == A.nvlink_copy_bytes_per_s
     assert a.lane_bytes_per_s(0, 8) == A.nic_bytes_per_s  # of one leaf
     assert a.lane_bytes_per_s(0, 16) == A.nic_bytes_per_s / 4
-    assert b.lane_bytes_per_s(0, 7) == B.pcie_bytes_per_s
+    assert b.lane_bytes_per_s(0, 7) == 256 * GBPS  # Table 1
     assert b.lane_bytes_per_s(0, 8) == B.nic_bytes_per_s
 
 
@@ -43,6 +42,14 @@ def test_gpus_of_one_pcie_switch_share_its_rate_to_the_host() -> None:
     assert device.pcie_bytes_per_s == 64 * GBPS
 
 
-def test_a_size_below_one_is_told() -> None:
-    with pytest.raises(UsageError, match="devices_per_leaf=0 must be at least 1"):
-        fabric_of(A, devices_per_leaf=0)
+def test_a_domain_may_be_smaller_than_a_node() -> None:
+    """The code's logical hosts of four GPUs."""
+    a = fabric_of(replace(A, devices_per_domain=4))
+    assert a.lane_bytes_per_s(0, 3) == A.nvlink_copy_bytes_per_s
+    assert a.lane_bytes_per_s(3, 4) == A.pcie_bytes_per_s
+
+
+@pytest.mark.parametrize("name", ["devices_per_domain", "devices_per_leaf"])
+def test_a_size_below_one_is_told(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
+        replace(A, **{name: 0})

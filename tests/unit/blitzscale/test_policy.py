@@ -6,20 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.config import settings
 from harness.errors import UsageError
+from harness.options import plain
 from harness.placement import profile_of
 from systems.blitzscale import artifact
 from systems.blitzscale.artifact import Constants, InFlight, Observed
+from systems.blitzscale.demand import PaperPolicy, Seen
 from systems.blitzscale.monitor import Load, Monitor
 from systems.blitzscale.policy import (
     Below,
     Bounds,
+    Capacity,
     Range,
     capacity_of,
     prefill_demand_per_s,
     wanted,
 )
-from tests.running import hardware_profile, model_spec
+from systems.blitzscale.system import BlitzScale
+from tests.running import composed, hardware_profile, model_spec
 
 BOUNDS = Bounds(0.5, 0.7)
 CODE = Constants(  # eval_e2e_*_tp1: Llama3-8B
@@ -178,3 +183,37 @@ def test_the_artifact_comes_to_rest_at_a_constant_load(
         counts = artifact.wanted(now, CODE, SLOTS, SLOTS)
         history.append(counts)
     assert len(set(history[-20:])) == 1
+
+
+def paper_policy(transfer_tokens_per_s: float) -> PaperPolicy:
+    config = settings(plain(composed("+system=blitzscale").system), BlitzScale, "system")
+    capacity = Capacity(prefill_tokens_per_s=15_000, kv_tokens=1_000_000)
+    return PaperPolicy(config, capacity, SLOTS, SLOTS, transfer_tokens_per_s)
+
+
+def test_kv_comes_no_faster_than_prefills_make_it() -> None:
+    """12 x 15,000 of the 300,000 tokens/s that arrive: 180,000 / (0.8 x 96,000) = 2.3."""
+    assert paper_policy(96_000).wanted(seen_by_paper(0, 300_000, 0, 1))[1] == 3
+
+
+def seen_by_paper(now_s: float, arriving: float, moving: int, decodes: int) -> Seen:
+    load = Load(prompt_tokens_per_s=arriving, queued_tokens=0, kv_tokens=100_000)
+    return Seen(
+        now_s=now_s, load=load, prefills=12, decodes=decodes, loading=(False, False),
+        leaving_tokens=0, moving_tokens=moving,
+    )  # fmt: skip
+
+
+def test_decodes_grow_where_their_nics_are_full_though_their_kv_has_room() -> None:
+    """100 Gbps bring 96,000 tokens/s of 8B's KV. 105,000 arrive and 125,000 wait, to be cleared in
+    a second: 230,000 / (0.8 x 96,000) = 2.99."""
+    assert paper_policy(96_000).wanted(seen_by_paper(0, 105_000, 125_000, 2)) == (12, 3)
+    assert paper_policy(1e9).wanted(seen_by_paper(0, 105_000, 125_000, 2)) == (12, 2)
+
+
+def test_they_stay_until_the_network_is_idle_too() -> None:
+    """0.4 x 96,000 x 4 = 153,600 tokens/s are the lower bound of four."""
+    for arriving, expected in ((160_000.0, 4), (100_000.0, 2)):
+        policy = paper_policy(96_000)
+        assert policy.wanted(seen_by_paper(0.0, arriving, 0, 4))[1] == 4
+        assert policy.wanted(seen_by_paper(0.6, arriving, 0, 4))[1] == expected

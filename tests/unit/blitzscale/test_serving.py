@@ -121,7 +121,10 @@ def test_a_decode_is_the_source_where_a_prefill_sends_kv() -> None:
 def test_several_targets_are_a_chain() -> None:
     """Each forwards what it gets: two targets end hardly later than one."""
     on = replace(hardware_profile("local_cluster_x4"), num_devices=6)
-    only = ["+system=blitzscale", "system.zigzag=false", "system.prescaling=false"]
+    only = [
+        "+system=blitzscale", "system.zigzag=false", "system.prescaling=false",
+        "system.max_decodes=1",
+    ]  # fmt: skip
 
     def last_s(most: int, *more: str) -> tuple[float, set[str]]:
         served = serve([*only, f"system.max_prefills={most}", *more], burst(0.0, 40, 500, 4), on=on)
@@ -145,7 +148,8 @@ def test_constant_load_is_no_reason_to_change() -> None:
     served = serve(["+system=blitzscale", "system.prescaling=false"], steady)
     assert not loads(served)
     more = [Request(0, 0.1 * i, "m", 250, 10) for i in range(200)]  # all that one can do
-    served = serve(["+system=blitzscale", "system.prescaling=false"], more)
+    one = "system.max_decodes=1"  # whose NIC would ask for a second
+    served = serve(["+system=blitzscale", "system.prescaling=false", one], more)
     taken = {event["fields"]["source"] for event in loads(served)}
     assert len(taken) == 1
     loading = [e for e in served.events("slot") if e["fields"]["role"] == "loading"]
@@ -154,7 +158,10 @@ def test_constant_load_is_no_reason_to_change() -> None:
 
 def test_serverlessllm_reads_the_ssd_first_and_its_cache_then() -> None:
     two = burst(0.0, 12, 500, 4) + burst(40.0, 12, 500, 4)
-    only = ["+system=blitzscale_serverlessllm", "system.prescaling=false", "system.max_prefills=2"]
+    only = [
+        "+system=blitzscale_serverlessllm", "system.prescaling=false", "system.max_prefills=2",
+        "system.max_decodes=1",
+    ]  # fmt: skip
 
     def sources(*more: str) -> list[str]:
         return [e["fields"]["source"][:3] for e in loads(serve([*only, *more], two, rest_s=20.0))]
@@ -165,8 +172,9 @@ def test_serverlessllm_reads_the_ssd_first_and_its_cache_then() -> None:
 
 
 def test_decodes_are_scaled_beforehand_with_prefills() -> None:
-    """As many as keep their ratio, though their KV has room."""
-    on = replace(hardware_profile("local_cluster_x4"), num_devices=6)
+    """As many as keep their ratio, though their KV and NICs have room."""
+    local = hardware_profile("local_cluster_x4")
+    on = replace(local, num_devices=6, nic_bytes_per_s=10 * local.nic_bytes_per_s)
     only = ["+system=blitzscale", "system.zigzag=false", "system.max_prefills=3"]
 
     def decodes(*more: str) -> int:
@@ -227,3 +235,16 @@ def test_an_engine_that_moves_nothing_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(UsageError, match="choose engine=torch or engine=sim"):
         resident_models(placements)
+
+
+def test_kv_goes_to_the_decode_that_has_least_of_it_on_its_way() -> None:
+    """Else the NIC of the emptiest one would bring it all, one after the other."""
+    served = serve(
+        ["+system=distserve", "system.min_prefills=2", "system.min_decodes=2"],
+        burst(0.0, 8, 200, 4),
+    )  # fmt: skip
+    moves = served.events("kv_move")
+    first = [event["fields"]["to"] for event in moves[:2]]
+    assert len(set(first)) == 2
+    counts = [sum(e["fields"]["to"] == name for e in moves) for name in first]
+    assert counts == [4, 4]

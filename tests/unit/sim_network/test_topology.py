@@ -1,5 +1,7 @@
 """Which links a transfer crosses, told by their names, and how long it takes alone."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.device.topology import Topology, cluster_topology
@@ -128,6 +130,22 @@ def test_a_device_reads_no_faster_than_its_own_ssd() -> None:
     ours = {link.name for link in topology.path(ssd(0), hbm(0, 3)).links}
     others = {link.name for link in topology.path(ssd(0), hbm(0, 4)).links}
     assert ours & others == {"ssd read 0"}
+
+
+def test_gpus_of_cluster_b_exchange_at_256_gbps_and_load_at_128() -> None:
+    """BlitzScale Table 1."""
+    topology = cluster_topology(hardware_profile("a100pcie_x16"))
+    assert topology.path(hbm(0, 0), hbm(0, 5)).time_s(32e9) == pytest.approx(1.0, rel=1e-3)
+    assert topology.path(dram(0), hbm(0, 5)).time_s(16e9) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_leaves_and_domains_have_the_sizes_of_the_profile() -> None:
+    on = replace(hardware_profile("a800x32"), devices_per_leaf=16, devices_per_domain=4)
+    topology = cluster_topology(on)
+    assert not any("leaf" in link.name for link in topology.path(hbm(0, 0), hbm(1, 0)).links)
+    assert any("leaf" in link.name for link in topology.path(hbm(0, 0), hbm(2, 0)).links)
+    assert topology.path(hbm(0, 0), hbm(0, 3)).links[0].name.startswith("nvlink")
+    assert topology.path(hbm(0, 0), hbm(0, 4)).links[0].name.startswith("pcie")
 
 
 def test_a_transfer_to_the_same_place_is_an_error() -> None:

@@ -1,0 +1,57 @@
+"""Bad input of BlitzScale: exit code 2 and one sentence that names the value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.test_overrides import answer
+
+QUICK = ("+system=blitzscale", "+workload=burstgpt", "engine=sim", "workload.num_requests=3",
+         "tracking=none", "figure=null", "progress=false")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (
+            ["system.scheduler=new"],
+            "scheduler=new is unknown; choose overlap or best_effort or ilp or ilp_free",
+        ),
+        (
+            ["system.variants.paper.decode={lower: 0.9, upper: 0.5}"],
+            "bounds lower=0.9, upper=0.5 must be 0 < lower < upper <= 1",
+        ),
+        (
+            ["system.min_prefills=3", "system.max_prefills=2"],
+            "system.max_prefills=2 must be at least system.min_prefills=3",
+        ),
+        (["system.ttl_s=-1"], "error: system: ttl_s=-1.0 must be at least 0"),
+        (["system.ilp_solving_s=-1"], "ilp_solving_s=-1.0 must be at least 0"),
+        (["system.live_batches=0"], "system.live_batches=0 must be at least 1"),
+        (
+            ["system.variants.paper.in_flight={most: 1, least: 2, step_s: 1}"],
+            "in_flight most=1, least=2, step_s=1.0 must be 1 <= least <= most",
+        ),
+        (["system.min_prefills=4"], "4 prefill and 1 decode instances do not fit in 4"),
+        (["hardware.host_memory_bytes=1000"], "fits in no host: each has 1000 bytes"),
+        (["hardware.nic_bytes_per_s=0"], "has no network between its 4 nodes"),
+        (
+            ["model.tp=2", "hardware.devices_per_node=2", "engine=torch_paced"],
+            "model.tp=2 is not supported by engine=torch; valid: 1",
+        ),
+        (["engine=vllm"], "choose engine=torch or engine=sim"),
+        (["faults.kill=[{instance: 9, at_s: 1}]"], "faults.kill names instance 9; valid: 0 to 3"),
+        (
+            ["workload.models={kind: uniform, num_models: 2}"],
+            "serves one model, not 2 (model-0, model-1)",
+        ),
+    ],
+    ids=lambda value: value[0].partition("=")[0] if isinstance(value, list) else "",
+)
+def test_exit_code_2_and_one_sentence(wrong: list[str], says: str, tmp_path: Path) -> None:
+    code, said = answer([*QUICK, f"hydra.run.dir={tmp_path}", *wrong])
+    assert code == 2
+    assert says in said
+    assert said.count("\n") == 1
