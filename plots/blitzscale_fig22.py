@@ -72,9 +72,10 @@ def used_share(run: Run, kind: str) -> Floats:
     found = np.zeros(length)
     between = _nodes(sender, hardware, tp) != _nodes(receiver, hardware, tp)
     crossing = sender.str.startswith("sim-") & receiver.str.startswith("sim-") & between
-    at = np.minimum(moves.end_s[crossing].astype(int), length - 1)
-    np.add.at(found, at.to_numpy(), moves.bytes[crossing].to_numpy(float))
-    return found / (hardware["num_devices"] * hardware["nic_bytes_per_s"])
+    at = np.minimum(moves.end_s[crossing].to_numpy().astype(int), length - 1)
+    np.add.at(found, at, moves.bytes[crossing].to_numpy(float))
+    every_nic = float(hardware["num_devices"] * hardware["nic_bytes_per_s"])
+    return found / every_nic
 
 
 def _nodes(names: pd.Series, hardware: dict[str, Any], tp: int) -> pd.Series:
