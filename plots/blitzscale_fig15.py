@@ -6,7 +6,7 @@ from when the first layer is there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +21,7 @@ from systems.blitzscale.schedulers import best_effort, ilp_free, overlap
 
 EXPERIMENTS: tuple[str, ...] = ()
 LAYERS, LOAD, BATCHES = 7, 6.0, 6
-SCHEDULERS = {
+SCHEDULERS: dict[str, Callable[[Pair], Sequence[int | None]]] = {
     "best effort (Fig. 15 a)": best_effort,
     "ZigZag, ILP-free (Fig. 15 b, 16)": ilp_free,
     "ZigZag, ILP (eq. 1)": ilp,

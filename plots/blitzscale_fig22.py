@@ -37,6 +37,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
                  for kind, level in levels.items()]  # fmt: skip
         every = sum(levels.values())
         assert isinstance(every, np.ndarray)
+        busiest = float(levels["kv_move"].max())
+        rows.append(row(run, "share of the NICs used by KV in the busiest second", busiest))
         free = 1 - float(every.max())
         rows.append(row(run, "share of the NICs free in the busiest second", free))
         if run.seed == SHOWN_SEED:
@@ -48,7 +50,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
                 labels=[label for label, _ in KINDS.values()], lw=0,
             )  # fmt: skip
             title = f"{SYSTEMS[run.system][0]}: {WORKLOADS[run.workload].partition(',')[0]}"
-            panel.set(title=title, ylim=(0, 60), ylabel="% of NICs" if column == 0 else "")
+            panel.set(title=title, ylim=(0, 35), ylabel="% of NICs" if column == 0 else "")
             rows += list(_lines(run, levels))
     for panel in axes[3:]:
         panel.set_xlabel("seconds")
@@ -70,9 +72,10 @@ def used_share(run: Run, kind: str) -> Floats:
     found = np.zeros(length)
     between = _nodes(sender, hardware, tp) != _nodes(receiver, hardware, tp)
     crossing = sender.str.startswith("sim-") & receiver.str.startswith("sim-") & between
-    at = np.minimum(moves.end_s[crossing].astype(int), length - 1)
-    np.add.at(found, at.to_numpy(), moves.bytes[crossing].to_numpy(float))
-    return found / (hardware["num_devices"] * hardware["nic_bytes_per_s"])
+    at = np.minimum(moves.end_s[crossing].to_numpy().astype(int), length - 1)
+    np.add.at(found, at, moves.bytes[crossing].to_numpy(float))
+    every_nic = float(hardware["num_devices"] * hardware["nic_bytes_per_s"])
+    return found / every_nic
 
 
 def _nodes(names: pd.Series, hardware: dict[str, Any], tp: int) -> pd.Series:

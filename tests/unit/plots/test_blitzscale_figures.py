@@ -1,0 +1,85 @@
+"""What BlitzScale's figures compute from runs, on numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from plots.blitzscale import Latencies, Run, each_second, held_each_second, saved
+from plots.blitzscale_fig03 import needed
+from plots.blitzscale_fig15 import SCHEDULERS, example, numbers
+from plots.blitzscale_fig18 import violating
+from plots.blitzscale_table_numbers import throughput
+from systems.blitzscale.pair import replay
+
+
+def latencies(*ttft: float, tpot: float = 0.1) -> Latencies:
+    first = np.array(ttft)
+    none = np.array([])
+    return Latencies(
+        arrival=np.zeros(len(ttft)), ttft=first, at=none, tbt=none, tpot=np.full(len(ttft), tpot)
+    )  # fmt: skip
+
+
+def run(system: str, *ttft: float, seed: int = 0) -> Run:
+    return Run("azure_conv", system, seed, Path(), True, latencies(*ttft))
+
+
+def test_a_second_without_any_has_no_mean_but_a_count_of_none() -> None:
+    at = np.array([0.1, 0.9, 2.5])
+    seconds, means = each_second(at, np.array([1.0, 3.0, 5.0]))
+    assert seconds.tolist() == [0.0, 2.0]
+    assert means.tolist() == [2.0, 5.0]
+    assert each_second(at)[1].tolist() == [2.0, 0.0, 1.0]
+
+
+def test_gpus_held_are_the_shares_of_each_second() -> None:
+    slots = pd.DataFrame(
+        {"start_s": [0.0, 0.5], "end_s": [2.0, 1.5], "role": ["prefill", "decode"],
+         "num_devices": [2, 4]}
+    )  # fmt: skip
+    assert held_each_second(slots, ["prefill"])[1].tolist() == [2.0, 2.0]
+    assert held_each_second(slots, ["decode"])[1].tolist() == [2.0, 2.0]
+
+
+def test_what_is_saved_is_of_the_same_seed() -> None:
+    found = [
+        run("blitzscale", 1.0), run("blitzscale", 3.0, seed=1), run("allcache", 4.0),
+    ]  # fmt: skip
+    rows = list(saved(found, "mean TTFT", "allcache", lambda one: float(one.latencies.ttft.mean())))
+    assert [(row["quantity"], row["seed"], row["value"]) for row in rows] == [
+        ("share of mean TTFT saved", 0, 0.75),
+        ("mean TTFT over", 0, 0.25),
+    ]
+
+
+def test_violations_are_beyond_five_times_the_mean_and_not_at_it() -> None:
+    mean = latencies(1.0, 1.0)
+    assert violating(latencies(5.0, 5.1, 0.1, 0.1), mean) == 0.25
+    assert violating(latencies(1.0, 1.0, tpot=0.6), mean) == 1.0
+
+
+def test_the_rate_that_is_needed_lies_between_the_points_around_60_percent() -> None:
+    table = pd.DataFrame(
+        {"quantity": "violations, either", "workload": "burstgpt", "seed": 0, "valid": True,
+         "gbps": [10.0, 1000.0], "value": [0.8, 0.4]}
+    )  # fmt: skip
+    assert needed(table)[0]["value"] == pytest.approx(100.0)
+    assert math.isnan(float(str(needed(table.assign(value=0.1))[0]["value"])))
+
+
+def test_fig_15_ends_as_published() -> None:
+    ends = {}
+    for name, scheduler in SCHEDULERS.items():
+        rows = numbers(name, replay(example(), scheduler(example())))
+        ends[name] = [row["value"] for row in rows if row["quantity"] == "end"]
+    assert ends["best effort (Fig. 15 a)"] == [7, 13, 19, 25, 31, 37]
+    assert ends["ZigZag, ILP-free (Fig. 15 b, 16)"] == [7, 12, 17, 21, 24, 27]
+
+
+def test_section_4s_throughputs() -> None:
+    assert list(throughput().values()) == pytest.approx([1 / 7, 1 / 6, 2.0])
