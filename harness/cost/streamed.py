@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.cost.model import CostModel
+from harness.errors import UsageError
 
 BUFFERED_LAYERS = 2  # one is computed while the next one comes
 
@@ -36,11 +37,11 @@ class StreamedCost(CostModel):
 
 def streamed_layers(gained_bytes: int, layer_bytes: int, num_layers: int) -> int:
     """How many layers must pass through the buffer so that `gained_bytes` of device memory are
-    free of weights. Raises ValueError where even all of them are too few."""
+    free of weights. Raises UsageError where even all of them are too few."""
     layers = -(-gained_bytes // layer_bytes) + BUFFERED_LAYERS
     if layers > num_layers:
         most = (num_layers - BUFFERED_LAYERS) * layer_bytes
-        raise ValueError(
+        raise UsageError(
             f"{gained_bytes} bytes are more than streaming the model's {num_layers} layers frees: "
             f"{most}"
         )

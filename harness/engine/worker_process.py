@@ -50,6 +50,7 @@ class WorkerProcess:
         self._log_path = log_path
         self._hang_timeout_s, self._step_timeout_s = hang_timeout_s, step_timeout_s
         self._pending = 0  # commands without an answer yet; written by the loop's thread
+        self._num_answered = 0  # also for it: of a stage between two others it is the only sign
         self._closing = self._came_alive = False
         self._thread: threading.Thread | None = None
         ours, theirs = socket.socketpair()
@@ -108,6 +109,7 @@ class WorkerProcess:
 
     def answered(self) -> None:
         self._pending -= 1
+        self._num_answered += 1
 
     def die(self) -> None:
         """Fault injection: the process is gone as by SIGKILL, and found so."""
@@ -146,6 +148,7 @@ class WorkerProcess:
                 return header
 
     def _listen(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
+        num_answered = 0
         silent_s = idle_s = 0.0  # counted in polls and beats, so our own pauses do not count
         while not self._closing:
             if not self._connection.poll(POLL_S):
@@ -168,7 +171,9 @@ class WorkerProcess:
                 idle_s = 0.0
                 loop.post(on_message, header)
                 continue
-            idle_s = idle_s + HEARTBEAT_S if self._pending else 0.0
+            stands = self._pending and self._num_answered == num_answered
+            idle_s = idle_s + HEARTBEAT_S if stands else 0.0
+            num_answered = self._num_answered
             if idle_s >= self._step_timeout_s:
                 self._fail(loop, f"is stuck: no progress for {idle_s:g} s")
                 return

@@ -25,7 +25,12 @@ class ChunkConfig:
     context_tokens: int  # of each of them
 
     def __post_init__(self) -> None:
-        for name in ("batch", "context_tokens", "link_bytes_per_s"):
+        if not self.link_bytes_per_s > 0:
+            raise ValueError(
+                f"system.chunks.link_bytes_per_s={self.link_bytes_per_s} must be above 0: without "
+                "a link (hardware.nic_bytes_per_s) members exchange no KV"
+            )
+        for name in ("batch", "context_tokens"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"system.chunks.{name}={getattr(self, name)} must be above 0")
 

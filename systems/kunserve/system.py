@@ -75,7 +75,13 @@ class KunServe:
         self._num_arrived = 0
         self._rates: list[int] = []  # requests that arrived between polls
         for host in cluster.elastic.hosts.values():
-            host.keep(self._model.name)  # §4.3, fault tolerance
+            try:
+                host.keep(self._model.name)  # §4.3, fault tolerance
+            except RunError as error:
+                raise ValueError(
+                    f"system kunserve keeps a copy of the weights on each host: {error}; raise "
+                    "hardware.host_memory_bytes"
+                ) from error
         cluster.elastic.on_lost = self._on_lost
 
     def _chunk_bytes(self, instance: ElasticInstance) -> int:

@@ -8,8 +8,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.elastic import check, generated, private, undisturbed
+from harness import testbed
+from harness.config import build
+from harness.options import plain
+from harness.request import Request
+from tests.elastic import check, generated, hardware, private, spec, undisturbed
 from tests.kunserve import Story, burst, serve
+from tests.running import composed
 
 MEMORY = 48  # KV blocks of 16 tokens
 NUM = 20
@@ -50,3 +55,27 @@ def test_tokens_are_right_after_a_death(when: str) -> None:
     story = served(2, kill=KILLS[when])
     assert len(story.seen("lost")) == 1
     assert story.seen("recover")
+
+
+def test_a_stage_between_two_others_is_not_taken_for_stuck() -> None:
+    """It sends the harness nothing, and with micro-batches it always has something to do."""
+    node = composed("engine=torch").engine
+    node.num_kv_blocks, node.device, node.num_threads, node.step_timeout_s = MEMORY, "cpu", 1, 2
+    node.elastic.layer_s = 0.02
+    engine = build(plain(node), "engine")
+    with testbed.start(spec(), hardware(), engine, 3, page_layers=1) as bed:
+        ranges = (range(2), range(2, 3), range(3, 4))
+        pipe = bed.cluster.pipeline(list(zip(bed.instances, ranges, strict=True)))
+
+        async def serve(request: Request) -> None:
+            await testbed.prefill(pipe, [request])
+            while not request.finished:
+                await testbed.decode(pipe, [request], max_steps=4)
+
+        async def story() -> None:
+            tasks = [bed.loop.spawn(serve(bed.request(9, 30)), name="batch") for _ in range(3)]
+            for task in tasks:
+                await bed.loop.wait(task.finished)
+
+        bed.run(story())
+        assert bed.loop.now > 3

@@ -74,3 +74,54 @@ def test_a_wrong_value_is_named_in_one_sentence(
     assert says in sentence
     assert all("requests there are: fewer than" in line or "sending to" in line for line in before)
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+SMALL = ("workload=burstgpt", "engine=sim", "hardware=local_cluster_x4", "engine.num_kv_blocks=192",
+         "tracking=none", "figure=null", "progress=false")  # fmt: skip
+ARTIFACT = "system.variant=artifact"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["hardware.num_devices=1"], "needs two instances of a model at least, and there is 1"),
+        (["market=tiny", "hardware.num_devices=8"], "serves one model with one tp, not "),
+        ([ARTIFACT, "system.artifact.group_size=8"], "group_size=8 must divide the 4 instances"),
+        ([ARTIFACT, "hardware.num_devices=8", "system.artifact.group_size=8"], "at most 4, the m"),
+        (["system.chunks.bytes=1000000000000"], "bytes=1000000000000 must be at least a slot, "),
+        (["system.chunks.link_bytes_per_s=0"], "must be above 0: without a link"),
+        (["hardware.host_memory_bytes=1000"], "keeps a copy of the weights on each host: DRAM of"),
+        (["system.monitor.restore_share=1"], "restore_share=1.0 must be between 0 and 1"),
+        (["system.artifact.restore_usage=0.99"], "restore_usage=0.99 and system.artifact.drop_us"),
+        ([ARTIFACT, "system.exchange=blocking"], "exchange=blocking is an ablation of variant=pa"),
+        ([ARTIFACT, "system.plan=memory"], "system.plan=memory is for variant=paper"),
+        (["system.restore=no"], "system.restore=no is unknown; valid: live, drain, never"),
+        (["engine=vllm"], "choose engine=torch or engine=sim"),
+        (["+system=llumnix", "system.mode=x"], "mode=x is unknown; valid: replication, migration"),
+        (["+system=llumnix", "system.mode=pipeline", "system.stages=3"], "make no groups of 3; va"),
+        (["+system=llumnix", "system.stages=2"], "stages=2 is for mode=pipeline, not mode=replic"),
+        (["+system=vllm", "system.preemption=x"], "preemption=x is unknown; valid: recompute, kv"),
+        (["+system=vllm", "system.swap.requests=0"], "system.swap.requests=0 must be at least 1"),
+        (
+            ["+system=vllm", "system.preemption=parameter_swap"],
+            "536870912 bytes are more than streaming the model's 4 layers frees: ",
+        ),
+        (
+            ["+system=vllm", "system.preemption=parameter_swap", "engine=torch"],
+            "engine=torch cannot stream layers from host memory",
+        ),
+    ],
+)
+def test_kunserve_and_its_baselines_refuse_in_one_sentence(
+    tmp_path: Path, wrong: list[str], says: str
+) -> None:
+    given = wrong if wrong[0].startswith("+system") else ["+system=kunserve", *wrong]
+    real = any(word in ("engine=vllm", "engine=torch") for word in wrong)
+    right = [f"+{SMALL[0]}", *SMALL[2 if real else 1 :]]
+    words = [w for w in right if not (real and w.startswith("engine"))]
+    words = [word for word in words if word.split("=")[0] not in {w.split("=")[0] for w in wrong}]
+    code, said = answer([*words, f"hydra.run.dir={tmp_path / 'run'}", *given])
+    assert code == 2
+    sentence = said.strip().splitlines()[-1]
+    assert sentence.startswith("error: ")
+    assert says in sentence

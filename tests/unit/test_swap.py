@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from harness.cost.model import CostModel
 from harness.cost.streamed import BUFFERED_LAYERS, StreamedCost, streamed_layers
+from harness.errors import UsageError
 from harness.request import Request
 from systems.baselines.swap import SwapConfig, lacking_blocks
 from tests.elastic import check, hardware, private, spec
@@ -93,5 +94,5 @@ def test_an_iteration_takes_its_compute_or_its_copies() -> None:
 def test_layers_pass_through_a_buffer() -> None:
     deep = replace(spec(), num_layers=8)
     assert streamed_layers(3 * deep.layer_bytes - 1, deep.layer_bytes, 8) == 3 + BUFFERED_LAYERS
-    with pytest.raises(ValueError, match="more than streaming the model's 8 layers frees"):
+    with pytest.raises(UsageError, match="more than streaming the model's 8 layers frees"):
         streamed_layers(7 * deep.layer_bytes, deep.layer_bytes, 8)
