@@ -12,7 +12,7 @@ from plots.aegaeon import events, publish
 from plots.kunserve import SYSTEMS, caption, numbers
 from plots.style import figure
 
-EXPERIMENTS = ("kunserve_fig04", "kunserve_fig01")
+EXPERIMENTS = ("kunserve_fig04", "kunserve_fig04_recompute")
 SWAPS = ("vllm_kv_swap", "vllm_parameter_swap")
 PANELS = {
     "P50 TTFT (s)": "ttft_p50_s", "P99 TTFT (s)": "ttft_p99_s", "P50 TBT (s)": "tbt_p50_s",
@@ -21,8 +21,7 @@ PANELS = {
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    shown = [p for p in points if p.experiment == "kunserve_fig04" or _recomputes(p)]
-    rows = pd.DataFrame([numbers(p) | {"swapped": swapped(p)} for p in shown])
+    rows = pd.DataFrame([numbers(p) | {"swapped": swapped(p)} for p in points])
     rows = compared(rows.assign(hit=rows.swapped / rows.requests))
     made, axes = figure(1, len(PANELS), width=11, height=3.2)
     for axis, (title, column) in zip(axes, PANELS.items(), strict=True):
@@ -37,12 +36,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         axis.set(title=title, xlabel="GiB swapped by an instance", ylim=(0, None))
     handles, labels = axes[0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside upper center", ncols=2)
-    caption(made, shown, "Mean and range of seeds. Dashed: vLLM with recompute.")
+    caption(made, points, "Mean and range of seeds. Dashed: vLLM with recompute.")
     return publish(made, rows, folder, Path(__file__).stem)
-
-
-def _recomputes(point: Point) -> bool:
-    return point.overrides["experiment/kunserve/system@_global_"] == "vllm"
 
 
 def swapped(point: Point) -> int:

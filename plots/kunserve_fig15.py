@@ -61,7 +61,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     for axis in axes[:-1]:
         axis.sharex(axes[-1])
     axes[-1].set_xlabel("seconds")
-    axes[0].legend(loc="upper right")
+    axes[0].legend(loc="upper center")
     caption(made, shown, "Seed 0. Dotted: memory for KV over what it is with nothing dropped.")
     return publish(made, ablated(pd.DataFrame(rows)), folder, Path(__file__).stem)
 

@@ -22,6 +22,7 @@ SETTINGS = {
     "seqs_1024": "1,024 sequences",
     "whole_prompts": "whole prompts",
     "cuda_graphs": "no launch cost",
+    "spread_constants": "constants over all stages",
 }
 CAUSES = ("memory", "sequences", "compute")
 RATE = 2.8  # of SENSITIVITY
