@@ -36,9 +36,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         panel.set(title=name, xlabel="request, in order of arrival", ylabel="seconds")
     log_scale(axes[1], "y")
     made.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    stamp(
-        made, used, "Llama-3.1-8B, ShareGPT (multi-turn), chunks of 512 tokens; first 300 requests."
-    )
+    stamp(made, used, "Llama-3.1-8B, ShareGPT, chunks of 512 tokens; the first 300 requests.")
     sums = rows[rows.order <= SHOWN].groupby("rate_per_s", as_index=False)
     means = sums[["ttft_s", "tpot_s"]].mean().assign(row="mean", seed=0)
     return publish(
