@@ -143,8 +143,8 @@ def summary(point: Point) -> dict[str, Any]:
 
 
 def stamp(made: Figure, points: Sequence[Point], note: str) -> None:
-    """The footer in two lines: world, hardware, seeds, what was drawn, the simulator's error; `note`
-    on what is shown."""
+    """The footer in two lines: world, hardware, seeds, what was drawn, the simulator's error; and
+    `note` on what is shown."""
     manifests = [point.manifest() for point in points if point.path is not None]
     lines_ = [note]
     if manifests:

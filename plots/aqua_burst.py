@@ -1,4 +1,4 @@
-"""What Figs. 1, 8 and 13 have in common: two latencies of requests in order of arrival, in a burst."""
+"""What Figs. 1, 8 and 13 share: two latencies of requests in order of arrival, in a burst."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         words = overrides(point)
         if words["served"] == "llama8b_a100" and words["rate_per_s"] in RATES:
             rows = requests(point).drop(columns=["token_times_s", "model"])
-            tables.append(rows.assign(rate_per_s=float(words["rate_per_s"]), seed=0))
+            tables.append(rows.assign(rate_per_s=float(words["rate_per_s"]), seed=point.seed))
             used.append(point)
     rows = pd.concat(tables, ignore_index=True)
     made, axes = figure(1, 2, width=9, height=3.6)
     for text, colour in RATES.items():
-        run = rows[rows.rate_per_s == float(text)].iloc[:SHOWN]
+        run = rows[(rows.rate_per_s == float(text)) & (rows.seed == 100)].iloc[:SHOWN]
         axes[0].plot(run.order, run.tpot_s, color=colour, lw=1, label=f"{text} requests/s")
         axes[1].plot(run.order, run.ttft_s, color=colour, lw=1)
     axes[1].axhline(1.0, color="0.4", lw=0.8, ls="--")
@@ -37,10 +37,12 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     log_scale(axes[1], "y")
     made.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     stamp(
-        made, used, "Llama-3.1-8B, ShareGPT (multi-turn), chunks of 512 tokens; first 300 requests."
+        made,
+        used,
+        "Llama-3.1-8B, ShareGPT, chunks of 512; the first 300 requests, seed 100.",
     )
-    sums = rows[rows.order <= SHOWN].groupby("rate_per_s", as_index=False)
-    means = sums[["ttft_s", "tpot_s"]].mean().assign(row="mean", seed=0)
+    sums = rows[rows.order <= SHOWN].groupby(["rate_per_s", "seed"], as_index=False)
+    means = sums[["ttft_s", "tpot_s"]].mean().assign(row="mean")
     return publish(
         made, pd.concat([means, rows.assign(row="request")]), folder, Path(__file__).stem
     )

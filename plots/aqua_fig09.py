@@ -1,5 +1,5 @@
-"""Fig. 9 (b): tokens/s of OPT-30B on a long prompt, KV streamed from DRAM and from a neighbour, with
-copies beside computing and without.
+"""Fig. 9 (b): tokens/s of OPT-30B on a long prompt, KV streamed from DRAM and from a neighbour,
+with copies beside computing and without.
 
 (a), cached prefixes, is not drawn: they are not on devices yet.
 """
@@ -46,7 +46,5 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     panel.set_xticks([0.2, 1.2], ["copies beside computing", "copies, then computing"])
     panel.set(ylabel="tokens/s after the first", title="OPT-30B, 8,192 tokens")
     panel.legend()
-    stamp(
-        made, points, "Equal prompts, one at a time; nothing is random. Llama-3.1-8B lends, idle."
-    )
+    stamp(made, points, "Equal prompts, one at a time; nothing is random. An idle neighbour lends.")
     return publish(made, table, folder, Path(__file__).stem)

@@ -1,5 +1,5 @@
-"""Fig. 10 (b): what lending costs Llama-3.1-8B: its TPOT while OPT-30B's KV streams through its memory,
-and while it streams through DRAM, which leaves the lender alone.
+"""Fig. 10 (b): what lending costs Llama-3.1-8B: its TPOT while OPT-30B's KV streams through its
+memory, and while it streams through DRAM, which leaves the lender alone.
 
 (a), image and audio models, is not drawn: no engine of ours runs them.
 """
@@ -51,8 +51,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     axes[1].set(title="TPOT of requests")
     axes[1].legend(loc="lower right")
     stamp(
-        made, points, "Llama-3.1-8B serves ShareGPT at 5 requests/s; OPT-30B streams KV of 8,192 tokens "
-        "for each token. Copies take memory bandwidth: rate over bandwidth of all memory-bound work.",
+        made, points, "Llama-3.1-8B serves ShareGPT at 5 requests/s; KV of OPT-30B's 8,192 tokens "
+        "streams for each of its tokens and takes bandwidth.",
     )  # fmt: skip
     return publish(made, table, folder, Path(__file__).stem)
 

@@ -28,9 +28,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     made, axes = figure(1, 2, width=9, height=4.0)
     aqua = shown[shown.system == "flexgen_aqua"]
     axes[0].plot(aqua.at_s, aqua.lent_gb, color=PALETTE[2], label="lent")
-    axes[0].plot(
-        aqua.at_s, aqua.waiting, color="0.5", lw=0.8, label="requests without a first token"
-    )
+    axes[0].plot(aqua.at_s, aqua.waiting, color="0.5", lw=0.8, label="requests that wait")
     axes[0].set(title="(a) the lender, Llama-3.1-8B", xlabel="seconds", ylabel="GB, or requests")
     for system, (label, colour) in LINES.items():
         run = shown[shown.system == system]
@@ -40,8 +38,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         marks(panel)
         panel.legend()
     stamp(
-        made, points, "OPT-30B's prompts of 8,192 tokens begin at 60 s; the lender's ShareGPT rate "
-        "doubles from 120 to 180 s (dashed). Copies beside computing (overlap). Shown: seed 0.",
+        made, points, "OPT-30B's prompts of 8,192 tokens begin at 60 s; the lender's rate doubles "
+        "from 120 to 180 s (dashed). Copies overlap. Seed 0.",
     )  # fmt: skip
     table = pd.concat([rows.assign(row="time"), runs(rows), steady(points)], ignore_index=True)
     return publish(made, table, folder, Path(__file__).stem)
@@ -81,7 +79,7 @@ def kinds(point: Point) -> set[str]:
 
 
 def runs(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each run: the most that was lent and waited, tokens/s before and while the load is high."""
+    """Of each run: the most that was lent and that waited; tokens/s before and in the load."""
     found = []
     for (system, seed), run in rows.groupby(["system", "seed"], sort=False):
         before = run[(run.at_s >= 80) & (run.at_s < 120)]

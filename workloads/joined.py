@@ -17,8 +17,8 @@ from workloads.workload import Workload
 
 
 class Joined:
-    """`schedule()` is a function of the parts' configs, the seed and the datasets' bytes alone. Parts
-    draw from streams of their own: the k-th part's seed is 1000 k above the run's."""
+    """`schedule()` is a function of the parts' configs, the seed and the datasets' bytes alone.
+    Parts draw from streams of their own: the k-th part's seed is 1000 k above the run's."""
 
     @dataclass(kw_only=True, slots=True)
     class Config:

@@ -115,7 +115,7 @@ class Lender:
             self.lent[leases.offer(self.instance.name, store)] = False
 
     def stores(self) -> list[KvStore]:
-        """Of its leases, as `lent` has them."""
+        """Of its leases, as `lent` has them; their pages are of the borrower's size."""
         return [] if self._leases is None else [self._leases.stores[lease] for lease in self.lent]
 
     def _take_home(self) -> None:
@@ -131,7 +131,7 @@ class Lender:
             self._arrivals_s.popleft()
         size = self.instance.page_bytes
         lent = sum(
-            store.kv.num_pages * size
+            store.kv.num_pages * store.page_bytes
             for store, asked in zip(self.stores(), self.lent.values(), strict=True)
             if not asked
         )

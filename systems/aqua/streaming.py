@@ -1,9 +1,10 @@
-"""A consumer that is FlexGen's (section 9.1): prompts larger than the device, one at a time. The KV is
-an AQUA TENSOR in swap space; each token has all of it stream through the device, layer by layer.
+"""A consumer that is FlexGen's (section 9.1): prompts larger than the device, one at a time. The KV
+is an AQUA TENSOR in swap space; each token has all of it stream through the device, layer by layer.
 
-With overlap a layer's KV comes while the layers before it are computed: an iteration of n layers takes
-max(load + compute / n, load / n + compute), without it the sum. In the ledger the device holds the whole
-context, of which FlexGen would hold two layers. In simulation alone: no bytes are read here.
+With overlap a layer's KV comes while the layers before it are computed: an iteration of n layers
+takes max(load + compute / n, load / n + compute), without it the sum. In the ledger the device
+holds the whole context, of which FlexGen would hold two layers. In simulation alone: no bytes are
+read.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class Streamer:
         done.set()
 
     async def _tend(self, tensor_bytes: int, filled_bytes: int) -> None:
-        """The control loop, every n iterations: out of a lease that is asked back, and into one that
-        has room."""
+        """The control loop, every n iterations: out of a lease that is asked back, and into one
+        that has room."""
         elapsed_s = self._loop.now - self._looked_s
         due = informer.look(self._control, iterations=self._iterations, elapsed_s=elapsed_s)
         if self._leases is None or not due:

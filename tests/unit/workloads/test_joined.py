@@ -1,0 +1,51 @@
+"""Workloads joined in one schedule, and bursts whose followers are redirected."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.errors import UsageError
+from tests.running import composed
+from workloads import arrivals, compose
+
+TWO = (
+    "+workload@workload.parts.chat=burstgpt",
+    "+workload@workload.parts.docs=burstgpt",
+    "workload.parts.chat.num_requests=30",
+    "workload.parts.docs.num_requests=10",
+    "workload.parts.docs.scale.to_rate_per_s=0.5",
+)
+
+
+def test_parts_keep_their_requests_and_names_in_order_of_arrival() -> None:
+    made = compose.workload(composed("+system=vllm", "+workload=joined", *TWO)).schedule()
+    names = np.array(made.model)
+    assert [int((names == name).sum()) for name in ("chat", "docs")] == [30, 10]
+    assert (np.diff(made.arrival_s) >= 0).all()
+    alone = composed("+system=vllm", "+workload=burstgpt", "workload.num_requests=30")
+    expected = compose.workload(alone).schedule()
+    assert made.prompt_tokens[names == "chat"].tolist() == expected.prompt_tokens.tolist()
+    assert made.arrival_s[names == "chat"].tolist() == expected.arrival_s.tolist()
+    assert any(step.startswith("docs: ") for step in made.provenance.steps)
+
+
+def test_no_part_is_refused() -> None:
+    with pytest.raises(UsageError, match="names no workload"):
+        compose.workload(composed("+system=vllm", "+workload=joined"))
+
+
+def test_as_many_as_a_burst_brought_are_redirected_after_it() -> None:
+    burst = arrivals.BurstConfig(factor=2.0, start_s=10.0, duration_s=5.0, redirected=True)
+    times = np.arange(0.0, 30.0, 0.5)
+    kept = times[arrivals.served(burst, times)]
+    inside = (times >= 10) & (times < 15)
+    assert len(times) - len(kept) == inside.sum()
+    assert kept[kept >= 15][0] == 20.0  # 10 of the burst, 10 gone
+    assert kept[kept < 15].tolist() == times[times < 15].tolist()
+
+
+def test_a_recorded_burst_is_not_redirected() -> None:
+    burst = "workload.arrivals.burst={factor:2,start_s:1,duration_s:1,redirected:true}"
+    with pytest.raises(UsageError, match="drawn arrivals"):
+        compose.workload(composed("+system=vllm", "+workload=burstgpt", burst))
