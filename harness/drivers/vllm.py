@@ -59,7 +59,6 @@ class VllmEngine:
         block_tokens: int | None  # null: vLLM's choice, 16 on a GPU and 128 on a CPU
         gpu_memory_utilization: float  # of a GPU's memory: weights, activations and KV
         cpu_kv_cache_bytes: int  # per instance on hardware.device=cpu
-        enable_prefix_caching: bool
         load_format: str  # of models without a path
         request_timeout_s: float  # from sending to the stream's end
         start_timeout_s: float
@@ -105,7 +104,7 @@ class VllmEngine:
                     for member, name in zip(members, served, strict=True)
                 ]
                 roots = [member.url for member in members]
-                caching = self._config.enable_prefix_caching
+                caching = _hits_are_meant(experiment)
                 with replaying(endpoints, roots, {}, io, experiment, caching_intended=caching):
                     yield experiment.cluster(endpoints=endpoints)
 
@@ -121,7 +120,7 @@ class VllmEngine:
         more = [
             *vllm_command.scheduler_flags(experiment.scheduler),
             *self._memory_flags(experiment.hardware.device == "cpu"),
-            *vllm_command.flag("enable_prefix_caching", config.enable_prefix_caching),
+            *vllm_command.flag("enable_prompt_tokens_details", True),  # usage has cached_tokens
             *config.extra_args,
         ]
         places = vllm_command.placements(len(specs), max(s.tp for s in specs), os.environ)
@@ -154,6 +153,13 @@ class VllmEngine:
             timeout_s=self._config.request_timeout_s,
             allow_early_end=False,
         )
+
+
+def _hits_are_meant(experiment: Experiment) -> bool:
+    """Prompts share something, and the servers are to find it: other hits are a leak."""
+    requests = [record.request for record in experiment.recorder.records.values()]
+    sharing = any(r.prompt is not None or r.shared is not None for r in requests)
+    return sharing and bool(experiment.scheduler.get("enable_prefix_caching", True))
 
 
 def _warm_up(member: Member, served_name: str) -> None:

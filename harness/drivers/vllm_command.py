@@ -24,6 +24,7 @@ SCHEDULER_FLAGS = (
     "scheduling_policy",
     "scheduler_cls",
     "enable_chunked_prefill",
+    "enable_prefix_caching",
     "async_scheduling",
 )
 

@@ -41,7 +41,7 @@ def report(published: Path | None, out: Path) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write into {out}: {error.strerror}") from error
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        loads = [load_of(row) for row in points[list(COLUMNS)].to_dict("records")]
+        loads = [load_of(row) for row in points[[*COLUMNS, "stage"]].to_dict("records")]
         order = sorted(range(len(loads)), key=lambda i: -loads[i].num_requests)
         shown = points.capacity_per_s.notna()  # by a stage that is beyond it
         runs = [pool.submit(replay_run, run, PROFILE, published) for run in RUNS]
@@ -74,7 +74,9 @@ def _csv(table: pd.DataFrame, path: Path) -> None:
 
 
 def load_of(row: dict[Any, Any]) -> Load:
+    """A stage after a run's first finds the prompts that were sent before it in the cache."""
     values = {str(name): value for name, value in row.items()}
+    values["warm"] = values.pop("stage") > 0
     most = values["max_outstanding"]
     values["max_outstanding"] = float("inf") if np.isnan(most) else float(most)
     return Load(**values)

@@ -94,9 +94,9 @@ column TPOT.
 BOARDS = """\
 
 LLMServingSim was given these boards' profiles too, and vLLM's block count of the RTX 4090, as
-ours. It simulates the prefix cache, which hits at most 7.6 % of the prompt tokens here; ours does
-not yet. `each`: median of the absolute errors of requests. Its runs on H100 are of the first 300
-requests with a cold prefix cache: not replayed, since the cache is simulated warm.
+ours. It simulates the prefix cache, which hits at most 7.6 % of the prompt tokens here; ours has no
+token ids of these requests. `each`: median of the absolute errors of requests. Its runs on H100, of
+300 requests, are not replayed.
 """
 REGIME = """\
 Held-out points by the share of max_num_seqs that runs at once: light below 0.3, near the knee

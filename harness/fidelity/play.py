@@ -15,6 +15,7 @@ from harness.calibrate import zoo
 from harness.clock import Event, Loop
 from harness.config import build, class_of, settings
 from harness.cost.hardware import Hardware
+from harness.device.block_pool import BlockPool
 from harness.engine_api import Engine, Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -48,8 +49,10 @@ def play(
     engine: Engine,
     limits: dict[str, object],
     max_outstanding: float = inf,
+    earlier: Sequence[Request] = (),
 ) -> Played:
-    """Serves `requests`, at most `max_outstanding` of them at once: more wait unsent.
+    """Serves `requests`, at most `max_outstanding` of them at once: more wait unsent. Each instance
+    has served `earlier` before, which have left their prompts in its prefix cache, if any.
 
     limits: of the vllm system's configuration. Raises UsageError for what does not fit.
     """
@@ -68,6 +71,9 @@ def play(
         longest = max(r.prompt_tokens + r.output_tokens for r in requests)
         if longest > room:
             raise UsageError(f"a request needs KV for {longest} tokens, an instance has {room}")
+        for instance in cluster.instances:
+            for request in earlier:
+                _leave(request, instance.kv)
         policy = build(node, "system", loop=loop, cluster=cluster)
 
         async def main() -> None:
@@ -76,6 +82,14 @@ def play(
 
         loop.run(main())
     return _played([recorder.records[r.request_id] for r in requests])
+
+
+def _leave(request: Request, kv: BlockPool) -> None:
+    prefix = kv.cached_prefix(request)
+    if prefix is not None and kv.admit(request, request.prompt_tokens, prefix):
+        request.computed_tokens = request.prompt_tokens
+        kv.release(request)
+        request.computed_tokens = 0
 
 
 async def _send(

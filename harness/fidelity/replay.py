@@ -7,8 +7,9 @@ the duration; with `max_outstanding`, a client with so many connections sends no
 request's times begin when it is sent. A row that cannot be simulated keeps its numbers empty and
 says why in `reason`.
 
-With prefix caching the cache is warm (`harness.fidelity.warm`), which is exact where each prompt is
-sent again and again: `distinct_prompts` of them by turns. Empty: no prompt is sent twice.
+`distinct_prompts` of them are sent by turns; empty: no prompt is sent twice. With prefix caching
+they are found again, as vLLM's scheduler does it (`harness.device.caching_pool`). A load begins
+with an empty cache; its capacity is that of one in which every distinct prompt has been before.
 """
 
 from __future__ import annotations
@@ -24,12 +25,10 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from harness.calibrate import zoo
-from harness.calibrate.published import cached_tokens
 from harness.config import settings
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.fidelity.play import Played, play
-from harness.fidelity.warm import WarmEngine
 from harness.files import replaced
 from harness.options import plain
 from harness.request import Request
@@ -47,8 +46,6 @@ FOUND = (
 SWITCHES = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 LARGEST = 10**7  # of counts, and of requests in a row
 PROFILE = "vllm_v1"
-# A warm cache stands for one that has been filled: each prompt is sent at least so often.
-LEAST_TURNS = 10
 # Capacity: requests that come faster by this factor than all-at-once ones were completed.
 OVERLOAD = 1.3
 CAPACITY_ROUNDS = 12  # of max_num_seqs requests
@@ -72,23 +69,29 @@ class Load:
     prompt_tokens: int
     output_tokens: int
     max_outstanding: float  # inf: open loop
+    warm: bool = False  # each distinct prompt has been sent before
 
     @property
     def num_requests(self) -> int:
         return max(1, round(self.rate_per_s * self.duration_s))
 
-    @property
-    def cached_tokens(self) -> int:
-        """Of every prompt, in memory from the one before that was the same."""
-        if not self.prefix_caching or self.distinct_prompts is None:
-            return 0
-        return int(cached_tokens(np.array(float(self.prompt_tokens))))
+    def request(self, index: int, arrival_s: float) -> Request:
+        made = Request(index, arrival_s, self.model, self.prompt_tokens, self.output_tokens)
+        if self.distinct_prompts is not None:
+            made.shared = ((index % self.distinct_prompts, self.prompt_tokens),)
+        return made
+
+    def earlier(self) -> list[Request]:
+        """Each distinct prompt once, where they have been sent before."""
+        caching = self.warm and self.prefix_caching
+        return [self.request(i, 0.0) for i in range(self.distinct_prompts or 0) if caching]
 
     def limits(self) -> dict[str, object]:
         return {
             "max_num_seqs": self.max_num_seqs,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "enable_chunked_prefill": self.chunked_prefill,
+            "enable_prefix_caching": self.prefix_caching,
         }
 
     def hardware(self) -> Hardware:
@@ -162,7 +165,7 @@ def arrivals_s(number: int, duration_s: float) -> list[float]:
     return found
 
 
-def _engine(load: Load, config: SimEngine.Config) -> WarmEngine:
+def _engine(load: Load, config: SimEngine.Config) -> SimEngine:
     if load.tp > load.hardware().devices_per_node or load.num_gpus % load.tp:
         raise UsageError(
             f"tp={load.tp} does not divide {load.num_gpus} GPUs in nodes of "
@@ -171,37 +174,29 @@ def _engine(load: Load, config: SimEngine.Config) -> WarmEngine:
     positions, asked = zoo.model(load.model).max_position, load.prompt_tokens + load.output_tokens
     if asked > positions:
         raise UsageError(f"a request of {asked} tokens has more than {load.model}'s {positions}")
-    computed, budget = load.prompt_tokens - load.cached_tokens, load.max_num_batched_tokens
-    if computed > budget and not load.chunked_prefill:
+    prompt, budget = load.prompt_tokens, load.max_num_batched_tokens
+    if prompt > budget and not load.chunked_prefill:
         raise UsageError(
-            f"without chunked prefill a prompt of {computed} tokens never fits into "
+            f"without chunked prefill a prompt of {prompt} tokens never fits into "
             f"max_num_batched_tokens={budget}"
         )
-    distinct = load.distinct_prompts or 0
-    if load.cached_tokens and load.num_requests < LEAST_TURNS * distinct:
-        raise UsageError(
-            f"{load.num_requests} requests for {distinct} distinct prompts: a warm prefix cache "
-            f"stands for one only from {LEAST_TURNS} requests a prompt on"
-        )
-    return WarmEngine(config, cached_tokens=load.cached_tokens, distinct_prompts=distinct)
+    return SimEngine(config)
 
 
 def _play(
-    load: Load, engine: WarmEngine, times_s: Sequence[float], outstanding: float | None = None
+    load: Load, engine: SimEngine, times_s: Sequence[float], outstanding: float | None = None
 ) -> Played:
-    prompt = load.prompt_tokens - load.cached_tokens
-    requests = [
-        Request(i, time_s, load.model, prompt, load.output_tokens)
-        for i, time_s in enumerate(times_s)
-    ]
+    requests = [load.request(i, time_s) for i, time_s in enumerate(times_s)]
     model, most = zoo.sharded(load.model, load.tp), outstanding or load.max_outstanding
-    return play(requests, model, load.hardware(), engine, load.limits(), most)
+    return play(requests, model, load.hardware(), engine, load.limits(), most, load.earlier())
 
 
-def _capacity_per_s(load: Load, engine: WarmEngine) -> float:
+def _capacity_per_s(load: Load, engine: SimEngine) -> float:
     """Requests/s completed under more than can be: first of as many as all come at once, then, so
     that their ends do not stay together, of arrivals at OVERLOAD times that rate."""
     instances = load.num_gpus // load.tp
+    # With a cold cache all first prompts end together, and equal lengths keep them so for good.
+    load = replace(load, warm=True)
     number = CAPACITY_ROUNDS * load.max_num_seqs * instances
     at_once = _play(load, engine, [0.0] * number, inf).completed_per_s()
     if not at_once > 0:

@@ -1,24 +1,32 @@
 """The simulator's error as last measured and committed: it travels with every simulated run.
 
 A report holds for the device that it was measured on and for iteration times from the source that
-its runs had. Any other device or source is said not to have been measured.
+its runs had. On GPUs it is of the engine profile with which published runs were replayed
+(`harness.fidelity.gpu`). Any other device, source or profile is said not to have been measured.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 NOT_MEASURED_ELASTIC = "simulator error: not measured where weights and KV move between instances"
+GPU_METRICS = {"e2e": "E2E", "tpot": "TPOT", "ttft": "TTFT", "capacity": "capacity"}
 PARITY = Path(__file__).resolve().parents[2] / "results/published/fidelity"
 
 
-def simulator_error(device: str, profile: str, sources: Collection[str]) -> str:
+def simulator_error(
+    device: str, profile: str, sources: Collection[str], engine: str | None = None
+) -> str:
     """One line for runs on `device`, as the hardware profile called `profile` has it, with
-    iteration times from `sources` ("measured", "device law", "datasheet")."""
+    iteration times from `sources` ("measured", "device law", "datasheet"). `engine`: the engine's
+    profile (`engine.profile`); None: a run from before there were any."""
+    by_metric = _gpu_errors().get(device, {}).get(engine or "")
+    if by_metric:
+        return _of_gpu(device, str(engine), by_metric)
     of_device = [report for report in _reports() if report["device"] == device]
     # One device may have a profile for each engine that was calibrated on it.
     own = [report for report in of_device if report["setting"]["profile"] == profile]
@@ -28,6 +36,27 @@ def simulator_error(device: str, profile: str, sources: Collection[str]) -> str:
             return headline
     by = f" with iteration times by {' and '.join(sorted(sources))}" if sources else ""
     return f"simulator error: not measured for {device}{by}"
+
+
+def _of_gpu(device: str, engine: str, by_metric: Mapping[str, Any]) -> str:
+    told = [
+        f"{name} {found['mean_abs_error_pct']:g} % (worst {found['worst_error_pct']:+g}, "
+        f"{found['points']} point{'s' * (found['points'] != 1)})"
+        for metric, name in GPU_METRICS.items()
+        if (found := by_metric.get(metric))
+    ]
+    return (
+        f"simulator error of {device} with engine.profile={engine}, mean over loads of real vLLM "
+        f"that nothing was fitted to: {', '.join(told)}"
+    )
+
+
+@cache
+def _gpu_errors() -> dict[str, Any]:
+    """By device and engine profile; empty where no report was made."""
+    path = PARITY / "gpu" / "errors.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return found
 
 
 @cache

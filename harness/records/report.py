@@ -47,14 +47,15 @@ def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     published now, and what the iteration times there rest on. Nothing where no run was
     simulated."""
     models: dict[str, dict[str, set[str]]] = {}
-    profiles: dict[tuple[str, str], set[str]] = {}
+    profiles: dict[tuple[str, str, str | None], set[str]] = {}
     elastic = False
     for manifest in (manifest for manifest in manifests if manifest["simulated"]):
         device, profile = manifest["hardware"]["device"], manifest["hardware"]["name"]
         by_source = models.setdefault(device, {})
         moving = manifest["engine"].get("elastic", False)
         elastic |= moving
-        of_profile = set() if moving else profiles.setdefault((device, profile), set())
+        known_as = device, profile, manifest["engine"].get("profile")
+        of_profile = set() if moving else profiles.setdefault(known_as, set())
         for model, source in manifest["engine"].get("step_times", {}).items():
             by_source.setdefault(source, set()).add(model)
             of_profile.add(source)
@@ -63,7 +64,10 @@ def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
         for device, by_source in models.items()
         for source, names in sorted(by_source.items(), key=lambda item: SOURCES.index(item[0]))
     ]
-    said = [simulator_error(*known_as, sources) for known_as, sources in profiles.items()]
+    said = [
+        simulator_error(device, profile, sources, engine)
+        for (device, profile, engine), sources in profiles.items()
+    ]
     said = list(dict.fromkeys([*said, *([NOT_MEASURED_ELASTIC] if elastic else [])]))
     return [*said, f"iteration times: {'; '.join(times)}"] if times else said
 

@@ -172,7 +172,7 @@ class SimEngine:
             "profile": self._config.profile,
             "step_times": sources,
             "simulator_error": simulator_error(
-                hardware.device, hardware.name, set(sources.values())
+                hardware.device, hardware.name, set(sources.values()), self._config.profile
             ),
         }
 

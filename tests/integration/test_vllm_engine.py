@@ -44,7 +44,6 @@ def engine() -> VllmEngine:
             block_tokens=32,
             gpu_memory_utilization=0.9,
             cpu_kv_cache_bytes=1 << 28,
-            enable_prefix_caching=False,
             load_format="dummy",
             request_timeout_s=120.0,
             start_timeout_s=240.0,

@@ -48,7 +48,6 @@ def test_a_value_that_is_not_above_0_is_refused_by_its_name(key: str, value: flo
         "block_tokens": None,
         "gpu_memory_utilization": 0.9,
         "cpu_kv_cache_bytes": 1 << 20,
-        "enable_prefix_caching": False,
         "load_format": "dummy",
         "request_timeout_s": 1.0,
         "start_timeout_s": 1.0,

@@ -12,6 +12,7 @@ import torch
 
 from harness.device.block_pool import BlockPool
 from harness.device.blocks import SlabPool, device_shape
+from harness.device.caching_pool import CachingPool
 from harness.device.slab import SlabAllocator
 from harness.engine.block_tables import BlockTables
 from harness.engine.instance import Tables, described
@@ -136,7 +137,7 @@ class Server:
 
 def paged(layers: LoadedLayers, spec: ModelSpec, num_blocks: int, block_tokens: int) -> Server:
     """As a worker with one model for good has it."""
-    pool = BlockPool(num_blocks, block_tokens)
+    pool = CachingPool(num_blocks, block_tokens)
     runner = runner_of(layers, spec, num_blocks, block_tokens)
     return Server(runner, pool, BlockTables(pool), spec.vocab_size)
 

@@ -1,5 +1,7 @@
 """Exactness: whatever the schedule, the tokens are those of transformers' greedy decoding."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from harness.engine.linear import LoadedLayers
 from harness.prompts import prompt_ids
 from harness.request import Batch, Prompt, Request
+from systems.baselines.vllm import Limits, schedule_iteration
 from tests.unit.engine.conftest import Family
 from tests.unit.engine.serving import SPEC, in_flat_buffer, loaded, paged, slabbed
 
@@ -107,3 +110,51 @@ def test_a_long_run_of_decodes_over_scattered_blocks_gives_the_greedy_tokens(
     server.execute(Batch(decodes=[first, last]), max_steps=29)
     for request in (first, last):
         assert server.book.generated[request.request_id] == greedy_tokens(family, request)
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2), st.integers(0, 30)),
+        min_size=2, max_size=8,
+    ),
+    block_tokens=st.sampled_from([4, 16]),
+    slack=st.integers(0, 30),
+    budget=st.integers(5, 60),
+)  # fmt: skip
+def test_what_a_prefix_cache_finds_changes_no_token(
+    family: Family,
+    layers: LoadedLayers,
+    rows: list[tuple[int, int, int, int]],
+    block_tokens: int,
+    slack: int,
+    budget: int,
+) -> None:
+    requests = [Request(i, 0.0, "test", prompt, out) for i, (prompt, out, _, _) in enumerate(rows)]
+    for request, (_, _, stream, tokens) in zip(requests, rows, strict=True):
+        request.shared = ((stream, tokens),) if tokens else ()
+    num_blocks = max(-(-(prompt + out) // block_tokens) for prompt, out, _, _ in rows) + slack
+    server = paged(layers, family.spec, num_blocks, block_tokens)
+    limits = Limits(
+        max_num_seqs=4,
+        max_num_batched_tokens=budget,
+        enable_chunked_prefill=True,
+        scheduler_reserve_full_isl=True,
+        enable_prefix_caching=True,
+    )
+    running, waiting = list[Request](), deque(requests)
+    while waiting or running:
+        batch = schedule_iteration(running, waiting, server.pool, limits, server.evict)
+        if batch.requests:  # else one was preempted for itself, and waits
+            server.execute(batch)
+        server.pool.check()
+        server.tables.check()
+        running = [request for request in running if not request.finished]
+    for request in requests:
+        assert server.book.generated[request.request_id] == greedy_tokens(family, request)
+        assert request.cached_tokens is not None

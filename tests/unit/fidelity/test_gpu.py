@@ -21,7 +21,7 @@ GPU = Path(__file__).resolve().parents[3] / PUBLISHED / "gpu"
 
 
 def table(name: str) -> pd.DataFrame:
-    found = pd.read_csv(GPU / f"{name}.csv")
+    found = pd.read_csv(GPU / f"{name}.csv", dtype={"reason": str})
     return found.fillna({"reason": ""}) if "reason" in found else found
 
 
@@ -97,7 +97,7 @@ def test_a_point_is_simulated_as_the_committed_table_says(rows: pd.DataFrame) ->
     from harness.fidelity.gpu import _simulated
 
     row = rows[(rows.set == "kubecon") & (rows.stage == 1)].iloc[0]
-    values = served_points().loc[row.name, list(COLUMNS)].to_dict()
+    values = served_points().loc[row.name, [*COLUMNS, "stage"]].to_dict()
     found = _simulated((load_of(values), False))
     assert found["e2e_mean_s"] == pytest.approx(row.sim_e2e_mean_s, rel=1e-4)
 

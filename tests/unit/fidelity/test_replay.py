@@ -18,7 +18,6 @@ from harness.errors import UsageError
 from harness.fidelity.__main__ import main
 from harness.fidelity.play import Played, play
 from harness.fidelity.replay import Load, arrivals_s, engine_config, read, simulated
-from harness.fidelity.warm import WarmCost
 from harness.request import Request
 from harness.sim.engine import SimEngine
 
@@ -133,21 +132,19 @@ def test_capacity_is_what_an_overloaded_deployment_completes() -> None:
     assert simulated(two, CONFIG, {})["capacity_per_s"] == pytest.approx(2 * capacity, rel=0.1)
 
 
-def test_a_warm_cache_computes_the_rest_and_reads_the_whole() -> None:
-    cached = replace(LOAD, prefix_caching=True, distinct_prompts=2, prompt_tokens=1000)
-    assert cached.cached_tokens == 992
-    assert replace(cached, prompt_tokens=992).cached_tokens == 976  # the last token is computed
+def test_a_prompt_that_was_sent_before_is_not_computed_again() -> None:
+    """The second and last of two equal prompts, long after the first."""
+    cached = replace(LOAD, prefix_caching=True, distinct_prompts=1, prompt_tokens=1000)
+    apart = replace(cached, rate_per_s=0.01, duration_s=200.0)
     assert CONFIG.costs is not None
     cost = ServedCost(zoo.model("llama3.1-8b"), zoo.device("h100_sxm"), CONFIG.costs)
-    warm = WarmCost(cost, 992)
-    assert warm.mixed_step([(0, 8)], 2, 50) == cost.mixed_step([(992, 8)], 2, 50 + 2 * 992)
-    assert warm.decode_step(3, 60) == cost.decode_step(3, 60 + 3 * 992)
-    whole, rest = (
-        simulated(replace(cached, rate_per_s=0.01, duration_s=2000.0, prefix_caching=on), CONFIG)
-        for on in (False, True)
+    prefills_s = cost.mixed_step([(0, 1000)], 0, 0), cost.mixed_step([(992, 8)], 0, 0)
+    found = simulated(apart, CONFIG)
+    assert found["ttft_mean_s"] == pytest.approx(sum(prefills_s) / 2 + CONFIG.costs.path_s)
+    assert (
+        found["tpot_mean_s"]
+        == simulated(replace(apart, prefix_caching=False), CONFIG)["tpot_mean_s"]
     )
-    assert rest["ttft_mean_s"] < whole["ttft_mean_s"]
-    assert rest["tpot_mean_s"] == pytest.approx(whole["tpot_mean_s"], rel=0.005)
 
 
 def test_prompts_that_are_all_distinct_hit_nothing() -> None:
@@ -158,7 +155,6 @@ def test_prompts_that_are_all_distinct_hit_nothing() -> None:
 @pytest.mark.parametrize(
     ("load", "said"),
     [
-        (replace(LOAD, prefix_caching=True, distinct_prompts=39), "40 requests for 39 distinct"),
         (replace(LOAD, tp=2), "tp=2 does not divide 1 GPUs"),
         (replace(LOAD, tp=16, num_gpus=16), "in nodes of 8"),
         (
@@ -166,10 +162,6 @@ def test_prompts_that_are_all_distinct_hit_nothing() -> None:
             "a prompt of 2049 tokens never fits into max_num_batched_tokens=2048",
         ),
         (replace(LOAD, prompt_tokens=200_000), "has more than llama3.1-8b's 131072"),
-        (
-            replace(LOAD, prefix_caching=True, distinct_prompts=9000, rate_per_s=1e4),
-            "would be evicted",
-        ),
     ],
 )
 def test_a_load_that_cannot_be_simulated_says_why(load: Load, said: str) -> None:

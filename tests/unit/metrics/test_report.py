@@ -132,6 +132,36 @@ def test_a_device_has_its_own_error_or_none() -> None:
         )
 
 
+def test_a_gpu_has_the_error_of_its_engine_profile() -> None:
+    own = json.loads((PARITY / "gpu" / "errors.json").read_text())["H100-SXM5-80GB"]["vllm_v1"]
+    said = simulator_error("H100-SXM5-80GB", "h100x1", {"measured"}, "vllm_v1")
+    assert "engine.profile=vllm_v1" in said
+    for metric, name in (("e2e", "E2E"), ("tpot", "TPOT"), ("ttft", "TTFT")):
+        assert f"{name} {own[metric]['mean_abs_error_pct']:g} %" in said
+    for device, engine in (
+        ("H100-SXM5-80GB", "eager_2024"), ("H100-SXM5-80GB", None), ("H200-SXM5-141GB", "vllm_v1"),
+    ):  # fmt: skip
+        said = simulator_error(device, "x", {"measured"}, engine)
+        assert said.startswith(f"simulator error: not measured for {device}")
+
+
+@pytest.mark.parametrize("engine", ["vllm_v1", "eager_2024"])
+def test_a_run_and_its_tables_quote_that_error(tmp_path: Path, engine: str) -> None:
+    run_here(
+        tmp_path / "run", "+system=vllm", "+workload=azure_code", "engine=sim", "hardware=h100x1",
+        "model=llama2-7b", "figure=null", "data.dir=null", "data.download=false",
+        "workload.num_requests=5", f"engine.profile={engine}",
+    )  # fmt: skip
+    run = FinishedRun.load(tmp_path / "run")
+    device = run.manifest["hardware"]["device"]
+    said = simulator_error(
+        device, "h100x1", {run.manifest["engine"]["step_times"]["llama2-7b"]}, engine
+    )
+    assert run.manifest["engine"]["simulator_error"] == said
+    assert said in captions([run.manifest])
+    assert ("not measured" in said) == (engine == "eager_2024")
+
+
 def test_a_simulated_gpu_does_not_carry_the_error_of_a_cpu(tmp_path: Path) -> None:
     run_here(
         tmp_path / "run", "+system=vllm", "+workload=azure_code", "engine=sim", "hardware=h200x8",
