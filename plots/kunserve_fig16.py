@@ -50,4 +50,5 @@ def arithmetic() -> pd.DataFrame:
     """Replicas that eight instances free in four groups of two and in one of eight (§4.1)."""
     sizes = {"four groups": [2] * 4, "one group": [8]}
     freed = {plan: float(sum(size - 1 for size in groups)) for plan, groups in sizes.items()}
-    return pd.DataFrame({"plan": list(freed), "freed_replicas": list(freed.values())})
+    rows = {"plan": list(freed), "freed_replicas": list(freed.values())}
+    return pd.DataFrame(rows).assign(seed=0)
