@@ -61,7 +61,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     table = pd.DataFrame(
         [placed(mix, gpus, seed, constants) for gpus in NUM_GPUS for seed in SEEDS]
     )
-    made, (panel,) = figure(1, 1, width=6.5, height=2.2)
+    made, (panel,) = figure(1, 1, width=9, height=2.2)
     panel.axis("off")
     head = ["GPUs", "proven gap (worst of 3)", "consumers' shards", "with a producer"]
     text = [
