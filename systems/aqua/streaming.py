@@ -17,7 +17,7 @@ from harness.device.elastic import ElasticInstance
 from harness.device.elastic_cluster import ElasticCluster
 from harness.device.fabric import Memory
 from harness.device.kv_store import KvStore
-from harness.errors import InstanceLost, RunError
+from harness.errors import InstanceLost, RunError, UsageError
 from harness.request import Batch, Request
 from systems.aqua import informer
 from systems.aqua.informer import InformerConfig
@@ -33,6 +33,11 @@ class Streamer:
         dram: KvStore, control: InformerConfig, loop: Loop,
         on_death: Callable[[Sequence[Request]], None], *, overlap: bool,
     ) -> None:  # fmt: skip
+        if dram.tables is not None:  # its bytes have places: a real engine
+            raise UsageError(
+                "KV that streams (system=flexgen, system.consumer.streams=true) is simulated alone: "
+                "choose engine=sim"
+            )
         self._cluster, self.instance, self._leases = cluster, instance, leases
         self._dram, self._control, self._loop = dram, control, loop
         self._on_death, self._overlap = on_death, overlap
