@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mypy_extensions import mypyc_attr
+
 from harness.request import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BlockPool:
     """`num_blocks` blocks of `block_tokens` tokens each, of which requests hold some."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
@@ -146,23 +146,26 @@ class Replica:
         self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
 
 
+@dataclass(kw_only=True, slots=True)
+class VllmConfig:
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_chunked_prefill: bool
+    scheduler_reserve_full_isl: bool
+
+
 class VllmSystem:
     """Replicas behind a round-robin dispatcher over the instances that serve a request's model."""
 
-    @dataclass(kw_only=True, slots=True)
-    class Config:
-        max_num_seqs: int
-        max_num_batched_tokens: int
-        enable_chunked_prefill: bool
-        scheduler_reserve_full_isl: bool
+    Config: ClassVar = VllmConfig
 
     @staticmethod
     def place(
-        config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+        config: VllmConfig, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
         return dedicated(models, hardware)
 
-    def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
+    def __init__(self, config: VllmConfig, *, loop: Loop, cluster: Cluster) -> None:
         limits = Limits(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
