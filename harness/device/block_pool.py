@@ -6,7 +6,7 @@ The same object in every world. The torch engine attaches tensor block ids to th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 from mypy_extensions import mypyc_attr
 
@@ -24,7 +24,7 @@ class BlockPool:
             )
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
-        self.held: dict[int, int] = {}  # request_id -> blocks
+        self.held: MutableMapping[int, int] = {}  # request_id -> blocks
         self._free = num_blocks
 
     @property
