@@ -31,6 +31,7 @@ help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
 
 setup: $(STAMP)
+	@$(PY) -m harness.compiled
 
 $(STAMP): $(LIST)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, found " + sys.version.split()[0])'
@@ -100,4 +101,4 @@ figures-%: setup
 	$(PY) -m harness.claims $*
 
 clean:
-	rm -rf $(VENV) results/runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build/compiled results/runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

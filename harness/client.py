@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from harness.clock import Event, Loop
 from harness.record import Recorder
@@ -15,16 +16,21 @@ from harness.request import Request
 from harness.system import System
 
 
+@dataclass(kw_only=True, slots=True)
+class ClientConfig:
+    drain_s: float  # how long after the last arrival unfinished requests are waited for
+
+    def __post_init__(self) -> None:
+        if not self.drain_s >= 0:
+            raise ValueError(f"drain_s={self.drain_s} must be at least 0 seconds")
+
+
 class Client:
-    @dataclass(kw_only=True, slots=True)
-    class Config:
-        drain_s: float  # how long after the last arrival unfinished requests are waited for
+    Config: ClassVar = ClientConfig
 
-        def __post_init__(self) -> None:
-            if not self.drain_s >= 0:
-                raise ValueError(f"drain_s={self.drain_s} must be at least 0 seconds")
-
-    def __init__(self, config: Config, *, loop: Loop, recorder: Recorder, system: System) -> None:
+    def __init__(
+        self, config: ClientConfig, *, loop: Loop, recorder: Recorder, system: System
+    ) -> None:
         self._drain_s = config.drain_s
         self._loop = loop
         self._recorder = recorder

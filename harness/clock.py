@@ -16,10 +16,13 @@ import queue
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
-from types import coroutine
 from typing import Any, Generic, TypeVar
+
+from mypy_extensions import mypyc_attr
+
+from harness.suspension import suspend
 
 SWITCH_INTERVAL_S = 0.0005  # of Python's threads in a live run; 5 ms by default, too late a stamp
 
@@ -65,15 +68,7 @@ class Task:
         self.finished = Event(loop)
 
 
-# The only thing a task yields to the kernel: events, a deadline (inf: none), or both.
-_Wait = tuple[tuple[Event, ...], float]
-
-
-@coroutine
-def _wait(events: tuple[Event, ...], deadline: float) -> Generator[_Wait, bool, bool]:
-    return (yield events, deadline)
-
-
+@mypyc_attr(native_class=False)
 class Deadlock(RuntimeError):
     """Virtual time cannot go on: tasks wait and nothing is left that could wake them."""
 
@@ -102,15 +97,15 @@ class Loop:
         """Waits `seconds` (≥ 0); a task that sleeps 0 s goes to the back of the ready queue."""
         if not seconds >= 0:
             raise ValueError(f"sleep needs a time of at least 0 s, got {seconds}")
-        return _wait((), self.now + seconds)
+        return suspend((), self.now + seconds)
 
     def sleep_until(self, deadline: float) -> Awaitable[bool]:
-        return _wait((), deadline)
+        return suspend((), deadline)
 
     def wait(self, event: Event, *others: Event, until: float = inf) -> Awaitable[bool]:
         """Waits for `event` or the first of `others`, at most to the time `until`. False: the time
         came first."""
-        return _wait((event, *others), until)
+        return suspend((event, *others), until)
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
         """Runs until `main` returns, closes every other task, and returns `main`'s result.

@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from harness.checkpoint import check_checkpoint
-from harness.client import Client
+from harness.client import ClientConfig
 from harness.config import build, class_of, settings, typed
 from harness.cost.hardware import Hardware
 from harness.credentials import without_credentials
@@ -81,7 +81,7 @@ class Prepared:
     engine: Engine
     slo: Slo
     tracker: Tracker
-    client: Client.Config
+    client: ClientConfig
     faults: Faults
     draw: Callable[[Path], Path | None]
 
@@ -125,7 +125,7 @@ def prepare(composed: DictConfig) -> Prepared:
         engine=engine,
         slo=build(config["slo"], "slo"),
         tracker=build(config["tracking"], "tracking", announce=announce),
-        client=typed(config["client"], Client.Config, "client"),
+        client=typed(config["client"], ClientConfig, "client"),
         faults=typed(config["faults"], Faults, "faults"),
         draw=figure(options.figure),
     )

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from mypy_extensions import mypyc_attr
 
 from harness.request import Request
 
@@ -92,6 +93,7 @@ class Chunk(Segment):
         return np.array([self.num_tokens], np.int32)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Recorder:
     """Collects a run's records; the counters are what a progress bar shows.
 

@@ -14,7 +14,11 @@ from matplotlib.axes import Axes
 
 from plots.style import PALETTE, figure, log_scale, save
 
-MARKS = {"macro": "o-", "per token": "s"}  # line and mark of each way of stepping
+MARKS = {
+    "macro, compiled": "o-",
+    "macro": "o--",
+    "per token": "s",
+}  # line and mark of each way of stepping
 
 
 def draw(bench: Path, out: Path) -> Path:

@@ -23,7 +23,7 @@ from harness.calibrate.profiles import Cells, Floats
 from harness.calibrate.serving import Iterations
 from harness.cost.hardware import Calibration, Hardware, StepCoefficients
 from harness.cost.law import law
-from harness.cost.model import decode_s, mixed_s, prefill_s, steps_time_s
+from harness.cost.terms import decode_s, mixed_s, prefill_s, steps_time_s
 
 NOISE = 0.03  # relative errors below this count squared, above it linearly
 PAIR_WEIGHT = 10  # independent cells that a pair counts for in the law, however many it has

@@ -27,7 +27,7 @@ from harness.calibrate.conf_files import yaml_lines
 from harness.calibrate.profiles import Cells
 from harness.config import typed
 from harness.cost.hardware import Hardware, StepCoefficients
-from harness.cost.model import decode_s, prefill_s
+from harness.cost.terms import decode_s, prefill_s
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.options import plain

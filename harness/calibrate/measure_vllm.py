@@ -34,7 +34,7 @@ from harness.cluster import Cluster
 from harness.config import build
 from harness.cost.hardware import Calibration, Hardware, StepCoefficients, pair_key
 from harness.cost.law import coefficients
-from harness.cost.model import mixed_s
+from harness.cost.terms import mixed_s
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.files import write_text

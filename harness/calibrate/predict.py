@@ -9,7 +9,8 @@ import pandas as pd
 
 from harness.calibrate import zoo
 from harness.calibrate.profiles import DECODE_STEPS
-from harness.cost.model import CostModel, mixed_s
+from harness.cost.model import CostModel
+from harness.cost.terms import mixed_s
 from harness.errors import UsageError
 from harness.files import replaced
 from harness.placement import within_nodes

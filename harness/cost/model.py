@@ -17,62 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
+from mypy_extensions import mypyc_attr
 
 from harness.cost.collectives import layer_load_s
-from harness.cost.hardware import Hardware, StepCoefficients
+from harness.cost.hardware import Hardware
 from harness.cost.law import coefficients, on_a_share, stage
+from harness.cost.terms import contextless_s, mixed_s, steps_time_s
 from harness.model_spec import ModelSpec
 
-WIDE_BATCH = 128  # decodes above this take one more tile of rows in every product
 
-Number = TypeVar("Number", float, npt.NDArray[np.float64])
-
-
-def work_s(c: StepCoefficients, tokens: Number, launch: float = 1.0) -> Number:
-    """The layers on `tokens`, attention aside. `launch`: the share of c.launch_s that is paid.
-
-    The three terms add like the legs of a right triangle, which overlapping work was found to do.
-    """
-    floor = (launch * c.launch_s) ** 2 + c.weights_s**2
-    total: Number = (floor + (c.token_s * tokens) ** 2) ** 0.5
-    return total
-
-
-def prefill_s(c: StepCoefficients, tokens: Number, pairs: Number, chunks: Number) -> Number:
-    """An iteration that is all prompts, with `pairs` of a query and a key it attends to."""
-    return c.prefill_s + work_s(c, tokens) + c.attend_s * pairs + c.chunk_s * chunks
-
-
-def decode_s(
-    c: StepCoefficients, requests: Number, context_tokens: Number, launch: float = 1.0
-) -> Number:
-    """An iteration that is all decodes."""
-    return _contextless_s(c, requests, launch) + c.context_s * context_tokens
-
-
-def _contextless_s(c: StepCoefficients, requests: Number, launch: float) -> Number:
-    step = c.decode_s + work_s(c, requests, launch) + c.request_s * requests
-    return step + c.wide_s * (requests > WIDE_BATCH)
-
-
-def mixed_s(
-    c: StepCoefficients,
-    tokens: Number,
-    pairs: Number,
-    chunks: Number,
-    decodes: Number,
-    context_tokens: Number,
-) -> Number:
-    """An iteration of prompts and decodes; `context_tokens` of both."""
-    step = prefill_s(c, tokens, pairs, chunks) + c.context_s * context_tokens
-    step = step + c.request_s * decodes + c.wide_s * (decodes > WIDE_BATCH)
-    return step + max(c.decode_s - c.prefill_s, 0.0) * (decodes > 0)
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CostModel:
     """Step times in seconds for `model` on `hardware`, its work split evenly over model.tp.
 
@@ -115,7 +70,7 @@ class CostModel:
         terms = self.terms
         step_s = self._steps_s.get(num_requests)
         if step_s is None:
-            step_s = _contextless_s(terms, float(num_requests), self._launch)
+            step_s = contextless_s(terms, float(num_requests), self._launch)
             self._steps_s[num_requests] = step_s
         return step_s + terms.context_s * context_tokens, terms.context_s * num_requests
 
@@ -131,11 +86,6 @@ class CostModel:
             read += before
         counts = float(tokens), pairs, float(num_chunks), float(num_decodes), float(read)
         return mixed_s(self.terms, *counts)
-
-
-def steps_time_s(steps: Number, step_s: Number, growth_s: Number) -> Number:
-    """Time of `steps` decode steps, the first taking `step_s`, each next `growth_s` more."""
-    return steps * step_s + growth_s * steps * (steps - 1) / 2
 
 
 def steps_to_reach(elapsed_s: float, step_s: float, growth_s: float) -> int:

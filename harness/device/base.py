@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+from mypy_extensions import mypyc_attr
+
 from harness.clock import Loop
 from harness.device.block_pool import BlockPool
 from harness.errors import RunError
@@ -23,6 +25,7 @@ from harness.request import Batch, Request
 MAX_CHECKED = 1024  # requests that are remembered, most of which have gone
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BaseInstance:
     """Checks and reservation; a world adds how a batch runs."""
 

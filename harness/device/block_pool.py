@@ -6,8 +6,10 @@ The same object in every world. The torch engine attaches tensor block ids to th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
+
+from mypy_extensions import mypyc_attr
 
 from harness.request import Request
 
@@ -21,6 +23,7 @@ class Prefix:
     num_waiting: int
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BlockPool:
     """`num_blocks` blocks of `block_tokens` tokens each, of which requests hold some."""
 
@@ -31,7 +34,7 @@ class BlockPool:
             )
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
-        self.held: dict[int, int] = {}  # request_id -> blocks
+        self.held: MutableMapping[int, int] = {}  # request_id -> blocks
         self._free = num_blocks
 
     @property

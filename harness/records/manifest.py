@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import psutil
 
+from harness import compiled
 from harness.cost.hardware import Hardware
 from harness.records import gpu_monitor
 from harness.schedule import Provenance
@@ -70,6 +71,7 @@ def manifest(
         "schedule_sha256": schedule_sha256,
         "git": git_revision(),
         "versions": versions(),
+        "simulator": compiled.state(),
         "machine": machine(),
         "gpu": None,
     }

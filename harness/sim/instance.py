@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from math import inf
 
+from mypy_extensions import mypyc_attr
+
 from harness.clock import Event, Loop
-from harness.cost.model import CostModel, steps_done, steps_time_s, steps_to_reach
+from harness.cost.model import CostModel, steps_done, steps_to_reach
+from harness.cost.terms import steps_time_s
 from harness.device.base import BaseInstance
 from harness.device.block_pool import BlockPool
 from harness.errors import InstanceLost
@@ -25,6 +28,7 @@ async def nobody() -> None:
     """Dies: a device that is not under a cluster's fault injection."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SimInstance(BaseInstance):
     def __init__(
         self,

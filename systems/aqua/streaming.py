@@ -35,8 +35,8 @@ class Streamer:
     ) -> None:  # fmt: skip
         if dram.tables is not None:  # its bytes have places: a real engine
             raise UsageError(
-                "KV that streams (system=flexgen, system.consumer.streams=true) is simulated alone: "
-                "choose engine=sim"
+                "KV that streams (system=flexgen, system.consumer.streams=true) is simulated "
+                "alone: choose engine=sim"
             )
         self._cluster, self.instance, self._leases = cluster, instance, leases
         self._dram, self._control, self._loop = dram, control, loop

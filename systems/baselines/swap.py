@@ -11,7 +11,7 @@ gathered, not block by block.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ def swapping(preemption: str, config: SwapConfig) -> dict[str, Any]:
     return {"gained_bytes": config.bytes} if preemption == "parameter_swap" else {}
 
 
-def lacking_blocks(running: Sequence[Request], held: dict[int, int], block_tokens: int) -> int:
+def lacking_blocks(running: Sequence[Request], held: Mapping[int, int], block_tokens: int) -> int:
     """KV blocks that one more token of each of `running` takes."""
     return sum(
         max(0, -(-request.known_tokens // block_tokens) - held.get(request.request_id, 0))

@@ -13,7 +13,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
@@ -181,29 +181,31 @@ class Replica:
         self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
 
 
+@dataclass(kw_only=True, slots=True)
+class VllmConfig:
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_chunked_prefill: bool
+    scheduler_reserve_full_isl: bool
+    enable_prefix_caching: bool
+    preemption: str = "recompute"  # | kv_swap | parameter_swap
+    swap: SwapConfig | None = None  # of the last two
+
+    def __post_init__(self) -> None:
+        if self.preemption not in PREEMPTION:
+            raise ValueError(
+                f"system.preemption={self.preemption} is unknown; valid: {', '.join(PREEMPTION)}"
+            )
+
+
 class VllmSystem:
     """Replicas behind a round-robin dispatcher over the instances that serve a request's model."""
 
-    @dataclass(kw_only=True, slots=True)
-    class Config:
-        max_num_seqs: int
-        max_num_batched_tokens: int
-        enable_chunked_prefill: bool
-        scheduler_reserve_full_isl: bool
-        enable_prefix_caching: bool
-        preemption: str = "recompute"  # | kv_swap | parameter_swap
-        swap: SwapConfig | None = None  # of the last two
-
-        def __post_init__(self) -> None:
-            if self.preemption not in PREEMPTION:
-                raise ValueError(
-                    f"system.preemption={self.preemption} is unknown; valid: "
-                    f"{', '.join(PREEMPTION)}"
-                )
+    Config: ClassVar = VllmConfig
 
     @staticmethod
     def place(
-        config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+        config: VllmConfig, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
         placements = dedicated(models, hardware)
         if config.preemption == "recompute":
@@ -213,7 +215,7 @@ class VllmSystem:
         return [replace(placement, **change) for placement in placements]
 
     def __init__(
-        self, config: Config, *, loop: Loop, cluster: Cluster, order: Order | None = None
+        self, config: VllmConfig, *, loop: Loop, cluster: Cluster, order: Order | None = None
     ) -> None:
         limits = Limits(
             max_num_seqs=config.max_num_seqs,
@@ -238,7 +240,7 @@ class VllmSystem:
         self._next = dict.fromkeys(self._backends, 0)
 
     def _serving(
-        self, config: Config, limits: Limits, cluster: Cluster, order: Order | None
+        self, config: VllmConfig, limits: Limits, cluster: Cluster, order: Order | None
     ) -> tuple[Sequence[Instance | ElasticInstance], Sequence[Replica | SwapReplica]]:
         if config.preemption != "recompute" and not (cluster.instances or cluster.elastic):
             raise ValueError(

@@ -4,13 +4,15 @@
 
 Azure conv lengths (drawn with replacement), Poisson arrivals at 2 requests/s per instance,
 llama2-7b on A100s, system vllm. Each case runs in a process of its own for its memory; the
-per-token reference runs the same policy one iteration at a time.
+per-token reference runs the same policy one iteration at a time. Each case runs in Python, and
+compiled where `make setup` could do that.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from harness import compiled
 from harness.client import Client
 from harness.clock import VirtualLoop
 from harness.cluster import Cluster
@@ -89,7 +92,7 @@ def simulate(num_requests: int, num_instances: int, kind: type[SimInstance]) -> 
     return {
         "requests": num_requests,
         "instances": num_instances,
-        "stepping": "per token" if kind is PerTokenInstance else "macro",
+        "stepping": "per token" if kind is PerTokenInstance else _macro(),
         "cpu_s": elapsed_s,
         "requests_per_s": num_requests / elapsed_s,
         "us_per_request": elapsed_s / num_requests * 1e6,
@@ -98,10 +101,17 @@ def simulate(num_requests: int, num_instances: int, kind: type[SimInstance]) -> 
     }
 
 
-def in_a_process(num_requests: int, num_instances: int, stepping: str) -> dict[str, Any]:
+def _macro() -> str:
+    return "macro, compiled" if compiled.state() == "compiled" else "macro"
+
+
+def in_a_process(
+    num_requests: int, num_instances: int, stepping: str, pure: bool = True
+) -> dict[str, Any]:
     case = [str(num_requests), str(num_instances), stepping]
     command = [sys.executable, "-m", "tests.benchmarks.bench_sim", "--case", *case]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    env = os.environ | {"HARNESS_PURE": "1" if pure else "0"}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return row
 
@@ -117,8 +127,14 @@ def main() -> None:
         kind = PerTokenInstance if chosen.case[2] == "token" else SimInstance
         print(json.dumps(simulate(int(chosen.case[0]), int(chosen.case[1]), kind)))
         return
-    cases = [(n, i, "macro") for i in chosen.instances for n in chosen.requests]
-    rows = [in_a_process(*case) for case in [(10_000, 1, "token"), (10_000, 16, "token"), *cases]]
+    cases = [
+        (n, i, "macro", pure)
+        for i in chosen.instances
+        for n in chosen.requests
+        for pure in ((True, False) if compiled.state() == "compiled" else (True,))
+    ]
+    tokens = [(10_000, 1, "token"), (10_000, 16, "token")]
+    rows = [in_a_process(*case) for case in [*tokens, *cases]]
     table = Table("requests", "instances", "stepping", "requests/s", "µs/request", "GiB")
     for row in rows:
         table.add_row(

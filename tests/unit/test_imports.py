@@ -105,7 +105,7 @@ def test_no_room_of_the_harness_imports_itself_through_others() -> None:
     """Rooms are the packages of harness/; the core stays on the top floor and is in none."""
     graph: dict[str, set[str]] = {}
     for name, found in arrows().items():
-        for each in found:
+        for each in found if "." in name else ():
             rooms = [module.split(".")[1] for module in (name, each)]
             inside = all((ROOT / "harness" / room).is_dir() for room in rooms)
             if inside and name.startswith("harness.") and rooms[0] != rooms[1]:

@@ -30,7 +30,7 @@ from harness.calibrate.scores import (
 from harness.calibrate.sources import DEVICE, SPLITWISE, compare, outside_pct
 from harness.config import typed
 from harness.cost.hardware import Calibration, Hardware, pair_key
-from harness.cost.model import decode_s, prefill_s
+from harness.cost.terms import decode_s, prefill_s
 from harness.options import plain
 
 # Pairs that miss the bars, and by how much they may. These numbers are no bars: they stand just

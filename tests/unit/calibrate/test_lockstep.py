@@ -23,7 +23,8 @@ from harness.calibrate.measure_vllm import (
 from harness.calibrate.scores import mape_pct
 from harness.config import build, typed
 from harness.cost.hardware import Hardware
-from harness.cost.model import CostModel, mixed_s
+from harness.cost.model import CostModel
+from harness.cost.terms import mixed_s
 from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.options import plain

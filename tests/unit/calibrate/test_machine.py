@@ -16,7 +16,8 @@ from harness.calibrate.serving import Iterations
 from harness.config import typed
 from harness.cost.hardware import Hardware
 from harness.cost.law import law
-from harness.cost.model import CostModel, decode_s, mixed_s
+from harness.cost.model import CostModel
+from harness.cost.terms import decode_s, mixed_s
 from harness.engine.engine import TorchEngine
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
