@@ -24,7 +24,8 @@ from harness.device.instance import Instance
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, dedicated
 from harness.request import Batch, Request
-from systems.baselines.swap import PREEMPTION, Schedule, SwapConfig, SwapReplica, swapping
+from systems.baselines.config import VllmConfig
+from systems.baselines.swap import Schedule, SwapReplica, swapping
 
 SHORT_STEPS = 16  # of a run of decodes, where its steps begin to grow at some point
 
@@ -179,23 +180,6 @@ class Replica:
     def _preempt(self, request: Request) -> None:
         self._instance.evict(request)
         self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
-
-
-@dataclass(kw_only=True, slots=True)
-class VllmConfig:
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    enable_chunked_prefill: bool
-    scheduler_reserve_full_isl: bool
-    enable_prefix_caching: bool
-    preemption: str = "recompute"  # | kv_swap | parameter_swap
-    swap: SwapConfig | None = None  # of the last two
-
-    def __post_init__(self) -> None:
-        if self.preemption not in PREEMPTION:
-            raise ValueError(
-                f"system.preemption={self.preemption} is unknown; valid: {', '.join(PREEMPTION)}"
-            )
 
 
 class VllmSystem:
