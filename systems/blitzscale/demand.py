@@ -47,6 +47,8 @@ class PaperPolicy:
         made = seen.prefills * self._capacity.prefill_tokens_per_s  # KV comes no faster
         leaving = min(seen.load.prompt_tokens_per_s, made)
         coming = leaving + seen.moving_tokens / self._drain_s  # a queue is at the decodes' NICs
+        sent = seen.prefills * self._migration.upper * self._transfer_per_s  # no more decodes help
+        coming = min(coming, sent)
         demands = (
             [
                 (arriving, self._capacity.prefill_tokens_per_s, self._prefill),

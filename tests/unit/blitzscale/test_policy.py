@@ -196,10 +196,19 @@ def test_kv_comes_no_faster_than_prefills_make_it() -> None:
     assert paper_policy(96_000).wanted(seen_by_paper(0, 300_000, 0, 1))[1] == 3
 
 
-def seen_by_paper(now_s: float, arriving: float, moving: int, decodes: int) -> Seen:
+def test_no_decode_is_added_for_kv_that_prefills_cannot_send() -> None:
+    """A prefill makes 15,000 tokens/s and its NICs send 8,000: more decodes would wait, too."""
+    for prefills in (2, 3):
+        seen = seen_by_paper(0, 60_000, 50_000, 1, prefills=prefills)
+        assert paper_policy(8_000).wanted(seen)[1] == prefills
+
+
+def seen_by_paper(
+    now_s: float, arriving: float, moving: int, decodes: int, prefills: int = 12
+) -> Seen:
     load = Load(prompt_tokens_per_s=arriving, queued_tokens=0, kv_tokens=100_000)
     return Seen(
-        now_s=now_s, load=load, prefills=12, decodes=decodes, loading=(False, False),
+        now_s=now_s, load=load, prefills=prefills, decodes=decodes, loading=(False, False),
         leaving_tokens=0, moving_tokens=moving,
     )  # fmt: skip
 
