@@ -18,6 +18,7 @@ class Seen:
     now_s: float
     load: Load
     prefills: int  # instances that serve or load
+    sending: int  # prefills that serve
     decodes: int
     loading: tuple[bool, bool]  # a prefill; a decode
     leaving_tokens: int  # whose KV a prefill holds, those that it computes included
@@ -44,11 +45,11 @@ class PaperPolicy:
         decodes, room for KV and NICs. The bounds on NICs are our reading: §5.3 measures tokens/s
         and KV of an instance and says of neither which resource it is a share of."""
         arriving = policy.prefill_demand_per_s(seen.load, self._drain_s)
-        made = seen.prefills * self._capacity.prefill_tokens_per_s  # KV comes no faster
-        leaving = min(seen.load.prompt_tokens_per_s, made)
-        coming = leaving + seen.moving_tokens / self._drain_s  # a queue is at the decodes' NICs
-        sent = seen.prefills * self._migration.upper * self._transfer_per_s  # no more decodes help
-        coming = min(coming, sent)
+        made_each_per_s = self._capacity.prefill_tokens_per_s  # KV comes no faster
+        leaving = min(seen.load.prompt_tokens_per_s, seen.prefills * made_each_per_s)
+        made = min(seen.load.prompt_tokens_per_s, seen.sending * made_each_per_s)
+        sent = seen.sending * self._migration.upper * self._transfer_per_s  # more decodes wait, too
+        coming = min(made + seen.moving_tokens / self._drain_s, sent)  # their NICs have the queue
         demands = (
             [
                 (arriving, self._capacity.prefill_tokens_per_s, self._prefill),

@@ -157,6 +157,7 @@ class BlitzScale:
                 bool(self._fleet.of(Role.PREFILL, State.LOADING)),
                 bool(self._fleet.of(Role.DECODE, State.LOADING)),
             ),
+            sending=len(self._fleet.of(Role.PREFILL, State.SERVING)),
             leaving_tokens=sum(s.tokens for s in self._fleet.of(Role.PREFILL, State.SERVING)),
             moving_tokens=self._serving.handover.moving_tokens,
         )  # fmt: skip

@@ -147,7 +147,7 @@ def test_six_24b_instances_over_two_nics_each_load_within_the_papers_time() -> N
     """Fig. 21: two decodes on one 4-GPU host, six prefills on three others; 1.2 s in the paper. At
     the nominal rate 48 GB take 0.96 s over four NICs, and the last node is two layers later. Both
     instances of the tail serve live, as the ends of the paper's two chains do."""
-    hosts = replace(hardware_profile("a800x32"), devices_per_node=4)
+    hosts = replace(hardware_profile("a800x32"), devices_per_node=4, devices_per_domain=4)
     decodes = [Source(medium=Medium.GPU, node=0, devices=(i, i + 1)) for i in (0, 2)]
     new = [Target(name=f"t{i}", devices=(i, i + 1)) for i in range(4, 16, 2)]
     layers = [48e9 / 40] * 40

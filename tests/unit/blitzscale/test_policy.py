@@ -208,7 +208,8 @@ def seen_by_paper(
 ) -> Seen:
     load = Load(prompt_tokens_per_s=arriving, queued_tokens=0, kv_tokens=100_000)
     return Seen(
-        now_s=now_s, load=load, prefills=prefills, decodes=decodes, loading=(False, False),
+        now_s=now_s, load=load, prefills=prefills, sending=prefills, decodes=decodes,
+        loading=(False, False),
         leaving_tokens=0, moving_tokens=moving,
     )  # fmt: skip
 
