@@ -7,20 +7,20 @@ The same object in every world. The torch engine attaches tensor block ids to th
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
 
 from mypy_extensions import mypyc_attr
 
 from harness.request import Request
 
 
-@dataclass(slots=True, eq=False)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Prefix:
     """What a prefix cache has of a request: its first `num_blocks` blocks, of which `num_waiting`
     count as free until the request holds them."""
 
-    num_blocks: int
-    num_waiting: int
+    def __init__(self, num_blocks: int, num_waiting: int) -> None:
+        self.num_blocks = num_blocks
+        self.num_waiting = num_waiting
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -52,10 +52,14 @@ class Places(Protocol):
         """The last so many of its places are free."""
 
 
-@dataclass(slots=True, eq=False)
 class CachedPrefix(Prefix):
-    shared: list[Cached] = field(default_factory=list)
-    own: Cached | None = None
+    """`shared`: the blocks, but those of `own`, the request's own from before its preemption."""
+
+    def __init__(
+        self, num_blocks: int, num_waiting: int, shared: list[Cached], own: Cached | None
+    ) -> None:
+        super().__init__(num_blocks, num_waiting)
+        self.shared, self.own = shared, own
 
 
 class CachingPool(BlockPool):

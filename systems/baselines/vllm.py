@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
@@ -182,6 +184,7 @@ class Replica:
         self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VllmSystem:
     """Replicas behind a round-robin dispatcher over the instances that serve a request's model."""
 
