@@ -31,7 +31,10 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 NUM_SERVERS = 2
 NUM_BLOCKS = 512
-SCHEDULER = {"max_num_seqs": 16, "max_num_batched_tokens": 512, "enable_chunked_prefill": True}
+SCHEDULER = {
+    "max_num_seqs": 16, "max_num_batched_tokens": 512, "enable_chunked_prefill": True,
+    "enable_prefix_caching": False,
+}  # fmt: skip
 GOOD = [Request(i, 0.0, "default", 40 * (i + 1), 8 * (i + 1)) for i in range(8)]
 TOO_LONG = Request(8, 0.0, "default", TINY.max_position + 1, 4)
 ENDLESS = [Request(i, 0.0, "default", 16, 8000) for i in range(9, 13)]
