@@ -26,6 +26,11 @@ def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -
             raise UsageError(
                 f"{flag} {key} is no column of {table}; valid: {', '.join(near or rows)}"
             )
+    valid = rows[rows["verdict"] == "VALID"]
+    left_out = len(rows) - len(valid)
+    if valid.empty:
+        raise UsageError(f"no run of {table} is VALID")
+    rows = valid
     made, (axes,) = figure(1, 1, width=6, height=4)
     lines = rows.groupby(by) if by else [(None, rows)]
     for (label, of_line), color in zip(lines, PALETTE * 10, strict=False):
@@ -36,7 +41,8 @@ def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -
     seeds = rows.groupby([x] + ([by] if by else [])).size()
     said = f"mean and 95 % interval of {seeds.min()} to {seeds.max()} runs a point"
     runs = [FinishedRun.load(Path(folder)) for folder in rows[RUN]]
-    stamp(made, runs[:1], said, f"{len(runs)} runs of {table.name}")
+    invalid = f"; {left_out} INVALID ones left out" if left_out else ""
+    stamp(made, runs[:1], said, f"{len(runs)} runs of {table.name}{invalid}")
     return save(made, out or table.with_suffix(".png"))
 
 

@@ -39,7 +39,7 @@ from harness.records.report import captions
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
-TERM = re.compile(r"\s*([\w.]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
+TERM = re.compile(r"\s*([\w.]+)\s*(<=|>=|<|>)\s*([-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?)\s*")
 RANGE = re.compile(r"([\w./@]+)=([^.]\S*?)\.\.(\S+)")
 
 
@@ -109,13 +109,11 @@ def terms_of(condition: str) -> list[Term]:
     terms = []
     for part in re.split(r"\band\b", condition):
         found = TERM.fullmatch(part)
-        try:
-            assert found is not None
-            terms.append(Term(found[1], found[2], float(found[3])))
-        except (AssertionError, ValueError):
+        if found is None:
             raise UsageError(
                 f"{part.strip()!r} is not METRIC<NUMBER (or <=, >, >=), e.g. ttft_s.p99<1"
-            ) from None
+            )
+        terms.append(Term(found[1], found[2], float(found[3])))
     return terms
 
 

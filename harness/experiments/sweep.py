@@ -60,13 +60,15 @@ class SweepTable(Callback):  # type: ignore[misc]
 
 
 def intervals_table(runs: Sequence[tuple[Sequence[str], FinishedRun]]) -> Table | None:
-    """Mean and 95 % interval of each setting over its seeds; None where no setting has two."""
+    """Mean and 95 % interval of each setting over its seeds, of VALID runs; None where no setting
+    has two."""
+    runs = [pair for pair in runs if pair[1].summary["verdict"]["status"] == "VALID"]
     of_setting = settings([overrides for overrides, _ in runs])
-    if max(map(len, of_setting.values())) < 2:
+    if max(map(len, of_setting.values()), default=0) < 2:
         return None
     heading, names = labels([list(setting) for setting in of_setting])
     table = Table(
-        title="mean and 95 % interval over seeds", box=SIMPLE_HEAD, pad_edge=False,
+        title="mean and 95 % interval over seeds, VALID runs", box=SIMPLE_HEAD, pad_edge=False,
         padding=(0, 1, 0, 0),
     )  # fmt: skip
     table.add_column(escape(heading), overflow="fold", min_width=6)

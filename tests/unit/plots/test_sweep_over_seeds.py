@@ -42,7 +42,10 @@ def test_a_sweep_is_drawn_with_a_band(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run_here(run, "+system=vllm", "+workload=burstgpt", "engine=sim", "figure=null")
     rows = [
-        {"rate": rate, "seed": seed, "system": name, "run": str(run), "ttft_s.mean": rate + seed}
+        {
+            "rate": rate, "seed": seed, "system": name, "run": str(run), "verdict": "VALID",
+            "ttft_s.mean": rate + seed,
+        }
         for rate in (1, 2, 4) for seed in (0, 1, 2) for name in ("a", "b")
     ]  # fmt: skip
     table = tmp_path / "sweep-1.csv"
@@ -51,5 +54,8 @@ def test_a_sweep_is_drawn_with_a_band(tmp_path: Path) -> None:
     assert made.stat().st_size > 10_000
     with pytest.raises(UsageError, match=r"--y ttft_s.p99 is no column .*; valid: ttft_s.mean$"):
         sweep.draw(table, "rate", "ttft_s.p99", None)
+    pd.DataFrame([row | {"verdict": "INVALID"} for row in rows]).to_csv(table, index=False)
+    with pytest.raises(UsageError, match=r"no run of .* is VALID"):
+        sweep.draw(table, "rate", "ttft_s.mean", None)
     with pytest.raises(UsageError, match="there is no"):
         sweep.draw(tmp_path / "none.csv", "rate", "ttft_s.mean", None)
