@@ -15,6 +15,7 @@ import time
 import traceback
 from array import array
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -60,6 +61,7 @@ class ElasticWorker:
         self._device = device
         self._links = PacedLinks(setup["links_file"], setup["num_links"])
         self._lanes: dict[str, Lane] = {}
+        self._opening = threading.Lock()  # peers' threads ask for lanes, too
         self._stops: dict[int, threading.Event] = {}  # seq -> of the copy in flight
         self._acks: dict[int, tuple[str, Callable[[bool], None]]] = {}  # copy -> peer, what to do
         invitations = socket.socket(fileno=int(sys.argv[2]))
@@ -114,9 +116,10 @@ class ElasticWorker:
         self._lane(header["lane"]).put(lambda: work(header, payload))
 
     def _lane(self, name: str) -> Lane:
-        if name not in self._lanes:
-            self._lanes[name] = Lane(name, self._device, self._fail)
-        return self._lanes[name]
+        with self._opening:
+            if name not in self._lanes:
+                self._lanes[name] = Lane(name, self._device, self._fail)
+            return self._lanes[name]
 
     # Bytes
 
@@ -215,13 +218,18 @@ class ElasticWorker:
             case "end":
                 if self._device.type == "cuda":
                     torch.cuda.synchronize(self._device)
-                ack = {"op": "ack", "copy": header["copy"], "complete": header["complete"]}
-                self._mesh.send(name, ack)
+                # Not from here: two workers that send to each other would both stop reading.
+                self._lane("acks").put(lambda: self._acknowledge(name, header))
             case "ack":
                 _, done = self._acks.pop(header["copy"])
                 done(header["complete"])
             case _:
                 self._flights.on_peer(name, header, payload)
+
+    def _acknowledge(self, name: str, header: Header) -> None:
+        ack = {"op": "ack", "copy": header["copy"], "complete": header["complete"]}
+        with suppress(PeerLost):  # nobody waits for it any more
+            self._mesh.send(name, ack)
 
     def _on_lost(self, name: str) -> None:
         for seq in [seq for seq, (peer, _) in self._acks.items() if peer == name]:

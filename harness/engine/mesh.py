@@ -2,7 +2,8 @@
 
 The harness hands out a socket pair when two workers first need one another. One thread for each
 peer always drains its socket into memory of our own, so that no sender ever waits for compute;
-what comes is given to `on_message`.
+what comes is given to `on_message`, which must not send to a peer: two that sent to each other
+would both have stopped reading.
 """
 
 from __future__ import annotations

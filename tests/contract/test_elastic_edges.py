@@ -9,7 +9,7 @@ import pytest
 from harness.clock import Event
 from harness.device.host_copies import HostCopies
 from harness.errors import InstanceLost
-from harness.request import Batch
+from harness.request import Batch, Request
 from harness.testbed import Bed, decode, finish, prefill
 from tests.elastic import ENGINES, Beds, generated, private, undisturbed
 
@@ -96,6 +96,38 @@ def test_a_pipelines_chunk_that_completes_no_prompt(bed: Beds, engine: str) -> N
                 await pipe.execute(Batch(chunks=[(request, tokens)]))
             assert request.generated_tokens == 1
             await finish(pipe, [request])
+
+        made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
+
+
+def test_two_instances_send_to_each_other_at_once(bed: Beds, engine: str) -> None:
+    """More bytes each way than sockets hold: neither may stop reading while it sends."""
+    with bed(engine, 2) as made:
+
+        async def story() -> None:
+            first, second = made.instances
+            requests: dict[Any, list[Request]] = {first: [], second: []}
+            for instance, own in requests.items():
+                own += [made.request(80, 4) for _ in range(5)]
+                await prefill(instance, own)
+            for _ in range(8):
+                pairs = ((first, second), (second, first))
+                moves = [
+                    made.loop.spawn(
+                        made.cluster.move_kv([request], range(DEPTH), here, there), name="move"
+                    )
+                    for here, there in pairs
+                    for request in requests[here]
+                ]
+                for move in moves:
+                    await made.loop.wait(move.finished)
+                    assert move.result
+                requests = {first: requests[second], second: requests[first]}
+            for instance, own in requests.items():
+                await finish(instance, own)
 
         made.run(story())
         tokens = generated(made) if engine == "torch" else None
