@@ -7,6 +7,7 @@
 # make bench-client  how far the client's P99s are from a golden server's, and whether it says so
 # make figure-NAME   run what a figure lacks and draw it, e.g. make figure-aegaeon_fig11
 # make figures-PAPER every figure of a paper, then its claims, e.g. make figures-aegaeon
+# make sensitivity-PAPER its simulated figures with another engine profile: do verdicts change?
 # make fidelity-gpu  published runs of vLLM on GPUs replayed, and the simulator's error (two minutes)
 # make fuzz   10,000 odd trace files, overrides, ledgers and run folders (half an hour)
 # make fidelity   profile this machine, then the simulator's error against the real engine on it
@@ -98,6 +99,15 @@ figure-%: setup
 
 figures-%: setup
 	$(PY) -m harness.experiments.figures '$*_*'
+	$(PY) -m harness.claims $*
+
+PROFILE := vllm_v1
+sensitivity-%: setup
+	$(PY) -m harness.experiments.figures '$*_*' --simulated engine.profile=$(PROFILE) \
+	  --out results/runs/$(PROFILE)/$*
+	mkdir -p results/published/$*/$(PROFILE)
+	cd results/runs/$(PROFILE)/$* && cp $$(ls *.csv *.json | grep -v '\.points\.json$$') \
+	  $(CURDIR)/results/published/$*/$(PROFILE)/
 	$(PY) -m harness.claims $*
 
 clean:

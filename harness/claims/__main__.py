@@ -1,8 +1,10 @@
 """`python -m harness.claims [PAPER …]`: judges each published number by our figures' data.
 
 Reads results/claims/PAPER.yaml and the CSV files in results/published/PAPER that
-`python -m harness.experiments.figures` leaves; runs nothing. Writes results/claims/PAPER.json and
-results/claims/README.md. Exit status: 0 done, whatever the verdicts; 2 a wrong command or ledger.
+`python -m harness.experiments.figures` leaves; runs nothing. A folder there that has an engine
+profile's name holds the same figures simulated with it: notes say where a verdict changes. Writes
+results/claims/PAPER.json and results/claims/README.md. Exit status: 0 done, whatever the verdicts;
+2 a wrong command or ledger.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness import engine_profile
 from harness.claims.expressions import evaluate, used
 from harness.claims.ledger import Claim, Variations, load
 from harness.claims.render import ORDER, Judged, as_json, as_markdown
@@ -54,6 +57,17 @@ def judged(claim: Claim, published: Path, variations: Variations | None = None) 
         why = f"{ours.num_seeds} of {MIN_SEEDS} seeds; {_command(claim)}"
     found = {label: estimate(list(each.values())) for label, each in others.items()}
     return Judged(claim, ours, verdict, why, source, found)
+
+
+def by_profile(claim: Claim, published: Path) -> dict[str, Judged]:
+    """The claim judged by figures that were simulated with another engine profile, whose folders
+    are called so (`make sensitivity-PAPER`)."""
+    folders = [published / name for name in engine_profile.names()]
+    return {
+        folder.name: judged(claim, folder)
+        for folder in folders
+        if claim.value is not None and (folder / f"{claim.figure}.csv").is_file()
+    }
 
 
 def invalid(parts: Sequence[pd.DataFrame]) -> str:
@@ -117,6 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in every:
             paper = load(CLAIMS / f"{name}.yaml")
             rows = [judged(claim, PUBLISHED / name, paper.variations) for claim in paper.claims]
+            for row in rows:
+                row.profiles = by_profile(row.claim, PUBLISHED / name)
             found[name] = (paper, rows)
         for name in names or every:
             rows = found[name][1]

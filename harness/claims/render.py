@@ -32,6 +32,7 @@ class Judged:
     why: str  # of a claim that was not attempted, how to; else the claim's own remark
     source: Mapping[str, Any] | None  # the figure's provenance, as far as it can be of its own rows
     varied: Mapping[str, Ours] = field(default_factory=dict)  # ours with a system set otherwise
+    profiles: Mapping[str, Judged] = field(default_factory=dict)  # by another engine profile
 
 
 def as_json(paper: str, judged: Sequence[Judged]) -> dict[str, Any]:
@@ -54,6 +55,13 @@ def _row(each: Judged) -> dict[str, Any]:
         "num_seeds": ours.num_seeds if ours else 0,
         "verdict": each.verdict,
         "varied": {label: _finite(ours.mean) for label, ours in each.varied.items()},
+        "profiles": {
+            name: {
+                "ours": _finite(other.ours.mean) if other.ours else None,
+                "verdict": other.verdict,
+            }
+            for name, other in each.profiles.items()
+        },
         "why": each.why,
         "figure": claim.figure,
         "worlds": source.get("worlds"),
@@ -72,6 +80,7 @@ def as_markdown(papers: Mapping[str, tuple[Paper, Sequence[Judged]]]) -> str:
         tally = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
         lines += ["", f"## {paper.title} ({paper.venue})", "", f"{len(judged)} claims: {tally}."]
         lines += _by_kind(judged)
+        lines += _by_profile(judged)
         lines += ["", paper.note.strip()] if paper.note else []
         lines += ["", _cells(COLUMNS), _cells(["---"] * len(COLUMNS))]
         lines += [_cells(_columns(each)) for each in judged]
@@ -99,6 +108,35 @@ def _by_kind(judged: Sequence[Judged]) -> list[str]:
     return lines
 
 
+def _by_profile(judged: Sequence[Judged]) -> list[str]:
+    """How many verdicts another engine profile changes."""
+    lines = []
+    for name in sorted({name for each in judged for name in each.profiles}):
+        pairs = [(each, each.profiles[name]) for each in judged if name in each.profiles]
+        moved = Counter(
+            f"{each.verdict} to {other.verdict}"
+            for each, other in pairs
+            if each.verdict != other.verdict
+        )
+        tally = ", ".join(f"{count} from {change}" for change, count in moved.most_common())
+        lines += [
+            "",
+            f"Simulated once more with `engine.profile={name}`: of {len(pairs)} claims "
+            f"{moved.total()} get another verdict{f' ({tally})' if tally else ''}.",
+        ]
+    return lines
+
+
+def _other_profiles(each: Judged) -> str:
+    """Where the verdict is another one."""
+    found = []
+    for name, other in each.profiles.items():
+        if other.verdict != each.verdict:
+            value = f" {_mean(other.ours, each.claim.unit)}," if other.ours else ""
+            found.append(f"with {name}:{value} {other.verdict}")
+    return ", ".join(found)
+
+
 def _kind(each: Judged) -> str:
     worlds = set((each.source or {}).get("worlds") or ())
     if not worlds:
@@ -116,7 +154,7 @@ def _columns(each: Judged) -> list[str]:
         str(ours.num_seeds) if ours and not claim.exact else "",
         each.verdict,
         _origin(each),
-        "; ".join(filter(None, [_varied(each), each.why])),
+        "; ".join(filter(None, [_varied(each), _other_profiles(each), each.why])),
     ]
 
 

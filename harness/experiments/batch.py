@@ -27,13 +27,13 @@ Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides
 
 def run_all(
     names: Sequence[str], jobs: int, sought: Mapping[str, Sought], live: Sequence[str] = (),
-    *, again: bool,
+    simulated: Sequence[str] = (), *, again: bool,
 ) -> Generator[tuple[str, list[Point]]]:  # fmt: skip
     """Every run of the experiments `names`, experiment by experiment, and those of `sought`, which
     are simulated, once more when the ends of their curves have been found. `live`: overrides of
-    those on a real engine."""
+    those on a real engine; `simulated`: of the others, and then those on one are left out."""
     with processes(jobs) as pool:
-        runs = composed_runs(names, pool, live)
+        runs = composed_runs(names, pool, live, simulated)
         pending = {
             name: [pool.submit(run_point, name, *run, again=again) for run in of_name]
             for name, of_name in runs.items()
@@ -123,7 +123,7 @@ def _end_with_parent() -> None:
 
 
 def composed_runs(
-    names: Sequence[str], pool: Executor, live: Sequence[str] = ()
+    names: Sequence[str], pool: Executor, live: Sequence[str] = (), simulated: Sequence[str] = ()
 ) -> dict[str, Runs]:
     """Each experiment's; composed once for each choice of groups."""
     # Not by `map`: it cancels what is left when it is interrupted, on which a pool stumbles.
@@ -131,7 +131,9 @@ def composed_runs(
     sweeps = {}
     for name, future in swept.items():
         engine, runs = future.result()
-        sweeps[name] = runs if engine == "sim" else [[*run, *live] for run in runs]
+        more = simulated if engine == "sim" else live
+        if engine == "sim" or not simulated:
+            sweeps[name] = [[*run, *more] for run in runs]
     chosen = dict.fromkeys((name, groups(run)) for name, runs in sweeps.items() for run in runs)
     composing = {choice: pool.submit(composed, *choice) for choice in chosen}
     made = {choice: future.result() for choice, future in composing.items()}

@@ -14,6 +14,9 @@ for another machine than this project's own figures come from, e.g. on one GPU
 
   python -m harness.experiments.figures aegaeon_fig07 aegaeon_fig15 --out DIR \\
       experiment/aegaeon/machine@_global_=gpu hardware=h200_shared
+
+--simulated key=value is an override of the simulated ones, and leaves out figures with runs on a
+real engine: do conclusions depend on it? `make sensitivity-PAPER` asks that of engine.profile.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from harness import interrupts
 from harness.errors import RunError, UsageError
 from harness.experiments.batch import processes, run_all
 from harness.experiments.capacity_search import Sought
-from harness.experiments.compose import ROOT, conf
+from harness.experiments.compose import ROOT, conf, sweep
 from harness.experiments.points import RUNS, Point, load_points, save_points
 from harness.files import write_text
 from harness.prepare import announce
@@ -56,6 +59,12 @@ def figures() -> list[str]:
 
 def module(figure: str) -> Any:
     return import_module(f"plots.{figure}")
+
+
+def only_simulated(figure: str) -> bool:
+    """Whether it has runs, and none of them on a real engine."""
+    names = module(figure).EXPERIMENTS
+    return bool(names) and all(sweep(name)[0] == "sim" for name in names)
 
 
 def draw_all(names: Sequence[str], jobs: int, out: Path | None) -> Iterator[list[Path] | RunError]:
@@ -151,6 +160,10 @@ def _parser() -> argparse.ArgumentParser:
     what = "a name, a pattern of it, or key=value"
     parser.add_argument("figures", nargs="+", metavar="FIGURE", help=what)
     parser.add_argument("--out", type=Path, metavar="DIR", help="not to results/published")
+    overrides = "override of simulated runs; may be repeated"
+    parser.add_argument(
+        "--simulated", action="append", default=[], metavar="key=value", help=overrides
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (%(default)s)")
     parser.add_argument("--again", action="store_true", help="repeat runs that are complete")
     parser.add_argument("--draw-only", action="store_true", help="from the runs of the last time")
@@ -189,8 +202,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = False
     try:
         names, live = _asked(chosen.figures)
-        if live and out is None:
-            raise UsageError(f"{live[0]}: a figure with overrides of its own needs --out DIR")
+        simulated = chosen.simulated
+        if (live or simulated) and out is None:
+            word = [*live, *simulated][0]
+            raise UsageError(f"{word}: a figure with overrides of its own needs --out DIR")
+        if simulated:
+            names = [name for name in names if only_simulated(name)]
         made = _made(out or RUNS)
         if not chosen.draw_only:
             needed = dict.fromkeys(name for figure in names for name in module(figure).EXPERIMENTS)
@@ -198,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for figure in names:
                 sought |= getattr(module(figure), "SOUGHT", {})
             started_s = time.monotonic()
-            runs = run_all(list(needed), chosen.jobs, sought, live, again=chosen.again)
+            runs = run_all(list(needed), chosen.jobs, sought, live, simulated, again=chosen.again)
             with closing(runs):  # whatever ends this ends its processes
                 for name, points in runs:
                     save_points(name, points, out or RUNS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.claims.__main__ import CLAIMS, judged, main
+from harness.claims.__main__ import CLAIMS, by_profile, judged, main
 from harness.claims.ledger import Claim, Paper, Variations, load
 from harness.claims.render import as_json, as_markdown
 from harness.errors import UsageError
@@ -78,6 +78,21 @@ def test_a_claim_is_computed_with_a_system_set_otherwise_too(tmp_path: Path) -> 
     elsewhere = Variations(figures=["p_fig02"], systems=others.systems)
     assert not judged(mine, tmp_path, elsewhere).varied
     assert not judged(claim(value=means[0], exact=True), tmp_path, others).varied
+
+
+def test_a_claim_is_judged_with_another_engine_profile_too(tmp_path: Path) -> None:
+    for folder, value in ((tmp_path, 2.0), (tmp_path / "vllm_v1", 4.0), (tmp_path / "other", 9.0)):
+        folder.mkdir(exist_ok=True)
+        figure(folder, value, value, value)
+    row = judged(claim(), tmp_path)
+    row.profiles = by_profile(row.claim, tmp_path)
+    assert row.verdict == "reproduced"
+    assert {name: each.verdict for name, each in row.profiles.items()} == {
+        "vllm_v1": "not reproduced"
+    }
+    page = as_markdown({"paper": (Paper(title="A", venue="B"), [row])})
+    assert "of 1 claims 1 get another verdict (1 from reproduced to not reproduced)" in page
+    assert "with vllm_v1: 4 x, not reproduced" in page
 
 
 def test_claims_are_counted_by_what_they_rest_on(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from omegaconf import open_dict
 from harness.errors import RunError
 from harness.experiments.batch import composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
-from harness.experiments.figures import figures, main, module, tell_sources
+from harness.experiments.figures import figures, main, module, only_simulated, tell_sources
 from harness.experiments.points import Point, load_points, save_points
 from harness.options import plain
 from harness.records import sources
@@ -33,6 +33,20 @@ def test_a_figure_names_experiments_that_there_are(name: str) -> None:
     assert module(name).__doc__
     for experiment in module(name).EXPERIMENTS:
         assert (CONF / "experiment" / f"{experiment}.yaml").is_file()
+
+
+def test_overrides_of_simulated_runs_leave_live_ones_out() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        runs = composed_runs(
+            ["aegaeon_fig07", "aegaeon_fig01"], pool, simulated=["engine.profile=vllm_v1"]
+        )
+    assert list(runs) == ["aegaeon_fig01"]
+    ((made, run),) = runs["aegaeon_fig01"]
+    engine = made.configured(run).engine
+    assert engine.profile == "vllm_v1"
+    assert engine.costs is not None
+    assert not only_simulated("aegaeon_fig07")
+    assert only_simulated("aegaeon_fig01")
 
 
 def test_a_sweep_is_the_product_of_its_values() -> None:
