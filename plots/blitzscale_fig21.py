@@ -1,7 +1,8 @@
-"""Fig. 21: prompt tokens prefilled each 100 ms while six instances load, and what of them is there.
+"""Fig. 21: prompt tokens prefilled while new instances load, and what of their parameters is there.
 
-Time runs from when the first of the six begins to load. Live, as in section 5.2, tokens come before
-the last layer has.
+Above, simulated: six instances of 24B; below, measured: two worker processes of this machine. Time
+runs from when the first of them begins to load. Live, as in section 5.2, tokens come before the last
+layer has.
 """
 
 from __future__ import annotations
@@ -20,28 +21,34 @@ from plots.aegaeon import events, publish, stamp
 from plots.blitzscale import SYSTEMS, Floats, Run, row, runs
 from plots.style import figure
 
-EXPERIMENTS = ("blitzscale_fig21",)
-STEP_S, SHOWN_S = 0.1, 4.0
+EXPERIMENTS = ("blitzscale_fig21", "blitzscale_fig21_live")
+WORLDS = {"sim": "simulated, six", "torch": "measured, two"}
+STEP_S, SHOWN_S = {"sim": 0.1, "torch": 0.25}, {"sim": 4.0, "torch": 5.0}
 SHOWN_SEED = 0
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    found = runs(points)
+    worlds = {point.path: point.manifest()["world"] for point in points if point.path is not None}
     rows: list[dict[str, Any]] = []
-    made, axes = figure(1, 2, width=9, height=3.6)
-    for run in found:
+    made, axes = figure(2, 2, width=9, height=6)
+    panels = dict(zip(WORLDS, (axes[:2], axes[2:]), strict=True))
+    for run in runs(points):
+        world = worlds[run.path]
         loads, prefilled, served = timeline(run.path)
-        rows += [row(run, name, value) for name, value in numbers(loads, served).items()]
+        found = [row(run, name, value) for name, value in numbers(loads, served).items()]
         if run.seed == SHOWN_SEED:
-            rows += _lines(axes, run, loads, prefilled)
-    axes[0].set(title="prefilled", ylabel="prompt tokens/s", xlim=(0, SHOWN_S))
-    axes[1].set(title="parameters of all six there", ylabel="share", xlim=(0, SHOWN_S))
-    for panel in axes:
-        panel.set_xlabel("seconds since loading began")
-    axes[0].legend(loc="upper right")
+            found += _lines(panels[world], run, loads, prefilled, world)
+        rows += [each | {"world": world} for each in found]
+    for world, (left, right) in panels.items():
+        left.set(title=f"{WORLDS[world]}: prefilled", ylabel="prompt tokens/s")
+        right.set(title=f"{WORLDS[world]}: parameters of all there", ylabel="share")
+        for panel in (left, right):
+            panel.set(xlim=(0, SHOWN_S[world]), xlabel="seconds since loading began")
+        left.legend(loc="upper right")
     stamp(
-        made, points, f"AzureConv's lengths, arrivals drawn; Mistral-24B, TP 2. Lines: seed "
-        f"{SHOWN_SEED}. Dotted: all six are loaded.",
+        made, points, "AzureConv's lengths (live a quarter of them), arrivals drawn. Above "
+        "Mistral-24B, TP 2; below a random-weight model on paced workers. Lines: seed "
+        f"{SHOWN_SEED}. Dotted: all are loaded.",
     )  # fmt: skip
     return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
 
@@ -84,19 +91,20 @@ def numbers(loads: pd.DataFrame, served: pd.DataFrame) -> dict[str, float]:
 
 
 def _lines(
-    axes: Sequence[Axes], run: Run, loads: pd.DataFrame, prefilled: pd.DataFrame
+    axes: Sequence[Axes], run: Run, loads: pd.DataFrame, prefilled: pd.DataFrame, world: str
 ) -> list[dict[str, Any]]:
     label, colour, line = SYSTEMS[run.system]
-    edges = np.arange(0, SHOWN_S + STEP_S, STEP_S)
+    step_s = STEP_S[world]
+    edges = np.arange(0, SHOWN_S[world] + step_s, step_s)
     tokens, _ = np.histogram(prefilled.first_s, edges, weights=prefilled.prompt_tokens)
     moves = loads.attrs["moves"].sort_values("end_s")
     there = moves.bytes.cumsum() / moves.bytes.sum()
-    axes[0].plot(edges[:-1], tokens / STEP_S, color=colour, ls=line, label=label)
+    axes[0].plot(edges[:-1], tokens / step_s, color=colour, ls=line, label=label)
     axes[1].plot(moves.end_s, there, color=colour, ls=line, drawstyle="steps-post")
     for panel in axes:
         panel.axvline(loads.end_s.max(), color=colour, lw=0.8, ls=":")
     series: dict[str, tuple[Floats, Floats]] = {
-        "prompt tokens/s": (edges[:-1], tokens / STEP_S),
+        "prompt tokens/s": (edges[:-1], tokens / step_s),
         "share of the parameters there": (moves.end_s.to_numpy(), there.to_numpy()),
     }
     return [
