@@ -1,8 +1,8 @@
 """Fig. 21: prompt tokens prefilled while new instances load, and what of their parameters is there.
 
 Above, simulated: six instances of 24B; below, measured: two worker processes of this machine. Time
-runs from when the first of them begins to load. Live, as in section 5.2, tokens come before the last
-layer has.
+runs from when the first of them begins to load. Live, as in section 5.2, tokens come before the
+last layer has.
 """
 
 from __future__ import annotations
