@@ -33,6 +33,8 @@ CLAIMS, PUBLISHED = ROOT / "results/claims", ROOT / "results/published"
 
 def judged(claim: Claim, published: Path, variations: Variations | None = None) -> Judged:
     """`published`: the folder of the paper's figures."""
+    if claim.no_result:
+        return Judged(claim, None, "no result", claim.reason, None)
     if claim.value is None or claim.figure is None:
         return Judged(claim, None, "not attempted", claim.reason, None)
     csv, about = published / f"{claim.figure}.csv", published / f"{claim.figure}.json"

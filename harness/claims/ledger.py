@@ -32,6 +32,7 @@ class Claim:
     figure: str | None = None  # whose CSV holds what `value` is computed from
     value: Any = None  # an expression, see harness.claims.expressions
     our_reading: bool = False  # `published` or its tolerance is ours: the paper gives words
+    no_result: bool = False  # the paper sets it, or it is a fact about others; `reason` says which
     exact: bool = False  # nothing of it is drawn at random: one value will do
     reason: str = ""  # what a reader should know: of inputs, of causes as far as known
 
@@ -48,6 +49,8 @@ class Claim:
             check(self.value)
         if self.value is not None and self.figure is None:
             raise ValueError(f"claim {self.id} has a value and no figure to compute it from")
+        if self.value is not None and self.no_result:
+            raise ValueError(f"claim {self.id} has a value and no_result: leave out one of them")
         if self.value is None and not self.reason:
             raise ValueError(f"claim {self.id} has no value, and no reason why")
 

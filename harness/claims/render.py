@@ -21,7 +21,8 @@ KINDS = {
     "simulated": "simulated",
     "live": "live: on a real engine",
 }
-ORDER = ("reproduced", "trend only", "not reproduced", "not attempted")
+ORDER = ("reproduced", "trend only", "not reproduced", "not attempted", "no result")
+JUDGED = ORDER[:3]
 
 
 @dataclass(slots=True)
@@ -90,14 +91,13 @@ def as_markdown(papers: Mapping[str, tuple[Paper, Sequence[Judged]]]) -> str:
 def _by_kind(judged: Sequence[Judged]) -> list[str]:
     """What the attempted claims rest on, as a table if there are any, and whose the claims' numbers
     are."""
-    attempted = [each for each in judged if each.verdict != "not attempted"]
+    attempted = [each for each in judged if each.verdict in JUDGED]
     kinds = {name: [each for each in attempted if _kind(each) == name] for name in KINDS}
-    verdicts = [name for name in ORDER if name != "not attempted"]
-    head = ["", _cells(["from", "claims", *verdicts]), _cells(["---"] * (len(verdicts) + 2))]
+    head = ["", _cells(["from", "claims", *JUDGED]), _cells(["---"] * (len(JUDGED) + 2))]
     lines = head if attempted else []
     for name, found in kinds.items() if attempted else ():
         counts = Counter(each.verdict for each in found)
-        numbers = [len(found), *(counts[verdict] for verdict in verdicts)]
+        numbers = [len(found), *(counts[verdict] for verdict in JUDGED)]
         lines.append(_cells([KINDS[name], *map(str, numbers)]))
     read = [each for each in judged if each.claim.our_reading]
     counts = Counter(each.verdict for each in read)

@@ -6,6 +6,8 @@ reproduced      the mean of ours stands to the published value as the claim says
 trend only      it does not, but the 95 % confidence interval lies wholly on the side of the
                 claim's `trend` (a ratio above 1, say)
 not reproduced  neither
+no result       what the paper sets (its testbed, its rates), or a fact about others: nothing to
+                bear out
 not attempted   there is no way to compute it here, or its runs are missing or INVALID, or fewer
                 than three seeds of what is drawn at random
 """

@@ -80,6 +80,14 @@ def test_a_claim_is_computed_with_a_system_set_otherwise_too(tmp_path: Path) -> 
     assert not judged(claim(value=means[0], exact=True), tmp_path, others).varied
 
 
+def test_what_the_paper_sets_is_no_result() -> None:
+    row = judged(claim(value=None, figure=None, no_result=True, reason="an input"), Path())
+    assert (row.verdict, row.why) == ("no result", "an input")
+    assert "1 claims: 1 no result." in as_markdown({"p": (Paper(title="A", venue="B"), [row])})
+    with pytest.raises(ValueError, match="claim c has a value and no_result"):
+        claim(no_result=True)
+
+
 def test_a_claim_is_judged_with_another_engine_profile_too(tmp_path: Path) -> None:
     for folder, value in ((tmp_path, 2.0), (tmp_path / "vllm_v1", 4.0), (tmp_path / "other", 9.0)):
         folder.mkdir(exist_ok=True)
