@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,16 @@ def _refuse_live(event: str, arguments: tuple[Any, ...]) -> None:
         words = [str(word) for word in arguments[1]]
         if any(live in word for word in words for live in LIVE):
             pytest.fail(f"mark this test `live`, for it starts {' '.join(words)}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cold_workers() -> Iterator[None]:
+    """Workers that tests start in this process skip the warm-up, half of their start: no test is
+    about speed. Those of a command have it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("engine", "elastic"):
+            patch.setattr(f"harness.engine.{module}.WARM_UP_TOKENS", 0)
+        yield
 
 
 @pytest.fixture(scope="session")
