@@ -68,8 +68,11 @@ check: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# Side by side what only computes, by file, since tests of one file share what is slow to make; one
+# thread each, for two share two cores. Then, beside nothing else, what is live.
 tests: setup
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m "not live"
+	$(PY) -m pytest -m live
 
 FUZZ_INPUTS ?= 10000
 fuzz: setup

@@ -110,7 +110,8 @@ def events(path: Path, *kinds: str) -> pd.DataFrame:
     found = pq.read_table(path / "events.parquet", filters=[("kind", "in", kinds)])
     rows = found.drop_columns(["fields"]).to_pandas()
     fields = pd.DataFrame([json.loads(text) for text in found["fields"].to_pylist()])
-    return pd.concat([rows, fields], axis=1)
+    both: pd.DataFrame = pd.concat([rows, fields], axis=1)
+    return both
 
 
 def spans(path: Path, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +123,8 @@ def spans(path: Path, kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 def requests(path: Path) -> pd.DataFrame:
     columns = ["request_id", "model", "arrival_s", "status", "output_tokens", "token_times_s"]
-    return pq.read_table(path / "requests.parquet", columns=columns).to_pandas()
+    found: pd.DataFrame = pq.read_table(path / "requests.parquet", columns=columns).to_pandas()
+    return found
 
 
 def of_seeds(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
 from harness.schedule import Schedule
@@ -70,7 +71,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     return publish(made, pd.concat([skew, rate]), folder, Path(__file__).stem)
 
 
-def stamp_trace(made: object) -> None:
+def stamp_trace(made: Figure) -> None:
     stamp(
         made, [], "Curves: lmsys_arena/real_trace.csv, 1,500 requests, times rescaled and lengths "
         "cut by VTC's authors; nothing was served. Star: Aegaeon section 2.2, whose trace is not "

@@ -6,8 +6,9 @@ The CSV has a row per run; aegaeon_fig06_gantt.csv what the charts show.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -31,7 +32,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     rows = table(points)
     made, axes = figure(4, 1, width=9, height=8.6)
     drawn = rows[(rows.factor == DRAWN["factor"]) & (rows.seed == DRAWN["seed"])]
-    paths = {row.schedule: points[row.Index].path for row in drawn.itertuples()}
+    each: Iterable[Any] = drawn.itertuples()
+    paths = {row.schedule: points[row.Index].path for row in each}
     first = paths["disaggregated"]
     assert first is not None
     colours = dict(zip(sorted(requests(first).model.unique()), PALETTE, strict=False))

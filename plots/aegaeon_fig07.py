@@ -3,9 +3,10 @@ simulated for 13B (right). Stages add one optimisation each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -82,16 +83,17 @@ def preempting(found: pd.DataFrame) -> pd.DataFrame:
     switches = found[(found.kind == "switch") & found.instance.isin(decoding)]
     switches = switches[switches.before.notna()]
     saves = found[found.kind == "swap_out"]
+    rows: Iterable[Any] = switches.itertuples()
     cut_off = [
         bool((saves.instance.eq(at.instance) & saves.start_s.between(at.start_s, at.end_s)).any())
-        for at in switches.itertuples()
+        for at in rows
     ]
     if not any(cut_off):
         raise RunError("no switch of this run saves KV: its turns are longer than its requests")
     return switches[cut_off]
 
 
-def split(found: pd.DataFrame, switch: object) -> dict[str, float]:
+def split(found: pd.DataFrame, switch: Any) -> dict[str, float]:
     """A switch's seconds by part: at every instant, of the first part that goes on."""
     during = found[
         (found.instance == switch.instance)

@@ -65,11 +65,12 @@ def around_median(found: pd.DataFrame) -> pd.DataFrame:
         (found.instance == switch.instance)
         & (found.end_s > from_s) & (found.start_s < to_s) & (found.kind != "switch")
     ]  # fmt: skip
-    return shown.assign(
+    moved: pd.DataFrame = shown.assign(
         start_s=shown.start_s.clip(lower=from_s) - switch.start_s,
         end_s=shown.end_s.clip(upper=to_s) - switch.start_s,
         switch_s=length_s,
     )
+    return moved
 
 
 def _gantt(panel: Axes, found: pd.DataFrame, title: str) -> None:

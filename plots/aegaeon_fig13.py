@@ -33,7 +33,12 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     untold = [point for point in points if point.experiment in BASELINES]
     baselines = table(untold)
     others = ~baselines.system.isin(["aegaeon", "aegaeon_artifact"])
-    judged = [_judged(row, untold[i], f) for i, row in baselines[others].iterrows() for f in PANELS]
+    judged = [
+        _judged(baselines.iloc[i], point, f)
+        for i, point in enumerate(untold)
+        if others[i]
+        for f in PANELS
+    ]
     rows = beside(pd.concat([aegaeon, pd.DataFrame(judged)], ignore_index=True))
     made, axes = figure(1, 3, width=9, height=4.5)
     for panel, (factor, title) in zip(axes, PANELS.items(), strict=True):

@@ -63,7 +63,7 @@ def stage_seconds(path: Path) -> pd.DataFrame:
     swaps["seconds"] = swaps.end_s - swaps.start_s + swaps.waited_s
     first_s, last_s = done.token_times_s.str[0], done.token_times_s.str[-1]
     kv_s = swaps.groupby("request_id").seconds.sum().reindex(done.index).fillna(0.0)
-    decoding_s = last_s - first_s
+    decoding_s = last_s.astype(float) - first_s.astype(float)
     kv_s = kv_s.clip(upper=(decoding_s - spent.decode).clip(lower=0.0))  # the last may overlap
     return pd.DataFrame(
         {

@@ -76,5 +76,5 @@ def goodputs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cell(means: pd.DataFrame, title: str, system: str) -> str:
-    goodput, ratio = (float(means.at[(title, system), name]) for name in means.columns)
+    goodput, ratio = means.loc[[(title, system)]].to_numpy(float)[0]
     return f"{goodput:.1f}" if system == "aegaeon" else f"{goodput:.1f} ({ratio:.2f} x)"

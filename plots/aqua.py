@@ -50,7 +50,7 @@ def requests(point: Point, model: str | None = None) -> pd.DataFrame:
         "request_id", "model", "arrival_s", "status", "prompt_tokens", "output_tokens",
         "token_times_s",
     ]  # fmt: skip
-    rows = pq.read_table(point.path / "requests.parquet", columns=columns).to_pandas()
+    rows: pd.DataFrame = pq.read_table(point.path / "requests.parquet", columns=columns).to_pandas()
     if model is not None:
         rows = rows[rows.model == model]
     rows = rows.sort_values("arrival_s", kind="stable").reset_index(drop=True)
@@ -133,7 +133,8 @@ def events(point: Point, *kinds: str) -> pd.DataFrame:
     found = pq.read_table(point.path / "events.parquet", filters=[("kind", "in", kinds)])
     rows = found.drop_columns(["fields"]).to_pandas()
     fields = pd.DataFrame([json.loads(text) for text in found["fields"].to_pylist()])
-    return pd.concat([rows, fields], axis=1)
+    both: pd.DataFrame = pd.concat([rows, fields], axis=1)
+    return both
 
 
 def summary(point: Point) -> dict[str, Any]:

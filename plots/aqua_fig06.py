@@ -45,6 +45,7 @@ def schedule(*, fcfs: bool) -> pd.DataFrame:
         batch = turn.batch({prompt.request_id: prompt for prompt in prompts})
         done = prefilled = False
         for name, tokens in batch:
+            assert isinstance(name, str), "of the prompts above"
             was = generated[name]
             computed[name] += tokens
             if computed[name] == PROMPT + generated[name]:

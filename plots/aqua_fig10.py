@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -21,7 +22,8 @@ LABELS = {"flexgen": ("isolated", PALETTE[7]), "flexgen_aqua": ("shares its memo
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    found, rows = [], {}
+    found = []
+    rows: dict[str, list[Any]] = {}
     for point in points:
         opt, llama = requests(point, "opt"), requests(point, "llama")
         # While the borrower streams, which is what sharing is.

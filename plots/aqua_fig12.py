@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,7 +59,8 @@ def timeline(point: Point) -> pd.DataFrame:
     at_s = np.arange(0, min(end_s, 600.0), STEP_S)
     leases = events(point, "lease") if "lease" in kinds(point) else pd.DataFrame()
     lent = np.zeros(len(at_s))
-    for lease in leases.itertuples():
+    rows: Iterable[Any] = leases.itertuples()
+    for lease in rows:
         lent += np.where((at_s >= lease.start_s) & (at_s < lease.end_s), lease.bytes / 1e9, 0)
     waiting = [
         int(((llama.arrival_s <= t) & (llama.arrival_s + llama.ttft_s > t)).sum()) for t in at_s

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -42,10 +43,11 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     table = pd.DataFrame(rows).assign(seed=0)
     made, (panel,) = figure(1, 1, width=6.5, height=3.8)
     looks = {"h100x8": PALETTE[2], "a100x2": PALETTE[0]}
-    for (name, link), of in table.groupby(["hardware", "link"], sort=False):
+    each: Iterable[tuple[Any, pd.DataFrame]] = table.groupby(["hardware", "link"], sort=False)
+    for (profile, link), of in each:
         style = "-" if link == "NVLink" else "--"
-        label = f"{name}, {link}"
-        panel.plot(of.bytes / 1e6, of.gb_per_s, color=looks[name], ls=style, label=label)
+        label = f"{profile}, {link}"
+        panel.plot(of.bytes / 1e6, of.gb_per_s, color=looks[profile], ls=style, label=label)
     at = [size / 1e6 for size in PUBLISHED]
     panel.plot(at, list(PUBLISHED.values()), "kx", label="published, A100")
     log_scale(panel, "x")

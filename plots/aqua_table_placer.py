@@ -38,7 +38,9 @@ def modalities(points: Sequence[Point]) -> list[Modality]:
     """Table 1's models with their R_m."""
     served = pd.DataFrame([sampled(p) for p in points if p.experiment == "aqua_rates_high"])
     served = served[served.seed == served.seed.min()]
-    free = {name: found(of, str(name))["free_gb"] for name, of in served.groupby("served")}
+    free = {
+        str(name): float(found(of, str(name))["free_gb"]) for name, of in served.groupby("served")
+    }
     bursts = [p for p in points if overrides(p).get("system") == "aqua"]
     llama70b = max(most_paged_bytes(point) for point in bursts)
     llms = (

@@ -4,8 +4,9 @@ numbers: its search over runs at the rates that it may try.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,12 +42,13 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         "free (GB a GPU)",
         "role",
     ]
+    bests: Iterable[Any] = best.drop_duplicates("served").itertuples()
     text = [
         [
             row.served, row.rule, f"{row.rate_per_s:g}", f"{row.ttft_s:.2f}",
             f"{1e3 * row.tbt_p99_s:.0f}", f"{row.free_gb:.1f}", row.role,
         ]
-        for row in best.drop_duplicates("served").itertuples()
+        for row in bests
     ]  # fmt: skip
     made_table = panel.table(text, colLabels=head, loc="center", cellLoc="center")
     made_table.auto_set_font_size(False)
@@ -60,7 +62,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     return publish(made, both, folder, Path(__file__).stem)
 
 
-def sampled(point: Point) -> dict[str, object]:
+def sampled(point: Point) -> dict[str, Any]:
     """Of one run at one rate."""
     words, totals, made = overrides(point), summary(point), config(point)
     rows = requests(point)
@@ -81,8 +83,10 @@ def sampled(point: Point) -> dict[str, object]:
 
 def held_tokens(rows: pd.DataFrame) -> float:
     """The most tokens whose KV requests held at once, each from its first token to its last."""
-    times, changes = [], []
-    for row in rows.itertuples():
+    times: list[Any] = []
+    changes: list[Any] = []
+    each: Iterable[Any] = rows.itertuples()
+    for row in each:
         at = np.asarray(row.token_times_s)
         if len(at):
             times += [at, at[-1:]]
@@ -101,9 +105,10 @@ def steady(of: pd.DataFrame) -> float:
     return float(rows.rate_per_s[~over.cummax()].max())
 
 
-def found(of: pd.DataFrame, name: str) -> dict[str, object]:
+def found(of: pd.DataFrame, name: str) -> dict[str, Any]:
     """The search of section 4.1 over the rates that were run."""
-    tried = {round(row.rate_per_s, 6): row for row in of.itertuples()}
+    rows: Iterable[Any] = of.itertuples()
+    tried = {round(row.rate_per_s, 6): row for row in rows}
     # The range and steps of section 4.1's example, or of consumers' lower rates.
     low, high, step = (1.0, 10.0, 0.5) if min(tried) >= 1 else (min(tried), max(tried), 0.05)
 

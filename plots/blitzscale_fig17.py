@@ -6,7 +6,7 @@ gap between AzureCode's bursts evicts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,7 @@ def _best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         index=["quantity", "seed", "workload"], columns="system", values="value"
     )
     ratio = wide.blitzscale / wide[["serverlessllm", "allcache"]].min(axis=1)
+    highest: Mapping[Any, float] = ratio.groupby(["quantity", "seed"]).max().to_dict()
     about = {"workload": "all", "system": "blitzscale", "valid": bool(means.valid.all())}
     found = [
         {
@@ -128,7 +129,7 @@ def _best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "value": value,
             **about,
         }
-        for (name, seed), value in ratio.groupby(["quantity", "seed"]).max().items()
+        for (name, seed), value in highest.items()
     ]
     share = 1 - wide.blitzscale / wide.serverlessllm
     more = (share["mean TTFT"] / share["mean TBT"]).groupby("seed").min()

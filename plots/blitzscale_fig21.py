@@ -104,7 +104,10 @@ def _lines(
     for panel in axes:
         panel.axvline(loads.end_s.max(), color=colour, lw=0.8, ls=":")
     series: dict[str, tuple[Floats, Floats]] = {
-        "prompt tokens/s": (edges[:-1], tokens / step_s),
+        "prompt tokens/s": (
+            np.asarray(edges[:-1], np.float64),
+            np.asarray(tokens, np.float64) / step_s,
+        ),
         "share of the parameters there": (moves.end_s.to_numpy(), there.to_numpy()),
     }
     return [

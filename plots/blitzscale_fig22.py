@@ -81,7 +81,8 @@ def used_share(run: Run, kind: str) -> Floats:
 def _nodes(names: pd.Series, hardware: dict[str, Any], tp: int) -> pd.Series:
     """The host of each instance; −1 for what is none."""
     number = names.str.extract(r"^sim-(\d+)$", expand=False).astype(float)
-    return (number * tp // hardware["devices_per_node"]).fillna(-1)
+    nodes: pd.Series = (number * tp // hardware["devices_per_node"]).fillna(-1)
+    return nodes
 
 
 def _lines(run: Run, levels: dict[str, Floats]) -> Iterator[dict[str, Any]]:

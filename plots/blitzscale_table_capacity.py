@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -32,7 +33,7 @@ HEADINGS = ["workload", "factor at capacity", "evaluated at", "evaluated / capac
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     rows = table(points)
     rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
-    found = []
+    found: list[dict[str, Any]] = []
     for workload in WORKLOADS:
         capacity = float(crossing(rows[rows.workload == workload], "rate", "token"))
         used = evaluated_at(workload)

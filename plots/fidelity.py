@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from harness.fidelity.report import labelled
 from plots.style import PALETTE, figure, save
@@ -44,7 +45,9 @@ def draw(parity: Path, out: Path) -> Path:
     return save(made, out)
 
 
-def _points(rows: list[dict], key: tuple[str, str, str]) -> tuple[list[float], list[float]]:
+def _points(
+    rows: list[dict[str, Any]], key: tuple[str, str, str]
+) -> tuple[list[float], list[float]]:
     """(loads, errors) where there is an error."""
     found = [
         row

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.errors import UsageError
-from harness.experiments.seeds import interval
+from harness.experiments.seeds import Interval, interval
 from harness.records.run_folder import FinishedRun
 from plots.style import PALETTE, figure, save, stamp
 
@@ -20,11 +21,12 @@ def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -
     if not table.is_file():
         raise UsageError(f"there is no {table}: a sweep (-m) leaves results/runs/sweep-ID.csv")
     rows = pd.read_csv(table)
+    columns = [str(name) for name in rows]
     for flag, key in (("--x", x), ("--y", y), ("--by", by)):
-        if key is not None and key not in rows:
-            near = [name for name in rows if name.split(".")[0] == key.split(".")[0]]
+        if key is not None and key not in columns:
+            near = [name for name in columns if name.split(".")[0] == key.split(".")[0]]
             raise UsageError(
-                f"{flag} {key} is no column of {table}; valid: {', '.join(near or rows)}"
+                f"{flag} {key} is no column of {table}; valid: {', '.join(near or columns)}"
             )
     valid = rows[rows["verdict"] == "VALID"]
     left_out = len(rows) - len(valid)
@@ -47,8 +49,11 @@ def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -
 
 
 def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, label: object, color: object) -> None:
-    groups = [(value, interval(list(of_x[y].dropna()))) for value, of_x in rows.groupby(x)
-              if of_x[y].notna().any()]  # fmt: skip
+    groups: list[tuple[Any, Interval]] = [
+        (value, interval(list(of_x[y].dropna())))
+        for value, of_x in rows.groupby(x)
+        if of_x[y].notna().any()
+    ]
     if not groups:
         raise UsageError(f"no run has {y} where {label or 'the sweep'} is")
     values = [value for value, _ in groups]

@@ -3,27 +3,30 @@
 Where neither is there, tests that read them are skipped, and the others have what a user without
 them has: the rows that the repository carries, a download, or a statistical twin. The head and the
 foot of the report say so.
+
+Only tests that are marked `live` may start workers or servers: the others run side by side.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from tests.elastic import Beds
 
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = ROOT.parent / "shared" / "data"
 MISSING = f"the public traces are missing: no {BESIDE}, and HARNESS_DATA_DIR is not set"
+LIVE = ("harness.engine.", "harness/drivers/keeper.py")  # what a worker or a server runs
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if BESIDE.is_dir():
         os.environ.setdefault("HARNESS_DATA_DIR", str(BESIDE))
+    sys.addaudithook(_refuse_live)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -35,6 +38,33 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"NOT EVERYTHING WAS TESTED: {MISSING}", yellow=True)
 
 
+_marked_live = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    global _marked_live
+    _marked_live = item.get_closest_marker("live") is not None
+
+
+def _refuse_live(event: str, arguments: tuple[Any, ...]) -> None:
+    """A test without the mark fails where it would start a worker or a server."""
+    if event == "subprocess.Popen" and not _marked_live:
+        words = [str(word) for word in arguments[1]]
+        if any(live in word for word in words for live in LIVE):
+            pytest.fail(f"mark this test `live`, for it starts {' '.join(words)}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cold_workers() -> Iterator[None]:
+    """Workers that tests start in this process skip the warm-up, half of their start: no test is
+    about speed. Those of a command have it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("engine", "elastic"):
+            patch.setattr(f"harness.engine.{module}.WARM_UP_TOKENS", 0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     if "HARNESS_DATA_DIR" not in os.environ:
@@ -43,13 +73,3 @@ def data_dir() -> Path:
     if not path.is_dir():
         pytest.fail(f"the public traces are missing: {path} (HARNESS_DATA_DIR)")
     return path
-
-
-@pytest.fixture(scope="module")
-def bed() -> Iterator[Beds]:
-    """Elastic instances in either world; live ones are shared by a module's tests.
-
-    No longer: other modules assert that no worker is left.
-    """
-    with ExitStack() as stack:
-        yield Beds(stack)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 
 from harness import testbed
@@ -30,7 +31,7 @@ from harness.request import Request
 from harness.testbed import Bed
 from tests.running import composed, hardware_profile, model_spec
 
-ENGINES = ("sim", "torch")
+ENGINES = ("sim", pytest.param("torch", marks=pytest.mark.live))
 KV_SHAPES = ("tiny-llama", "tiny-llama-deep", "tiny-llama-wide")
 NUM_SHARED, SHARED_BLOCKS = 4, 64
 REFERENCE_BLOCKS = 512

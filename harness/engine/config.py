@@ -10,6 +10,7 @@ from harness.drivers.limits import require_positive
 from harness.errors import UsageError
 
 DEVICES = ("auto", "cpu", "cuda")
+WARM_UP_TOKENS = 2048  # of a batch, vLLM's default: larger ones pay when they come
 AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads")
 
 

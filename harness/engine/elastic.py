@@ -22,7 +22,7 @@ from harness.device.kv_directory import KvDirectory
 from harness.device.pipeline import FlightPlan, Stage
 from harness.device.topology import cluster_topology
 from harness.engine.commands import Commands
-from harness.engine.config import TorchConfig
+from harness.engine.config import WARM_UP_TOKENS, TorchConfig
 from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
 from harness.engine.line import TorchLine
@@ -185,6 +185,7 @@ class TorchElastic:
             "write": self._weight_files(layout.spec.name) if first else [],
             "links_file": self._links_file, "num_links": len(self._fabric.links),
             "layer_s": config.elastic.layer_s, "token_s": config.elastic.token_s,
+            "warm_up_tokens": WARM_UP_TOKENS,
         }  # fmt: skip
 
     def _layout(self, placement: Placement) -> DeviceLayout:

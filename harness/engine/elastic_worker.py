@@ -73,7 +73,7 @@ class ElasticWorker:
             self._lane, setup["layer_s"], setup["token_s"],
         )  # fmt: skip
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
-            warm_up(spec, buffer.layers[0], buffer.ends, device)
+            warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
         connection.send(
             {
                 "op": "ready",

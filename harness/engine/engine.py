@@ -19,7 +19,7 @@ from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
-from harness.engine.config import TorchConfig
+from harness.engine.config import WARM_UP_TOKENS, TorchConfig
 from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
 from harness.engine.instance import TorchInstance
@@ -135,6 +135,7 @@ class TorchEngine:
             "memory_fraction": config.memory_fraction,
             "cpu_kv_bytes": config.cpu_kv_bytes,
             "num_threads": self._threads(num_workers),
+            "warm_up_tokens": WARM_UP_TOKENS,
         }
 
     def _threads(self, num_workers: int) -> int:

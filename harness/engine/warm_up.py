@@ -18,20 +18,22 @@ from harness.engine.runner import padding_rows
 from harness.engine.weights import torch_dtype
 from harness.model_spec import ModelSpec
 
-# vLLM's defaults, of tokens and requests in a batch: larger ones pay when they come.
-MAX_ROWS, MAX_REQUESTS = 2048, 256
+MAX_REQUESTS = 256  # in a batch, vLLM's default: larger ones pay when they come
 ENOUGH_S = 10.0  # a large model on a CPU: the smallest numbers of rows, which gain most
 
 
-def warm_up(spec: ModelSpec, layer: Layer, ends: Ends, device: torch.device) -> None:
-    """Runs the products of one layer, and the last one, on zeros: all layers have one shape. On a
-    GPU nothing: what a first iteration costs there has not been measured."""
+def warm_up(
+    spec: ModelSpec, layer: Layer, ends: Ends, device: torch.device, max_tokens: int
+) -> None:
+    """Runs the products of one layer, and the last one, on zeros, for batches of up to
+    `max_tokens`: all layers have one shape. On a GPU nothing: what a first iteration costs there
+    has not been measured."""
     if device.type != "cpu":
         return
     sizes = spec.hidden_size, spec.num_heads * spec.head_dim, spec.intermediate_size
     until_s = perf_counter() + ENOUGH_S
     with torch.inference_mode():
-        for rows in row_numbers(MAX_ROWS):
+        for rows in row_numbers(max_tokens):
             hidden, attended, activated = (
                 torch.zeros((rows, size), dtype=torch_dtype(spec), device=device) for size in sizes
             )

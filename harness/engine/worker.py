@@ -54,7 +54,7 @@ class Worker:
         cache = new_cache(spec, num_blocks, setup["block_tokens"], device)
         decoder = Decoder(spec, self._layers.ends, device)
         self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
-        warm_up(spec, self._layers.on_device[0], self._layers.ends, device)
+        warm_up(spec, self._layers.on_device[0], self._layers.ends, device, setup["warm_up_tokens"])
         connection.send(
             {
                 "op": "ready",

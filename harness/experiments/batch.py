@@ -77,13 +77,15 @@ def find_ends(
     for name in points:
         halve(name)
     while under_way:
+        # First who is left, then who is done: one that ends between the two ends the wait.
         left = [future for futures in under_way.values() for future in futures if not future.done()]
-        wait(left, return_when=FIRST_COMPLETED)
-        for halving, futures in list(under_way.items()):
-            if all(future.done() for future in futures):
-                del under_way[halving]
-                found[halving[0]] += [future.result() for future in futures]
-                halve(halving[0])
+        done = [each for each, futures in under_way.items() if all(f.done() for f in futures)]
+        if not done:
+            wait(left, return_when=FIRST_COMPLETED)
+        for halving in done:
+            futures = under_way.pop(halving)
+            found[halving[0]] += [future.result() for future in futures]
+            halve(halving[0])
     for name, of_name in points.items():  # in one order, whichever came first
         of_name += sorted(found[name], key=lambda point: list(point.overrides.values()))
 

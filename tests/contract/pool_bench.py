@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from omegaconf import OmegaConf
 
 from harness.clock import Event, Loop
@@ -20,7 +21,7 @@ from harness.record import Recorder
 from harness.request import Batch, Request
 from tests.running import hardware_profile, model_spec
 
-KINDS = ["sim", "torch"]
+KINDS = ["sim", pytest.param("torch", marks=pytest.mark.live)]
 BLOCK_TOKENS = 16
 SLAB_BYTES = 262144  # of a device's KV: 4 blocks of narrow and same, 8 of wide, 1 of deep
 NUM_SLABS = 24  # on each device

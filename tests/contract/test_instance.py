@@ -81,7 +81,7 @@ class Bench:
         return await self.instance.execute(Batch(decodes=list(requests)), **how)
 
 
-@pytest.fixture(scope="module", params=["sim", "torch"])
+@pytest.fixture(scope="module", params=["sim", pytest.param("torch", marks=pytest.mark.live)])
 def bench(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Bench]:
     bench = Bench(request.param, tmp_path_factory.mktemp(request.param))
     yield bench

@@ -84,7 +84,7 @@ def kv_pools(cluster: Cluster) -> list[Any]:
     return pools + [i.kv(model) for i in cluster.pool for model in i.models]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["sim", pytest.param("torch", marks=pytest.mark.live)])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_system_serves_twenty_requests(system: str, engine: str, tmp_path: Path) -> None:
     if engine == "torch" and system in SIMULATED_ONLY:

@@ -10,6 +10,8 @@ from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
 from tests.elastic import check, generated, private, undisturbed
 from tests.running import hardware_profile, run_here
 
+pytestmark = pytest.mark.live
+
 CROWD = [Asked(0.01 * i, 90 + 7 * i, 60 + 5 * (i % 4), "consumer") for i in range(12)]
 LONG_CROWD = [Asked(0.01 * i, 90, 250, "consumer") for i in range(12)]
 BURST = [Asked(0.6, 60, 20, "lender") for _ in range(60)]

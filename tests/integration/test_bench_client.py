@@ -22,6 +22,8 @@ from tests.benchmarks.bench_client import (
     measured,
 )
 
+pytestmark = pytest.mark.live
+
 
 @pytest.mark.parametrize("point", [Point("spread", 16), Point("storm", 16)])
 def test_a_point_has_the_servers_truth_beside_the_clients_report(

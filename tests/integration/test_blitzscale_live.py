@@ -7,6 +7,8 @@ import pytest
 
 from tests.serving_elastic import Served, burst, serve
 
+pytestmark = pytest.mark.live
+
 # Layers of at least 20 ms, and links that let a layer come while six are computed.
 PACED = [
     "engine.elastic.paced=true", "engine.elastic.layer_s=0.005", "engine.elastic.token_s=0.0001",

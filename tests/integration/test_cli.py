@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.test_overrides import answer
 from tests.running import ROOT, run_command
 
 SIM = ("+system=vllm", "+workload=azure_code", "engine=sim", "hardware=a100x1", "model=llama2-7b",
@@ -100,17 +101,43 @@ def test_help_lists_every_group_and_its_options() -> None:
 def test_a_wrong_command_is_told_in_one_sentence(
     tmp_path: Path, wrong: list[str], says: str
 ) -> None:
+    """In this process, for speed; the next test gives the command."""
+    code, said = answer(words_with(wrong, tmp_path))
+    assert code == 2, said
+    assert_one_sentence(said, says, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),  # one for each stage that notices
+    [
+        (["--bogus"], "unrecognized arguments: --bogus; --help lists what can be given"),
+        (["+system=vlm"], "system=vlm does not exist; choose one of: "),
+        (["+extra=1"], "unknown key extra; valid keys: system, workload, "),
+        (["fit_context=refuse"], "more than the 4096 positions of model llama2-7b"),
+        (["hydra.run.dir=/proc/nothing/run"], "/proc/nothing"),
+    ],
+)
+def test_the_command_tells_it_and_exits_with_two(
+    tmp_path: Path, wrong: list[str], says: str
+) -> None:
+    done = run_command(*words_with(wrong, tmp_path))
+    assert done.returncode == 2, done.stderr
+    assert_one_sentence(done.stderr, says, tmp_path)
+
+
+def words_with(wrong: list[str], folder: Path) -> list[str]:
     groups = {argument.split("=")[0].lstrip("+") for argument in wrong}
     right = [a for a in SIM if a.split("=")[0].lstrip("+") not in groups]
-    folder = tmp_path / "new" / "run"
-    where = [] if "hydra.run.dir" in groups else [f"hydra.run.dir={folder}"]
-    done = run_command(*right, *wrong, *where)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("error: ")
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "new").exists()
+    where = [] if "hydra.run.dir" in groups else [f"hydra.run.dir={folder / 'new' / 'run'}"]
+    return [*right, *wrong, *where]
+
+
+def assert_one_sentence(said: str, says: str, folder: Path) -> None:
+    assert said.startswith("error: ")
+    assert says in said
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (folder / "new").exists()
 
 
 def test_a_system_that_needs_two_instances_says_so(tmp_path: Path) -> None:

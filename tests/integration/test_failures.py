@@ -21,6 +21,8 @@ import pytest
 from harness.recover import main
 from tests.running import ROOT, command, run_command
 
+pytestmark = pytest.mark.live
+
 LIVE = (
     "+system=vllm", "+workload=azure_conv", "workload.num_requests=2000", "engine=torch",
     "workload.arrivals.kind=poisson", "workload.arrivals.rate_per_s=4", "tracking=none",

@@ -16,6 +16,8 @@ from tests.elastic import check, generated, hardware, private, spec, undisturbed
 from tests.kunserve import Story, burst, serve
 from tests.running import composed
 
+pytestmark = pytest.mark.live
+
 MEMORY = 48  # KV blocks of 16 tokens
 NUM = 20
 torch.set_num_threads(1)  # of the undisturbed run, in this process

@@ -10,9 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.records.verdict import MAX_LAG_S
 from tests.golden_server import GoldenServer, Script
 from tests.running import run_command
+
+pytestmark = pytest.mark.live
 
 NUM_REQUESTS, RATE_PER_S = 1000, 200.0  # 5 s; P99 needs 662 requests
 STALL_AT, STALL_S = 300, 1.0

@@ -17,6 +17,8 @@ from systems.aegaeon.store import EmbeddedStore
 from tests.integration.test_torch_pool import MODELS, dedicated_tokens, requests_for, started
 from tests.running import composed
 
+pytestmark = pytest.mark.live
+
 # Alpha down to what Q_MAX allows: every turn is then Q_MAX, and a restart pays off.
 LONG_TURNS = ["system.min_alpha=0.001", "system.max_quota_s=0.3"]
 # What moves KV and weights, of a device's events. What a case lists it shows, and nothing else.

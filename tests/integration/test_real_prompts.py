@@ -50,6 +50,7 @@ def test_an_endpoint_gets_the_real_prompts(tmp_path: Path, hf: tuple[str, ...], 
     assert "tokenised by" in manifest["dataset"]["steps"][1]
 
 
+@pytest.mark.live
 def test_the_schedule_of_one_engine_is_replayed_by_another(
     tmp_path: Path, hf: tuple[str, ...]
 ) -> None:

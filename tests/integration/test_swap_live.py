@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from systems.baselines.swap import SwapConfig
 from tests.elastic import check, generated, private, undisturbed
 from tests.swap import serve, swaps
+
+pytestmark = pytest.mark.live
 
 torch.set_num_threads(1)  # of the undisturbed run, in this process
 

@@ -29,6 +29,8 @@ from harness.record import Recorder
 from harness.request import Batch, Request
 from tests.running import hardware_profile, model_spec
 
+pytestmark = pytest.mark.live
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

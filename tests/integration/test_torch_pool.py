@@ -31,6 +31,8 @@ from harness.record import Recorder
 from harness.request import Batch, Request
 from tests.running import hardware_profile, model_spec
 
+pytestmark = pytest.mark.live
+
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = {  # three KV shapes, two models of one of them
     "narrow": model_spec("tiny-llama"),

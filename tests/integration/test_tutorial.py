@@ -51,6 +51,7 @@ def test_the_page_does_what_it_says(page: str, tmp_path: Path) -> None:
         assert "VALID" in shown or ".png" in shown
 
 
+@pytest.mark.live
 def test_the_tutorials_system_runs_live_and_its_order_matters(tmp_path: Path) -> None:
     lay_out("add-a-system.md", tmp_path)
     (policy,) = [content for language, content in blocks("add-a-system.md") if language == "python"]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.running import ROOT, model_spec
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]  # not live: engines count steps, not seconds
 
 PLUGIN = ROOT / "systems/aqua/plugin"
 # (step of arrival, prompt tokens, output tokens); a batch is 64 tokens, a block 32

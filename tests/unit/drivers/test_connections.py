@@ -19,6 +19,8 @@ from harness.drivers.io_thread import IoThread
 from harness.record import Recorder
 from tests.golden_server import GoldenServer, Script
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:

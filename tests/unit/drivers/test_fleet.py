@@ -19,6 +19,8 @@ from harness.drivers.fleet import Plan, running, watch
 from harness.drivers.server import Server
 from harness.errors import RunError
 
+pytestmark = pytest.mark.live
+
 ROOT = Path(__file__).resolve().parents[3]
 FAKE = Path(__file__).with_name("fake_server.py")
 TREE_SIZE = 3  # the fake server, its child, its grandchild

@@ -26,6 +26,8 @@ from harness.request import Request
 from tests.golden_server import GoldenServer, Script
 from tests.unit.drivers.specs import HARDWARE, TINY
 
+pytestmark = pytest.mark.live
+
 ASKED = 6
 
 

@@ -52,7 +52,7 @@ def test_iterations_have_no_product_that_was_not_prepared(monkeypatch: pytest.Mo
 
     written_down("__call__")
     written_down("plus")
-    warm_up(SPEC, layers.on_device[0], layers.ends, CPU)
+    warm_up(SPEC, layers.on_device[0], layers.ends, CPU, 2048)
     prepared, seen = seen, set()
     runner, rng = runner_of(layers, SPEC), random.Random(0)
     for _ in range(40):

@@ -13,6 +13,8 @@ from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.errors import RunError
 
+pytestmark = pytest.mark.live
+
 
 @contextmanager
 def workers(folder: Path, does: Sequence[str], hang_timeout_s: float) -> Iterator[list[Header]]:
