@@ -82,7 +82,7 @@ def test_help_lists_every_group_and_its_options() -> None:
             ["workload.scale.rate=1e-9", "workload.window.seconds=[0,600]"],
             "no request left of azure_code: thinned to x1e-09",
         ),
-        (["figure=foo.bar"], "figure=foo.bar names no function of plots/; e.g. plots.run.draw"),
+        (["figure=foo.bar"], "figure=foo.bar names no function of plots/; e.g. plots.report.draw"),
         (["figure=plots.run.drw"], "figure=plots.run.drw names no function: "),
         (["figure=plots.run.save"], "names no function that is defined in plots.run"),
         (["model=llama2-7b", "model.name=../../x"], "model: name=../../x must not leave"),
@@ -229,7 +229,7 @@ def test_a_named_folder_is_used_and_never_mixed_with_another_run(tmp_path: Path)
     files = {path.name for path in run_dir.iterdir()}
     assert files == {
         "config.yaml", "manifest.json", "schedule.parquet", "requests.parquet",
-        "events.parquet", "summary.json", "run.png",
+        "events.parquet", "summary.json", "run.png", "report.html",
     }  # fmt: skip
     assert str(run_dir) in done.stdout.replace("\n", "")
     other = run_command(*SIM, "seed=1", f"hydra.run.dir={run_dir}")
