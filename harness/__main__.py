@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from harness import interrupts
+from harness import interrupts, key_help
 from harness.checkpoint import take_checkpoint
 from harness.commands import COMMANDS, run_command
 from harness.credentials import hold, without_credentials
@@ -102,6 +102,8 @@ def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
         run_command(sys.argv[1])
         return
+    if {"--help", "-h"} & set(sys.argv):
+        sys.exit(show_help(sys.argv[1:]))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's own printer
     interrupts.listen()
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack letters of the tables
@@ -131,6 +133,19 @@ def main() -> None:
     finally:
         remove_leftovers(made)
     sys.exit(max(failed_points, default=0))
+
+
+def show_help(words: Sequence[str]) -> int:
+    """`--help` alone, or `--help keys [PREFIX]`; whatever else is given is not looked at."""
+    after = words[words.index("--help" if "--help" in words else "-h") + 1 :]
+    if after[:1] != ["keys"]:
+        print(key_help.overview(CONF))
+        return 0
+    try:
+        print(key_help.told(CONF, after[1] if len(after) > 1 else ""))
+    except UsageError as error:
+        return tell(error)
+    return 0
 
 
 def known_options(arguments: Sequence[str]) -> None:

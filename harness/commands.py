@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-COMMANDS = {  # conf/config.yaml's help has a line for each
+COMMANDS = {  # `harness.key_help` has a line for each
     "figures": "harness.experiments.figures",
     "claims": "harness.claims",
     "capacity": "harness.experiments.capacity",

@@ -156,7 +156,7 @@ def figure(name: str | None) -> Callable[[Path], Path | None]:
     module, _, function = name.rpartition(".")
     if not module.startswith("plots."):
         raise UsageError(
-            f"figure={name} names no function of plots/; e.g. plots.run.draw, or null for no figure"
+            f"figure={name} names no function of plots/; e.g. plots.report.draw, or null for none"
         )
     try:
         found: Callable[[Path], Path] = getattr(import_module(module), function)

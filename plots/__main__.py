@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.errors import RunError, UsageError
-from plots import bench_sim, compare, fidelity, run, sweep
+from plots import bench_sim, compare, fidelity, report, run, sweep
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,6 +17,8 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("run", help="draw run.png into each run's folder")
     one.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    page = commands.add_parser("report", help="write report.html into each run's folder")
+    page.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     several = commands.add_parser("compare", help="draw runs side by side and print their metrics")
     several.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     beside = "default: compare.png in the folder that holds the first RUN"
@@ -38,6 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
         if chosen.command == "run":
             for path in chosen.runs:
                 console.print(str(run.draw(path)))
+        elif chosen.command == "report":
+            for path in chosen.runs:
+                console.print(str(report.write(path)), soft_wrap=True)
         elif chosen.command == "sweep":
             drawn = sweep.draw(chosen.table, chosen.x, chosen.y, chosen.by, chosen.out)
             console.print(str(drawn))

@@ -23,7 +23,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         words = overrides(point)
         if words["served"] == "llama8b_a100" and words["rate_per_s"] in RATES:
             rows = requests(point).drop(columns=["token_times_s", "model"])
-            tables.append(rows.assign(rate_per_s=float(words["rate_per_s"]), seed=point.seed))
+            about = {"seed": point.seed, "config_hash": point.config_hash()}
+            tables.append(rows.assign(rate_per_s=float(words["rate_per_s"]), **about))
             used.append(point)
     rows = pd.concat(tables, ignore_index=True)
     made, axes = figure(1, 2, width=9, height=3.6)
@@ -41,7 +42,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         used,
         "Llama-3.1-8B, ShareGPT, chunks of 512; the first 300 requests, seed 100.",
     )
-    sums = rows[rows.order <= SHOWN].groupby(["rate_per_s", "seed"], as_index=False)
+    sums = rows[rows.order <= SHOWN].groupby(["rate_per_s", "seed", "config_hash"], as_index=False)
     means = sums[["ttft_s", "tpot_s"]].mean().assign(row="mean")
     return publish(
         made, pd.concat([means, rows.assign(row="request")]), folder, Path(__file__).stem

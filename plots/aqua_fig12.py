@@ -70,6 +70,7 @@ def timeline(point: Point) -> pd.DataFrame:
         {
             "system": overrides(point)["system"], "seed": point.seed, "at_s": at_s,
             "lent_gb": lent, "waiting": waiting, "tokens_per_s": counts / STEP_S,
+            "config_hash": point.config_hash(),
         }
     )  # fmt: skip
 
@@ -92,6 +93,7 @@ def runs(rows: pd.DataFrame) -> pd.DataFrame:
                 "least_lent_gb": during.lent_gb.min(), "peak_waiting": run.waiting.max(),
                 "before_tokens_per_s": before.tokens_per_s.mean(),
                 "during_tokens_per_s": during.tokens_per_s.mean(),
+                "config_hash": run.config_hash.iloc[0],
             }
         )  # fmt: skip
     return pd.DataFrame(found)
@@ -108,6 +110,7 @@ def steady(points: Sequence[Point]) -> pd.DataFrame:
                 {
                     "row": "steady", "system": overrides(point)["system"], "seed": point.seed,
                     "overlap": "on" if overlap else "off", "tokens_per_s": rate,
+                    "config_hash": point.config_hash(),
                 }
             )  # fmt: skip
     return pd.DataFrame(found)

@@ -30,7 +30,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         ttft_s, tbt_s = SLOS_S[run.workload]
         late = run.latencies.ttft > ttft_s
         slow = run.latencies.tpot > tbt_s
-        about = {"workload": run.workload, "seed": run.seed, "valid": run.valid}
+        about = {"workload": run.workload, "seed": run.seed, "valid": run.valid,
+                 "config_hash": point.config_hash()}  # fmt: skip
         gbps = float(overrides(point)["pcie_bytes_per_s"]) * 8 / 1e9
         shares = {"TTFT": late, "TBT": slow, "either": late | slow}
         rows += [

@@ -36,7 +36,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         found = lanes(point)
         _gantt(axis, found)
         axis.set_title(title)
-        rows.append(found.assign(exchange=exchange))
+        rows.append(found.assign(exchange=exchange, config_hash=point.config_hash()))
     axes[-1].set_xlabel("seconds since the drop")
     caption(
         made, drawn, f"Two instances of 14B, {GBPS} Gbps. Bars: a request's KV, first chunk to "

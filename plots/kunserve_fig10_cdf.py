@@ -37,7 +37,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
             for axis, metric in zip((axes[i], axes[i + 3]), ("ttft_s", "tbt_s"), strict=True):
                 values = found[metric].dropna().to_numpy()
                 cdf(axis, values, color=colour, label=label)
-                row = {"dataset": dataset, "system": system, "metric": metric}
+                row = {"dataset": dataset, "system": system, "metric": metric,
+                       "config_hash": " ".join(p.config_hash() for p in of_system)}  # fmt: skip
                 rows += [
                     row | {"quantile": q, "s": np.quantile(values, q), "requests": len(values)}
                     for q in QUANTILES

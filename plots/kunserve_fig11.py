@@ -29,10 +29,11 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     for point in shown:
         system = point.overrides["experiment/kunserve/system@_global_"]
         found = timeline(point)
-        rows.append(pd.DataFrame([spike(found) | {"system": system, "seed": point.seed}]))
+        about = {"system": system, "seed": point.seed, "config_hash": point.config_hash()}
+        rows.append(pd.DataFrame([spike(found) | about]))
         if point.seed != 0:
             continue
-        rows.append(found.assign(part="timeline", system=system, seed=0))
+        rows.append(found.assign(part="timeline", **about))
         label, colour, _, _ = SYSTEMS[system]
         for axis, (column, title) in zip(axes, PANELS.items(), strict=True):
             axis.plot(found.time_s, found[column], color=colour, label=label, lw=1.1)

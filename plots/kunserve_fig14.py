@@ -69,7 +69,8 @@ def measured(point: Point, slo_s: float) -> dict[str, Any]:
     that ran when it began, which end within it or are the first to end after it."""
     assert point.path is not None
     row: dict[str, Any] = {"exchange": point.overrides["system.exchange"], "gbps": _gbps(point),
-                           "seed": point.seed, "slo_tbt_s": slo_s}  # fmt: skip
+                           "seed": point.seed, "slo_tbt_s": slo_s,
+                           "config_hash": point.config_hash()}  # fmt: skip
     found = events(point.path, "exchange")
     if found.empty:
         return row

@@ -38,6 +38,7 @@ from typing import Any
 
 from harness import interrupts
 from harness.errors import RunError, UsageError
+from harness.experiments import lineage
 from harness.experiments.batch import processes, run_all
 from harness.experiments.capacity_search import Sought
 from harness.experiments.compose import ROOT, conf, sweep
@@ -100,6 +101,9 @@ def draw(figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None)
         half.unlink()
     conf()
     made: list[Path] = module(figure).draw(points, folder)
+    runs = lineage.origins(points)
+    for csv in (path for path in made if path.suffix == ".csv"):
+        lineage.add(csv, runs)
     about = {"drawn_utc": datetime.now(UTC).isoformat(timespec="seconds"), "git": git}
     path = folder / f"{figure}.json"
     write_text(path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n")
@@ -132,6 +136,7 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
     manifests = [point.manifest() for point in points if point.path is not None]
     revisions = [json.dumps(m["git"], sort_keys=True) for m in manifests]
     return {
+        "runs": {run.config_hash: run.told() for run in lineage.origins(points)},
         "runs_git": [json.loads(revision) for revision in sorted(set(revisions))],
         "runs_sources": sorted({code_hash(m.get("sources", {})) for m in manifests}),
         "num_runs": len(manifests),

@@ -34,6 +34,11 @@ class Point:
     def manifest(self) -> dict[str, Any]:
         return self._file("manifest.json")
 
+    def config_hash(self) -> str:
+        """Names the run in a figure's rows where their other columns do not (`lineage`)."""
+        found: str = self.manifest()["config_hash"]
+        return found
+
     def verdict(self) -> dict[str, Any]:
         found: dict[str, Any] = self._file("summary.json")["verdict"]
         return found

@@ -205,9 +205,9 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
         "goodput",
         f"{number(summary['goodput_per_s'])} requests/s within SLO {slo['name']}: {limits}",
     )
-    for name, what in _devices(summary):
+    for name, what in device_lines(summary):
         grid.add_row(name, what)
-    grid.add_row("workload", escape("; ".join(_workload(manifest["dataset"]))))
+    grid.add_row("workload", escape("; ".join(workload_lines(manifest["dataset"]))))
     grid.add_row("from", origin(manifest))
     if said := simulator([manifest]):
         grid.add_row("simulator", escape("; ".join(said).removeprefix("simulator ")))
@@ -218,14 +218,14 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     return grid
 
 
-def _workload(dataset: Mapping[str, Any]) -> list[str]:
+def workload_lines(dataset: Mapping[str, Any]) -> list[str]:
     """The dataset, which file of it was read, and what was done to its rows."""
     file = dataset.get("file")  # runs from before it was recorded have none
     named = f"{dataset['source']} ({file})" if file else dataset["source"]
     return [named, *dataset["steps"]]
 
 
-def _devices(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def device_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What there is to say of instances that models share."""
     if switches := summary.get("switches"):
         latency = ", ".join(

@@ -41,6 +41,7 @@ FILES = (
     "gpu.parquet",
     "summary.json",
     "run.png",
+    "report.html",
 )  # what a run leaves; beside it, while it lasts, its journal
 # What tables and figures of a run rest on: without it the file is not what was written.
 OF_MANIFEST = ("choices", "hardware", "engine", "dataset", "seeds")

@@ -12,6 +12,7 @@ must satisfy Little's law. What a reader of a valid run must know besides is not
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,24 +50,75 @@ def judge(
     of a server behind a socket; `standstills`: seconds for which a server gave nobody a token while
     requests timed out.
     """
-    reasons = [*_late(log), *_silent(log, errors), *_off_rate(log), *_backwards(log)]
-    reasons += [*_late_stamps(receive_lag), *_other_answers(answers)]
-    failed_share = float(np.isin(log.status, ("failed", "timeout")).mean())
-    stood_still = list(_stood_still(standstills or {}))
-    if failed_share > MAX_FAILED_SHARE:
-        reasons += stood_still
-    if simulated:
-        reasons += _against_little(law)
-    if not log.completed.any():
-        reasons.append(f"none of {len(log)} requests completed")
+    asked = rules(log, errors, law, simulated=simulated, receive_lag=receive_lag, answers=answers,
+                  standstills=standstills)  # fmt: skip
+    reasons = [reason for rule in asked for reason in rule.broken]
+    failed_share = _failed_share(log)
     notes = list(_without_room(devices.get("host_full", {})))
     notes += [*_stalls(receive_lag), *_odd_answers(answers)]
     if failed_share > MAX_FAILED_SHARE:
         notes.append(f"{failed_share:.0%} of the requests failed: latencies are of the others")
     else:
-        notes += stood_still
+        notes += _stood_still(standstills or {})
     verdict = {"status": "INVALID" if reasons else "VALID", "reasons": reasons}
     return verdict | ({"notes": notes} if notes else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that a VALID run has to satisfy."""
+
+    name: str
+    asks: str  # with its limit
+    found: str  # what was measured; empty: there is no one number
+    broken: tuple[str, ...]  # a sentence for each way in which it was not satisfied
+    applies: bool = True  # False: a run of this kind cannot break it
+
+
+def rules(
+    log: TokenLog,
+    errors: list[str],
+    law: Mapping[str, Any],
+    *,
+    simulated: bool,
+    receive_lag: Mapping[str, Any] | None = None,
+    answers: Mapping[str, Any] | None = None,
+    standstills: Mapping[str, float] | None = None,
+) -> list[Rule]:
+    """Every rule of the verdict, in the order of `judge`'s reasons. Arguments as of `judge`."""
+    lag_s, miss = log.send_lag_s[np.isfinite(log.send_lag_s)], _rate_miss(log)
+    limit = f"{MAX_LAG_S * 1e3:g} ms"
+    failed = _failed_share(log) > MAX_FAILED_SHARE
+    gap = law["relative_gap"]
+    return [
+        Rule("sent in time", f"P99 of the send lag is at most {limit}",
+             f"{np.percentile(lag_s, 99) * 1e3:.2f} ms" if len(lag_s) else "", tuple(_late(log))),
+        Rule("every answer", "each request was sent and ended, with the tokens it asked for or "
+             "with a stated error", f"{int(log.completed.sum())} of {len(log)} completed",
+             tuple(_silent(log, errors))),
+        Rule("asked rate", f"requests were sent at the asked rate, within {MAX_RATE_MISS:.0%}",
+             "" if miss is None else f"{abs(miss):.2%} off", tuple(_off_rate(log))),
+        Rule("time runs forward", "no latency is negative", "", tuple(_backwards(log))),
+        Rule("stamped in time", f"P99 of the receive lag is at most {limit}, alone and with the "
+             "send lag", f"{receive_lag['p99'] * 1e3:.2f} ms" if receive_lag else "",
+             tuple(_late_stamps(receive_lag)), receive_lag is not None),
+        Rule("the prompts asked for", f"at most {MAX_CACHED_SHARE:.0%} of the prompts' tokens came "
+             "from a prefix cache that was not meant, and the server counted the prompts as we did,"
+             f" within {MAX_PROMPT_MISS:.0%}", f"{prompt_miss(answers):+.1%}" if answers else "",
+             tuple(_other_answers(answers)), answers is not None),
+        Rule("no standstill", f"where over {MAX_FAILED_SHARE:.0%} of the requests failed, no "
+             "server stood still", f"{_failed_share(log):.1%} failed",
+             tuple(_stood_still(standstills or {})) if failed else ()),
+        Rule("Little's law", f"requests in the system are λ·W, within {MAX_LITTLE_GAP:g}",
+             "" if gap is None else f"{gap:.1e}", tuple(_against_little(law)) if simulated else (),
+             simulated),
+        Rule("something to measure", "a request completed", "", () if log.completed.any() else
+             (f"none of {len(log)} requests completed",)),
+    ]  # fmt: skip
+
+
+def _failed_share(log: TokenLog) -> float:
+    return float(np.isin(log.status, ("failed", "timeout")).mean())
 
 
 def rate_per_s(times_s: Floats) -> float | None:
@@ -241,12 +293,20 @@ def _off_rate(log: TokenLog) -> Iterator[str]:
     was_sent = np.isfinite(log.sent_s)
     asked = rate_per_s(log.arrival_s[was_sent])
     achieved = rate_per_s(log.sent_s[was_sent])
-    if asked is None or achieved is None:
+    miss = _rate_miss(log)
+    if asked is None or achieved is None or miss is None:
         return
-    miss = achieved / asked - 1
     shift_s = abs(1 / achieved - 1 / asked) * (int(was_sent.sum()) - 1)
     if abs(miss) > MAX_RATE_MISS and shift_s > MAX_LAG_S:
         yield (
             f"the achieved rate {achieved:.3f}/s missed the asked {asked:.3f}/s by "
             f"{abs(miss) * 100:.1f} % (limit 2 %)"
         )
+
+
+def _rate_miss(log: TokenLog) -> float | None:
+    """Relative, of the requests that were sent; None: they have no rate."""
+    was_sent = np.isfinite(log.sent_s)
+    asked = rate_per_s(log.arrival_s[was_sent])
+    achieved = rate_per_s(log.sent_s[was_sent])
+    return None if asked is None or achieved is None else achieved / asked - 1

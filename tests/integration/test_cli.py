@@ -26,10 +26,23 @@ def test_no_system_and_no_workload_lists_what_can_be_chosen() -> None:
 def test_help_lists_every_group_and_its_options() -> None:
     done = run_command("--help")
     assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 48, "two screens of 24 lines"
+    words = done.stdout.replace(",", " ").replace("=", " ").split()
     for group in ("system", "workload", "model", "hardware", "engine", "slo", "tracking"):
-        line = next(line for line in done.stdout.splitlines() if line.startswith(f"{group}: "))
         for path in (ROOT / "conf" / group).glob("*.yaml"):
-            assert path.stem in line
+            assert path.stem in words
+
+
+def test_help_on_keys_tells_values_and_meanings() -> None:
+    done = run_command("--help", "keys", "engine.pool.mem")
+    assert done.stdout.startswith("engine.pool.memory_share = 0.9  [sim, torch]\n    of a device")
+    wrong = run_command("--help", "keys", "slo.x")
+    assert wrong.returncode == 2
+    assert wrong.stderr == (
+        "error: no key begins with slo.x; valid: slo.name, slo.ttft_s, slo.tbt_s, slo.factor, "
+        "slo.statistic, slo.baseline\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +96,7 @@ def test_help_lists_every_group_and_its_options() -> None:
             ["workload.scale.rate=1e-9", "workload.window.seconds=[0,600]"],
             "no request left of azure_code: thinned to x1e-09",
         ),
-        (["figure=foo.bar"], "figure=foo.bar names no function of plots/; e.g. plots.run.draw"),
+        (["figure=foo.bar"], "figure=foo.bar names no function of plots/; e.g. plots.report.draw"),
         (["figure=plots.run.drw"], "figure=plots.run.drw names no function: "),
         (["figure=plots.run.save"], "names no function that is defined in plots.run"),
         (["model=llama2-7b", "model.name=../../x"], "model: name=../../x must not leave"),
@@ -256,7 +269,7 @@ def test_a_named_folder_is_used_and_never_mixed_with_another_run(tmp_path: Path)
     files = {path.name for path in run_dir.iterdir()}
     assert files == {
         "config.yaml", "manifest.json", "schedule.parquet", "requests.parquet",
-        "events.parquet", "summary.json", "run.png",
+        "events.parquet", "summary.json", "run.png", "report.html",
     }  # fmt: skip
     assert str(run_dir) in done.stdout.replace("\n", "")
     other = run_command(*SIM, "seed=1", f"hydra.run.dir={run_dir}")

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PATTERNS = SETTINGS["tool"]["setuptools"]["package-data"]["*"]
 NEEDED = (
-    "conf", "workloads/bundled", "results/published/fidelity", "results/published/calibration"
+    "conf", "workloads/bundled", "results/published/fidelity", "results/published/calibration",
+    "plots/page",
 )  # fmt: skip
 OF_A_READER = (".png", ".pdf", ".py", ".pyc")
 

@@ -1,0 +1,136 @@
+"""Which runs each row of a figure's CSV comes from: the hash of their configuration, the sha256 of
+their schedule, and whether they were VALID.
+
+A figure's module makes its rows as it likes. A row belongs to those of the figure's runs that agree
+with it wherever it names a trait of runs: experiment, seed, world, hardware, an option of a group,
+or a swept key by its last part. A row over several runs, as a mean over seeds is, names them all. A
+row that no run agrees with was computed from the configuration or the paper, and names none. Where
+the rest of a row does not tell, the module fills `config_hash` itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.experiments.points import Point
+from harness.files import write_text
+
+COLUMNS = ("config_hash", "schedule_sha256", "verdict")
+OTHERS = ("against",)  # columns that name a second run's system
+MAX_NAMED = 6  # of a row; of more, how many there are
+DIGITS = 12  # of a schedule's sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One run, and what rows may call it."""
+
+    config_hash: str
+    schedule_sha256: str
+    verdict: str
+    folder: str
+    traits: Mapping[str, frozenset[str]] = field(repr=False)
+
+    def told(self) -> str:
+        """Its entry in FIGURE.json, by its hash."""
+        return f"{self.folder}, schedule {self.schedule_sha256}, {self.verdict}"
+
+
+def origins(points: Sequence[Point]) -> list[Origin]:
+    """Of the runs that were not refused, each folder once."""
+    found: dict[Path, Origin] = {}
+    for point in points:
+        if point.path is None:
+            continue
+        manifest = point.manifest()
+        traits: dict[str, set[str]] = {}
+        for key, value in _traits(point, manifest["choices"]):
+            traits.setdefault(key, set()).add(plain(value))
+        traits |= {"world": {manifest["world"]}, "hardware": {manifest["hardware"]["name"]}}
+        if point.path in found:  # one run of two experiments
+            for key, values in found[point.path].traits.items():
+                traits.setdefault(key, set()).update(values)
+        found[point.path] = Origin(
+            manifest["config_hash"], manifest["schedule_sha256"], point.verdict()["status"],
+            point.path.name, {key: frozenset(values) for key, values in traits.items()},
+        )  # fmt: skip
+    return list(found.values())
+
+
+def _traits(point: Point, choices: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    yield "experiment", point.experiment
+    yield "experiment", re.sub("_(bandwidth|beyond)$", "", point.experiment)  # drawn beside it
+    yield "seed", str(point.seed)
+    yield from ((key, str(option)) for key, option in choices.items() if "/" not in key)
+    for key, value in point.overrides.items():
+        yield re.split(r"[./]", key.partition("@")[0])[-1], str(value)
+
+
+def plain(value: str) -> str:
+    """Numbers as one text: 0.10 and 1e-1 are 0.1."""
+    try:
+        return f"{float(value):.6g}"
+    except ValueError:
+        return value
+
+
+def of_row(row: Mapping[str, str], runs: Sequence[Origin]) -> list[Origin]:
+    """Those of `runs` that the row names by their hashes, else those that agree with it; none where
+    it names no trait of theirs."""
+    if hashes := row.get("config_hash"):
+        return [run for run in runs if run.config_hash in hashes.split()]
+    known = {key for run in runs for key in run.traits}
+    named = {key: plain(row[key]) for key in row if key in known and row[key] != ""}
+    heeded = {
+        key: value
+        for key, value in named.items()
+        if any(value in run.traits.get(key, ()) for run in runs)
+    }
+    second = {row[key] for key in OTHERS if row.get(key)}
+    return [
+        run
+        for run in runs
+        if heeded
+        and all(
+            value in of_run or (key == "system" and second & of_run)
+            for key, value in heeded.items()
+            for of_run in [run.traits.get(key, frozenset({value}))]
+        )
+    ]
+
+
+def add(path: Path, runs: Sequence[Origin]) -> None:
+    """Adds COLUMNS to the CSV; every other value stays as it was written."""
+    rows = list(csv.DictReader(io.StringIO(path.read_text(), newline="")))
+    if not rows or not runs:
+        return
+    text = io.StringIO(newline="")
+    kept = [name for name in rows[0] if name not in COLUMNS]
+    writer = csv.DictWriter(text, [*kept, *COLUMNS], lineterminator="\n")
+    writer.writeheader()
+    told: dict[tuple[str, ...], dict[str, str]] = {}
+    traits = sorted(
+        {key for run in runs for key in run.traits} & set(rows[0]) | {*OTHERS, "config_hash"}
+    )
+    for row in rows:
+        key = tuple(row.get(name) or "" for name in traits)
+        if key not in told:
+            told[key] = _cells(of_row(row, runs))
+        writer.writerow(row | told[key])
+    write_text(path, text.getvalue())
+
+
+def _cells(runs: Sequence[Origin]) -> dict[str, str]:
+    hashes = list(dict.fromkeys(run.config_hash for run in runs))
+    schedules = list(dict.fromkeys(run.schedule_sha256[:DIGITS] for run in runs))
+    verdicts = sorted({run.verdict for run in runs})
+    return dict(zip(COLUMNS, (_few(hashes), _few(schedules), " ".join(verdicts)), strict=True))
+
+
+def _few(names: Sequence[str]) -> str:
+    return " ".join(names) if len(names) <= MAX_NAMED else f"{len(names)} of FIGURE.json's runs"
