@@ -1,15 +1,13 @@
-"""A worker's part in flights: stages it runs, attention it lends to others, results it waits for.
+"""A worker's part in flights: stages it runs.
 
 Nothing here blocks on a flight that has not arrived: a stage's next step is a job of the compute
 lane, put there when its activations come. The first stage alone decides whether there is a next
-step; the last one samples. Attention of a request whose KV another worker holds runs there, whole:
-q, k and v go over, the result comes back.
+step; the last one samples. Attention of a request whose KV another worker holds runs there
+(`routed_attention`, `lent_attention`).
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,17 +17,18 @@ from math import inf
 import numpy as np
 import torch
 
-from harness.engine.attention import CacheAttention, cache_attention
-from harness.engine.flight_work import HoldWork, Part, StageWork, hold_work, stage_work
+from harness.engine.attention import CacheAttention
+from harness.engine.flight_work import StageWork, stage_work
 from harness.engine.kv_cache import KvCache
 from harness.engine.lane import Lane
+from harness.engine.lent_attention import LentAttention
 from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.model import Step
-from harness.engine.paced_links import LinkPath, PacedLinks
+from harness.engine.paced_links import PacedLinks
+from harness.engine.peers import Peers, bytes_of
+from harness.engine.routed_attention import Abandoned, RoutedAttention
 from harness.engine.runner import Runner
 from harness.engine.transport import Connection, Header
-
-Key = tuple[int, int, int]  # flight, step, layer
 
 
 @dataclass(slots=True, eq=False)
@@ -42,27 +41,23 @@ class _Flight:
     next_step: int = 0
 
 
-class _Abandoned(Exception):
-    """The flight is over: its harness, or a worker that it needs, has given it up."""
-
-
 class Flights:
     def __init__(
         self, name: str, runner: Runner, cache: KvCache, harness: Connection, mesh: Mesh,
         links: PacedLinks, lane: Callable[[str], Lane], layer_s: float,
         token_s: float,
     ) -> None:  # fmt: skip
-        self._name, self._runner, self._cache = name, runner, cache
-        self._harness, self._mesh, self._links = harness, mesh, links
+        self._name, self._runner, self._harness = name, runner, harness
         self._lane, self._layer_s, self._token_s = lane, layer_s, token_s
         self._flights: dict[int, _Flight] = {}
         self._early: dict[int, list[tuple[Header, bytes]]] = {}  # came before the harness's word
-        self._holds: dict[int, dict[int, tuple[HoldWork, CacheAttention, list[int]]]] = {}
-        self._results: dict[tuple[int, int, int, str], queue.SimpleQueue[bytes | None]] = {}
         self._stopped: set[int] = set()  # seqs
         self._over: set[int] = set()  # flights
         self._kept: dict[int, torch.Tensor] = {}  # flight -> activations of its last layer here
-        self._lock = threading.Lock()
+        self._step = 0  # the one that runs
+        self._peers = Peers(mesh, links, runner.dtype, runner.device)
+        self._routed = RoutedAttention(name, cache, self._peers, runner.device, self._over)
+        self._lent = LentAttention(runner, cache, self._peers, lane, self._over)
 
     # From the harness
 
@@ -71,8 +66,7 @@ class Flights:
         self._lane("compute").put(lambda: self._register(work, header["seq"]))
 
     def hold(self, header: Header, payload: bytes) -> None:
-        work = hold_work(header, payload)
-        self._lane("attend").put(lambda: self._register_hold(work))
+        self._lent.hold(header, payload)
 
     def pass_on(self, header: Header) -> None:
         """What a flight kept here goes to the next one, here or at another worker."""
@@ -83,19 +77,13 @@ class Flights:
         self._stopped.add(seq)
 
     def abandon(self, flight: int) -> None:
-        with self._lock:
-            self._over.add(flight)
-            waiting = [q for key, q in self._results.items() if key[0] == flight]
-        for each in waiting:
-            each.put(None)
+        self._over.add(flight)
+        self._routed.give_up(flight)
         self._lane("compute").put(lambda: self._forget(flight))
-        self._lane("attend").put(lambda: self._let_go(flight))
+        self._lent.let_go(flight)
 
     def on_lost(self, name: str) -> None:
-        with self._lock:
-            waiting = [q for key, q in self._results.items() if key[3] == name]
-        for each in waiting:
-            each.put(None)
+        self._routed.on_lost(name)
 
     # From peers, on their threads
 
@@ -104,10 +92,10 @@ class Flights:
             case "activations" | "ids":
                 self._lane("compute").put(lambda: self._arrive(header, payload))
             case "attend":
-                self._lane("attend").put(lambda: self._attend_for(name, header, payload))
+                self._lent.asked(name, header, payload)
             case "attended":
                 key = header["flight"], header["step"], header["layer"], name
-                self._mailbox(key).put(payload)
+                self._routed.answered(key, payload)
 
     # Compute lane
 
@@ -125,14 +113,14 @@ class Flights:
             self._arrive(onward, bytes_of(hidden))
             return
         with suppress(PeerLost):  # the harness knows of the death
-            self._to_peer(header["to"], header["path"], hidden, onward)
+            self._peers.send(header["to"], header["path"], hidden, onward)
 
     def _register(self, work: StageWork, seq: int) -> None:
         if work.flight in self._over:
             return
         with torch.inference_mode():
             parts: list[CacheAttention] = []
-            attend = self._routed(work, parts)
+            attend = self._routed.routed(work, parts, lambda: self._step)
             step, sampled = self._runner.step(work.chunks, work.decodes, attend)
         flight = _Flight(work, seq, step, sampled, parts)
         self._flights[work.flight] = flight
@@ -153,7 +141,7 @@ class Flights:
             ids = torch.from_numpy(np.frombuffer(payload, dtype=np.int64).copy())
             self._next(flight, ids.to(self._runner.device))
         else:
-            self._run(flight, self._tensor(payload, header["shape"]))
+            self._run(flight, self._peers.tensor(payload, header["shape"]))
 
     def _next(self, flight: _Flight, ids: torch.Tensor) -> None:
         """At the first stage, when a step is over: is there another?"""
@@ -179,7 +167,7 @@ class Flights:
                     step.positions += 1
                     for part in flight.parts:
                         part.advance()
-                self._now = flight.next_step
+                self._step = flight.next_step
                 flight.next_step += 1
                 if work.previous is None:
                     hidden = runner.embed(given, step)
@@ -195,7 +183,7 @@ class Flights:
                     self._sample(flight, hidden)
                 else:
                     self._send_on(flight, hidden[:num_tokens])
-        except (PeerLost, _Abandoned):
+        except (PeerLost, Abandoned):
             self._flights.pop(work.flight, None)  # the harness knows of the death, or gave it up
 
     def _keep(self, flight: _Flight, hidden: torch.Tensor) -> None:
@@ -219,7 +207,8 @@ class Flights:
         if work.first == self._name:
             self._next(flight, ids.to(self._runner.device))
             return
-        self._to_peer(work.first, work.following_path, ids, {"op": "ids", "flight": work.flight})
+        header = {"op": "ids", "flight": work.flight}
+        self._peers.send(work.first, work.following_path, ids, header)
 
     def _send_on(self, flight: _Flight, hidden: torch.Tensor) -> None:
         work = flight.work
@@ -227,163 +216,4 @@ class Flights:
         header = {"op": "activations", "flight": work.flight, "shape": list(hidden.shape)}
         if work.following == self._name:
             raise RuntimeError("a stage does not follow itself")
-        self._to_peer(work.following, work.following_path, hidden, header)
-
-    def _to_peer(
-        self, name: str, path: dict[str, object] | None, tensor: torch.Tensor, header: Header
-    ) -> None:
-        payload = bytes_of(tensor)
-        if path is not None:
-            self._links.carry(as_path(path), len(payload), urgent=True)
-        self._mesh.send(name, header, payload)
-
-    # Attention
-
-    def _routed(
-        self, work: StageWork, own: list[CacheAttention]
-    ) -> Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
-        """Attention of a stage: page group by page group, each part where its KV is. The parts
-        that are this worker's are added to `own`."""
-        plans: dict[int, list[tuple[Part, torch.Tensor | None, CacheAttention | None]]] = {}
-        for group, parts in work.groups.items():
-            plans[group] = []
-            for part in parts:
-                rows = None if len(parts) == 1 else self._rows(work, part)
-                mine = None
-                if part.holder == self._name:
-                    mine = self._part_attention(work.chunks, work.decodes, part)
-                    own.append(mine)
-                plans[group].append((part, rows, mine))
-
-        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            parts = plans[layer // work.page_layers]
-            if len(parts) == 1 and parts[0][2] is not None:
-                return parts[0][2](layer, q, k, v)
-            return self._joined(work, layer, parts, q, k, v)
-
-        return attend
-
-    def _joined(
-        self, work: StageWork, layer: int,
-        parts: list[tuple[Part, torch.Tensor | None, CacheAttention | None]],
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
-        """Asks the holders first, attends to its own meanwhile, and puts the results together."""
-        step = self._now
-        for part, rows, mine in parts:
-            if mine is None:
-                asked = [x if rows is None else x.index_select(0, rows) for x in (q, k, v)]
-                header = {
-                    "op": "attend", "flight": work.flight, "step": step, "layer": layer,
-                    "group": layer // work.page_layers, "tokens": len(asked[0]),
-                }  # fmt: skip
-                self._mailbox((work.flight, step, layer, part.holder))
-                flat = torch.cat([x.reshape(-1) for x in asked])
-                self._to_peer(part.holder, work.holder_paths[part.holder], flat, header)
-        out = torch.empty_like(q)
-        for part, rows, mine in parts:
-            if mine is not None:
-                took = [x if rows is None else x.index_select(0, rows) for x in (q, k, v)]
-                result = mine(layer, *took)
-            else:
-                result = self._await((work.flight, step, layer, part.holder), q)
-            if rows is None:
-                return result
-            out.index_copy_(0, rows, result)
-        return out
-
-    def _await(self, key: tuple[int, int, int, str], like: torch.Tensor) -> torch.Tensor:
-        mailbox = self._mailbox(key)
-        if key[0] in self._over or self._mesh.is_lost(key[3]):
-            mailbox.put(None)
-        payload = mailbox.get()
-        with self._lock:
-            del self._results[key]
-        if payload is None:
-            raise _Abandoned
-        return self._tensor(payload, [-1, *like.shape[1:]])
-
-    def _mailbox(self, key: tuple[int, int, int, str]) -> queue.SimpleQueue[bytes | None]:
-        with self._lock:
-            return self._results.setdefault(key, queue.SimpleQueue())
-
-    def _rows(self, work: StageWork, part: Part) -> torch.Tensor:
-        """The batch's rows that are `part`'s."""
-        starts, at = [], 0
-        for _, n, _ in work.chunks:
-            starts.append(range(at, at + n))
-            at += n
-        rows = [row for i in part.chunks for row in starts[i]] + [at + i for i in part.decodes]
-        return torch.tensor(rows, dtype=torch.int64, device=self._runner.device)
-
-    def _part_attention(
-        self, chunks: list[tuple[int, int, bool]], decodes: list[int], part: Part
-    ) -> CacheAttention:
-        blocks = iter(part.blocks)
-        with torch.inference_mode():
-            return cache_attention(
-                self._cache,
-                [(chunks[i][0], chunks[i][1], next(blocks)) for i in part.chunks],
-                [(decodes[i], next(blocks)) for i in part.decodes], self._runner.device,
-            )  # fmt: skip
-
-    # Attend lane
-
-    def _register_hold(self, work: HoldWork) -> None:
-        if work.flight in self._over:
-            return
-        mine = self._holds.setdefault(work.flight, {})
-        for group, (part,) in work.groups.items():
-            attention = self._part_attention(work.chunks, work.decodes, part)
-            mine[group] = work, attention, [0]
-
-    def _let_go(self, flight: int) -> None:
-        self._holds.pop(flight, None)
-
-    def _attend_for(self, name: str, header: Header, payload: bytes) -> None:
-        flight, layer = header["flight"], header["layer"]
-        held = self._holds.get(flight, {}).get(header["group"])
-        if held is None:
-            if flight not in self._over:  # it came before the harness's word: later
-                time.sleep(0.0005)
-                self._lane("attend").put(lambda: self._attend_for(name, header, payload))
-            return
-        work, attention, steps = held
-        with torch.inference_mode():
-            if header["step"] > steps[0]:
-                attention.advance()
-                steps[0] += 1
-            q, k, v = self._qkv(payload, header["tokens"])
-            out = attention(layer, q, k, v)
-        answer = {"op": "attended", "flight": flight, "step": header["step"], "layer": layer}
-        try:
-            self._to_peer(name, work.requester_path, out, answer)
-        except PeerLost:
-            self._holds.pop(flight, None)
-
-    def _qkv(self, payload: bytes, tokens: int) -> list[torch.Tensor]:
-        heads, kv_heads, head_dim = self._runner.attention_shape
-        flat = self._tensor(payload, [-1])
-        sizes = [tokens * n * head_dim for n in (heads, kv_heads, kv_heads)]
-        parts = flat.split(sizes)
-        return [
-            part.view(tokens, n, head_dim)
-            for part, n in zip(parts, (heads, kv_heads, kv_heads), strict=True)
-        ]
-
-    def _tensor(self, payload: bytes, shape: list[int]) -> torch.Tensor:
-        flat = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        return flat.view(self._runner.dtype).view(shape).to(self._runner.device)
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    content: bytes = tensor.contiguous().cpu().view(torch.uint8).numpy().tobytes()
-    return content
-
-
-def as_path(path: dict[str, object]) -> LinkPath:
-    links, rate, latency_s = path["links"], path["bytes_per_s"], path["latency_s"]
-    assert isinstance(links, (list, tuple))
-    assert rate is None or isinstance(rate, float)
-    assert isinstance(latency_s, float)
-    return LinkPath(tuple(links), rate, latency_s)
+        self._peers.send(work.following, work.following_path, hidden, header)

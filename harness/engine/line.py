@@ -209,9 +209,10 @@ class TorchLine:
         """Nobody waits for anything of it any more."""
         for commands, seq in flight.commands:
             commands.close(seq)
-        first = self._stages[0][0].name
+        first = self._stages[0][0].name  # it knows, unless it attends for others
+        holders = {holder.name for each in flight.plan.remote for holder in each}
         for name in flight.names - self._fabric.lost:
-            if name != first or flight.lost is not None:
+            if name != first or name in holders or flight.lost is not None:
                 worker = self._fabric.commands[name].worker
                 worker.send({"op": "abandon", "flight": number})
 
