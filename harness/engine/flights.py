@@ -232,10 +232,18 @@ class Flights:
     def _to_peer(
         self, name: str, path: dict[str, object] | None, tensor: torch.Tensor, header: Header
     ) -> None:
+        """Its caller computes on while the message is on the wire."""
         payload = bytes_of(tensor)
-        if path is not None:
-            self._links.carry(as_path(path), len(payload), urgent=True)
-        self._mesh.send(name, header, payload)
+        arrival_s = 0.0 if path is None else self._links.book(as_path(path), len(payload))
+        if not arrival_s:
+            self._mesh.send(name, header, payload)
+            return
+        self._lane(f"to {name}").put(lambda: self._deliver(name, header, payload, arrival_s))
+
+    def _deliver(self, name: str, header: Header, payload: bytes, at_s: float) -> None:
+        time.sleep(max(0.0, at_s - time.monotonic()))
+        with suppress(PeerLost):  # the harness knows of the death, and gives the flight up
+            self._mesh.send(name, header, payload)
 
     # Attention
 
