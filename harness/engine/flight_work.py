@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -59,12 +59,19 @@ class HoldWork:
 def pack(work: StageWork | HoldWork) -> tuple[dict[str, Any], bytes]:
     """JSON, and token and page ids as int32."""
     numbers = array("i", getattr(work, "ids", []))
-    header = asdict(work)
-    for parts in header["groups"].values():
+    header = {name: getattr(work, name) for name in work.__dataclass_fields__}
+    header["groups"] = {
+        group: [
+            {"holder": part.holder, "chunks": part.chunks, "decodes": part.decodes,
+             "blocks": [len(blocks) for blocks in part.blocks]}
+            for part in parts
+        ]
+        for group, parts in work.groups.items()
+    }  # fmt: skip
+    for parts in work.groups.values():
         for part in parts:
-            for blocks in part["blocks"]:
+            for blocks in part.blocks:
                 numbers.extend(blocks)
-            part["blocks"] = [len(blocks) for blocks in part["blocks"]]
     if "ids" in header:
         header["ids"] = len(header["ids"])
     return header, numbers.tobytes()

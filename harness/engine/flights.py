@@ -55,7 +55,7 @@ class Flights:
         self._over: set[int] = set()  # flights
         self._kept: dict[int, torch.Tensor] = {}  # flight -> activations of its last layer here
         self._step = 0  # the one that runs
-        self._peers = Peers(mesh, links, runner.dtype, runner.device)
+        self._peers = Peers(mesh, links, lane, runner.dtype, runner.device)
         self._routed = RoutedAttention(name, cache, self._peers, runner.device, self._over)
         self._lent = LentAttention(runner, cache, self._peers, lane, self._over)
 

@@ -64,6 +64,13 @@ class PacedLinks:
                 return over_s
             _sleep_until(-over_s)
 
+    def book(self, path: LinkPath, num_bytes: int) -> float:
+        """Books an urgent message, behind those booked before; when it arrives, on the monotonic
+        clock."""
+        if path.bytes_per_s is None:
+            return 0.0
+        return self._book(path.links, num_bytes / path.bytes_per_s, True) + path.latency_s
+
     def _book(
         self, links: Sequence[int], busy_s: float, urgent: bool, after_s: float = inf
     ) -> float:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
 import torch
 
-from harness.engine.mesh import Mesh
+from harness.engine.lane import Lane
+from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.paced_links import LinkPath, PacedLinks
 from harness.engine.transport import Header
 
@@ -13,19 +18,28 @@ class Peers:
     """`dtype`, `device`: of the tensors that come."""
 
     def __init__(
-        self, mesh: Mesh, links: PacedLinks, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self._mesh, self._links = mesh, links
+        self, mesh: Mesh, links: PacedLinks, lane: Callable[[str], Lane], dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        self._mesh, self._links, self._lane = mesh, links, lane
         self._dtype, self._device = dtype, device
 
     def send(
         self, name: str, path: dict[str, object] | None, tensor: torch.Tensor, header: Header
     ) -> None:
-        """Urgent on the links of `path`; None: they cost nothing. Raises PeerLost."""
+        """Urgent on the links of `path`; None: they cost nothing. The caller computes on while the
+        message is on the wire. Raises PeerLost where it is sent at once."""
         payload = bytes_of(tensor)
-        if path is not None:
-            self._links.carry(as_path(path), len(payload), urgent=True)
-        self._mesh.send(name, header, payload)
+        arrival_s = 0.0 if path is None else self._links.book(as_path(path), len(payload))
+        if not arrival_s:
+            self._mesh.send(name, header, payload)
+            return
+        self._lane(f"to {name}").put(lambda: self._deliver(name, header, payload, arrival_s))
+
+    def _deliver(self, name: str, header: Header, payload: bytes, at_s: float) -> None:
+        time.sleep(max(0.0, at_s - time.monotonic()))
+        with suppress(PeerLost):  # the harness knows of the death, and gives the flight up
+            self._mesh.send(name, header, payload)
 
     def is_lost(self, name: str) -> bool:
         return self._mesh.is_lost(name)

@@ -47,6 +47,7 @@ class SimLine:
         self._fabric, self._loop, self._recorder = fabric, loop, recorder
         self._name = "+".join(instance.name for instance, _ in stages)
         self._hop = cache(self._new_hop)
+        self._wires = [0.0 for _ in stages]  # until when activations are on the hop after a stage
         self._activation_bytes = stages[0][0].model.activation_bytes_per_token
 
     async def fly(self, plan: FlightPlan, until: float, stop: Event | None, halt: Event) -> int:
@@ -90,16 +91,21 @@ class SimLine:
         at_s = self._loop.now
         for position, (compute, time_s) in enumerate(zip(self._computes, times_s, strict=True)):
             at_s = compute.book(at_s, time_s, self)
-            at_s += self._hop_s(position, num_tokens)
+            at_s = self._arrival_s(position, num_tokens, at_s)
         return at_s
 
-    def _hop_s(self, position: int, num_tokens: int) -> float:
+    def _arrival_s(self, position: int, num_tokens: int, at_s: float) -> float:
+        """Of what leaves the stage at `at_s`: a flight's activations follow those of the one
+        before on their link, however few they are."""
         if len(self._stages) == 1:
-            return 0.0
+            return at_s
         num_bytes = self._activation_bytes * num_tokens
         if position == len(self._stages) - 1:
             num_bytes = TOKEN_BYTES * num_tokens
-        return self._hop(position).time_s(num_bytes)
+        hop = self._hop(position)
+        arrival_s = max(at_s, self._wires[position]) + hop.time_s(num_bytes)
+        self._wires[position] = arrival_s - hop.latency_s
+        return arrival_s
 
     async def _cross(self, position: int, num_tokens: int) -> None:
         if self._stages[position][0] is self._stages[(position + 1) % len(self._stages)][0]:
@@ -107,7 +113,8 @@ class SimLine:
         if position == len(self._stages) - 1 or not self._fabric.network.busy(
             self._hop(position).links
         ):
-            await self._loop.sleep(self._hop_s(position, num_tokens))
+            arrival_s = self._arrival_s(position, num_tokens, self._loop.now)
+            await self._loop.sleep_until(arrival_s)
             return
         source, target = (self._stages[i][0].memory.place for i in (position, position + 1))
         await self._fabric.network.transfer(

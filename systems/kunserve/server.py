@@ -155,8 +155,9 @@ class Server:
                     await self._loop.wait(batch.wake)
                     batch.idle = False
                     continue
-                steps = self._max_steps()
-                await self.executor.execute(work, max_steps=steps, stop=batch.wake)
+                await self.executor.execute(
+                    work, max_steps=self._max_steps(work.decodes), stop=batch.wake
+                )
                 before_ends = len(batch.running)
                 batch.running = [r for r in batch.running if not r.finished]
                 if len(batch.running) < before_ends:
@@ -188,8 +189,12 @@ class Server:
         seats = max(1, min(self._limits.max_num_seqs, max(share, len(batch.running))))
         return replace(self._limits, max_num_seqs=seats, max_num_batched_tokens=self._budget(self))
 
-    def _max_steps(self) -> int | None:
+    def _max_steps(self, decodes: Sequence[Request]) -> int | None:
+        """Where memory is short, as many as the blocks that they hold have room for."""
+        kv = self.executor.kv
         if not self.shared:
             return None
-        roomy = self.executor.kv.free_blocks >= 2 * len(self.running)
-        return self._steps_beside if roomy else 1
+        if kv.free_blocks >= 2 * len(self.running):
+            return self._steps_beside
+        inside = [kv.block_tokens - r.computed_tokens % kv.block_tokens for r in decodes]
+        return min([self._steps_beside, *inside])

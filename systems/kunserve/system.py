@@ -207,8 +207,8 @@ class KunServe:
         self._shaper.begin(server, lambda stop: restore(self._shaper, server, stop, live=live))
 
     def _observe(self, server: Server) -> Decision:
-        """What the group's monitor says now. A restore under way takes memory away: that is no
-        rate, and demand alone can end it."""
+        """What the group's monitor says now. A restore under way takes memory away, and requests
+        that then leave the pipeline come at once: these are no rates, and demand alone can end it."""
         mine = list(self._shaper.members(server.group).values())
         alive = [member for member in mine if member.lost is None]
         guests = [r for other in self._shaper.leaving for r in other.running]
@@ -219,7 +219,12 @@ class KunServe:
         )  # fmt: skip
         monitor = self._monitors[server]
         pipelined = len(server.group) > 1
-        if pipelined and server in self._shaper.jobs:
+        arriving = any(
+            other in self._shaper.jobs
+            for other in self._shaper.overlapping(names([server.group]))
+            if other in self._shaper.leaving
+        )
+        if arriving or (pipelined and server in self._shaper.jobs):
             monitor.reset()
         return monitor.observe(seen, whole_bytes(mine) if pipelined else None)
 

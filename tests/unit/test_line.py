@@ -15,6 +15,7 @@ from harness.config import build
 from harness.cost.model import CostModel
 from harness.options import plain
 from harness.request import Request
+from harness.sim.line import SimLine
 from harness.testbed import Bed, decode, finish, prefill
 from tests.elastic import hardware, private, spec
 from tests.running import composed
@@ -64,6 +65,38 @@ def test_two_prompts_over_two_stages_are_what_a_hand_computes() -> None:
     b_out = max(a[0] + b[0] + hop_s(200), a_out) + b[1]
     assert first_token_s(made, requests[0]) == pytest.approx(a_out + ids_s(100), abs=1e-12)
     assert first_token_s(made, requests[1]) == pytest.approx(b_out + ids_s(200), abs=1e-12)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_few_activations_do_not_overtake_many_on_their_link(
+    ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stages booked ahead, or one event each: a short prompt leaves the first stage long before
+    the activations of the one ahead have crossed, and follows them."""
+    if not ahead:
+        monkeypatch.setattr(SimLine, "_alone", lambda line: False)
+    slow = replace(ON, pcie_bytes_per_s=1e7, pcie_peak_bytes_per_s=1e7)
+    with private("sim", 2, on=slow) as made:
+        first, second = made.instances
+        pipe = made.cluster.pipeline([(first, range(3)), (second, range(3, DEPTH))])
+        requests = [made.request(400, 1), made.request(5, 1)]
+
+        async def story() -> None:
+            tasks = [made.loop.spawn(prefill(pipe, [r]), name="prompt") for r in requests]
+            for task in tasks:
+                await made.loop.wait(task.finished)
+
+        made.run(story())
+        per_token_s = MODEL.activation_bytes_per_token / 1e7
+    long_s, short_s = (TURNAROUND_S + stage_s(n, 0, 0, 3, True) for n in (400, 5))
+    assert short_s < 400 * per_token_s
+    crossed_s = long_s + 400 * per_token_s
+    long_out_s = crossed_s + 1e-4 + stage_s(400, 0, 0, 1, False)
+    short_out_s = max(crossed_s + 5 * per_token_s + 1e-4, long_out_s) + stage_s(5, 0, 0, 1, False)
+    ids_crossed_s = long_out_s + 8 * 400 / 1e7
+    short_back_s = max(short_out_s, ids_crossed_s) + 8 * 5 / 1e7 + 1e-4
+    assert first_token_s(made, requests[0]) == pytest.approx(ids_crossed_s + 1e-4, abs=1e-9)
+    assert first_token_s(made, requests[1]) == pytest.approx(short_back_s, abs=1e-9)
 
 
 def test_eight_micro_batches_over_four_stages_are_what_stepping_finds() -> None:

@@ -57,6 +57,16 @@ def test_messages_of_one_link_take_their_turns(clock: Clock, table: int) -> None
         assert clock.now_s == pytest.approx(100 + i * CHUNK / RATE, abs=i * 1e-3)
 
 
+def test_a_booked_message_follows_those_before_and_its_sender_goes_on(
+    clock: Clock, table: int
+) -> None:
+    links, slow = PacedLinks(table, 4), LinkPath((0,), RATE, 0.01)
+    arrivals = [links.book(slow, CHUNK) for _ in range(2)]
+    assert arrivals == pytest.approx([100 + i * CHUNK / RATE + 0.01 for i in (1, 2)])
+    assert clock.now_s == 100
+    assert links.book(LinkPath((0,), None, 0.0), CHUNK) == 0
+
+
 def test_a_latency_comes_on_top(clock: Clock, table: int) -> None:
     PacedLinks(table, 4).carry(LinkPath((0,), RATE, 0.01), CHUNK)
     assert clock.now_s == pytest.approx(100 + CHUNK / RATE + 0.01)
