@@ -16,6 +16,7 @@ from harness.device.topology import cluster_topology
 from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from harness.location import dram, hbm
+from harness.model_spec import ModelSpec
 from harness.options import plain
 from plots.aegaeon import publish
 from plots.aqua import stamp
@@ -29,6 +30,12 @@ PUBLISHED = {4e6: 50.0, 64e6: 200.0}  # GB/s between two A100 (section 7)
 def hardware(name: str) -> Hardware:
     node = compose("config", [f"hardware={name}"])  # Hydra is there while figures are drawn
     found: Hardware = typed(plain(node)["hardware"], Hardware, "hardware")
+    return found
+
+
+def model(name: str) -> ModelSpec:
+    node = compose("config", [f"model={name}"])
+    found: ModelSpec = typed(plain(node)["model"], ModelSpec, "model")
     return found
 
 

@@ -148,12 +148,13 @@ class ElasticCluster:
 
     async def lend(self, lender: ElasticInstance, num_bytes: int, model: DeviceLayout) -> KvStore:
         """`num_bytes` (of each device) of the lender's KV memory, for KV of another instance with
-        the layout `model`. RunError where it has not so much that is free."""
+        the layout `model`. RunError where it has not so much that is free. A borrower of fewer
+        devices than the lender uses the memory of as many of them, the first ones."""
         pages = -(-num_bytes // lender.page_bytes)
         at = await lender.lend(pages)
         store = KvStore(
-            f"lent by {lender.name} at {at.start}", lender.memory, at.start, len(at), model,
-            self._fabric,
+            f"lent by {lender.name} at {at.start}", part_of(lender.memory, model.spec.tp),
+            at.start, len(at), model, self._fabric,
         )  # fmt: skip
         self._leases[store] = lender, at, self._loop.now
         return store
@@ -195,3 +196,11 @@ class ElasticCluster:
         if self.on_lost is None:
             raise InstanceLost(name, reason)
         self.on_lost(instance)
+
+
+def part_of(memory: Memory, num_devices: int) -> Memory:
+    """`memory` on its first `num_devices` devices; where it has no more, itself."""
+    place = memory.place
+    if isinstance(place, Location) or num_devices >= len(place):
+        return memory
+    return Memory(memory.name, place[0] if num_devices == 1 else place[:num_devices])
