@@ -39,11 +39,11 @@ class Prompts:
             self.tokens += request.known_tokens
             self.kv_tokens += kv_tokens(request)
 
-    def take(self, has_room: Callable[[Request], bool]) -> list[Request]:
+    def take(self, has_room: Callable[[Request], bool], takers: int = 1) -> list[Request]:
         """The next batch, as far as `has_room`, which takes the room; []: nothing waits or there is
-        none."""
+        none. `takers`: among whom what waits is divided evenly."""
         batch: list[Request] = []
-        for request in self._next():
+        for request in self._next(-(-self.tokens // takers)):
             if not has_room(request):
                 break
             batch.append(request)
@@ -52,9 +52,9 @@ class Prompts:
         self.kv_tokens -= sum(kv_tokens(request) for request in batch)
         return batch
 
-    def _next(self) -> list[Request]:
+    def _next(self, share_tokens: int) -> list[Request]:
         batch: list[Request] = []
-        left = self._batch_tokens
+        left = min(self._batch_tokens, share_tokens)
         for request in self._waiting:
             left -= request.known_tokens
             if batch and left < 0:

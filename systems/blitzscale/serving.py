@@ -77,7 +77,9 @@ class Serving:
         batch: list[Request] = []
         if slot.state is State.SERVING and not slot.paired:
             kv = slot.instance.kv
-            batch = self.prompts.take(lambda request: kv.grow(request, kv_tokens(request)))
+            serving = self.fleet.of(Role.COLOCATED, State.SERVING)
+            takers = sum(not each.paired for each in serving)
+            batch = self.prompts.take(lambda request: kv.grow(request, kv_tokens(request)), takers)
         if batch:
             await self._run(batch, slot)
             slot.running = [request for request in slot.running if not request.finished]
