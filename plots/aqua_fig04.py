@@ -23,8 +23,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         words = overrides(point)
         if words["served"] == "llama8b_a100" and words["rate_per_s"] in RATES:
             rows = requests(point).drop(columns=["token_times_s", "model"])
-            about = {"seed": point.seed, "config_hash": point.config_hash()}
-            tables.append(rows.assign(rate_per_s=float(words["rate_per_s"]), **about))
+            rows = rows.assign(seed=point.seed, config_hash=point.config_hash())
+            tables.append(rows.assign(rate_per_s=float(words["rate_per_s"])))
             used.append(point)
     rows = pd.concat(tables, ignore_index=True)
     made, axes = figure(1, 2, width=9, height=3.6)

@@ -49,7 +49,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     panel.axis("off")
     head = ["model", "workload", "engine", "GPUs", "type, printed", "profiler", "R_m (GB a GPU)"]
     text = [
-        [name, *map(str, PRINTED[name]), row.role[0].upper(), f"{row.balance_gb:+.1f}"]
+        [name, *map(str, PRINTED[str(name)]), row.role[0].upper(), f"{row.balance_gb:+.1f}"]
         for name, row in table.set_index("model").iterrows()
     ]
     cells = panel.table(text, colLabels=head, loc="center", cellLoc="center")

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow.parquet as pq
+import yaml
 
 from harness.experiments.points import Point
 from plots.aegaeon import events
@@ -39,6 +40,9 @@ SYSTEMS: dict[str, tuple[str, Any, str]] = {  # label, colour, line
     "multicast": ("+Multicast", PALETTE[4], "-"),
     "distserve_full": ("DistServe (full)", PALETTE[7], "-"),
     "distserve_half": ("DistServe (half)", PALETTE[5], "--"),
+    "colocated": ("BlitzScale, colocated", PALETTE[0], "-"),
+    "vllm_full": ("vLLM (full)", PALETTE[7], "-"),
+    "vllm_half": ("vLLM (half)", PALETTE[5], "--"),
 }
 PERCENT = np.linspace(0, 1, 101)
 
@@ -124,7 +128,14 @@ def summary(path: Path) -> dict[str, Any]:
 
 
 def gpu_seconds(path: Path) -> float:
-    return float(sum(summary(path)["slot_gpu_seconds"].values()))
+    """Of a system without slots all GPUs, until the last token."""
+    slots = summary(path).get("slot_gpu_seconds")
+    if slots:
+        return float(sum(slots.values()))
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    found = latencies(path)
+    end_s = max(float(found.at.max()), float((found.arrival + found.ttft).max()))
+    return float(config["hardware"]["num_devices"]) * end_s
 
 
 def row(run: Run, quantity: str, value: float, **more: Any) -> dict[str, Any]:

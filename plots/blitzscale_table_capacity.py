@@ -1,7 +1,7 @@
 """Section 6: the serving capacity that mean request rates are half of, sought once a workload.
 
 Capacity: the largest factor on the trace's rate up to which DistServe on all GPUs has 90 % of
-tokens on time. The paper does not say what it means by the word.
+tokens on time; under colocation (§6.4) vLLM. The paper does not say what it means by the word.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from plots.aegaeon import publish, stamp, table
 from plots.blitzscale import WORKLOADS
 from plots.style import figure
 
-EXPERIMENTS = tuple(f"blitzscale_capacity_{workload}" for workload in WORKLOADS)
+SHOWN = WORKLOADS | {"burstgpt_7b": "BurstGPT, Llama2-7B, cluster B, vLLM"}  # Fig. 24's
+EVALUATION = dict.fromkeys(WORKLOADS, "blitzscale_fig17") | {"burstgpt_7b": "blitzscale_fig24"}
+EXPERIMENTS = tuple(f"blitzscale_capacity_{workload}" for workload in SHOWN)
 RATE = "workload.scale.rate"
 SOUGHT = {
     "blitzscale_capacity_burstgpt": Sought(RATE, tuple(float(n) for n in range(8, 33, 2))),
     "blitzscale_capacity_azure_conv": Sought(RATE, tuple(float(n) for n in range(8, 17))),
     "blitzscale_capacity_azure_code": Sought(RATE, tuple(n / 4 for n in range(6, 13))),
+    "blitzscale_capacity_burstgpt_7b": Sought(RATE, tuple(float(n) for n in range(32, 57, 2))),
 }
 HEADINGS = ["workload", "factor at capacity", "evaluated at", "evaluated / capacity"]
 
@@ -34,7 +37,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     rows = table(points)
     rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
     found: list[dict[str, Any]] = []
-    for workload in WORKLOADS:
+    for workload in SHOWN:
         capacity = float(crossing(rows[rows.workload == workload], "rate", "token"))
         used = evaluated_at(workload)
         about = {"quantity": "mean rate over capacity", "workload": workload, "seed": 0}
@@ -43,7 +46,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     axes.axis("off")
     cells = [
         [
-            WORKLOADS[each["workload"]],
+            SHOWN[each["workload"]],
             *(f"{each[key]:.3g}" for key in ("capacity", "used", "value")),
         ]
         for each in found
@@ -56,7 +59,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
 
 
 def evaluated_at(workload: str) -> float:
-    """The factor of Fig. 17's runs."""
+    """The factor of Fig. 17's runs, or Fig. 24's."""
     group = f"experiment/blitzscale/workload@_global_={workload}"
-    config = composed("blitzscale_fig17", (group,)).configured([group])
+    config = composed(EVALUATION[workload], (group,)).configured([group])
     return float(config.workload.scale.rate)

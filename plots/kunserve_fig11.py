@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,11 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     for point in shown:
         system = point.overrides["experiment/kunserve/system@_global_"]
         found = timeline(point)
-        about = {"system": system, "seed": point.seed, "config_hash": point.config_hash()}
+        about: dict[str, Any] = {
+            "system": system,
+            "seed": point.seed,
+            "config_hash": point.config_hash(),
+        }
         rows.append(pd.DataFrame([spike(found) | about]))
         if point.seed != 0:
             continue

@@ -70,21 +70,28 @@ def timeline(requests: pa.Table, events: pa.Table) -> Timeline:
     labels = sorted(spans.label.unique())
     at, of_label = ({name: i for i, name in enumerate(each)} for each in (lanes, labels))
     rows: list[dict[str, list[list[float]]]] = [{} for _ in lanes]
-    for span in merged[merged.lane.isin(lanes)].itertuples():
-        length_s = round(span.end_s - span.start_s, 6)
-        drawn = [round(span.start_s, 6), length_s, of_label[span.label]]
-        rows[at[span.lane]].setdefault(span.row, []).append(drawn)
+    for span in records(merged[merged.lane.isin(lanes)]):
+        length_s = round(span["end_s"] - span["start_s"], 6)
+        drawn = [round(span["start_s"], 6), length_s, of_label[span["label"]]]
+        rows[at[span["lane"]]].setdefault(span["row"], []).append(drawn)
     marks = spans[instant & spans.lane.isin(lanes)].head(MAX_SPANS // 4)
     return Timeline(
         end_s=end_s,
         lanes=lanes,
         labels=labels,
         rows=rows,
-        marks=[[round(m.start_s, 6), at[m.lane], of_label[m.label]] for m in marks.itertuples()],
+        marks=[
+            [round(m["start_s"], 6), at[m["lane"]], of_label[m["label"]]] for m in records(marks)
+        ],
         load=_load(requests, end_s),
         within_s=within_s,
         num_left_out=len(left_out),
     )
+
+
+def records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    found: Any = rows.to_dict("records")
+    return list(found)
 
 
 def _of_events(events: pa.Table) -> pd.DataFrame:

@@ -54,6 +54,11 @@ class Pieces(Protocol):
         ...
 
 
+def nobody(request: Request) -> str:
+    """Has no reservation."""
+    return ""
+
+
 class Passage:
     """Of prompts whose KV is nowhere yet."""
 
@@ -75,15 +80,20 @@ class Passage:
         """Who has the activations."""
         return self._over[-1] if self._over else None
 
-    def reserve(self, instance: ElasticInstance, layers: range) -> bool:
-        """Takes room for the KV of `layers` on `instance`, which is to run them next. False, and
-        no change: there is none."""
+    def reserve(
+        self, instance: ElasticInstance, layers: range, owner: Callable[[Request], str] = nobody
+    ) -> bool:
+        """Takes room for the KV of `layers` on `instance`, which is to run them next. `owner`:
+        whose reservation there a request's KV uses first. False, and no change: there is none."""
         groups, kv = instance.layout.groups(layers), instance.kv
         blocks = [kv.blocks_for(request.known_tokens) for request in self._batch.requests]
-        if sum(blocks) * len(groups) > kv.free_pages:
+        pages = 0
+        for request, count in zip(self._batch.requests, blocks, strict=True):
+            pages += max(0, count * len(groups) - kv.reserved.get(owner(request), 0))
+        if pages > kv.free_pages:
             return False
         for request, count in zip(self._batch.requests, blocks, strict=True):
-            kv.accept(request, count, groups)
+            kv.accept(request, count, groups, owner(request))
             others = [w for w in self._directory.where(request) if w[0] is not instance]
             self._directory.put(request, [*others, (instance, kv.groups[request.request_id])])
         return True

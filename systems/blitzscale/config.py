@@ -9,6 +9,7 @@ from harness.errors import UsageError
 from systems.blitzscale.artifact import InFlight
 from systems.blitzscale.limits import SCHEDULERS
 from systems.blitzscale.policy import Bounds, Range
+from systems.blitzscale.role import Role
 
 VARIANTS = ("paper", "artifact")
 COUNTS = (
@@ -63,10 +64,12 @@ class Config:
     # all_cache: every host has every model
     multicast: bool  # network: chains by the planner; else each instance from a copy by itself
     zigzag: bool  # live scaling of prefills; else stop-the-world
+    colocation: bool  # instances do both, prefill and decode
     mutation: bool  # a prefill becomes a decode where one is needed
     prescaling: bool  # decodes grow together with prefills
     instances: int | None  # of those that there is room for; null: all
-    min_prefills: int | None  # there from the start; null: half of the instances
+    # Of both roles where they are colocated: then min_decodes and max_decodes are null
+    min_prefills: int | None  # there from the start; null: half of the instances, colocated all
     max_prefills: int | None  # null: as many as there is room for
     min_decodes: int | None  # null: what min_prefills leaves
     max_decodes: int | None
@@ -90,12 +93,27 @@ class Config:
                     f"system.{name}={getattr(self, name)} is unknown; choose {' or '.join(valid)}"
                 )
         self._check_numbers()
+        if self.colocation:
+            self._check_colocation()
         if not self.significant_growth > 1:
             raise UsageError(f"system.significant_growth={self.significant_growth} must be above 1")
         if self.zigzag and self.parameters != "network":
             raise UsageError(
                 f"system.zigzag=true needs system.parameters=network, not {self.parameters}: the "
                 "baselines stop the world"
+            )
+
+    def _check_colocation(self) -> None:
+        for name in ("min_decodes", "max_decodes"):
+            if getattr(self, name) is not None:
+                raise UsageError(
+                    f"system.{name}={getattr(self, name)} has no meaning with "
+                    "system.colocation=true: set it to null, as +system=blitzscale_colocated does"
+                )
+        if self.variant != "paper":
+            raise UsageError(
+                f"system.variant={self.variant} is of prefills and decodes on different instances: "
+                "with system.colocation=true choose paper"
             )
 
     def _check_numbers(self) -> None:
@@ -136,9 +154,18 @@ class Config:
             return None
         return InFlight(most=falling.most, least=falling.least, step_s=falling.step_s).after
 
-    def ranges(self, slots: int) -> tuple[Range, Range]:
-        """How many prefills and decodes there may be with room for `slots` instances. UsageError
-        where the least of both do not fit."""
+    def ranges(self, slots: int) -> dict[Role, Range]:
+        """How many instances of each role there may be with room for `slots`. UsageError where the
+        least of all do not fit."""
+        if self.colocation:
+            least = slots if self.min_prefills is None else self.min_prefills
+            most = slots if self.max_prefills is None else self.max_prefills
+            if not least <= most or least > slots:
+                raise UsageError(
+                    f"system.min_prefills={least} must be at most max_prefills={most} and the "
+                    f"{slots} instances that there is room for"
+                )
+            return {Role.COLOCATED: Range(least, most)}
         least_p = max(1, slots // 2) if self.min_prefills is None else self.min_prefills
         least_d = max(1, slots - least_p) if self.min_decodes is None else self.min_decodes
         if least_p + least_d > slots:
@@ -153,4 +180,4 @@ class Config:
                 raise UsageError(
                     f"system.max_{role}={most} must be at least system.min_{role}={least}"
                 )
-        return Range(least_p, most_p), Range(least_d, most_d)
+        return {Role.PREFILL: Range(least_p, most_p), Role.DECODE: Range(least_d, most_d)}

@@ -72,6 +72,33 @@ class PaperPolicy:
         return found[0], found[1]
 
 
+class ColocatedPolicy:
+    """Instances that do both (§5.4): the same two loads, tokens/s and KV, and no KV that crosses
+    NICs. What decodes take of an instance's time is not in its demand: the bound on prefills
+    leaves a part of it."""
+
+    def __init__(self, config: Config, capacity: Capacity, instances: Range) -> None:
+        chosen = config.chosen
+        self._capacity, self._drain_s, self._range = capacity, config.drain_s, instances
+        self._bounds = chosen.prefill.bounds(), chosen.decode.bounds()
+        self._below = [Below(chosen.timeout_s) for _ in range(2)]
+
+    def wanted(self, seen: Seen) -> tuple[int, int]:
+        """How many that do both, and none that only decode."""
+        demands = (
+            policy.prefill_demand_per_s(seen.load, self._drain_s), float(seen.load.kv_tokens)
+        )  # fmt: skip
+        capacities = self._capacity.prefill_tokens_per_s, float(self._capacity.kv_tokens)
+        counts = []
+        for below, demand, capacity, bounds in zip(
+            self._below, demands, capacities, self._bounds, strict=True
+        ):
+            judged = inf if seen.loading[0] else demand
+            low = below.after(seen.now_s, judged, capacity, bounds, seen.prefills)
+            counts.append(policy.wanted(demand, capacity, bounds, seen.prefills, below=low))
+        return self._range.clamp(max(counts)), 0
+
+
 class ArtifactPolicy:
     """`transfer_tokens_per_s`: of KV into a decode instance."""
 

@@ -4,6 +4,9 @@ One flow from each instance that computed layers of it. The room is for prompt a
 published code reserves it, so that no decode is ever cut off; first come first served. Of decodes
 with room the one that has the least KV on its way takes it, for its NICs are what many prefills
 share; then the emptiest. The paper does not say which.
+
+A colocated instance (§5.4) is its own decode. What a live pair has split is collected where one of
+the two decodes it: a request decodes once all of its KV is on one instance.
 """
 
 from __future__ import annotations
@@ -17,17 +20,13 @@ from harness.device.elastic_cluster import ElasticCluster
 from harness.device.page_pool import Groups
 from harness.errors import InstanceLost
 from harness.request import Request
+from systems.blitzscale.prompts import kv_tokens
 from systems.blitzscale.role import Role
 from systems.blitzscale.shutdown import State
 from systems.blitzscale.slots import Fleet, Slot
 
 Parts = list[tuple[ElasticInstance, Groups]]
 Again = Callable[[Sequence[Request], Slot], None]
-
-
-def kv_tokens(request: Request) -> int:
-    """That it holds KV for at its end: its last token's is never computed."""
-    return request.prompt_tokens + request.output_tokens - 1
 
 
 class Handover:
@@ -66,7 +65,10 @@ class Handover:
             if target is None:
                 return
             self._waiting.popleft()
-            self._loop.spawn(self._send(request, slot, target), name="KV to decode")
+            if all(holder is target.instance for holder, _ in self._parts(request, slot)):
+                self._arrived(request, slot, target)
+            else:
+                self._loop.spawn(self._send(request, slot, target), name="KV to decode")
 
     def lost(self, gone: Slot) -> None:
         """Requests that wait with KV on an instance that has died are computed again."""
@@ -90,6 +92,8 @@ class Handover:
         """A decode with room, which is reserved; first one that has the KV already."""
         holders = [holder for holder, _ in self._parts(request, slot)]
         decodes = self._fleet.of(Role.DECODE, State.SERVING)
+        if slot.is_at(Role.DECODE, State.SHUTTING):  # what it has it serves to the end
+            decodes.append(slot)
 
         def rank(decode: Slot) -> tuple[bool, int, int]:
             return decode.instance not in holders, self._coming[decode.name], decode.tokens
@@ -97,8 +101,9 @@ class Handover:
         for target in sorted(decodes, key=rank):
             kv = target.instance.kv
             here = kv.held.get(request.request_id, 0) * len(kv.groups.get(request.request_id, ()))
+            here += kv.reserved.get(owner_of(request), 0)
             pages = kv.blocks_for(kv_tokens(request)) * len(kv.all_groups) - here
-            if kv.reserve(max(0, pages), _owner(request)):
+            if kv.reserve(max(0, pages), owner_of(request)):
                 return target
         return None
 
@@ -110,7 +115,7 @@ class Handover:
             self._coming[target.name] -= request.prompt_tokens
 
     async def _move(self, request: Request, slot: Slot, target: Slot) -> None:
-        owner, size = _owner(request), target.instance.layout.page_layers
+        owner, size = owner_of(request), target.instance.layout.page_layers
         try:
             for holder, groups in self._parts(request, slot):
                 if holder is not target.instance:
@@ -121,10 +126,13 @@ class Handover:
                     )
                     assert moved or request.failed, "its room was reserved"
         except InstanceLost:
-            self._free(target, owner)
+            self.free(request)
             self._after_loss(request, slot)
             return
-        self._free(target, owner)
+        self._arrived(request, slot, target)
+
+    def _arrived(self, request: Request, slot: Slot, target: Slot) -> None:
+        self.free(request)
         if request.failed:
             target.instance.evict(request)
         elif target.gone:
@@ -143,12 +151,15 @@ class Handover:
         else:
             self.offer(request, slot)
 
-    def _free(self, target: Slot, owner: str) -> None:
-        kv = target.instance.kv
-        left = kv.reserved.get(owner, 0)
-        if left:
-            kv.reserve(-left, owner)
+    def free(self, request: Request) -> None:
+        """Gives back the room that is reserved for it and not in use."""
+        owner = owner_of(request)
+        for slot in self._fleet.slots:
+            left = slot.instance.kv.reserved.get(owner, 0)
+            if left:
+                slot.instance.kv.reserve(-left, owner)
 
 
-def _owner(request: Request) -> str:
+def owner_of(request: Request) -> str:
+    """Of room that is reserved for it."""
     return f"request {request.request_id}"

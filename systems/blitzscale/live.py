@@ -8,6 +8,10 @@ step 3, all are              what has begun is divided, each takes the next when
                              both take from the prompts by themselves: the pair ends
 
 What waits for room in KV memory waits in the queue.
+
+Of two colocated instances (§5.4) the source goes on decoding between its batches, and the target
+decodes nothing before it has all layers. A batch takes the source's room for prompts and outputs
+when it leaves the prompts, so that what is split can always be collected there.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from harness.device.passage import Passage
 from harness.errors import InstanceLost
 from harness.placement import Profile
 from harness.request import Request
+from systems.blitzscale.handover import owner_of
 from systems.blitzscale.limits import A_DOZEN, Limits
+from systems.blitzscale.prompts import kv_tokens
 from systems.blitzscale.protocol import Step, step
 from systems.blitzscale.role import Role
 from systems.blitzscale.serving import Serving
@@ -204,7 +210,7 @@ class Pair:
                 first.passage.send(self._source.instance)
 
     def _form(self) -> Waiting | None:
-        requests = self._serving.prompts.form()
+        requests = self._serving.prompts.take(self._may_leave)
         if not requests:
             return None
         tokens = sum(request.known_tokens for request in requests)
@@ -217,8 +223,15 @@ class Pair:
         self._queue.append(batch)
         return batch
 
+    def _may_leave(self, request: Request) -> bool:
+        if self._source.role is not Role.COLOCATED:
+            return True
+        kv = self._source.instance.kv
+        pages = kv.blocks_for(kv_tokens(request)) * len(kv.all_groups)
+        return kv.reserve(pages, owner_of(request))
+
     def _reserve(self, batch: Waiting, slot: Slot, layers: range) -> bool:
-        return slot.instance.lost is None and batch.passage.reserve(slot.instance, layers)
+        return slot.instance.lost is None and batch.passage.reserve(slot.instance, layers, owner_of)
 
     # Their runs
 
@@ -299,6 +312,8 @@ class Pair:
     def _put_back(self, batch: Waiting) -> None:
         """Nothing of it has been computed."""
         batch.passage.give_up()
+        for request in batch.requests:
+            self._serving.handover.free(request)
         self._serving.prompts.put(batch.requests)
 
     def _source_is_free(self) -> bool:

@@ -7,14 +7,18 @@ time: the redirections of §5.2's steps 1 and 3 are then nothing but who takes f
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from harness.device.block_pool import BlockPool
 from harness.request import Request
 
 
 def order(request: Request) -> tuple[float, int]:
     return request.arrival_s, request.request_id
+
+
+def kv_tokens(request: Request) -> int:
+    """That it holds KV for at its end: its last token's is never computed."""
+    return request.prompt_tokens + request.output_tokens - 1
 
 
 class Prompts:
@@ -23,6 +27,7 @@ class Prompts:
         self._batch_tokens = batch_tokens
         self._waiting: list[Request] = []  # in order of arrival
         self.tokens = 0
+        self.kv_tokens = 0  # that they will hold at their end
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -32,28 +37,24 @@ class Prompts:
         for request in requests:
             insort(self._waiting, request, key=order)
             self.tokens += request.known_tokens
+            self.kv_tokens += kv_tokens(request)
 
-    def form(self) -> list[Request]:
-        """The next batch, without room for its KV; []: nothing waits."""
-        batch = self._next()
-        del self._waiting[: len(batch)]
-        self.tokens -= sum(request.known_tokens for request in batch)
-        return batch
-
-    def take(self, kv: BlockPool) -> list[Request]:
-        """The next batch, whose blocks it grows in `kv`; []: nothing waits or there is no room."""
+    def take(self, has_room: Callable[[Request], bool], takers: int = 1) -> list[Request]:
+        """The next batch, as far as `has_room`, which takes the room; []: nothing waits or there is
+        none. `takers`: among whom what waits is divided evenly."""
         batch: list[Request] = []
-        for request in self._next():
-            if not kv.grow(request, request.known_tokens):
+        for request in self._next(-(-self.tokens // takers)):
+            if not has_room(request):
                 break
             batch.append(request)
         del self._waiting[: len(batch)]
         self.tokens -= sum(request.known_tokens for request in batch)
+        self.kv_tokens -= sum(kv_tokens(request) for request in batch)
         return batch
 
-    def _next(self) -> list[Request]:
+    def _next(self, share_tokens: int) -> list[Request]:
         batch: list[Request] = []
-        left = self._batch_tokens
+        left = min(self._batch_tokens, share_tokens)
         for request in self._waiting:
             left -= request.known_tokens
             if batch and left < 0:

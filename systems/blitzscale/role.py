@@ -10,6 +10,10 @@ class Role(Enum):
     DECODE = "decode"
     COLOCATED = "colocated"  # both: no KV crosses the network
 
+    def does(self, work: Role) -> bool:
+        """Whether an instance of this role does the work of `work`."""
+        return self is work or self is Role.COLOCATED
+
     @property
     def sends_kv(self) -> bool:
         """Its network egress is in use while it serves: no source of parameters, if there is

@@ -40,7 +40,9 @@ class Scaler:
         self._parameters, self._serving, self._policy = parameters, serving, policy
         self._loop, self._look, self._go_live = loop, look, go_live
         self._loads = Loads(fleet, cluster, parameters, loop, self._loaded)
-        self._most_decodes = config.ranges(len(fleet.slots))[1].most
+        ranges = config.ranges(len(fleet.slots))
+        self._most_decodes = ranges[Role.DECODE].most if Role.DECODE in ranges else 0
+        self._prompts = Role.COLOCATED if config.colocation else Role.PREFILL  # who has them
         self._ahead: tuple[int, int] | None = None  # decodes beforehand, for so many prefills
 
     async def run(self) -> None:
@@ -74,9 +76,9 @@ class Scaler:
         for name in mutated(members, change.mutate):
             self._become(self._fleet.named(name), Role.DECODE)
         for role, count in (
-            (Role.PREFILL, change.stop_prefills), (Role.DECODE, change.stop_decodes),
+            (self._prompts, change.stop_prefills), (Role.DECODE, change.stop_decodes),
         ):  # fmt: skip
-            if not self._fleet.of(role, State.LOADING):
+            if count and not self._fleet.of(role, State.LOADING):
                 for name in stopped(members, role, count):
                     self._stop(self._fleet.named(name))
         self._grow(change.load_decodes, change.load_prefills)
@@ -93,13 +95,13 @@ class Scaler:
 
     def _num_revivable(self) -> int:
         members = self._fleet.members()
-        roles = (Role.PREFILL, Role.DECODE)
+        roles = (self._prompts, Role.DECODE)
         return len({name for role in roles for name in revived(members, role, len(members))})
 
     def _grow(self, num_decodes: int, num_prefills: int) -> None:
         """Takes draining and idle instances back, then loads."""
         targets: list[Slot] = []
-        for role, count in ((Role.DECODE, num_decodes), (Role.PREFILL, num_prefills)):
+        for role, count in ((Role.DECODE, num_decodes), (self._prompts, num_prefills)):
             back = revived(self._fleet.members(), role, count)
             for name in back:
                 slot = self._fleet.named(name)

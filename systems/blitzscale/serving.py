@@ -1,5 +1,8 @@
-"""Serving with prefills and decodes on different instances (DistServe), while instances come, go,
-change their role and die: the loops of both, and the KV that goes from one to the other.
+"""Serving while instances come, go, change their role and die.
+
+Prefills and decodes on different instances (DistServe): the loops of both, and the KV that goes
+from one to the other. Colocated (§5.4): one loop, whose iterations have prompts and decodes
+together.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from harness.device.elastic_cluster import ElasticCluster
 from harness.errors import InstanceLost
 from harness.request import Batch, Request
 from systems.blitzscale.handover import Handover
-from systems.blitzscale.prompts import Prompts
+from systems.blitzscale.prompts import Prompts, kv_tokens
 from systems.blitzscale.role import Role
 from systems.blitzscale.shutdown import State
 from systems.blitzscale.slots import Fleet, Slot
@@ -34,6 +37,7 @@ class Serving:
         left = [request for request in requests if not request.finished]
         for request in left:
             slot.instance.evict(request)
+            self.handover.free(request)
         self.prompts.put(request for request in left if not request.failed)
         self.fleet.wake(Role.PREFILL)
 
@@ -47,7 +51,9 @@ class Serving:
         try:
             while slot.state in HELD and not slot.gone:
                 slot.wake.clear()
-                if slot.running:
+                if slot.role is Role.COLOCATED:
+                    await self._both(slot)
+                elif slot.running:
                     await self._decode(slot)
                 elif slot.role is Role.PREFILL and slot.state is State.SERVING and not slot.paired:
                     await self._prefill(slot)
@@ -65,22 +71,44 @@ class Serving:
         slot.running = [request for request in slot.running if not request.finished]
         self.handover.dispatch()
 
+    async def _both(self, slot: Slot) -> None:
+        """Prompts first, with a step of what decodes here; else decodes until a prompt comes. A
+        prompt is admitted where there is room for its output, too (code)."""
+        batch: list[Request] = []
+        if slot.state is State.SERVING and not slot.paired:
+            kv = slot.instance.kv
+            serving = self.fleet.of(Role.COLOCATED, State.SERVING)
+            takers = sum(not each.paired for each in serving)
+            batch = self.prompts.take(lambda request: kv.grow(request, kv_tokens(request)), takers)
+        if batch:
+            await self._run(batch, slot)
+            slot.running = [request for request in slot.running if not request.finished]
+            self.handover.dispatch()
+        elif slot.running:
+            await self._decode(slot)
+        else:
+            await self._loop.wait(slot.wake)
+
     async def _prefill(self, slot: Slot) -> None:
-        batch = self.prompts.take(slot.instance.kv)
+        kv = slot.instance.kv
+        batch = self.prompts.take(lambda request: kv.grow(request, request.known_tokens))
         if not batch:
             await self._loop.wait(slot.wake)
             return
+        await self._run(batch, slot)
+
+    async def _run(self, batch: Sequence[Request], slot: Slot) -> None:
         slot.batch = self._loop.now, sum(request.known_tokens for request in batch)
         await self._compute(batch, slot)
         slot.batch = None
         slot.rouse()
 
     async def _compute(self, batch: Sequence[Request], slot: Slot) -> None:
-        """Prefills `batch`, and has its KV go to decodes. Raises InstanceLost once the batch is in
-        the queue again."""
+        """Prefills `batch`, beside what decodes here, and has its KV go to decodes. Raises
+        InstanceLost once the batch is in the queue again."""
         chunks = [(request, request.known_tokens - request.computed_tokens) for request in batch]
         try:
-            await slot.instance.execute(Batch(chunks=chunks))
+            await slot.instance.execute(Batch(chunks=chunks, decodes=list(slot.running)))
         except InstanceLost:
             self.again(batch, slot)
             raise

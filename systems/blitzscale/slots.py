@@ -45,7 +45,7 @@ class Slot:
         return -(-(kv.num_pages - kv.free_pages) // len(kv.all_groups)) * kv.block_tokens
 
     def is_at(self, role: Role, *states: State) -> bool:
-        return not self.gone and self.role is role and self.state in states
+        return not self.gone and self.role.does(role) and self.state in states
 
     def turn(self, state: State | None, now_s: float) -> None:
         self.state, self.since_s = state, now_s
@@ -91,5 +91,5 @@ class Fleet:
 
     def wake(self, role: Role) -> None:
         for slot in self.slots:
-            if slot.role is role:
+            if slot.role.does(role):
                 slot.rouse()

@@ -16,15 +16,14 @@ from harness.placement import Demand, Elastic, Placement, within_nodes
 from harness.request import Request
 from systems.blitzscale import config as settings
 from systems.blitzscale.chains import Plan, arrivals_s
-from systems.blitzscale.demand import ArtifactPolicy, PaperPolicy, Seen
+from systems.blitzscale.demand import ArtifactPolicy, ColocatedPolicy, PaperPolicy, Seen
 from systems.blitzscale.fabric import fabric_of
-from systems.blitzscale.handover import kv_tokens
 from systems.blitzscale.limits import Limits
 from systems.blitzscale.live import Pair
 from systems.blitzscale.monitor import Monitor
 from systems.blitzscale.parameters import CachedParameters, NetworkParameters
 from systems.blitzscale.policy import capacity_of
-from systems.blitzscale.prompts import Prompts
+from systems.blitzscale.prompts import Prompts, kv_tokens
 from systems.blitzscale.role import Role
 from systems.blitzscale.scaler import Policy, Scaler
 from systems.blitzscale.selection import LivePair, Overloaded, live_pairs
@@ -41,7 +40,7 @@ class BlitzScale:
         config: settings.Config, models: Mapping[str, ModelSpec], hardware: Hardware,
         demand: Demand,
     ) -> list[Placement]:  # fmt: skip
-        """Prefills first, then decodes, then empty slots."""
+        """Prefills first, then decodes, or instances that do both; then empty slots."""
         model = only_model(models)
         if hardware.num_nodes > 1 and not hardware.nic_bytes_per_s > 0:
             raise UsageError(
@@ -56,13 +55,13 @@ class BlitzScale:
                     f"has room for {len(room)} instances of {model.tp} devices"
                 )
             room = room[: config.instances]
-        prefills, decodes = config.ranges(len(room))
+        least = sum(of_role.least for of_role in config.ranges(len(room)).values())
         return [
             Placement(
                 devices=devices, model=next(iter(models)),
                 elastic=Elastic(
                     page_layers=1 if config.zigzag else None,  # a batch may be split anywhere
-                    resident=None if i < prefills.least + decodes.least else range(0),
+                    resident=None if i < least else range(0),
                 ),
             )
             for i, devices in enumerate(room)
@@ -124,9 +123,10 @@ class BlitzScale:
         self._serving.submit(request)
 
     async def serve(self) -> None:
-        prefills, decodes = self._config.ranges(len(self._fleet.slots))
-        for i, slot in enumerate(self._fleet.slots[: prefills.least + decodes.least]):
-            slot.role = Role.PREFILL if i < prefills.least else Role.DECODE
+        ranges = self._config.ranges(len(self._fleet.slots))
+        roles = [role for role, of_role in ranges.items() for _ in range(of_role.least)]
+        for slot, role in zip(self._fleet.slots, roles, strict=False):
+            slot.role = role
             self._elastic.take(slot.instance, slot.role.value)
             self._parameters.deployed(slot)
             self._serving.begin(slot)
@@ -134,7 +134,10 @@ class BlitzScale:
         await self._loop.wait(Event(self._loop))
 
     def _policy(self, hardware: Hardware, block_tokens: int) -> Policy:
-        prefills, decodes = self._config.ranges(len(self._fleet.slots))
+        ranges = self._config.ranges(len(self._fleet.slots))
+        if self._config.colocation:
+            return ColocatedPolicy(self._config, self._capacity, ranges[Role.COLOCATED])
+        prefills, decodes = ranges[Role.PREFILL], ranges[Role.DECODE]
         nics_bytes_per_s = hardware.nic_bytes_per_s * self._model.tp
         transfer_per_s = nics_bytes_per_s / self._model.held_kv_bytes_per_token
         if self._config.variant == "paper":
@@ -148,11 +151,14 @@ class BlitzScale:
     def _look(self) -> Seen:
         decodes = self._fleet.of(Role.DECODE, State.SERVING)
         held = sum(slot.tokens for slot in decodes) + self._serving.handover.waiting_tokens
+        if self._config.colocation:  # whose prompts wait for the same room
+            held += self._prompts.kv_tokens
         now_s = self._loop.now
         return Seen(
             now_s=now_s,
             load=self._monitor.load(now_s, queued_tokens=self._queued_tokens(), kv_tokens=held),
-            prefills=self._fleet.count(Role.PREFILL), decodes=self._fleet.count(Role.DECODE),
+            prefills=self._fleet.count(Role.PREFILL),
+            decodes=0 if self._config.colocation else self._fleet.count(Role.DECODE),
             loading=(
                 bool(self._fleet.of(Role.PREFILL, State.LOADING)),
                 bool(self._fleet.of(Role.DECODE, State.LOADING)),

@@ -48,3 +48,20 @@ def test_a_death_in_mid_scale(victim: int, at_s: float) -> None:
     """Of the overloaded one, of the source and decode, of the target."""
     served = live(LIVE, kill=((victim, at_s),))
     assert [event["instance"] for event in served.events("lost")] == [f"torch-{victim}"]
+
+
+COLOCATED = ["+system=blitzscale_colocated", "system.max_prefills=2", *PACED]
+
+
+def test_colocated_instances_split_prompts_and_collect_their_kv() -> None:
+    served = live(COLOCATED)
+    loads = [event for event in served.events("load") if event["fields"]["layers"]]
+    assert {event["fields"]["source"] for event in loads[:1]} == {"torch-0"}, "a peer's process"
+    moves = served.events("kv_move")
+    assert moves
+    assert all(len(event["fields"]["groups"]) < 4 for event in moves), "what was split"
+
+
+def test_a_colocated_target_dies_in_mid_scale() -> None:
+    served = live(COLOCATED, kill=((1, 1.2),))
+    assert [event["instance"] for event in served.events("lost")] == ["torch-1"]
