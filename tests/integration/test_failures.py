@@ -18,6 +18,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from harness.records.journal import entries
 from harness.recover import main
 from tests.running import ROOT, command, run_command
 
@@ -59,16 +60,20 @@ def children(process: subprocess.Popen[str], needle: str = "") -> list[psutil.Pr
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process], Path]]:
-    """A live run that has been serving for some seconds, its processes and its folder."""
+    """A live run that serves: its first tokens are in the journal. Its processes, its folder."""
     process = start(tmp_path / "run", *LIVE)
     try:
-        until(lambda: children(process, "harness.engine.worker"), "the worker's start")
-        worker = children(process, "harness.engine.worker")[0]
-        until(lambda: worker.cpu_times().user > 4.0, "serving")
+        until(lambda: written_bytes(tmp_path / "run") > 1000, "the first tokens", 180)
         yield process, children(process), tmp_path / "run"
     finally:
         process.kill()
         process.wait()
+
+
+def written_bytes(run_dir: Path) -> int:
+    """Of the journal, which has a line of each request that was sent and tokens twice a second."""
+    journal = run_dir / "journal.marshal"
+    return journal.stat().st_size if journal.exists() else 0
 
 
 def assert_aborted(run_dir: Path, reason: str) -> None:
@@ -117,7 +122,7 @@ def test_ctrl_c_and_a_closed_terminal_leave_engines_dead_and_results_readable(
 def test_a_killed_harness_takes_its_workers_along_and_leaves_its_tokens(live) -> None:
     process, processes, run_dir = live
     journal = run_dir / "journal.marshal"
-    until(lambda: journal.exists() and journal.stat().st_size > 10_000, "tokens in the journal")
+    until(lambda: any(what == "end" for what, *_ in entries(journal)), "a request's end", 180)
     process.kill()
     assert_gone(processes)
     process.wait()
@@ -126,7 +131,6 @@ def test_a_killed_harness_takes_its_workers_along_and_leaves_its_tokens(live) ->
     assert_aborted(run_dir, "killed")
     table = pq.read_table(run_dir / "requests.parquet").to_pydict()
     tokens = [len(times_s) for times_s in table["token_times_s"]]
-    assert sum(tokens) > 100
     completed = [i for i, status in enumerate(table["status"]) if status == "completed"]
     assert completed
     assert all(tokens[i] == table["output_tokens"][i] for i in completed)
@@ -137,7 +141,7 @@ def test_a_killed_harness_takes_its_workers_along_and_leaves_its_tokens(live) ->
 def test_a_second_run_into_a_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     slow = (
         "+system=null", "+workload=azure_code", "engine=none", "tracking=none",
-        "workload.num_requests=60", "workload.scale.to_rate_per_s=4",
+        "workload.num_requests=2000", "workload.scale.to_rate_per_s=20",
     )  # fmt: skip
     run_dir = tmp_path / "run"
     first = start(run_dir, *slow)
@@ -148,11 +152,15 @@ def test_a_second_run_into_a_folder_is_refused_and_the_first_goes_on(tmp_path: P
             assert second.returncode == 2
             assert f"{run_dir} is in use by process {first.pid} on " in second.stderr
         assert main([str(run_dir)]) == 2  # nor is it recovered
+        before = written_bytes(run_dir)
+        until(lambda: written_bytes(run_dir) > before, "more of the first run")
+        first.send_signal(signal.SIGINT)
         _, error = first.communicate(timeout=60)
     finally:
         first.kill()
-    assert first.returncode == 0, error
-    assert len(pq.read_table(run_dir / "requests.parquet")) == 60
+    assert first.returncode == 130, error
+    table = pq.read_table(run_dir / "requests.parquet")
+    assert table["status"].to_pylist().count("completed") > 20
     assert not (run_dir / ".lock").exists()
 
 
@@ -214,7 +222,7 @@ def test_a_killed_vllm_server_fails_the_run_and_is_named(tmp_path: Path) -> None
         # The values that the server settled are written once it is ready.
         settled = tmp_path / "run" / "logs" / "vllm-0.config.json"
         until(settled.exists, "the server's start", 180)
-        time.sleep(5)
+        until(lambda: written_bytes(tmp_path / "run") > 1000, "the first tokens")
         processes = children(process)
         server = children(process, "vllm.entrypoints.openai.api_server")[-1]
         os.kill(server.pid, signal.SIGKILL)

@@ -21,7 +21,10 @@ pytestmark = pytest.mark.live
 
 # Alpha down to what Q_MAX allows: every turn is then Q_MAX, and a restart pays off.
 LONG_TURNS = ["system.min_alpha=0.001", "system.max_quota_s=0.3"]
-# What moves KV and weights, of a device's events. What a case lists it shows, and nothing else.
+# What moves KV and weights, of a device's events. A case shows only what it lists, and all of
+# it but what only speed decides: whether a prefetch ends before its model is wanted, and what else
+# is under way then.
+OF_SPEED = {"prefetch", "adopt", "KV beside weights"}
 KV = {"swap_out", "swap_in"}  # requests are cut off, or go from prefill to decode instances
 PREFETCHED = {"staged load", "prefetch", "adopt"}
 T3 = PREFETCHED | KV | {"KV beside weights"}  # on one device, at one time
@@ -115,7 +118,7 @@ def test_tokens_are_those_of_a_model_of_ones_own(
     served = serve(tmp_path / "run", num_devices, overrides)
     assert_all_have_their_tokens(served, alone)
     assert len(served.events("switch")) > num_devices, "models took turns"
-    assert served.moves() == moves
+    assert moves - OF_SPEED <= served.moves() <= moves
 
 
 def test_tokens_are_the_same_where_the_proxy_dies_and_its_store_is_all_that_is_left(
