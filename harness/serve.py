@@ -19,12 +19,13 @@ from harness import faults
 from harness.client import Client
 from harness.clock import Loop
 from harness.cluster import Cluster
+from harness.dashboard import Dashboard
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.interrupts import check
 from harness.metrics import summarise
 from harness.placement import Demand, Placement
-from harness.prepare import Prepared, announce
+from harness.prepare import LIVE, Prepared, announce
 from harness.progress import ProgressBar
 from harness.record import Recorder
 from harness.records.gpu_monitor import GpuMonitor
@@ -115,11 +116,22 @@ def _serve(
         faults.start(parts.faults, cluster, loop)
         client = Client(parts.client, loop=loop, recorder=recorder, system=system)
         requests = [record.request for record in recorder.records.values()]
-        console = Console(stderr=True, quiet=not parts.options.progress)
-        with ProgressBar(len(requests), console) as bar:
+        with _shown(parts, recorder, cluster) as bar:
             loop.run(_play(loop, recorder, system, client, requests, bar))
         if cluster.elastic is not None:
             cluster.elastic.end()
+
+
+def _shown(parts: Prepared, recorder: Recorder, cluster: Cluster) -> ProgressBar | Dashboard:
+    """What `progress` asks for; a dashboard on a terminal alone."""
+    console = Console(stderr=True, quiet=not parts.options.progress)
+    if parts.options.progress == LIVE:
+        if console.is_terminal:
+            workload = parts.schedule.provenance.source
+            title = f"{parts.system.__name__} x {workload}, {parts.engine.world}"
+            return Dashboard(title, recorder, cluster, console)
+        announce(f"progress={LIVE} needs a terminal: a line now and then instead")
+    return ProgressBar(len(recorder.records), console)
 
 
 def _placements(parts: Prepared, system: str) -> Sequence[Placement]:
@@ -153,7 +165,7 @@ async def _play(
     system: System,
     client: Client,
     requests: Sequence[Request],
-    bar: ProgressBar,
+    bar: ProgressBar | Dashboard,
 ) -> None:
     # A bounded number of updates, also of a simulated month.
     interval_s = max(0.25, requests[-1].arrival_s / 2000)
