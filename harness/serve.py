@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -36,6 +36,7 @@ from harness.records.tables import events_table, requests_table
 from harness.request import Request
 from harness.schedule import Schedule
 from harness.system import System
+from harness.tracking import EachSecond
 
 
 def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> None:
@@ -117,7 +118,14 @@ def _serve(
         client = Client(parts.client, loop=loop, recorder=recorder, system=system)
         requests = [record.request for record in recorder.records.values()]
         with _shown(parts, recorder, cluster) as bar:
-            loop.run(_play(loop, recorder, system, client, requests, bar))
+            second = EachSecond(recorder, parts.tracker.second)
+
+            def watch(now_s: float) -> None:
+                bar.update(recorder, now_s)
+                if parts.engine.world != "sim":  # which is over before one could look at it
+                    second.update(now_s)
+
+            loop.run(_play(loop, system, client, requests, watch))
         if cluster.elastic is not None:
             cluster.elastic.end()
 
@@ -161,11 +169,10 @@ def _system(parts: Prepared, loop: Loop, cluster: Cluster) -> System:
 
 async def _play(
     loop: Loop,
-    recorder: Recorder,
     system: System,
     client: Client,
     requests: Sequence[Request],
-    bar: ProgressBar | Dashboard,
+    watch: Callable[[float], None],
 ) -> None:
     # A bounded number of updates, also of a simulated month.
     interval_s = max(0.25, requests[-1].arrival_s / 2000)
@@ -173,7 +180,7 @@ async def _play(
     async def show_progress() -> None:
         while True:
             check()
-            bar.update(recorder, loop.now)
+            watch(loop.now)
             await loop.sleep(interval_s)
 
     loop.spawn(system.serve(), name="system")
