@@ -34,6 +34,7 @@ from harness.schedule import Schedule
 from harness.tracking import Tracker
 
 # Keys that say how a run is shown or where its data lies, not what is run.
+LIVE = "live"  # progress: a dashboard
 PRESENTATION = ("tracking", "progress", "again", "data", "figure", "runs_dir")
 
 
@@ -44,7 +45,7 @@ class Options:
     seed: int
     fit_context: str
     figure: str | None  # module.function that draws a finished run's folder; null: nothing does
-    progress: bool
+    progress: bool | str  # true, false or live
     again: bool
     runs_dir: str
 
@@ -101,6 +102,8 @@ def prepare(composed: DictConfig) -> Prepared:
     config = plain(composed)
     scalars = {key: value for key, value in config.items() if key not in GROUPS}
     options = typed(scalars, Options, "config")
+    if not isinstance(options.progress, bool) and options.progress != LIVE:
+        raise UsageError(f"progress={options.progress} is unknown; valid: true, false, {LIVE}")
     hardware = typed(config["hardware"], Hardware, "hardware")
     data = build(config["data"], "data")
     schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -19,12 +19,13 @@ from harness import faults
 from harness.client import Client
 from harness.clock import Loop
 from harness.cluster import Cluster
+from harness.dashboard import Dashboard
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.interrupts import check
 from harness.metrics import summarise
 from harness.placement import Demand, Placement
-from harness.prepare import Prepared, announce
+from harness.prepare import LIVE, Prepared, announce
 from harness.progress import ProgressBar
 from harness.record import Recorder
 from harness.records.gpu_monitor import GpuMonitor
@@ -35,6 +36,7 @@ from harness.records.tables import events_table, requests_table
 from harness.request import Request
 from harness.schedule import Schedule
 from harness.system import System
+from harness.tracking import EachSecond
 
 
 def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> None:
@@ -115,11 +117,29 @@ def _serve(
         faults.start(parts.faults, cluster, loop)
         client = Client(parts.client, loop=loop, recorder=recorder, system=system)
         requests = [record.request for record in recorder.records.values()]
-        console = Console(stderr=True, quiet=not parts.options.progress)
-        with ProgressBar(len(requests), console) as bar:
-            loop.run(_play(loop, recorder, system, client, requests, bar))
+        with _shown(parts, recorder, cluster) as bar:
+            second = EachSecond(recorder, parts.tracker.second)
+
+            def watch(now_s: float) -> None:
+                bar.update(recorder, now_s)
+                if parts.engine.world != "sim":  # which is over before one could look at it
+                    second.update(now_s)
+
+            loop.run(_play(loop, system, client, requests, watch))
         if cluster.elastic is not None:
             cluster.elastic.end()
+
+
+def _shown(parts: Prepared, recorder: Recorder, cluster: Cluster) -> ProgressBar | Dashboard:
+    """What `progress` asks for; a dashboard on a terminal alone."""
+    console = Console(stderr=True, quiet=not parts.options.progress)
+    if parts.options.progress == LIVE:
+        if console.is_terminal:
+            workload = parts.schedule.provenance.source
+            title = f"{parts.system.__name__} x {workload}, {parts.engine.world}"
+            return Dashboard(title, recorder, cluster, console)
+        announce(f"progress={LIVE} needs a terminal: a line now and then instead")
+    return ProgressBar(len(recorder.records), console)
 
 
 def _placements(parts: Prepared, system: str) -> Sequence[Placement]:
@@ -149,11 +169,10 @@ def _system(parts: Prepared, loop: Loop, cluster: Cluster) -> System:
 
 async def _play(
     loop: Loop,
-    recorder: Recorder,
     system: System,
     client: Client,
     requests: Sequence[Request],
-    bar: ProgressBar,
+    watch: Callable[[float], None],
 ) -> None:
     # A bounded number of updates, also of a simulated month.
     interval_s = max(0.25, requests[-1].arrival_s / 2000)
@@ -161,7 +180,7 @@ async def _play(
     async def show_progress() -> None:
         while True:
             check()
-            bar.update(recorder, loop.now)
+            watch(loop.now)
             await loop.sleep(interval_s)
 
     loop.spawn(system.serve(), name="system")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import netrc
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from harness.errors import UsageError
 from harness.metrics import over_time
+from harness.record import Recorder
 from harness.records.run_folder import FILES, FinishedRun
 
 MODES = ("auto", "online", "offline")
@@ -31,9 +32,47 @@ class Tracker(Protocol):
         """Before the run, once `run_dir` exists. `config` is the resolved one, as plain data."""
         ...
 
+    def second(self, row: Mapping[str, float]) -> None:
+        """While a live run lasts, about once a second: what `EachSecond` counts."""
+        ...
+
     def finish(self, *, complete: bool) -> None:
         """After the run's files are written; not complete: it was aborted."""
         ...
+
+    def sweep(
+        self, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str, folder: Path
+    ) -> None:
+        """After a sweep: `rows` of one set of columns, a row a run; `keys`: the columns that were
+        swept, the one to draw over first. `folder` holds the runs."""
+        ...
+
+
+class EachSecond:
+    """Calls `tell` about once a second of a live run, with what the recorder counted since: sampled
+    while the run lasts, where the series over the token log (`over_time`) come after it."""
+
+    def __init__(self, recorder: Recorder, tell: Callable[[Mapping[str, float]], None]) -> None:
+        self._recorder, self._tell = recorder, tell
+        self._before = (0.0, 0, 0, 0)
+
+    def update(self, now_s: float) -> None:
+        """As often as one likes."""
+        since_s, *before = self._before
+        if now_s - since_s < 1.0:
+            return
+        recorder = self._recorder
+        now = recorder.num_sent, recorder.num_done, recorder.num_tokens
+        running = recorder.num_started - recorder.num_started_done
+        rates = [(b - a) / (now_s - since_s) for a, b in zip(before, now, strict=True)]
+        self._before = now_s, *now
+        self._tell(
+            {
+                "time_s": now_s, "sent_per_s": rates[0], "done_per_s": rates[1],
+                "tokens_per_s": rates[2], "running": running,
+                "queued": max(0, recorder.num_sent - recorder.num_done - running),
+            }
+        )  # fmt: skip
 
 
 class NullTracker:
@@ -49,7 +88,15 @@ class NullTracker:
     def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
         pass
 
+    def second(self, row: Mapping[str, float]) -> None:
+        pass
+
     def finish(self, *, complete: bool) -> None:
+        pass
+
+    def sweep(
+        self, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str, folder: Path
+    ) -> None:
         pass
 
 
@@ -76,6 +123,21 @@ class WandbTracker:
     def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._attempt(lambda: self._init(config, name))
+
+    def second(self, row: Mapping[str, float]) -> None:
+        if self._run is not None:
+            self._attempt(lambda: self._run.log({f"live/{key}": row[key] for key in row}))
+
+    def sweep(
+        self, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str, folder: Path
+    ) -> None:
+        self._run_dir = folder
+        self._attempt(lambda: self._init({"swept": list(keys)}, name))
+        if self._run is not None:
+            self._attempt(lambda: _log_sweep(self._run, rows, keys, name))
+        if self._run is not None:
+            self._attempt(lambda: self._close(exit_code=0))
+            self._run = None
 
     def finish(self, *, complete: bool) -> None:
         if self._run is not None and complete:
@@ -116,6 +178,7 @@ class WandbTracker:
                 disable_code=True,
             ),
         )
+        self._run.define_metric("live/*", step_metric="live/time_s")
         if mode == "online":
             self._announce(f"W&B: {self._run.url}")
 
@@ -158,6 +221,22 @@ def _log_series(run: Any, requests: pa.Table) -> None:
     for row in zip(*(column.tolist() for column in series.values()), strict=True):
         # nan: no first token in that second; wandb draws a gap where the key is absent
         run.log({key: value for key, value in zip(series, row, strict=True) if value == value})
+
+
+def _log_sweep(run: Any, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str) -> None:
+    """One table, and the mean TTFT over the first key, a line for each value of the second."""
+    import wandb
+
+    columns = {
+        key: key.replace(".", "_") for key in rows[0]
+    }  # a dot means something in W&B's plots
+    table = wandb.Table(columns=list(columns.values()), data=[list(row.values()) for row in rows])
+    x, *others = [columns[key] for key in keys] or [columns["run"]]
+    plot = wandb.plot.line(
+        table, x, columns["ttft_s.mean"], stroke=others[0] if others else None, title=name,
+        split_table=True,
+    )  # fmt: skip
+    run.log({"sweep/table": table, "sweep/ttft_mean_s": plot})
 
 
 def _has_api_key() -> bool:

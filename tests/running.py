@@ -36,9 +36,9 @@ def hardware_profile(name: str) -> Hardware:
     return profile
 
 
-def run_here(run_dir: Path, *overrides: str) -> dict[str, Any]:
-    """Runs in this process without W&B or progress; returns summary.json's content."""
-    quiet = ("tracking=none", "progress=false")
+def run_here(run_dir: Path, *overrides: str, progress: str = "false") -> dict[str, Any]:
+    """Runs in this process without W&B; returns summary.json's content."""
+    quiet = ("tracking=none", f"progress={progress}")
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("config", [*overrides, *quiet], return_hydra_config=True)
     choices = dict(config.hydra.runtime.choices)

@@ -25,15 +25,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.config import build
 from harness.credentials import without_credentials
 from harness.errors import UsageError
 from harness.experiments.seeds import flattened, interval, settings
 from harness.files import read_json, write_text
+from harness.prepare import announce
 from harness.records.report import captions, sweep_table
 from harness.records.run_folder import FinishedRun
 
 SWEEP_ID_VARIABLE = "HARNESS_SWEEP"
 MARK = "sweep.json"
+TRACKED = (  # columns of the table in W&B, beside what was swept
+    "run", "config_hash", "verdict", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean",
+    "e2e_s.mean", "output_throughput_tokens_per_s", "goodput_per_s", "slo_attainment.request",
+)  # fmt: skip
 OVER_SEEDS = {  # as the table names them
     "ttft_s.mean": "TTFT s", "tpot_s.mean": "TPOT s",
     "output_throughput_tokens_per_s": "tok/s", "goodput_per_s": "good/s",
@@ -46,7 +52,8 @@ class SweepTable(Callback):  # type: ignore[misc]
         os.environ[SWEEP_ID_VARIABLE] = uuid.uuid4().hex[:8]
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        runs = sweep_runs(Path(config.hydra.sweep.dir), os.environ.pop(SWEEP_ID_VARIABLE))
+        sweep_id = os.environ.pop(SWEEP_ID_VARIABLE)
+        runs = sweep_runs(Path(config.hydra.sweep.dir), sweep_id)
         if runs:
             heading, names = labels(
                 [overrides for overrides, _ in runs], config.hydra.overrides.task
@@ -56,7 +63,9 @@ class SweepTable(Callback):  # type: ignore[misc]
             Console().print(sweep_table(rows, heading, said))
             if (over_seeds := intervals_table(runs)) is not None:
                 Console().print(over_seeds)
-            print(write_csv(Path(config.hydra.sweep.dir), runs))
+            path = write_csv(Path(config.hydra.sweep.dir), runs)
+            print(path)
+            track(runs, sweep_id, path)
 
 
 def intervals_table(runs: Sequence[tuple[Sequence[str], FinishedRun]]) -> Table | None:
@@ -94,10 +103,10 @@ def write_csv(folder: Path, runs: Sequence[tuple[Sequence[str], FinishedRun]]) -
     summary by dotted name. `python -m harness plots sweep` draws it."""
     rows = []
     for overrides, run in runs:
-        pairs = dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
         rows.append(
             {
-                **pairs, "run": str(run.path), "config_hash": run.manifest["config_hash"],
+                **_pairs(overrides), "run": str(run.path),
+                "config_hash": run.manifest["config_hash"],
                 "schedule_sha256": run.manifest["schedule_sha256"],
                 "verdict": run.summary["verdict"]["status"], **flattened(run.summary),
             }
@@ -106,6 +115,23 @@ def write_csv(folder: Path, runs: Sequence[tuple[Sequence[str], FinishedRun]]) -
     path = folder / f"sweep-{digest[:8]}.csv"
     write_text(path, pd.DataFrame(rows).to_csv(index=False))
     return path
+
+
+def track(runs: Sequence[tuple[Sequence[str], FinishedRun]], sweep_id: str, csv: Path) -> None:
+    """The sweep's table and plot where its runs are tracked, in their group."""
+    table = pd.read_csv(csv)
+    swept = [key for key in _pairs(runs[0][0]) if table[key].nunique() > 1]
+    swept.sort(key=lambda key: key == "seed")  # drawn over where nothing else was swept
+    shown = [*swept, *TRACKED]
+    rows = table[[key for key in shown if key in table]].to_dict("records")
+    node = runs[0][1].config["tracking"]
+    tracker = build(node | ({"group": sweep_id} if "group" in node else {}), "tracking",
+                    announce=announce)  # fmt: skip
+    tracker.sweep(rows, swept, csv.stem, csv.parent)
+
+
+def _pairs(overrides: Sequence[str]) -> dict[str, str]:
+    return dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
 
 
 def mark(run_dir: Path, overrides: Sequence[str]) -> None:

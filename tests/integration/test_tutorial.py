@@ -67,3 +67,16 @@ def test_the_tutorials_system_runs_live_and_its_order_matters(tmp_path: Path) ->
     assert means["vllm"] is not None
     assert means["shortest"] is not None
     assert means["vllm"][1] != means["shortest"][1]
+
+
+def test_the_first_tasks_script_replays_a_trace_and_reports_it(tmp_path: Path) -> None:
+    environment = os.environ | {"OUT": str(tmp_path), "PYTHON": sys.executable}
+    script = ["bash", str(ROOT / "docs" / "first-tasks.sh")]
+    done = subprocess.run(
+        [*script, "report"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "VALID" in (tmp_path / "trace" / "report.html").read_text()
+    wrong = subprocess.run([*script, "mode"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "mode is no task; valid: server, trace, model, " in wrong.stderr

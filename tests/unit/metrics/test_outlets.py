@@ -16,7 +16,7 @@ from harness.options import plain
 from harness.records.gpu_monitor import GpuMonitor, devices
 from harness.records.manifest import git_revision, hash_of, machine, versions
 from harness.records.run_folder import FinishedRun
-from harness.tracking import wandb_mode
+from harness.tracking import EachSecond, wandb_mode
 from plots import compare
 from plots.__main__ import main
 from tests.conftest import ROOT
@@ -212,13 +212,48 @@ def test_wandb_records_offline_without_an_account(
     node = OmegaConf.load(ROOT / "conf" / "tracking" / "wandb.yaml")
     tracker = build(plain(node), "tracking", announce=told.append)
     tracker.start({"seed": 7}, "a run", path)
+    tracker.second({"time_s": 1.0, "tokens_per_s": 5.0})
     tracker.finish(complete=True)
     assert told == []
     assert capfd.readouterr() == ("", "")
     (log,) = path.glob("wandb/offline-run-*/*.wandb")
     content = log.read_bytes()
-    for words in (b"per_second/tokens_per_s", b"goodput_per_s", b"requests.parquet"):
+    for words in (
+        b"per_second/tokens_per_s", b"live/tokens_per_s", b"goodput_per_s", b"requests.parquet",
+    ):  # fmt: skip
         assert words in content
+
+
+@pytest.mark.usefixtures("without_account")
+def test_wandb_gets_one_table_and_one_plot_of_a_sweep(tmp_path: Path) -> None:
+    told: list[str] = []
+    node = OmegaConf.load(ROOT / "conf" / "tracking" / "wandb.yaml")
+    tracker = build(plain(node), "tracking", announce=told.append)
+    rows = [{"scale.rate": rate, "run": f"run-{rate}", "ttft_s.mean": rate / 2} for rate in (1, 2)]
+    tracker.sweep(rows, ["scale.rate"], "sweep-abc", tmp_path)
+    assert told == []
+    (log,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    content = log.read_bytes()
+    assert b"sweep/table" in content
+    assert b"sweep/ttft_mean_s" in content
+    assert any("run-2" in path.read_text() for path in tmp_path.rglob("*.table.json"))
+
+
+def test_a_live_run_is_told_each_second() -> None:
+    service = Service((0.0, 3), (0.5, 2))
+    rows: list[dict[str, float]] = []
+    second = EachSecond(service.recorder, lambda row: rows.append(dict(row)))
+    service.complete(0, 0.2, 0.3, 0.4)
+    second.update(0.9)
+    assert rows == []
+    service.send(1)
+    second.update(2.0)
+    service.tokens(1, 2.5)
+    second.update(2.9)
+    second.update(3.0)
+    assert [row["time_s"] for row in rows] == [2.0, 3.0]
+    assert [row["tokens_per_s"] for row in rows] == [1.5, 1.0]
+    assert [(row["running"], row["queued"]) for row in rows] == [(0, 1), (1, 0)]
 
 
 @pytest.mark.usefixtures("without_account")

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# A researcher's first tasks, each one command or one page. All of them, simulated, in a minute or two:
+#   bash docs/first-tasks.sh
+# Some of them, e.g.:
+#   bash docs/first-tasks.sh trace report
+#   URL=http://host:8000/v1 bash docs/first-tasks.sh server
+# OUT=DIR: where files go, by default results/runs/first-tasks. PYTHON=…: another interpreter.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python}
+out=$(realpath -m "${OUT:-results/runs/first-tasks}")
+# One simulated A100 with a 7B model; no W&B.
+sim=(engine=sim hardware=a100x1 model=llama2-7b tracking=none progress=false)
+
+harness() {
+  echo "+ python -m harness $*" >&2
+  "$python" -m harness "$@"
+}
+
+server() { # load my own server, whatever it runs
+  if [ -z "${URL:-}" ]; then
+    echo "server: skipped; URL=http://host:8000/v1 names an OpenAI-compatible endpoint" >&2
+    return
+  fi
+  harness +system=vllm +workload=burstgpt engine=openai engine.url="$URL" workload.num_requests=20 \
+    tracking=none hydra.run.dir="$out/server"
+}
+
+trace() { # replay my own trace: a CSV of arrivals and lengths
+  mkdir -p "$out"
+  printf '%s\n' arrival_s,model,prompt_tokens,output_tokens 0.0,m,200,50 0.4,m,900,20 1.5,m,30,120 \
+    >"$out/mine.csv"
+  harness +system=vllm +workload=trace workload.path="$out/mine.csv" "${sim[@]}" \
+    hydra.run.dir="$out/trace"
+}
+
+model() { # serve my own model; docs/add-a-model.md makes it a file
+  harness +system=vllm +workload=burstgpt "${sim[@]}" model.name=mine model.num_layers=40 \
+    model.num_kv_heads=8 hydra.run.dir="$out/model"
+}
+
+hardware() { # on my own GPU; docs/add-hardware.md makes it a file
+  harness +system=vllm +workload=burstgpt "${sim[@]}" hardware.name=mine \
+    hardware.memory_bandwidth_bytes_per_s=3.0e+12 hydra.run.dir="$out/hardware"
+}
+
+capacity() { # how many GPUs hold this load
+  harness capacity hardware.num_devices=1..4 until 'ttft_s.p50<1' +system=vllm +workload=burstgpt \
+    "${sim[@]}" hardware=a100x16 workload.num_requests=300 workload.scale.to_rate_per_s=30 figure=null
+}
+
+sweep() { # a number over a rate, with 95 % intervals over seeds
+  harness -m +system=vllm +workload=burstgpt "${sim[@]}" workload.num_requests=60 figure=null \
+    workload.arrivals.kind=poisson workload.scale.to_rate_per_s=null \
+    workload.arrivals.rate_per_s=2,8 seed=0,1,2 hydra.sweep.dir="$out/sweep"
+  harness plots sweep "$(ls -t "$out"/sweep/sweep-*.csv | head -1)" \
+    --x workload.arrivals.rate_per_s --y ttft_s.mean
+}
+
+system() { # write my own scheduler: one page, under 60 lines of code
+  echo "system: docs/add-a-system.md" >&2
+}
+
+figure() { # a number that is printed in a paper's figure, and the run that it comes from
+  mkdir -p "$out/figure"
+  harness figures aegaeon_fig06 --out "$out/figure" --jobs 2
+  # config_hash names the run's folder in results/runs; aegaeon_fig06.json spells it out
+  head -2 "$out/figure/aegaeon_fig06.csv"
+}
+
+report() { # look at a run: report.html in its folder; any earlier run's can be made anew
+  [ -d "$out/trace" ] || trace
+  harness plots report "$out/trace"
+}
+
+for task in "${@:-server trace model hardware capacity sweep system figure report}"; do
+  for each in $task; do
+    case $each in
+      server | trace | model | hardware | capacity | sweep | system | figure | report) "$each" ;;
+      *)
+        echo "error: $each is no task; valid: server, trace, model, hardware, capacity, sweep," \
+          "system, figure, report" >&2
+        exit 2
+        ;;
+    esac
+  done
+done
