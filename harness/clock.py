@@ -263,12 +263,17 @@ class WallLoop(Loop):
         function(*args)
 
     def _drain_inbox(self) -> None:
+        """Until a timer is due: requests are sent in time, however much there is to record. One
+        at least, for a task may sleep 0 s again and again."""
+        due_s = self._timers[0][0] if self._timers else inf
         while True:
             try:
                 function, args = self._inbox.get_nowait()
             except queue.Empty:
                 return
             function(*args)
+            if self.now >= due_s:
+                return
 
 
 T = TypeVar("T")

@@ -17,7 +17,8 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from harness.clock import WallLoop
-from harness.drivers.io_thread import IoThread
+from harness.drivers.io_thread import IoThread, Transport
+from harness.drivers.kernel_stamps import StampedSocket, connected_socket
 
 IDLE_S = 2.0  # below any server's own limit (vLLM: 5 s)
 LEAD_S = 0.5  # connections are there this long before the arrival that needs them
@@ -33,7 +34,7 @@ class User(Protocol):
 
     def not_connected(self, error: OSError) -> None: ...
 
-    def parse(self, read_s: float, data: bytes | None) -> None: ...
+    def parse(self, read_s: float, data: bytes | None, since_s: float) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -41,19 +42,27 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, io: IoThread) -> None:
         self._io = io
+        self._after_s = 0.0  # what comes now comes after this
         self.user: User | None = None
         self.idle_since_s = 0.0
         self.lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        self._io.transports.add(self._transport)
+        self.live(cast(asyncio.Transport, transport))  # uvloop's is none by its class
+
+    def live(self, transport: Transport) -> None:
+        self._transport = transport
+        self._io.transports.add(transport)
 
     def data_received(self, data: bytes) -> None:
+        self.received(data, None)
+
+    def received(self, data: bytes, real_s: float | None) -> None:
+        """`real_s`: the kernel's stamp, where there is one."""
         if self.user is None:
             self.close()
         else:
-            self._io.keep(self.user, data)
+            self._after_s = self._io.keep(self.user, data, real_s=real_s, after_s=self._after_s)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
@@ -62,6 +71,7 @@ class Connection(asyncio.Protocol):
             self._io.keep(self.user, None)
 
     def write(self, data: bytes) -> None:
+        self._after_s = time.monotonic()
         self._transport.write(data)
 
     def close(self) -> None:
@@ -150,6 +160,11 @@ class Connections:
             self._open_ahead()
 
     async def _connect(self) -> Connection:
+        if self._ssl is None:
+            sock = await connected_socket(self._io.loop, self._host, self._port)
+            plain = Connection(self._io)
+            plain.live(StampedSocket(sock, self._io.loop, plain))
+            return plain
         _, connection = await self._io.loop.create_connection(
             lambda: Connection(self._io), self._host, self._port, ssl=self._ssl
         )

@@ -63,7 +63,8 @@ class Exchange:
         self._reusable = False
         self._fault: str | None = None
         self._over = False
-        self._read_s = 0.0
+        self._read_s = self._since_s = 0.0  # of what is parsed now: its stamp, and since when
+        self._num_read = 0  # events with tokens in it
 
     def begin(self, timeout_s: float) -> None:
         self._timer = self._io.loop.call_later(timeout_s, self._time_out, timeout_s)
@@ -80,13 +81,14 @@ class Exchange:
     def not_connected(self, error: OSError) -> None:
         self._end(f"cannot connect: {excerpt(f'{type(error).__name__}: {error}')}")
 
-    def parse(self, read_s: float, data: bytes | None) -> None:
+    def parse(self, read_s: float, data: bytes | None, since_s: float) -> None:
         if self._connection is None:
             return  # given back or dropped
         if data is None:
             self._lost()
             return
-        self._read_s = read_s
+        self._read_s, self._since_s = read_s, since_s
+        self._num_read = 0
         try:
             self._parser.feed_data(data)
         except HttpParserCallbackError:
@@ -133,6 +135,9 @@ class Exchange:
         try:
             for payload in feed(*data):
                 if count := self.tally.read(payload):
+                    self._num_read += 1
+                    if self._num_read == 2:  # the stamp is the last one's, of one read
+                        self._io.doubt(self._since_s, self._read_s)
                     self._owner.tokens(self, self._read_s, count)
                 if self.tally.cut is not None or self.tally.done:
                     self._fault = self.tally.cut

@@ -55,7 +55,7 @@ class HttpEndpoint:
         self._token_s = 0.0  # when the newest token came, whoever's it was
 
     def submit(self, request: Request) -> None:
-        self._io.call(self._send, request)
+        self._io.urge(self._send, request)
 
     def _send(self, request: Request) -> None:
         body = self._target.body(request)

@@ -1,22 +1,25 @@
 """The thread that all sockets live in: an asyncio loop, whose own lateness is measured.
 
-A read is stamped in the socket's callback and kept; it is parsed later, in short slices, so that
-no stamp waits for more than a slice. A heartbeat tells how long the loop could not look at its
-sockets: that is how late a stamp can be. Knows nothing of requests.
+A read is stamped by the kernel or in the socket's callback, and kept; it is parsed later, in short
+slices. What is to be sent goes before both. A heartbeat tells how long the loop could not look at
+its sockets: that is how late a stamp of a callback can be. Knows nothing of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness.clock import WallLoop
+from harness.drivers.kernel_stamps import ask_for_stamps
 from harness.record import Recorder
 
 try:
@@ -33,9 +36,18 @@ LATE_S = 0.001  # a beat later than this ends a stall; timers go in steps of 1 m
 class Reader(Protocol):
     """What parses the reads of a connection."""
 
-    def parse(self, read_s: float, data: bytes | None) -> None:
-        """`data` was read at `read_s` of time.monotonic(); None: the connection was lost."""
+    def parse(self, read_s: float, data: bytes | None, since_s: float) -> None:
+        """The last of `data` came at `read_s` of time.monotonic(), the first not before `since_s`;
+        None: the connection was lost."""
         ...
+
+
+class Transport(Protocol):
+    """A socket of the thread's."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 class IoThread:
@@ -44,12 +56,17 @@ class IoThread:
     def __init__(self, run_loop: WallLoop) -> None:
         """What was parsed is posted to `run_loop`, and so is any error that is our own."""
         self._run_loop = run_loop
-        self._unparsed: deque[tuple[Reader, float, bytes | None]] = deque()
+        self._unparsed: deque[tuple[Reader, float, bytes | None, float]] = deque()
+        self._urgent: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._outbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._working = False  # a call of _work is under way
         self._tasks: set[asyncio.Task[None]] = set()
-        self.transports: set[asyncio.Transport] = set()  # open; dropped at the end
+        self.transports: set[Transport] = set()  # open; dropped at the end
         self._beat_s = 0.0  # when the last beat came
+        self._beat_before_s = 0.0
+        self._offset_s = _clocks_apart_s()
+        self._doubts: list[tuple[float, float]] = []  # (since, stamp) of stamps that may be late
+        self._unstamped_s = -inf  # when the last read came that the kernel had not stamped
         self._stalls: list[tuple[float, float]] = []  # the last beat before, and the late one
 
     def __enter__(self) -> IoThread:
@@ -67,18 +84,48 @@ class IoThread:
         """Thread-safe: has the thread call `function(*args)`; returns at once."""
         self.loop.call_soon_threadsafe(function, *args)
 
+    def urge(self, function: Callable[..., None], *args: Any) -> None:
+        """As `call`, and before anything else that the thread has to do."""
+        self._urgent.append((function, args))
+        self.loop.call_soon_threadsafe(self._call_urgent)
+
     def start(self, coro: Coroutine[Any, Any, None]) -> None:
         """In the thread alone."""
         task = self.loop.create_task(coro)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def keep(self, reader: Reader, data: bytes | None) -> None:
-        """In the thread alone: stamps `data` now and has `reader` parse it when there is time."""
-        self._unparsed.append((reader, time.monotonic(), data))
+    def keep(
+        self,
+        reader: Reader,
+        data: bytes | None,
+        *,
+        real_s: float | None = None,
+        after_s: float = 0.0,
+    ) -> float:
+        """In the thread alone: has `reader` parse `data` when there is time. Returns its stamp:
+        `real_s`, the kernel's, on the clock of time.monotonic(), else now. `after_s`: the stamp
+        before it, or when the request was sent."""
+        if self._urgent:
+            self._call_urgent()
+        read_s = since_s = now_s = time.monotonic()
+        if real_s is not None:
+            read_s = max(after_s, min(now_s, real_s - self._offset_s))
+            # The sockets were looked at after the beat before the last one, and this had nothing.
+            since_s = max(after_s, self._beat_before_s)
+            since_s = since_s if since_s <= read_s else after_s
+        elif data is not None:
+            self._unstamped_s = now_s
+        self._unparsed.append((reader, read_s, data, since_s))
         if not self._working:
             self._working = True
             self.loop.call_soon(self._work)
+        return read_s
+
+    def doubt(self, since_s: float, read_s: float) -> None:
+        """In the thread alone: what is stamped `read_s` may have come since `since_s`."""
+        if read_s - since_s > BEAT_S + LATE_S:
+            self._doubts.append((since_s, read_s))
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
         """In the thread alone: has the run's loop call `function(*args)`, in order, soon."""
@@ -88,25 +135,35 @@ class IoThread:
             self.loop.call_soon(self._work)
 
     def record_stalls(self, recorder: Recorder) -> None:
-        """After the run: a device event of each time at which this thread was late, and one of the
-        time that its heartbeat covers, with how long the thread could have run and had no core."""
+        """After the run: a device event of each time at which this thread was late, one of the
+        stamps that may be, and one of the time that its heartbeat covers, with who stamped and how
+        long the thread could have run and had no core."""
         start_s, now_s = self._run_loop.start_monotonic_s, time.monotonic()
         recorder.event(
             "heartbeat", "client", 0.0, now_s - start_s,
             beat_s=BEAT_S, cpu_wait_s=_cpu_wait_s(self._thread.native_id),
+            stamped_by="client" if self._unstamped_s >= start_s else "kernel",
         )  # fmt: skip
         for before_s, late_s in list(self._stalls):
             if before_s >= start_s:
                 recorder.event("stall", "client", before_s - start_s, late_s - start_s)
+        doubts = [(since - start_s, came - start_s) for since, came in self._doubts]
+        if doubts:
+            since_s, came_s = zip(*doubts, strict=True)
+            recorder.event(
+                "late_stamps", "client", min(since_s), max(came_s), since_s=since_s, came_s=came_s
+            )
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(self._main())
+        with socket.socket(type=socket.SOCK_DGRAM) as idle:
+            ask_for_stamps(idle)  # so that they come from the first read on
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(self._main())
 
     async def _main(self) -> None:
         self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self.loop.set_exception_handler(self._fail)
-        self._beat_s = time.monotonic()
+        self._beat_s = self._beat_before_s = time.monotonic()
         self.loop.call_later(BEAT_S, self._beat)
         self._ready.set_result(None)
         await self._stop.wait()
@@ -123,8 +180,10 @@ class IoThread:
         until_s = time.monotonic() + SLICE_S
         try:
             while self._unparsed:
-                reader, read_s, data = self._unparsed.popleft()
-                reader.parse(read_s, data)
+                if self._urgent:
+                    self._call_urgent()
+                reader, read_s, data, since_s = self._unparsed.popleft()
+                reader.parse(read_s, data, since_s)
                 if time.monotonic() >= until_s:
                     break
         except Exception as bug:  # ends the run: not a fault of a server
@@ -140,14 +199,30 @@ class IoThread:
         now_s = time.monotonic()
         if now_s - self._beat_s > BEAT_S + LATE_S:
             self._stalls.append((self._beat_s, now_s))
-        self._beat_s = now_s
+        self._beat_before_s, self._beat_s = self._beat_s, now_s
+        self._offset_s = _clocks_apart_s()
         self.loop.call_later(BEAT_S, self._beat)
+
+    def _call_urgent(self) -> None:
+        while self._urgent:
+            function, args = self._urgent.popleft()
+            function(*args)
 
     def _fail(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What asyncio would print and forget: an exception in a callback of ours."""
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, OSError):
             self._run_loop.post(_raise, error)
+
+
+def _clocks_apart_s() -> float:
+    """time.time() less time.monotonic(), by which the kernel's stamps differ from ours. Never too
+    large, so that no stamp is early; the closest of three, for the thread may lose its core."""
+    tries = []
+    for _ in range(3):
+        before_s, real_s, after_s = time.monotonic(), time.time(), time.monotonic()
+        tries.append((after_s - before_s, real_s - after_s))
+    return min(tries)[1]
 
 
 def _cpu_wait_s(thread: int | None) -> float | None:

@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+import time
 from math import inf
 
 import pytest
@@ -255,3 +256,22 @@ def test_a_live_run_is_free_of_garbage_collection_and_of_long_turns() -> None:
     assert seen == [(False, True, SWITCH_INTERVAL_S)]
     assert gc.isenabled()
     assert (gc.get_freeze_count(), sys.getswitchinterval()) == (0, interval_s)
+
+
+def test_a_due_timer_does_not_wait_for_all_that_was_posted() -> None:
+    loop = WallLoop()
+    order: list[str] = []
+
+    def late(name: str) -> None:
+        order.append(name)
+        time.sleep(0.03)
+
+    async def main() -> None:
+        for name in ("first", "second"):
+            loop.post(late, name)
+        await loop.sleep(0.01)
+        order.append("timer")
+        await loop.sleep(0.01)
+
+    loop.run(main())
+    assert order == ["first", "timer", "second"]

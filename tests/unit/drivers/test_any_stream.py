@@ -103,6 +103,7 @@ class Stage:
         self.lent = 0
         self.timers: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.ends: list[str | None] = []
+        self.doubts: list[tuple[float, float]] = []
         self.num_tokens = 0
 
     def call_later(
@@ -126,6 +127,9 @@ class Stage:
 
     def write(self, _: bytes) -> None:
         pass
+
+    def doubt(self, since_s: float, read_s: float) -> None:
+        self.doubts.append((since_s, read_s))
 
     def sent(self, exchange: Exchange, sent_s: float) -> None:
         pass
@@ -170,13 +174,13 @@ def exchanged(data: bytes, sizes: list[int], end: str) -> Stage:
     )
     exchange.begin(60.0)
     for piece in cut(data, sizes):
-        exchange.parse(0.0, piece)
+        exchange.parse(0.0, piece, 0.0)
     if end == "lost":
-        exchange.parse(0.0, None)
+        exchange.parse(0.0, None, 0.0)
     for function, args in list(stage.timers):
         function(*args)
-    exchange.parse(0.0, b"HTTP/1.1 200 Too late\r\n\r\n")
-    exchange.parse(0.0, None)
+    exchange.parse(0.0, b"HTTP/1.1 200 Too late\r\n\r\n", 0.0)
+    exchange.parse(0.0, None, 0.0)
     return stage
 
 
@@ -211,3 +215,19 @@ def test_headers_and_events_without_an_end_are_not_kept_for_ever() -> None:
     line = b"HTTP/1.1 200 OK\r\n\r\ndata: " + b"x" * (20 << 20)
     (error,) = exchanged(line, [1 << 16], "silence").ends
     assert error == "an event is longer than 16 MiB"
+
+
+def test_only_events_that_were_read_together_have_a_doubtful_stamp() -> None:
+    stage = Stage()
+    exchange = Exchange(
+        Request(0, 0.0, "m", 1, 5), b"POST", stage, cast(Connections, stage), cast(IoThread, stage)
+    )
+    exchange.begin(60.0)
+    event = b'data: {"choices": [{"text": "word"}]}\n\n'
+    exchange.parse(1.0, b"HTTP/1.1 200 OK\r\n\r\n" + event, 0.5)
+    exchange.parse(2.0, event[:10], 1.0)
+    exchange.parse(3.0, event[10:], 2.0)
+    assert stage.doubts == []
+    exchange.parse(4.0, event + event, 3.5)
+    assert stage.doubts == [(3.5, 4.0)]
+    assert stage.num_tokens == 4

@@ -53,7 +53,7 @@ class Borrower:
         self.error = error
         self.served.set()
 
-    def parse(self, read_s: float, data: bytes | None) -> None:
+    def parse(self, read_s: float, data: bytes | None, since_s: float) -> None:
         pass
 
 

@@ -16,10 +16,16 @@ BEAT_S = 0.002
 
 
 def beating(
-    service: Service, *stalls: tuple[float, float], cpu_wait_s: float | None = None
+    service: Service,
+    *stalls: tuple[float, float],
+    cpu_wait_s: float | None = None,
+    stamped_by: str = "client",
 ) -> Service:
     """With a heartbeat over 100 s and stalls, each (start, seconds)."""
-    service.recorder.event("heartbeat", "client", 0.0, 100.0, beat_s=BEAT_S, cpu_wait_s=cpu_wait_s)
+    service.recorder.event(
+        "heartbeat", "client", 0.0, 100.0,
+        beat_s=BEAT_S, cpu_wait_s=cpu_wait_s, stamped_by=stamped_by,
+    )  # fmt: skip
     for start_s, seconds in stalls:
         service.recorder.event("stall", "client", start_s, start_s + seconds)
     return service
@@ -63,7 +69,8 @@ def test_a_quiet_heart_makes_a_valid_run() -> None:
     service = beating(served(100))
     assert verdict(service) == {"status": "VALID", "reasons": []}
     assert service.summary()["receive_lag_s"] == {
-        "p99": 0.0, "max": 0.0, "tokens_p99": 0.0, "with_send_p99": 0.0, "cpu_wait": None,
+        "p99": 0.0, "max": 0.0, "tokens_p99": 0.0, "tokens_max": 0.0, "with_send_p99": 0.0,
+        "cpu_wait": None, "stamped_by": "client",
     }  # fmt: skip
 
 
@@ -112,3 +119,26 @@ def test_a_late_client_says_how_long_it_had_no_core() -> None:
 def test_stalls_after_the_last_token_are_of_the_runs_end() -> None:
     assert verdict(beating(served(10), (50.0, 0.2)))["status"] == "VALID"
     assert "notes" not in verdict(beating(served(10), (50.0, 0.2)))
+
+
+def test_a_late_thread_makes_no_stamp_of_the_kernel_late() -> None:
+    stalls = [(i * 0.1 + 0.04, 0.04) for i in range(400)]
+    assert verdict(beating(served(400), *stalls))["status"] == "INVALID"
+    service = beating(served(400), *stalls, stamped_by="kernel")
+    assert verdict(service) == {"status": "VALID", "reasons": []}
+    assert service.summary()["receive_lag_s"]["max"] == pytest.approx(0.04)
+
+
+def test_events_that_were_read_together_are_as_doubtful_as_the_read_was_late() -> None:
+    service = beating(served(100), stamped_by="kernel")
+    came_s = [i * 0.1 + 0.05 + 0.02 for i in range(5)]
+    since_s = [time_s - 0.015 for time_s in came_s]
+    service.recorder.event(
+        "late_stamps", "client", since_s[0], came_s[-1], since_s=since_s, came_s=came_s
+    )
+    lag = service.summary()["receive_lag_s"]
+    assert lag["tokens_p99"] == pytest.approx(0.015)  # of five tokens in three hundred
+    assert lag["with_send_p99"] == pytest.approx(0.0)  # none of them a first one
+    (reason,) = verdict(service)["reasons"]
+    assert "P99 receive lag over tokens 15.0 ms" in reason
+    assert "read nothing for 15 ms" in verdict(service)["notes"][0]
