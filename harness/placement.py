@@ -37,6 +37,7 @@ class Elastic:
 
     page_layers: int | None = None  # consecutive layers whose KV moves as one; None: all
     resident: range | None = None  # layers that are there at time 0; None: all; range(0): a slot
+    kv_across: bool = False  # a request may be larger than one instance: layers make room for it
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

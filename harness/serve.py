@@ -16,6 +16,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from harness import faults
+from harness.capacity import check_capacity
 from harness.client import Client
 from harness.clock import Loop
 from harness.cluster import Cluster
@@ -112,7 +113,7 @@ def _serve(
         announce=announce,
     )
     with parts.engine.start(experiment) as cluster:
-        _check_capacity(parts, cluster)
+        check_capacity(parts.schedule, cluster)
         system = _system(parts, loop, cluster)
         faults.start(parts.faults, cluster, loop)
         client = Client(parts.client, loop=loop, recorder=recorder, system=system)
@@ -208,33 +209,3 @@ def _write_abort(
         _write_records(folder, recorder, gpus)
     except (RunError, ValueError, OverflowError) as error:  # of the disk, or of some odd value
         announce(f"the aborted run's records are incomplete: {error}")
-
-
-def _check_capacity(parts: Prepared, cluster: Cluster) -> None:
-    """Raises UsageError where a request is larger than an instance's whole KV pool."""
-    longest = _longest_tokens(parts.schedule)
-    pools = [
-        (instance.name, instance.kv, name)
-        for instance in cluster.instances
-        for name, spec in cluster.models.items()
-        if instance.model is spec
-    ]
-    pools += [(i.name, i.kv(model), model) for i in cluster.pool for model in i.models]
-    more = "engine.pool.memory_share" if cluster.pool else "engine.num_kv_blocks"
-    for name, kv, model in pools:
-        room = kv.num_blocks * kv.block_tokens
-        if longest[model] > room:
-            raise UsageError(
-                f"the longest request needs KV for {longest[model]} tokens, but {name} has "
-                f"room for {room}; raise {more}, or lower model.max_position (longer prompts are "
-                "then cut) or workload.lengths.max_prompt_tokens"
-            )
-
-
-def _longest_tokens(schedule: Schedule) -> dict[str, int]:
-    """Of each model's requests, prompt and output."""
-    longest: dict[str, int] = {}
-    totals = (schedule.prompt_tokens + schedule.output_tokens).tolist()
-    for model, tokens in zip(schedule.model, totals, strict=True):
-        longest[model] = max(longest.get(model, 0), tokens)
-    return longest

@@ -222,6 +222,7 @@ class ElasticInstance:
 
     async def wait_for(self, layer: int, stop: Event | None = None) -> None:
         """Until the weights of `layer` are here; InstanceLost where they never will be."""
+        self.check_alive()
         lost = Event(self._loop)
         self._copies[lost] = None
         try:

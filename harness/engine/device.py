@@ -70,7 +70,7 @@ class TorchDevice:
     ) -> bool:
         file, fill = self._memory.source(model, source)
         command = {
-            "op": "load", "model": model, "at_bytes": at_bytes, "staged": staged,
+            "op": "load", "lane": "load", "model": model, "at_bytes": at_bytes, "staged": staged,
             "file": file, "fill": fill,
         }  # fmt: skip
         complete: bool = (await self._commands.call(command, stop=stop))["complete"]
@@ -80,8 +80,11 @@ class TorchDevice:
 
     async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
         await self._commands.call(
-            {"op": "relocate", "model": model, "from_bytes": from_bytes, "to_bytes": to_bytes}
-        )
+            {
+                "op": "relocate", "lane": "compute", "model": model, "from_bytes": from_bytes,
+                "to_bytes": to_bytes,
+            }
+        )  # fmt: skip
 
     async def copy_out(self, copy: KvCopy) -> None:
         await self._copy("copy_out", copy)
@@ -90,7 +93,7 @@ class TorchDevice:
         await self._copy("copy_in", copy)
 
     async def collect_garbage(self) -> None:
-        await self._commands.call({"op": "collect"})
+        await self._commands.call({"op": "collect", "lane": "compute"})
 
     async def restart(self) -> None:
         """The process ends, once its last command is done, and another one takes its place."""
@@ -117,7 +120,8 @@ class TorchDevice:
     async def _copy(self, op: str, copy: KvCopy) -> None:
         block_bytes = self._models[copy.model].kv_bytes_per_token * self._block_tokens
         offsets = array("q", [*copy.device_offsets, *copy.host_offsets])
-        await self._commands.call({"op": op, "block_bytes": block_bytes}, offsets.tobytes())
+        command = {"op": op, "lane": op, "block_bytes": block_bytes}
+        await self._commands.call(command, offsets.tobytes())
 
     async def _beside(self, function: Callable[[], object]) -> None:
         """Calls `function`, which may take seconds, while the loop goes on."""

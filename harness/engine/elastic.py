@@ -36,8 +36,7 @@ from harness.location import Location, dram, hbm, ssd
 from harness.placement import Placement, spec_of
 from harness.request import Batch, Request
 
-WORKER = "harness.engine.elastic_worker"
-NewProcess = Callable[[int, str, Sequence[int], int], WorkerProcess]
+NewProcess = Callable[[int, Sequence[int], int], WorkerProcess]  # index, files, invitations
 
 
 class TorchRunner(BaseInstance):
@@ -118,7 +117,7 @@ class TorchElastic:
             stack.callback(ours.close)
             with theirs:
                 files = [*self._files.values(), self._links_file]
-                worker = new_process(index, WORKER, files, theirs.fileno())
+                worker = new_process(index, files, theirs.fileno())
             stack.callback(worker.close)
             worker.send(self._setup(index, placement, layout))
             workers.append((worker, ours))
@@ -178,8 +177,8 @@ class TorchElastic:
         config = self._config
         first = [p.model for p in self._experiment.placements].index(placement.model) == index
         return {
-            "op": "setup", "name": f"torch-{index}", "index": index, "device": config.device,
-            "num_threads": self._num_threads, "spec": asdict(layout.spec),
+            "op": "setup", "memory": "elastic", "name": f"torch-{index}", "index": index,
+            "device": config.device, "num_threads": self._num_threads, "spec": asdict(layout.spec),
             "memory_bytes": layout.memory_bytes, "block_tokens": layout.block_tokens,
             "page_layers": layout.page_layers, "resident": list(self._resident(placement)),
             "write": self._weight_files(layout.spec.name) if first else [],

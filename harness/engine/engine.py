@@ -84,13 +84,14 @@ class TorchEngine:
                 yield experiment.cluster(instances=self._dedicated(stack, experiment, process))
 
     def _process(
-        self, logs: Path, num_threads: int, index: int, module: str, files: Sequence[int],
+        self, logs: Path, num_threads: int, index: int, files: Sequence[int],
         invitations: int | None = None,
     ) -> WorkerProcess:  # fmt: skip
         config = self._config
         return WorkerProcess(
             f"torch-{index}", logs / f"worker-{index}.log", num_threads,
-            config.hang_timeout_s, config.step_timeout_s, module, files, invitations,
+            config.hang_timeout_s, config.step_timeout_s, files=files,
+            invitations=invitations,
         )  # fmt: skip
 
     def _dedicated(
@@ -102,7 +103,7 @@ class TorchEngine:
         assert isinstance(loop, WallLoop), "make_loop() made it"
         workers = []
         for index, spec in enumerate(specs):
-            workers.append(process(index, "harness.engine.worker", ()))
+            workers.append(process(index, ()))
             stack.callback(workers[-1].close)
             workers[-1].send(self._setup(spec, index, len(specs)))
         ready = side_by_side(
@@ -126,6 +127,7 @@ class TorchEngine:
         config = self._config
         return {
             "op": "setup",
+            "memory": "dedicated",
             "spec": asdict(spec),
             "device": config.device,
             "index": index,

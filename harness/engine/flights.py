@@ -8,8 +8,8 @@ step; the last one samples. Attention of a request whose KV another worker holds
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from harness.engine.attention import CacheAttention
+from harness.engine.command_loop import CommandLoop
 from harness.engine.flight_work import StageWork, stage_work
 from harness.engine.kv_cache import KvCache
-from harness.engine.lane import Lane
 from harness.engine.lent_attention import LentAttention
 from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.model import Step
@@ -28,13 +28,14 @@ from harness.engine.paced_links import PacedLinks
 from harness.engine.peers import Peers, bytes_of
 from harness.engine.routed_attention import Abandoned, RoutedAttention
 from harness.engine.runner import Runner
-from harness.engine.transport import Connection, Header
+from harness.engine.transport import Header
 
 
 @dataclass(slots=True, eq=False)
 class _Flight:
     work: StageWork
-    seq: int | None  # of the harness's command; None: of another stage's
+    seq: int  # of the harness's command
+    stop: threading.Event
     step: Step
     sampled: torch.Tensor | None
     parts: list[CacheAttention]  # this worker's own, to be advanced
@@ -43,40 +44,38 @@ class _Flight:
 
 class Flights:
     def __init__(
-        self, name: str, runner: Runner, cache: KvCache, harness: Connection, mesh: Mesh,
-        links: PacedLinks, lane: Callable[[str], Lane], layer_s: float,
-        token_s: float,
+        self, name: str, runner: Runner, cache: KvCache, loop: CommandLoop, mesh: Mesh,
+        links: PacedLinks, layer_s: float, token_s: float,
     ) -> None:  # fmt: skip
-        self._name, self._runner, self._harness = name, runner, harness
-        self._lane, self._layer_s, self._token_s = lane, layer_s, token_s
+        self._name, self._runner, self._loop = name, runner, loop
+        self._lane, self._layer_s, self._token_s = loop.lane, layer_s, token_s
         self._flights: dict[int, _Flight] = {}
         self._early: dict[int, list[tuple[Header, bytes]]] = {}  # came before the harness's word
-        self._stopped: set[int] = set()  # seqs
         self._over: set[int] = set()  # flights
         self._kept: dict[int, torch.Tensor] = {}  # flight -> activations of its last layer here
         self._step = 0  # the one that runs
-        self._peers = Peers(mesh, links, lane, runner.dtype, runner.device)
+        self._peers = Peers(mesh, links, loop.lane, runner.dtype, runner.device)
         self._routed = RoutedAttention(name, cache, self._peers, runner.device, self._over)
-        self._lent = LentAttention(runner, cache, self._peers, lane, self._over)
+        self._lent = LentAttention(runner, cache, self._peers, loop.lane, self._over)
 
     # From the harness
 
     def take_off(self, header: Header, payload: bytes) -> None:
-        work = stage_work(header, payload)
-        self._lane("compute").put(lambda: self._register(work, header["seq"]))
+        work, seq = stage_work(header, payload), header["seq"]
+        self._loop.begin(seq)
+        stop = self._loop.stop_of(seq)
+        self._lane("compute").put(lambda: self._register(work, seq, stop))
 
     def hold(self, header: Header, payload: bytes) -> None:
         self._lent.hold(header, payload)
 
-    def pass_on(self, header: Header) -> None:
+    def pass_on(self, header: Header, payload: bytes) -> None:
         """What a flight kept here goes to the next one, here or at another worker."""
         lane = "compute" if header["to"] == self._name else "pass"
         self._lane("compute").put(lambda: self._lane(lane).put(lambda: self._pass(header)))
 
-    def stop(self, seq: int) -> None:
-        self._stopped.add(seq)
-
-    def abandon(self, flight: int) -> None:
+    def abandon(self, header: Header, payload: bytes) -> None:
+        flight = header["flight"]
         self._over.add(flight)
         self._routed.give_up(flight)
         self._lane("compute").put(lambda: self._forget(flight))
@@ -100,9 +99,13 @@ class Flights:
     # Compute lane
 
     def _forget(self, flight: int) -> None:
-        self._flights.pop(flight, None)
+        self._land(flight)
         self._early.pop(flight, None)
         self._kept.pop(flight, None)
+
+    def _land(self, flight: int) -> None:
+        if (landed := self._flights.pop(flight, None)) is not None:
+            self._loop.end(landed.seq)
 
     def _pass(self, header: Header) -> None:
         hidden = self._kept.get(header["kept"])
@@ -115,14 +118,15 @@ class Flights:
         with suppress(PeerLost):  # the harness knows of the death
             self._peers.send(header["to"], header["path"], hidden, onward)
 
-    def _register(self, work: StageWork, seq: int) -> None:
+    def _register(self, work: StageWork, seq: int, stop: threading.Event) -> None:
         if work.flight in self._over:
+            self._loop.end(seq)
             return
         with torch.inference_mode():
             parts: list[CacheAttention] = []
             attend = self._routed.routed(work, parts, lambda: self._step)
             step, sampled = self._runner.step(work.chunks, work.decodes, attend)
-        flight = _Flight(work, seq, step, sampled, parts)
+        flight = _Flight(work, seq, stop, step, sampled, parts)
         self._flights[work.flight] = flight
         if work.previous is None:
             ids = torch.tensor(work.ids, dtype=torch.int64, device=self._runner.device)
@@ -145,14 +149,12 @@ class Flights:
 
     def _next(self, flight: _Flight, ids: torch.Tensor) -> None:
         """At the first stage, when a step is over: is there another?"""
-        work, seq = flight.work, flight.seq
+        work = flight.work
         deadline_s = inf if work.deadline_s is None else work.deadline_s
         over = flight.next_step == work.steps or time.monotonic() >= deadline_s
-        if over or seq in self._stopped:
+        if over or flight.stop.is_set():
             self._flights.pop(work.flight, None)
-            self._harness.send(
-                {"op": "answer", "seq": seq, "last": True, "num_steps": flight.next_step}
-            )
+            self._loop.answer(flight.seq, num_steps=flight.next_step)
             return
         self._lane("compute").put(lambda: self._run(flight, ids))
 
@@ -184,25 +186,20 @@ class Flights:
                 else:
                     self._send_on(flight, hidden[:num_tokens])
         except (PeerLost, Abandoned):
-            self._flights.pop(work.flight, None)  # the harness knows of the death, or gave it up
+            self._land(work.flight)  # the harness knows of the death, or gave it up
 
     def _keep(self, flight: _Flight, hidden: torch.Tensor) -> None:
         number = flight.work.flight
         self._flights.pop(number, None)
         self._kept[number] = hidden
-        self._harness.send({"op": "answer", "seq": flight.seq, "last": True, "num_steps": 0})
+        self._loop.answer(flight.seq, num_steps=0)
 
     def _sample(self, flight: _Flight, hidden: torch.Tensor) -> None:
         work, sampled = flight.work, flight.sampled
         picked = self._runner.pick_rows(hidden, sampled)
         count = len(work.decodes) if sampled is None else len(sampled)
         tokens = picked[:count].tolist()
-        self._harness.send(
-            {
-                "op": "answer", "seq": flight.seq, "last": False,
-                "time_s": time.monotonic(), "tokens": tokens,
-            }
-        )  # fmt: skip
+        self._loop.answer(flight.seq, last=False, time_s=time.monotonic(), tokens=tokens)
         ids = torch.tensor(tokens, dtype=torch.int64)
         if work.first == self._name:
             self._next(flight, ids.to(self._runner.device))

@@ -111,6 +111,7 @@ class TorchInstance(BaseInstance):
         deadline_s = until + self._wall.start_monotonic_s + self._commands.worker.clock_offset_s
         header |= {
             "op": "execute",
+            "lane": "compute",
             "model": batch.requests[0].model,
             "max_steps": max_steps,
             "deadline_s": deadline_s if until < inf else None,
@@ -149,7 +150,7 @@ class TorchInstance(BaseInstance):
 
     async def _transfer(self, op: str, layers: range) -> None:
         start_s = self._loop.now
-        await self._commands.call({"op": op, "layers": list(layers)})
+        await self._commands.call({"op": op, "lane": "compute", "layers": list(layers)})
         self._recorder.event(op, self.name, start_s, self._loop.now, layers=list(layers))
 
 

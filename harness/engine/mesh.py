@@ -3,7 +3,7 @@
 The harness hands out a socket pair when two workers first need one another. One thread for each
 peer always drains its socket into memory of our own, so that no sender ever waits for compute;
 what comes is given to `on_message`, which must not send to a peer: two that sent to each other
-would both have stopped reading.
+would both have stopped reading. What it raises ends the worker (`fail`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class Mesh:
     """`invitations`: a socket over which the harness sends the peers' names and sockets."""
 
     def __init__(
-        self, invitations: socket.socket, on_message: OnMessage, on_lost: Callable[[str], None]
-    ) -> None:
-        self._on_message, self._on_lost = on_message, on_lost
+        self, invitations: socket.socket, on_message: OnMessage, on_lost: Callable[[str], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
+        self._on_message, self._on_lost, self._fail = on_message, on_lost, fail
         self._peers: dict[str, Connection] = {}
         self._lost: set[str] = set()
         self._changed = threading.Condition()
@@ -70,15 +71,23 @@ class Mesh:
 
     def _drain(self, name: str, peer: Connection) -> None:
         try:
-            while True:
-                header, payload = peer.receive()
-                self._on_message(name, header, payload)
-        except (EOFError, OSError):
+            while (message := _received(peer)) is not None:
+                self._on_message(name, *message)
             with self._changed:
                 self._lost.add(name)
                 self._changed.notify_all()
             self._on_lost(name)
+        except BaseException as error:
+            self._fail(error)
 
     @staticmethod
     def _start(target: Callable[..., None], arguments: tuple[object, ...], name: str) -> None:
         threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
+
+
+def _received(peer: Connection) -> tuple[Header, bytes] | None:
+    """The next message; None where the peer is gone."""
+    try:
+        return peer.receive()
+    except (EOFError, OSError):
+        return None

@@ -25,8 +25,7 @@ from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.records import gpu_monitor
 
-WORKER = "harness.engine.pooled_worker"
-NewProcess = Callable[[int, str, Sequence[int]], WorkerProcess]  # index, module, files
+NewProcess = Callable[[int, Sequence[int]], WorkerProcess]  # index, files
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,7 +87,7 @@ class TorchPool:
     def _device(self, index: int, num_devices: int, book: TokenBook) -> TorchDevice:
         def spawn(anew: bool) -> WorkerProcess:
             """Each worker writes some of the models, the first time."""
-            worker = self._new_process(index, WORKER, self._memory.files)
+            worker = self._new_process(index, self._memory.files)
             mine = [] if anew else list(self._models)[index::num_devices]
             worker.send({**self._setup(index, mine), "time": not anew})
             return worker
@@ -102,6 +101,7 @@ class TorchPool:
         config, plan = self._config, self._division.plan
         return {
             "op": "setup",
+            "memory": "pooled",
             "models": {name: asdict(spec) for name, spec in self._models.items()},
             "write": {name: self._memory.first_copies(name) for name in write},
             "device": config.device,

@@ -1,9 +1,9 @@
-"""The worker process: one model instance on one device, driven over a socket.
+"""The worker process: one device, driven over a socket.
 
-Started as `python -m harness.engine.worker <fd>`. It answers one message at a time and
-remembers nothing about requests: every `execute` brings token ids, positions and block ids.
-While an `execute` runs, messages are looked at between iterations, so a `stop` takes effect at
-the next step boundary. Exits when the harness closes the socket or dies.
+Started as `python -m harness.engine.worker <fd>`, with a second socket where it is to have peers.
+The first message, `setup`, says what is to lie on the device: one model for good, models that take
+turns, or layers that come and go. It remembers nothing about requests: every command brings token
+ids, positions, block ids. Exits when the harness closes the socket or dies.
 """
 
 from __future__ import annotations
@@ -16,109 +16,29 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from math import inf
-from typing import Protocol
 
 import torch
 
-from harness.engine.kv_cache import block_bytes, new_cache
-from harness.engine.linear import LoadedLayers
-from harness.engine.model import Decoder
-from harness.engine.runner import Runner
+from harness.engine.command_loop import CommandLoop, DeviceContents, failure
+from harness.engine.dedicated_memory import DedicatedMemory
+from harness.engine.elastic_memory import ElasticMemory
+from harness.engine.pooled_memory import PooledMemory
 from harness.engine.transport import HEARTBEAT_S, Connection, Header
-from harness.engine.warm_up import warm_up
-from harness.engine.work import unpack
-from harness.model_spec import ModelSpec
 
 PR_SET_PDEATHSIG = 1
 BELOW_THE_CLIENT = 5  # niceness: where cores are short, requests are sent and stamped in time
 
 
-class Serves(Protocol):
-    def serve(self) -> None:
-        """Until the harness closes the socket: EOFError."""
-        ...
-
-
-class Worker:
-    def __init__(self, connection: Connection, setup: Header) -> None:
-        self._connection = connection
-        torch.set_num_threads(setup["num_threads"])
-        spec = ModelSpec(**setup["spec"])
-        device = pick_device(setup["device"], setup["index"])
-        self._layers = LoadedLayers(spec, device)
-        for layer in range(spec.num_layers):
-            self._layers.load(layer)
-        num_blocks = setup["num_kv_blocks"] or self._fitting_blocks(spec, device, setup)
-        cache = new_cache(spec, num_blocks, setup["block_tokens"], device)
-        decoder = Decoder(spec, self._layers.ends, device)
-        self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
-        warm_up(spec, self._layers.on_device[0], self._layers.ends, device, setup["warm_up_tokens"])
-        connection.send(
-            {
-                "op": "ready",
-                "num_kv_blocks": num_blocks,
-                "device": device_name(device),
-                "num_threads": torch.get_num_threads(),
-                "torch": torch.__version__,
-            }
-        )
-
-    def serve(self) -> None:
-        """Until the harness closes the socket: EOFError."""
-        while True:
-            self._handle(*self._connection.receive())
-
-    def _handle(self, header: Header, payload: bytes) -> None:
-        match header["op"]:
-            case "ping":
-                self._connection.send({"op": "pong", "time_s": time.monotonic()})
-            case "execute":
-                self._execute(header, payload)
-            case "load" | "drop" as op:
-                for layer in header["layers"]:
-                    (self._layers.load if op == "load" else self._layers.drop)(layer)
-                self._connection.send({"op": "answer", "seq": header["seq"], "last": True})
-            case "stop":
-                pass  # for an execute that had ended by itself
-
-    def _execute(self, header: Header, payload: bytes) -> None:
-        """Streams one message per iteration; the one that ends the run says so."""
-        chunks, decodes = unpack(header, payload)
-        seq, max_steps = header["seq"], header["max_steps"]
-        deadline_s = inf if header["deadline_s"] is None else header["deadline_s"]
-        for number, tokens in enumerate(self._runner.steps(chunks, decodes, max_steps), start=1):
-            now = time.monotonic()
-            last = self._stopped(seq) or number == max_steps or now >= deadline_s
-            self._connection.send(
-                {"op": "answer", "seq": seq, "last": last, "time_s": now, "tokens": tokens}
-            )
-            if last:
-                return
-
-    def _stopped(self, seq: int) -> bool:
-        """Handles what has arrived meanwhile; whether that was a `stop` for this execute."""
-        stopped = False
-        while self._connection.poll(0):
-            header, payload = self._connection.receive()
-            if header["op"] == "stop":
-                stopped |= header["seq"] == seq
-            else:
-                self._handle(header, payload)
-        return stopped
-
-    def _fitting_blocks(self, spec: ModelSpec, device: torch.device, setup: Header) -> int:
-        size = block_bytes(spec, setup["block_tokens"])
-        memory = int(setup["cpu_kv_bytes"])
-        if device.type == "cuda":
-            sharing = -(-setup["num_workers"] // torch.cuda.device_count())
-            total = torch.cuda.get_device_properties(device).total_memory
-            memory = int(total * setup["memory_fraction"] / sharing)
-            memory -= torch.cuda.memory_allocated(device)
-        if memory < size:
-            raise MemoryError(f"no room for a KV block of {size} bytes: {memory} bytes are left")
-        return memory // size
+def contents(loop: CommandLoop, setup: Header) -> DeviceContents:
+    match setup["memory"]:
+        case "dedicated":
+            return DedicatedMemory(loop, setup)
+        case "pooled":
+            return PooledMemory(loop, setup)
+        case "elastic":
+            return ElasticMemory(loop, setup, socket.socket(fileno=int(sys.argv[2])))
+        case other:
+            raise ValueError(f"no such memory: {other}")
 
 
 def pick_device(device: str, index: int) -> torch.device:
@@ -149,13 +69,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def failure(error: BaseException) -> Header:
-    """What a worker that cannot go on tells the harness."""
-    return {"op": "error", "message": f"{type(error).__name__}: {error}"}
-
-
-def run_worker(make: Callable[[Connection, Header], Serves]) -> None:
-    """The whole life of a worker process; `make` brings it up and says that it is ready."""
+def main() -> None:
     _die_with_parent()
     os.nice(BELOW_THE_CLIENT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's to handle
@@ -164,7 +78,22 @@ def run_worker(make: Callable[[Connection, Header], Serves]) -> None:
     try:
         setup, _ = connection.receive()
         print(f"worker {os.getpid()}: setup {setup}", flush=True)
-        make(connection, setup).serve()
+        torch.set_num_threads(setup["num_threads"])
+        device = pick_device(setup["device"], setup["index"])
+        loop = CommandLoop(connection, device)
+        here = contents(loop, setup)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # lanes have streams of their own
+        connection.send(
+            {
+                "op": "ready",
+                "device": device_name(device),
+                "num_threads": torch.get_num_threads(),
+                "torch": torch.__version__,
+                **here.ready,
+            }
+        )
+        loop.serve(here)
     except (EOFError, BrokenPipeError):
         return
     except Exception as error:
@@ -174,4 +103,4 @@ def run_worker(make: Callable[[Connection, Header], Serves]) -> None:
 
 
 if __name__ == "__main__":
-    run_worker(Worker)
+    main()

@@ -47,7 +47,7 @@ class KunServe:
         config: KunServeConfig, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
         placements = dedicated(models, hardware)
-        return [replace(p, elastic=Elastic(page_layers=1)) for p in placements]
+        return [replace(p, elastic=Elastic(page_layers=1, kv_across=True)) for p in placements]
 
     def __init__(self, config: KunServeConfig, *, loop: Loop, cluster: Cluster) -> None:
         if cluster.elastic is None:

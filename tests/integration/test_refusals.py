@@ -36,6 +36,10 @@ SIM = ("+system=vllm", "+workload=trace", "engine=sim", "hardware=a100x1", "mode
             ["+system=aegaeon", "hardware=h800x16", "system.store.path=/dev/null/x"],
             "system.store.path=/dev/null/x cannot be opened as a store",
         ),
+        (
+            ["+system=llumnix", "hardware=a100x2", "engine.num_kv_blocks=2"],
+            "but sim-0 has room for 32; raise engine.num_kv_blocks",
+        ),
         (["+system=muxserve", "system.quotas.window_s=1e-300"], "quotas.window_s=1e-300 must be"),
         (["hardware.num_devices=9223372036854775808"], "num_devices=9223372036854775808 must be a"),
         (["hardware.num_devices=70000"], "num_devices=70000 must be at most 65536"),

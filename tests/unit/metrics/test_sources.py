@@ -56,7 +56,7 @@ def test_the_parts_of_a_run_count_and_those_of_others_do_not() -> None:
 
 def test_worker_processes_count_which_no_module_imports() -> None:
     found = made_by("+system=vllm", "+workload=azure_code", "engine=torch")
-    assert {"harness/engine/worker.py", "harness/engine/pooled_worker.py"} <= set(found)
+    assert {"harness/engine/worker.py", "harness/engine/pooled_memory.py"} <= set(found)
     assert not [path for path in found if path.startswith("harness/sim/")]
 
 

@@ -1,0 +1,116 @@
+"""The one command loop of a worker process: it reads what the harness asks for and hands it out.
+
+A command names its lane, a thread that does one kind of work, in order, beside the others; commands
+of one lane wait for one another. It is answered with messages that carry its number, `seq`. This
+thread never computes, copies or waits for a peer, so the harness never waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from math import inf
+from typing import Any, Protocol
+
+import torch
+
+from harness.engine.lane import Lane
+from harness.engine.runner import Runner
+from harness.engine.transport import Connection, Header
+from harness.engine.work import unpack
+
+Work = Callable[[Header, bytes], None]
+
+
+class DeviceContents(Protocol):
+    """What lies on a worker's device, and what can be done with it."""
+
+    @property
+    def ready(self) -> Mapping[str, Any]:
+        """What the harness is told of it."""
+
+    @property
+    def in_lanes(self) -> Mapping[str, Work]:
+        """Commands, by `op`: each runs in the lane that its header names."""
+
+    @property
+    def at_once(self) -> Mapping[str, Work]:
+        """Those that only hand something over, on the reading thread."""
+
+
+class CommandLoop:
+    def __init__(self, connection: Connection, device: torch.device) -> None:
+        self._connection, self.device = connection, device
+        self._lanes: dict[str, Lane] = {}
+        self._opening = threading.Lock()  # peers' threads ask for lanes, too
+        self._stops: dict[int, threading.Event] = {}  # by seq, of commands that have not ended
+
+    def serve(self, contents: DeviceContents) -> None:
+        """Until the harness closes the socket: EOFError."""
+        while True:
+            header, payload = self._connection.receive()
+            match header["op"]:
+                case "ping":
+                    self._connection.send({"op": "pong", "time_s": time.monotonic()})
+                case "stop":
+                    if (stop := self._stops.get(header["seq"])) is not None:  # else it has ended
+                        stop.set()
+                case op if op in contents.at_once:
+                    contents.at_once[op](header, payload)
+                case op:
+                    self.begin(header["seq"])
+                    self._put(contents.in_lanes[op], header, payload)
+
+    def _put(self, work: Work, header: Header, payload: bytes) -> None:
+        self.lane(header["lane"]).put(lambda: work(header, payload))
+
+    def lane(self, name: str) -> Lane:
+        with self._opening:
+            if name not in self._lanes:
+                self._lanes[name] = Lane(name, self.device, self.fail)
+            return self._lanes[name]
+
+    def begin(self, seq: int) -> None:
+        """From now on the command can be stopped."""
+        self._stops[seq] = threading.Event()
+
+    def end(self, seq: int) -> None:
+        """The command is over, answered or not."""
+        self._stops.pop(seq, None)
+
+    def stop_of(self, seq: int) -> threading.Event:
+        return self._stops[seq]
+
+    def answer(self, seq: int, *, last: bool = True, **values: object) -> None:
+        if last:
+            self.end(seq)
+        self._connection.send({"op": "answer", "seq": seq, "last": last, **values})
+
+    def stream(self, header: Header, payload: bytes, runner: Runner) -> None:
+        """Runs a batch whose weights and KV are all here: an answer for each iteration."""
+        chunks, decodes = unpack(header, payload)
+        seq, max_steps = header["seq"], header["max_steps"]
+        deadline_s = inf if header["deadline_s"] is None else header["deadline_s"]
+        stop = self.stop_of(seq)
+        for number, tokens in enumerate(runner.steps(chunks, decodes, max_steps), start=1):
+            now = time.monotonic()
+            last = stop.is_set() or number == max_steps or now >= deadline_s
+            self.answer(seq, last=last, time_s=now, tokens=tokens)
+            if last:
+                return
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the process: a thread cannot raise for the others."""
+        traceback.print_exception(error)
+        with suppress(OSError):  # the harness may be gone
+            self._connection.send(failure(error))
+        os._exit(1)
+
+
+def failure(error: BaseException) -> Header:
+    """What a worker that cannot go on tells the harness."""
+    return {"op": "error", "message": f"{type(error).__name__}: {error}"}

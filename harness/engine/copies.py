@@ -1,0 +1,158 @@
+"""The bytes that an elastic worker moves: to another worker's memory, from and to the files that
+stand for DRAM and SSD, and within its own memory, chunk by chunk at the links' pace.
+
+A copy to a peer ends when the peer says that it has everything. That word is sent in a lane of its
+own: a thread that reads from a peer must not send to one, or two that send to each other would
+both have stopped reading.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from math import inf
+from typing import Any
+
+import torch
+
+from harness.engine.command_loop import CommandLoop, Work
+from harness.engine.mesh import Mesh, PeerLost
+from harness.engine.paced_links import LinkPath, PacedLinks
+from harness.engine.transport import Header
+
+
+def link_path(header: Mapping[str, Any]) -> LinkPath:
+    return LinkPath(tuple(header["links"]), header["bytes_per_s"], header["latency_s"])
+
+
+def spans_of(payload: bytes) -> list[tuple[int, int, int]]:
+    """(source, target, bytes), as `array("q")` packs them one after the other."""
+    numbers = array("q", payload)
+    return [(numbers[i], numbers[i + 1], numbers[i + 2]) for i in range(0, len(numbers), 3)]
+
+
+class Copies:
+    """`memory`: this worker's, as bytes."""
+
+    def __init__(
+        self, loop: CommandLoop, memory: torch.Tensor, mesh: Mesh, links: PacedLinks
+    ) -> None:
+        self._loop, self._memory, self._mesh, self._links = loop, memory, mesh, links
+        self._acks: dict[int, str] = {}  # copy -> the peer whose word it waits for
+        self._lock = threading.Lock()  # lanes and peers' threads use it
+        self.commands: dict[str, Work] = {
+            "push": self._push, "pull": self._pull, "save": self._save,
+            "between": self._between, "relocate": self._relocate,
+        }  # fmt: skip
+
+    def _push(self, header: Header, payload: bytes) -> None:
+        """To another worker's memory; answered once that has them."""
+        seq, peer = header["seq"], header["to"]
+        with self._lock:
+            self._acks[seq] = peer
+        sent = self._chunks(header, payload, self._send_chunk)
+        try:
+            self._mesh.send(peer, {"op": "end", "copy": seq, "complete": sent})
+        except PeerLost:
+            self._end(seq, complete=False)
+
+    def _send_chunk(self, header: Header, source: int, target: int, size: int) -> None:
+        piece = self._memory[source : source + size]
+        content = piece.cpu().numpy().data
+        self._mesh.send(header["to"], {"op": "bytes", "at": target}, content)
+
+    def _pull(self, header: Header, payload: bytes) -> None:
+        """From a file."""
+        done = self._chunks(header, payload, self._read_chunk)
+        self._loop.answer(header["seq"], complete=done)
+
+    def _read_chunk(self, header: Header, source: int, target: int, size: int) -> None:
+        read = 0
+        while read < size:
+            content = bytearray(os.pread(header["file"], size - read, source + read))
+            if not content:
+                raise EOFError(f"a file ends {size - read} bytes before its layer")
+            part = torch.frombuffer(content, dtype=torch.uint8)
+            self._memory[target + read : target + read + len(content)].copy_(part)
+            read += len(content)
+
+    def _save(self, header: Header, payload: bytes) -> None:
+        """To a file."""
+        done = self._chunks(header, payload, self._write_chunk)
+        self._loop.answer(header["seq"], complete=done)
+
+    def _write_chunk(self, header: Header, source: int, target: int, size: int) -> None:
+        content = self._memory[source : source + size].cpu().numpy().data
+        written = 0
+        while written < size:
+            written += os.pwrite(header["file"], content[written:], target + written)
+
+    def _between(self, header: Header, payload: bytes) -> None:
+        """From a file to another one, for a host."""
+        done = self._chunks(header, payload, self._copy_chunk)
+        self._loop.answer(header["seq"], complete=done)
+
+    def _copy_chunk(self, header: Header, source: int, target: int, size: int) -> None:
+        content = os.pread(header["file"], size, source)
+        if os.pwrite(header["to_file"], content, target) != size:
+            raise OSError(f"{size} bytes could not be copied from file to file")
+
+    def _chunks(
+        self, header: Header, payload: bytes, move: Callable[[Header, int, int, int], None]
+    ) -> bool:
+        """All of the spans, chunk by chunk, at the links' pace. False: broken off."""
+        path, most = link_path(header["path"]), header["chunk_bytes"]
+        stop, urgent, over_s = self._loop.stop_of(header["seq"]), header["urgent"], inf
+        try:
+            for source, target, size in spans_of(payload):
+                for at in range(0, size, most):
+                    if stop.is_set():
+                        return False
+                    part = min(most, size - at)
+                    over_s = self._links.carry(path, part, urgent=urgent, after_s=over_s)
+                    move(header, source + at, target + at, part)
+        except PeerLost:
+            return False
+        return True
+
+    def _relocate(self, header: Header, payload: bytes) -> None:
+        """Within this memory; sources and targets do not overlap."""
+        for source, target, size in spans_of(payload):
+            self._memory[target : target + size].copy_(self._memory[source : source + size])
+        self._loop.answer(header["seq"], complete=True)
+
+    # From peers, on their threads
+
+    def on_bytes(self, header: Header, payload: bytes) -> None:
+        content = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+        at = header["at"]
+        self._memory[at : at + len(content)].copy_(content)
+
+    def on_end(self, name: str, header: Header) -> None:
+        if self._memory.device.type == "cuda":
+            torch.cuda.synchronize(self._memory.device)
+        self._loop.lane("acks").put(lambda: self._acknowledge(name, header))
+
+    def on_ack(self, header: Header) -> None:
+        self._end(header["copy"], complete=header["complete"])
+
+    def on_lost(self, name: str) -> None:
+        with self._lock:
+            waiting = [seq for seq, peer in self._acks.items() if peer == name]
+        for seq in waiting:
+            self._end(seq, complete=False)
+
+    def _acknowledge(self, name: str, header: Header) -> None:
+        ack = {"op": "ack", "copy": header["copy"], "complete": header["complete"]}
+        with suppress(PeerLost):  # nobody waits for it any more
+            self._mesh.send(name, ack)
+
+    def _end(self, seq: int, *, complete: bool) -> None:
+        """Answers the harness, once: a peer's death may be seen by two threads."""
+        with self._lock:
+            waited = self._acks.pop(seq, None) is not None
+        if waited:
+            self._loop.answer(seq, complete=complete)

@@ -1,0 +1,82 @@
+"""A device whose layers and KV pages come and go beside its batches.
+
+It is told everything in numbers, each time: which layers to run, which pages are whose, whom to
+send what. Compute, each kind of copy and attention for others have a lane each; peers talk past
+the harness (`mesh`).
+"""
+
+from __future__ import annotations
+
+import socket
+
+from harness.device.device_layout import DeviceLayout
+from harness.engine.command_loop import CommandLoop, Work
+from harness.engine.copies import Copies
+from harness.engine.device_buffer import DeviceBuffer, write_layers
+from harness.engine.flights import Flights
+from harness.engine.mesh import Mesh
+from harness.engine.model import Decoder
+from harness.engine.paced_links import PacedLinks
+from harness.engine.runner import Runner
+from harness.engine.transport import Header
+from harness.engine.warm_up import warm_up
+from harness.model_spec import ModelSpec
+
+
+class ElasticMemory:
+    """`invitations`: over which the harness hands out connections to peers."""
+
+    def __init__(self, loop: CommandLoop, setup: Header, invitations: socket.socket) -> None:
+        self._loop = loop
+        device, spec = loop.device, ModelSpec(**setup["spec"])
+        layout = DeviceLayout(
+            spec, setup["memory_bytes"], setup["block_tokens"], setup["page_layers"]
+        )
+        self._buffer = buffer = DeviceBuffer(layout, device)
+        if setup["write"]:
+            write_layers(spec, setup["write"])
+        buffer.fill(setup["resident"])
+        links = PacedLinks(setup["links_file"], setup["num_links"])
+        mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
+        runner = Runner(
+            spec, Decoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
+        )
+        self._copies = Copies(loop, buffer.bytes, mesh, links)
+        self._flights = flights = Flights(
+            setup["name"], runner, buffer.cache, loop, mesh, links, setup["layer_s"],
+            setup["token_s"],
+        )  # fmt: skip
+        if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
+            warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
+        self.ready: Header = {}
+        self.in_lanes = self._copies.commands | {"adopt": self._adopt, "forget": self._forget}
+        self.at_once: dict[str, Work] = {
+            "flight": flights.take_off, "hold": flights.hold, "pass": flights.pass_on,
+            "abandon": flights.abandon,
+        }  # fmt: skip
+
+    def _adopt(self, header: Header, payload: bytes) -> None:
+        for layer in header["layers"]:
+            self._buffer.adopt(layer)
+        self._loop.answer(header["seq"], complete=True)
+
+    def _forget(self, header: Header, payload: bytes) -> None:
+        for layer in header["layers"]:
+            self._buffer.forget(layer)
+        self._loop.answer(header["seq"], complete=True)
+
+    def _on_peer(self, name: str, header: Header, payload: bytes) -> None:
+        """On the peer's thread."""
+        match header["op"]:
+            case "bytes":
+                self._copies.on_bytes(header, payload)
+            case "end":
+                self._copies.on_end(name, header)
+            case "ack":
+                self._copies.on_ack(header)
+            case _:
+                self._flights.on_peer(name, header, payload)
+
+    def _on_lost(self, name: str) -> None:
+        self._copies.on_lost(name)
+        self._flights.on_lost(name)
