@@ -208,8 +208,7 @@ class KunServe:
 
     def _observe(self, server: Server) -> Decision:
         """What the group's monitor says now. A restore under way takes memory away, and requests
-        that then leave the pipeline come at once: these are no rates, and demand alone can end
-        it."""
+        that leave a pipeline come all at once: these are no rates, and demand alone decides."""
         mine = list(self._shaper.members(server.group).values())
         alive = [member for member in mine if member.lost is None]
         guests = [r for other in self._shaper.leaving for r in other.running]

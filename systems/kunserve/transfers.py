@@ -1,9 +1,10 @@
 """KV under way between the members of a group: the exchange and the way out of a pipeline (§4.2).
 
 What is to move is asked for again and again (`wanted`), its order and what others may take
-meanwhile are `moves.py`'s. A few moves at a time on each link, for each ends at a step boundary of
-its request and the link would idle until then; one at a time of each request. Where there is no
-room KV stays where it is, and attention with it; the move is asked for again later.
+meanwhile are `moves.py`'s. Full blocks follow one another on a link without a pause; only a move's
+last block waits for a step boundary of its request, and others are on the link meanwhile. One move
+at a time of each request. Where there is no room KV stays where it is, and attention with it; the
+move is asked for again later.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from systems.kunserve.moves import Move, certain_to_end, grantable_slots, ordere
 from systems.kunserve.server import Server
 
 OWNER = "exchange"
-ABREAST = 8  # moves on a link: as many requests as the public code exchanges at a time
 
 
 class Transfers:
@@ -60,14 +60,13 @@ class Transfers:
                 continue
             self._waiting = list(order.first)
             self._keep()
-            lanes: dict[tuple[str, str], deque[Move]] = {}
+            links: dict[tuple[str, str], deque[Move]] = {}
             for move in order.first:
-                lanes.setdefault((move.source, move.target), deque()).append(move)
+                links.setdefault((move.source, move.target), deque()).append(move)
             before = done
             tasks = [
-                self._loop.spawn(self._lane(queue), name=f"{self._purpose} {source} to {target}")
-                for (source, target), queue in lanes.items()
-                for _ in range(ABREAST)
+                self._loop.spawn(self._send(queue), name=f"{self._purpose} {source} to {target}")
+                for (source, target), queue in links.items()
             ]
             for task in tasks:
                 await self._loop.wait(task.finished)
@@ -78,42 +77,55 @@ class Transfers:
                 await self._loop.wait(self._stop, until=self._loop.now + self._retry_s)
         return done
 
-    async def _lane(self, queue: deque[Move]) -> int:
-        """Moves of one link, one by one; ends early where one finds no room. How many went."""
-        done = 0
+    async def _send(self, queue: deque[Move]) -> int:
+        """Moves of one link in their order, each once there is room for it, beside those that
+        wait for their requests' step boundaries. How many went."""
+        tasks = []
         while queue and not self._stop.is_set:
             move = next((m for m in queue if m.request_id not in self._server.moving), None)
-            if move is None:
+            request = None if move is None else self._request(move)
+            if move is not None and request is None:
+                queue.remove(move)
+                self._waiting.remove(move)
+            elif move is None or request is None or not self._has_room(move):
+                if not self._flying:
+                    break
                 self._ended.clear()
                 await self._loop.wait(self._ended, self._stop)
-                continue
-            queue.remove(move)
-            self._waiting.remove(move)
-            request = self._request(move)
-            if request is None:
-                continue
-            self._flying.append(move)
-            self._server.moving.add(move.request_id)
-            source, target = self._members[move.source], self._members[move.target]
-            try:
-                moved = await self._cluster.move_kv(
-                    [request], move.layers, source, target, purpose=self._purpose,
-                    chunk_bytes=self._chunk_bytes, owner=OWNER, stop=self._stop,
-                )  # fmt: skip
-            except InstanceLost:
-                self._stop.set()
-                moved = False
-            finally:
-                self._flying.remove(move)
-                self._server.moving.discard(move.request_id)
-                self._ended.set()
-            if not self._stop.is_set:
-                self._keep()
-            self._server.moved(request)
-            if not moved:
-                break
-            done += 1
-        return done
+            else:
+                queue.remove(move)
+                self._waiting.remove(move)
+                self._flying.append(move)
+                self._server.moving.add(move.request_id)
+                name = f"{self._purpose} of request {move.request_id}"
+                tasks.append(self._loop.spawn(self._move(move, request), name=name))
+                await self._loop.sleep(0)  # it takes its room
+        for task in tasks:
+            await self._loop.wait(task.finished)
+        return sum(task.result for task in tasks)
+
+    async def _move(self, move: Move, request: Request) -> bool:
+        source, target = self._members[move.source], self._members[move.target]
+        try:
+            moved = await self._cluster.move_kv(
+                [request], move.layers, source, target, purpose=self._purpose,
+                chunk_bytes=self._chunk_bytes, owner=OWNER, stop=self._stop,
+            )  # fmt: skip
+        except InstanceLost:
+            self._stop.set()
+            moved = False
+        finally:
+            self._flying.remove(move)
+            self._server.moving.discard(move.request_id)
+            self._ended.set()
+        if not self._stop.is_set:
+            self._keep()
+        self._server.moved(request)
+        return moved
+
+    def _has_room(self, move: Move) -> bool:
+        held = self._members[move.source].kv.held[move.request_id]
+        return held * len(move.layers) <= self._free()[move.target]
 
     def _request(self, move: Move) -> Request | None:
         """The request, if its KV is still where the move begins."""
