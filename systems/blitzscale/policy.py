@@ -67,9 +67,10 @@ def capacity_of(
 
 
 def prefill_demand_per_s(load: Load, drain_s: float) -> float:
-    """Tokens/s that arrive, and what it takes to clear the queue in `drain_s` (the paper's code
-    clears it in 1 s)."""
-    return load.prompt_tokens_per_s + load.queued_tokens / drain_s
+    """Tokens/s that arrive (§5.3), or what it takes to clear the queue in `drain_s` (all that the
+    paper's code looks at, with 1 s), whichever is more: what has just come and waits is in both,
+    and is no load twice."""
+    return max(load.prompt_tokens_per_s, load.queued_tokens / drain_s)
 
 
 def wanted(demand: float, capacity: float, bounds: Bounds, running: int, *, below: bool) -> int:
