@@ -70,9 +70,10 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         axes[column].set_ylim(0, 100)
         axes[2 + column].set_ylim(0)
     stamp(
-        made, points, "INPUT, not measured: lines through one published point of each model, of "
-        "which it is assumed to have 90 % of the plateau;\nmodels of one published batch have one "
-        "curve. Marks: where the profiler's sweep over powers of two stops.",
+        made, points, "INPUT, not measured: lines through one published point of each "
+        "model, of which it is assumed to have 90 % of the plateau;\n"
+        "models of one published batch have one curve. "
+        "Marks: where the profiler's sweep over powers of two stops.",
     )  # fmt: skip
     table = pd.concat(tables, ignore_index=True).assign(seed=0)
     return publish(made, table, folder, Path(__file__).stem)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from harness.clock import Event
@@ -47,9 +47,11 @@ def system(made: Bed, name: str, *overrides: str, failed: dict[int, str] | None 
 
 
 def serve(
-    made: Bed, aqua: Aqua, asked: Sequence[Asked], *kills: Kill, linger_s: float = 0.0
-) -> None:
-    """Serves `asked` to their ends, in order of time, and `linger_s` more."""
+    made: Bed, aqua: Aqua, asked: Sequence[Asked], *kills: Kill, linger_s: float = 0.0,
+    beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> None:  # fmt: skip
+    """Serves `asked` to their ends, in order of time, and `linger_s` more. `beside`: what happens
+    meanwhile."""
     ends, done = len(asked), Event(made.loop)
 
     def count(request: Request) -> None:
@@ -66,6 +68,8 @@ def serve(
         made.recorder.on_done.append(count)
         made.loop.spawn(aqua.serve(), name="system")
         start_s = made.loop.now
+        if beside is not None:
+            made.loop.spawn(beside(), name="beside")
         for each in kills:
             made.loop.spawn(kill(each._replace(at_s=start_s + each.at_s)), name="kill")
         for each in sorted(asked):

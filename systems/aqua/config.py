@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from systems.aqua.coordinator.coordinator import check_timeout
 from systems.aqua.informer import InformerConfig
 from systems.aqua.paging import FALLBACKS
 
@@ -55,6 +56,13 @@ class Variant:
 @dataclass(kw_only=True, slots=True)
 class Coordination:
     heartbeat_timeout_s: float
+    process: bool  # in a live run, a process of its own; else within the run, as in simulation
+    port: int  # of 127.0.0.1; 0: any that is free
+
+    def __post_init__(self) -> None:
+        check_timeout(self.heartbeat_timeout_s)
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port={self.port}; valid: 0 (any) to 65535")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,6 +102,7 @@ class ConsumerConfig:
     kv_share: float  # of its KV memory, that it uses
     streams: bool  # one prompt at a time, its KV streamed through the device, as FlexGen's
     overlap: bool  # whether a layer's KV streams in while layers before it are computed
+    overlap_paging: bool  # whether who stays on the device runs while others are paged
 
     def __post_init__(self) -> None:
         if not 0 < self.kv_share <= 1:

@@ -1,7 +1,8 @@
 """A consumer: its prompts share the device in time slices, and wait in swap space (section 7).
 
 Who runs is decided by `turn.py`, what is paged by `paging.py`, where it goes by `swap_space.py`;
-this loop puts device operations in order. Paging is between iterations, and nothing runs meanwhile.
+this loop puts device operations in order. Paging is between iterations, and nothing runs meanwhile;
+with `overlap_paging` those of the new slice that are on the device already run beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Consumer:
 
     def __init__(
         self, instance: ElasticInstance, turn: Turn, swap: SwapSpace, fallback: str,
-        control: InformerConfig, loop: Loop, on_death: Callable[[Sequence[Request]], None],
+        control: InformerConfig, loop: Loop, on_death: Callable[[Sequence[Request]], None], *,
+        overlap_paging: bool,
     ) -> None:  # fmt: skip
         self.instance, self.swap = instance, swap
         self.wake = Event(loop)
@@ -36,6 +38,10 @@ class Consumer:
         self._arrivals: dict[Hashable, int] = {}
         self._num_arrived = 0
         self._lost_leases: list[str] = []
+        self._overlap_paging = overlap_paging
+        self._paged = Event(loop)  # not set while paging is under way
+        self._paged.set()
+        self._coming: set[Hashable] = set()  # whose KV is on its way in
         self._iterations, self._looked_s = 0, 0.0  # since the control loop's last turn; when
 
     def submit(self, request: Request) -> None:
@@ -56,23 +62,44 @@ class Consumer:
             while True:
                 self.wake.clear()
                 self.instance.check_alive()
-                while self._lost_leases:
-                    self.swap.lose(self._lost_leases.pop())
-                if not self._requests:
-                    await self._loop.wait(self.wake)
-                    continue
-                await self._tend()
-                if self._turn.due(self._prompts()):
-                    await self._page(self._choose())
+                if self._paged.is_set:
+                    while self._lost_leases:
+                        self.swap.lose(self._lost_leases.pop())
+                    if not self._requests:
+                        await self._loop.wait(self.wake)
+                        continue
+                    await self._tend()
+                    if self._turn.due(self._prompts()):
+                        await self._turn_to(self._choose())
                 await self._iterate()
         except InstanceLost:
             if self.instance.lost is None:
                 raise
-        self._die()
+        await self._loop.wait(self._paged)
+        await self._die()
 
     def _choose(self) -> Slice:
         fcfs = falls_back(self.swap.in_dram(), self._fallback)
         return self._turn.choose(self._prompts(), fcfs=fcfs)
+
+    async def _turn_to(self, chosen: Slice) -> None:
+        moves = paging(self._prompts(), chosen)
+        if not self._overlap_paging or not (moves.out or moves.into):
+            await self._page(chosen)
+            return
+        self._paged.clear()
+        self._coming = set(moves.into)
+        self._loop.spawn(self._page_beside(chosen), name=f"paging of {self.instance.name}")
+
+    async def _page_beside(self, chosen: Slice) -> None:
+        try:
+            await self._page(chosen)
+        except InstanceLost:
+            if self.instance.lost is None:
+                raise
+        finally:
+            self._coming = set()
+            self._paged.set()
 
     async def _page(self, chosen: Slice) -> None:
         """Until exactly the members of `chosen` are on the device: a lender that dies meanwhile has
@@ -88,9 +115,20 @@ class Consumer:
         """An iteration; or as many as are left of the slice, where nobody is prefilled."""
         turn, batch = self._turn, Batch()
         prompts = {prompt.request_id: prompt for prompt in self._prompts()}
-        for name, tokens in turn.batch(prompts):
+        beside = not self._paged.is_set
+        here = prompts
+        if beside:
+            here = {k: p for k, p in prompts.items() if self._is_here(p)}
+            # The room of a slice is for its k iterations.
+            if turn.iterations >= turn.limits.slice_iterations or not turn.batch(here):
+                await self._loop.wait(self._paged)
+                return
+        for name, tokens in turn.batch(here):
             request = self._requests[name]
             if not self.instance.kv.grow(request, request.computed_tokens + tokens):
+                if beside:  # those who leave hold it still
+                    await self._loop.wait(self._paged)
+                    return
                 raise RunError(f"request {name} has no room within its slice")
             if request.decoding:
                 batch.decodes.append(request)
@@ -99,15 +137,20 @@ class Consumer:
         prefilling = [request for request, _ in batch.chunks]
         # An arrival cuts the slice short only where it can be let in at once.
         open_ = not fair_scheduler.contended(list(prompts.values()), turn.limits)
-        iterations = await self.instance.execute(
-            batch, max_steps=turn.iterations_left, stop=self.wake if open_ else None
-        )
+        stop = self._paged if beside else self.wake if open_ else None
+        iterations = await self.instance.execute(batch, max_steps=turn.iterations_left, stop=stop)
         done = [request for request in batch.requests if request.finished]
         for request in done:
             del self._requests[request.request_id], self._arrivals[request.request_id]
         prefilled = any(request.decoding for request in prefilling)
         turn.ran(iterations, completed=bool(done), prefilled=prefilled)
         self._iterations += iterations
+
+    def _is_here(self, prompt: Prompt) -> bool:
+        """On the device, whole; or nothing of it is computed yet."""
+        if prompt.request_id in self._coming:
+            return False
+        return prompt.resident or not prompt.computed_tokens
 
     async def _tend(self) -> None:
         elapsed_s = self._loop.now - self._looked_s
@@ -128,10 +171,10 @@ class Consumer:
             for name, r in self._requests.items()
         ]  # fmt: skip
 
-    def _die(self) -> None:
+    async def _die(self) -> None:
         left = list(self._requests.values())
         for request in left:
             self.instance.evict(request)
-            self.swap.drop(request)
+            await self.swap.drop(request)
         self._requests.clear()
         self._on_death(left)

@@ -6,78 +6,135 @@ processes. Bytes are of each device of a tensor-parallel group, which acts as on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from harness.clock import Loop
+from harness.clock import Loop, WallLoop
 from harness.device.elastic import ElasticInstance
 from harness.device.kv_store import KvStore
+from harness.errors import InstanceLost
+from systems.aqua.config import Coordination
+from systems.aqua.coordinator.client import CoordinatorClient, Embedded, Remote
 from systems.aqua.coordinator.coordinator import Coordinator
-from systems.aqua.coordinator.requests import Allocate, Free, Leave, Offer, Reclaim
+from systems.aqua.coordinator.process import CoordinatorProcess
+from systems.aqua.coordinator.requests import (
+    Allocate,
+    Free,
+    Join,
+    Leave,
+    Offer,
+    Reclaim,
+    Refused,
+)
+from systems.aqua.coordinator.topology import Topology
+
+GONE = 410  # HTTP's: a holder that has ended
+
+
+def open_coordinator(topology: Topology, config: Coordination, loop: Loop) -> CoordinatorClient:
+    """A process of its own where time is real (section 8); virtual time cannot wait for one."""
+    if config.process and isinstance(loop, WallLoop):
+        timeout_s = config.heartbeat_timeout_s
+        return Remote(CoordinatorProcess(topology, config.port, timeout_s), loop)
+    return Embedded(
+        Coordinator(
+            topology, None, lambda: loop.now, heartbeat_timeout_s=config.heartbeat_timeout_s
+        )
+    )
 
 
 @dataclass(slots=True)
 class Leases:
-    coordinator: Coordinator
+    """All raise InstanceLost for a holder that has ended: it has died, or was not heard of."""
+
+    coordinator: CoordinatorClient
     stores: dict[str, KvStore] = field(default_factory=dict)  # by lease
     on_change: list[Callable[[], None]] = field(default_factory=list)
     _names: int = 0
 
-    def offer(self, holder: str, store: KvStore) -> str:
+    async def join(self, holder: str) -> None:
+        """On the device of the same name."""
+        with lost_where_gone(holder):
+            await self.coordinator.make(Join(holder, holder))
+
+    async def offer(self, holder: str, store: KvStore) -> str:
         """The name of a new lease."""
         name = self._name(holder, "lease")
         num_bytes = store.kv.num_pages * store.page_bytes
-        self.coordinator.make(Offer(name, holder, num_bytes))
-        self.stores[name] = store
+        self.stores[name] = store  # a borrower may use it before we hear that it is known
+        with lost_where_gone(holder):
+            await self.coordinator.make(Offer(name, holder, num_bytes))
         self._tell()
         return name
 
-    def reclaim(self, holder: str, lease: str) -> None:
+    async def reclaim(self, holder: str, lease: str) -> None:
         """All of it; it ends once nothing is allocated in it."""
-        self.coordinator.make(Reclaim(lease, holder, 0))
+        with lost_where_gone(holder):
+            await self.coordinator.make(Reclaim(lease, holder, 0))
         self._tell()
 
-    def has_ended(self, lease: str) -> bool:
-        return lease not in self.coordinator.status()["leases"]
+    async def has_ended(self, lease: str) -> bool:
+        return lease not in await self.coordinator.leases()
 
-    def allocate(self, holder: str, num_bytes: int) -> tuple[str, str] | None:
+    async def allocate(self, holder: str, num_bytes: int) -> tuple[str, str] | None:
         """The allocation's name and its lease; None: no lease has room for it."""
         name = self._name(holder, "tensor")
-        self.coordinator.make(Allocate(name, holder, num_bytes))
-        found = self.coordinator.allocation(name)
-        return None if found is None else (name, found.lease)
+        with lost_where_gone(holder):
+            lease = await self.coordinator.allocate(Allocate(name, holder, num_bytes))
+        return None if lease is None else (name, lease)
 
-    def free(self, holder: str, allocation: str) -> None:
-        self.coordinator.make(Free(allocation, holder))
+    async def free(self, holder: str, allocation: str) -> None:
+        with lost_where_gone(holder):
+            await self.coordinator.make(Free(allocation, holder))
         self._tell()
 
-    def leave(self, holder: str) -> None:
+    async def leave(self, holder: str) -> None:
         """`holder` is dead or done: its leases and allocations end."""
-        self.coordinator.make(Leave(holder))
+        await self.coordinator.make(Leave(holder))
         self._tell()
 
-    def overdrawn_bytes(self) -> dict[str, int]:
+    async def overdrawn_bytes(self) -> dict[str, int]:
         """By lease, where anything is."""
-        leases = self.coordinator.status()["leases"]
+        leases = await self._leases()
         return {k: each["overdrawn_bytes"] for k, each in leases.items() if each["overdrawn_bytes"]}
 
-    def free_bytes(self) -> dict[str, int]:
+    async def free_bytes(self) -> dict[str, int]:
         """By lease, oldest first."""
-        return {k: each["free_bytes"] for k, each in self.coordinator.status()["leases"].items()}
+        return {k: each["free_bytes"] for k, each in (await self._leases()).items()}
+
+    async def _leases(self) -> dict[str, dict[str, Any]]:
+        return await self.coordinator.leases()
 
     def _name(self, holder: str, kind: str) -> str:
         self._names += 1
-        return f"{holder} {kind} {self._names}"
+        return f"{holder}:{kind}:{self._names}"
 
     def _tell(self) -> None:
         for tell in self.on_change:
             tell()
 
 
+@contextmanager
+def lost_where_gone(holder: str) -> Iterator[None]:
+    try:
+        yield
+    except Refused as error:
+        if error.status != GONE:
+            raise
+        raise InstanceLost(holder, f"by the coordinator: {error}") from error
+
+
 async def beat(
-    coordinator: Coordinator, instance: ElasticInstance, interval_s: float, loop: Loop
+    coordinator: CoordinatorClient, instance: ElasticInstance, interval_s: float, loop: Loop
 ) -> None:
     """Heartbeats of a holder, while its instance lives."""
     while instance.lost is None:
-        coordinator.heartbeat(instance.name)
+        try:
+            await coordinator.heartbeat(instance.name)
+        except Refused:
+            if instance.lost is None:
+                raise
+            return
         await loop.sleep(interval_s)

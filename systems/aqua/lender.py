@@ -56,7 +56,7 @@ class Lender:
             while True:
                 self.wake.clear()
                 self.instance.check_alive()
-                self._take_home()
+                await self._take_home()
                 batch = schedule_iteration(
                     self._running, self._waiting, self.instance.kv, self._limits, self._preempt
                 )
@@ -105,23 +105,23 @@ class Lender:
         elif isinstance(wish, Reclaim):
             for lease in [lease for lease, asked in self.lent.items() if not asked]:
                 self.lent[lease] = True
-                self._leases.reclaim(self.instance.name, lease)
+                await self._leases.reclaim(self.instance.name, lease)
 
     async def _offer(self, leases: Leases, num_bytes: int) -> None:
         block_bytes = self._borrower.num_groups * self._borrower.page_bytes
         num_bytes = num_bytes // block_bytes * block_bytes
         if num_bytes:
             store = await self._cluster.lend(self.instance, num_bytes, self._borrower)
-            self.lent[leases.offer(self.instance.name, store)] = False
+            self.lent[await leases.offer(self.instance.name, store)] = False
 
     def stores(self) -> list[KvStore]:
         """Of its leases, as `lent` has them; their pages are of the borrower's size."""
         return [] if self._leases is None else [self._leases.stores[lease] for lease in self.lent]
 
-    def _take_home(self) -> None:
-        """Leases that are empty: their bytes are the replica's again."""
-        for lease in list(self.lent):
-            if self._leases is not None and self._leases.has_ended(lease):
+    async def _take_home(self) -> None:
+        """Leases that were asked back and are empty: their bytes are the replica's again."""
+        for lease in [lease for lease, asked in self.lent.items() if asked]:
+            if self._leases is not None and await self._leases.has_ended(lease):
                 self._cluster.reclaim(self._leases.stores.pop(lease))
                 del self.lent[lease]
 

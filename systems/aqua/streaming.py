@@ -78,7 +78,7 @@ class Streamer:
         if not self.instance.kv.grow(request, whole):
             raise RunError(f"request {request.request_id} has no room")
         tensor_bytes = self._bytes(whole)
-        self._lease = self._room(tensor_bytes)
+        self._lease = await self._room(tensor_bytes)
         writes = self._bytes(request.prompt_tokens)
         await self._beside(Batch(chunks=[(request, request.prompt_tokens)]), 0, writes)
         while not request.finished:
@@ -86,7 +86,7 @@ class Streamer:
             reads = self._bytes(request.computed_tokens)
             await self._beside(Batch(decodes=[request]), reads, self._bytes(1))
         if self._lease is not None and self._leases is not None:
-            self._leases.free(self.instance.name, self._lease[0])
+            await self._leases.free(self.instance.name, self._lease[0])
         self._lease = None
 
     async def _beside(self, batch: Batch, reads_bytes: int, writes_bytes: int) -> None:
@@ -123,21 +123,21 @@ class Streamer:
             return
         self._iterations, self._looked_s = 0, self._loop.now
         old, source = self._lease, self._place()
-        if old is not None and old[1] in self._leases.overdrawn_bytes():
+        if old is not None and old[1] in await self._leases.overdrawn_bytes():
             await self._copy(source, self._dram.memory, filled_bytes, "migrate")
-            self._leases.free(self.instance.name, old[0])
+            await self._leases.free(self.instance.name, old[0])
             self._lease = None
         elif old is None:
-            new = self._room(tensor_bytes)
+            new = await self._room(tensor_bytes)
             if new is not None:
                 store = self._leases.stores[new[1]]
                 await self._copy(source, store.memory, filled_bytes, "migrate")
                 self._lease = new
 
-    def _room(self, num_bytes: int) -> tuple[str, str] | None:
+    async def _room(self, num_bytes: int) -> tuple[str, str] | None:
         if self._leases is None:
             return None
-        return self._leases.allocate(self.instance.name, num_bytes)
+        return await self._leases.allocate(self.instance.name, num_bytes)
 
     def _place(self) -> Memory:
         if self._lease is None or self._leases is None:

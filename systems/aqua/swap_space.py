@@ -44,14 +44,14 @@ class SwapSpace:
         """Copies of one place go together. A request without room anywhere is evicted."""
         by_place: dict[Place, list[Request]] = {}
         for request in requests:
-            place = self._allocate(request)
+            place = await self._allocate(request)
             if place is None:
                 self._consumer.evict(request)
             else:
                 by_place.setdefault(place, []).append(request)
         for place, group in by_place.items():
             if not await self._move(group, None, place, f"page out to {said(place)}"):
-                self._forget(group)
+                await self._forget(group)
 
     async def page_in(self, requests: Sequence[Request]) -> None:
         by_place: dict[Place, list[Request]] = {}
@@ -61,12 +61,12 @@ class SwapSpace:
                 by_place.setdefault(place, []).append(request)
         for place, group in by_place.items():
             if await self._move(group, place, None, f"page in from {said(place)}"):
-                self._forget(group)
+                await self._forget(group)
 
-    def drop(self, request: Request) -> None:
+    async def drop(self, request: Request) -> None:
         """Gives up what is paged out of `request`, if anything is."""
         if request.request_id in self._tensors:
-            self._forget([request])
+            await self._forget([request])
 
     # The control loop, every n iterations
 
@@ -74,14 +74,14 @@ class SwapSpace:
         """Out of overdrawn leases, and back into those with room. `needed`: in order of need."""
         if self._leases is None:
             return
-        overdrawn = self._leases.overdrawn_bytes()
+        overdrawn = await self._leases.overdrawn_bytes()
         leaving = evacuations(
             self._tensors, overdrawn, needed, whole_leases=self._variant.whole_leases
         )
         for move in leaving:
             await self._migrate(move)
         coming = returns(
-            self._tensors, [self._leases.free_bytes()], needed,
+            self._tensors, [await self._leases.free_bytes()], needed,
             all_or_nothing=self._variant.all_or_nothing,
         )  # fmt: skip
         for move in coming:
@@ -94,14 +94,14 @@ class SwapSpace:
         request, (source,) = self._requests[name], self._tensors.resolve(name)
         old, new = self._allocations.get(name), None
         if move.to != DRAM:
-            new = self._room(move.num_bytes)
+            new = await self._room(move.num_bytes)
             if new is None:
                 return
         target = DRAM if new is None else Place(new[1])
         left = self._tensors.dram_bytes - self._tensors.bytes_in(DRAM)
         if target == DRAM and move.num_bytes > left:
             self._consumer.evict(request)
-            self._forget([request])
+            await self._forget([request])
             return
         if not await self._move([request], source, target, f"migrate to {said(target)}"):
             return
@@ -109,7 +109,7 @@ class SwapSpace:
         assert moved, "DRAM has room"
         self._allocations.pop(name, None)
         if old is not None:
-            self._free(old)
+            await self._free(old)
         if new is not None:
             self._allocations[name] = new[0]
 
@@ -125,11 +125,11 @@ class SwapSpace:
 
     # Parts
 
-    def _allocate(self, request: Request) -> Place | None:
+    async def _allocate(self, request: Request) -> Place | None:
         kv = self._consumer.kv
         pages = kv.held[request.request_id] * len(kv.all_groups)
         num_bytes = pages * self._consumer.page_bytes
-        found = self._room(num_bytes)
+        found = await self._room(num_bytes)
         room = {} if found is None else {found[1]: num_bytes}
         places = self._tensors.allocate(request.request_id, [num_bytes], [room])
         if places is None:
@@ -139,16 +139,16 @@ class SwapSpace:
             self._allocations[request.request_id] = found[0]
         return places[0]
 
-    def _room(self, num_bytes: int) -> tuple[str, str] | None:
+    async def _room(self, num_bytes: int) -> tuple[str, str] | None:
         if self._leases is None:
             return None
-        return self._leases.allocate(self._consumer.name, num_bytes)
+        return await self._leases.allocate(self._consumer.name, num_bytes)
 
-    def _free(self, allocation: str) -> None:
+    async def _free(self, allocation: str) -> None:
         assert self._leases is not None, "allocations are in leases"
-        self._leases.free(self._consumer.name, allocation)
+        await self._leases.free(self._consumer.name, allocation)
 
-    def _forget(self, requests: Sequence[Request]) -> None:
+    async def _forget(self, requests: Sequence[Request]) -> None:
         for request in requests:
             if request.request_id not in self._tensors:
                 continue
@@ -156,7 +156,7 @@ class SwapSpace:
             del self._requests[request.request_id]
             allocation = self._allocations.pop(request.request_id, None)
             if allocation is not None:
-                self._free(allocation)
+                await self._free(allocation)
 
     def _store(self, place: Place) -> KvStore:
         if place.lease is None:

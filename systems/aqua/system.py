@@ -21,10 +21,10 @@ from harness.placement import Demand, Elastic, Placement
 from harness.request import Request
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import Consumer
-from systems.aqua.coordinator.coordinator import Coordinator
-from systems.aqua.coordinator.requests import Join
+from systems.aqua.coordinator.client import Remote
+from systems.aqua.coordinator.process import CoordinatorProcess
 from systems.aqua.coordinator.topology import Topology
-from systems.aqua.leases import Leases, beat
+from systems.aqua.leases import Leases, beat, open_coordinator
 from systems.aqua.lender import Lender
 from systems.aqua.profiler.profile import read_profile
 from systems.aqua.prompt import Limits
@@ -105,7 +105,7 @@ class Aqua:
             self._blocks = min(self._blocks, lender.kv.num_blocks)
 
     def _open_leases(self, consumer: ElasticInstance, lender: ElasticInstance) -> Leases | None:
-        """The coordinator, embedded; both have joined."""
+        """What both share, at their coordinator; nobody has joined yet."""
         if self._config.swap_space == "dram":
             return None
         both = (consumer, lender)
@@ -114,13 +114,7 @@ class Aqua:
             nodes={each.name: each.memory.node for each in both},
             producers={consumer.name: lender.name},
         )
-        coordinator = Coordinator(
-            topology, None, lambda: self._loop.now,
-            heartbeat_timeout_s=self._config.coordinator.heartbeat_timeout_s,
-        )  # fmt: skip
-        for each in both:
-            coordinator.make(Join(each.name, each.name))
-        return Leases(coordinator)
+        return Leases(open_coordinator(topology, self._config.coordinator, self._loop))
 
     def _make_consumer(self, instance: ElasticInstance) -> Consumer | Streamer:
         config, layout = self._config, instance.layout
@@ -148,7 +142,7 @@ class Aqua:
         return Consumer(
             instance, Turn(limits, config.variant == "artifact"), swap,
             variant.scheduler.fcfs_when_in_dram, config.informer_config(), self._loop,
-            self._consumer_died,
+            self._consumer_died, overlap_paging=config.consumer.overlap_paging,
         )  # fmt: skip
 
     def _kv_blocks(self, consumer: ElasticInstance) -> int:
@@ -181,6 +175,12 @@ class Aqua:
             )
         return found.stable_rate_per_s or inf, found.memory_balance
 
+    @property
+    def coordinator_process(self) -> CoordinatorProcess | None:
+        """None: the coordinator is embedded, or there is none."""
+        client = None if self._leases is None else self._leases.coordinator
+        return client.process if isinstance(client, Remote) else None
+
     # Serving
 
     def submit(self, request: Request) -> None:
@@ -210,12 +210,17 @@ class Aqua:
         for role, each in zip(("consumer", "lender"), both, strict=True):
             self._elastic.take(each, role)
             if self._leases is not None:
+                await self._leases.join(each.name)
                 interval_s = self._config.coordinator.heartbeat_timeout_s / BEATS
                 pulse = beat(self._leases.coordinator, each, interval_s, loop)
                 loop.spawn(pulse, name=f"heartbeat of {each.name}")
         loop.spawn(self.lender.serve(), name="lender")
         loop.spawn(self.consumer.serve(), name="consumer")
-        await loop.wait(Event(loop))
+        try:
+            await loop.wait(Event(loop))
+        finally:
+            if self._leases is not None:
+                self._leases.coordinator.close()
 
     # Deaths
 
@@ -224,13 +229,16 @@ class Aqua:
         if instance is self.lender.instance and self._leases is not None:
             for lease in self.lender.lent:
                 self.consumer.lose_lease(lease)
-            self._leases.leave(instance.name)
+            self._leave(self._leases, instance)
         self.consumer.wake.set()
         self.lender.wake.set()
 
+    def _leave(self, leases: Leases, instance: ElasticInstance) -> None:
+        self._loop.spawn(leases.leave(instance.name), name=f"{instance.name} has left")
+
     def _consumer_died(self, left: Sequence[Request]) -> None:
         if self._leases is not None:
-            self._leases.leave(self.consumer.instance.name)
+            self._leave(self._leases, self.consumer.instance)
             self.lender.withdrawn = True
         self._send(left, self.lender, self.lender)
 

@@ -33,6 +33,7 @@ PARTS = {
     "aegaeon/machine": "aegaeon_fig15_live",
     "aegaeon/stage": "aegaeon_fig07_sim",
     "aegaeon/system": "aegaeon_fig11a",
+    "aqua/live": "aqua_live_burst",
     "aqua/served": "aqua_rates_low",
     "aqua/system": "aqua_fig08",
     "blitzscale/system": "blitzscale_fig18",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,11 +21,15 @@ RETURN = ("migrate to DRAM", "migrate to lease")
 CASES = {
     "paged to the neighbour": ("aqua", [], CROWD, [], ("page out to lease", "page in from lease")),
     "paged to DRAM": ("vllm_cfs", [], CROWD, [], ("page out to DRAM", "page in from DRAM")),
+    "paged beside computing": (
+        "aqua", ["system.consumer.overlap_paging=true"], CROWD, [],
+        ("page out to lease", "page in from lease"),
+    ),
     "artifact": ("aqua", ["system.variant=artifact"], CROWD, [], ("page out to DRAM",)),
     "reclaimed": ("aqua", ["system.max_num_seqs=8"], LONG_CROWD + BURST, [], RETURN),
     "dead lender": ("aqua", [], LONG_CROWD, [Kill(1, 0.6)], ("page out to lease",)),
     "dead consumer": ("aqua", [], LONG_CROWD, [Kill(0, 0.6)], ("page out to lease",)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -43,6 +49,33 @@ def test_tokens_are_those_of_an_undisturbed_run(case: str) -> None:
     else:
         lost = {each.instance for each in kills}
         assert all((i.lost is not None) == (n in lost) for n, i in enumerate(made.instances))
+
+
+def test_a_coordinator_that_is_killed_in_mid_run_loses_nothing() -> None:
+    """It comes back with its leases: no request is lost or computed again, tokens are the same."""
+    paced = hardware_profile("local_paced")
+    with private("torch", 2, kv_blocks=128, page_layers=None, on=paced, paced=True) as made:
+        aqua = system(made, "aqua")
+        assert aqua.coordinator_process is not None
+        killed = [aqua.coordinator_process.pid]
+
+        async def kill() -> None:
+            while not moved(made, "page out to lease"):
+                await made.loop.sleep(0.01)
+            os.kill(killed[0], signal.SIGKILL)
+
+        serve(made, aqua, CROWD, beside=kill)
+        tokens = generated(made)
+    assert aqua.coordinator_process.restarts == 1
+    assert aqua.coordinator_process.pid not in killed
+    assert {record.status for record in made.recorder.records.values()} == {"completed"}
+    assert tokens == undisturbed(made)
+    assert not any(record.num_preemptions for record in made.recorder.records.values())
+    out = moved_bytes(made, "page out to lease", "page out to DRAM")
+    assert out == moved_bytes(made, "page in from lease", "page in from DRAM")
+    check(made)
+    with pytest.raises(ProcessLookupError):
+        os.kill(aqua.coordinator_process.pid, 0)
 
 
 def test_the_command_pages_and_says_so(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,6 +40,12 @@ def bound(port: int) -> socket.socket:
     return found
 
 
+def end_with_parent() -> None:
+    """The other end of standard input is the parent's: it closes when that one ends, however."""
+    sys.stdin.read()
+    os._exit(0)  # every change is with the operating system before its answer
+
+
 async def serve(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     timeout_s = arguments.heartbeat_timeout_s
@@ -48,6 +56,8 @@ async def serve(arguments: argparse.Namespace) -> None:
     coordinator = Coordinator(topology, journal, loop.time, heartbeat_timeout_s=timeout_s)
     server = app(coordinator, timeout_s / CHECKS_PER_TIMEOUT)
     config = uvicorn.Config(server, log_level="warning", access_log=False)
+    if arguments.with_parent:
+        threading.Thread(target=end_with_parent, daemon=True).start()
     print(f"coordinator at http://{HOST}:{listener.getsockname()[1]}", flush=True)
     await uvicorn.Server(config).serve(sockets=[listener])
     journal.close()
@@ -59,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, required=True, help="kept over restarts")
     parser.add_argument("--port", type=int, default=8080, help="0: any that is free")
     parser.add_argument("--heartbeat-timeout-s", type=float, required=True)
+    parser.add_argument("--with-parent", action="store_true", help="ends when its stdin closes")
     try:
         asyncio.run(serve(parser.parse_args(arguments)))
     except UsageError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -16,6 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.errors import UsageError
+from systems.aqua.coordinator.process import CoordinatorProcess
+from systems.aqua.coordinator.topology import Topology
 from tests.running import ROOT
 
 GIB = 2**30
@@ -108,6 +112,45 @@ def test_what_it_answered_is_there_after_a_kill_in_the_middle_of_a_stream(tmp_pa
         assert again.json() == {"lease": "l"}
         lease = client.get("/leases/l").json()
         assert lease["allocated_bytes"] == len(answered) + 1
+
+
+def test_a_run_starts_it_again_where_it_died() -> None:
+    process = CoordinatorProcess(Topology({"gpu0": GIB}, {"gpu0": 0}, {}), 0, 60.0)
+    try:
+        first, port = process.pid, process.port
+        os.kill(first, signal.SIGKILL)
+        while process.restarts == 0:  # until the death is seen
+            process.revive()
+        assert (process.port, process.restarts) == (port, 1)
+        assert process.pid != first
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            assert client.get("/status").status_code == 200
+    finally:
+        process.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
+def test_a_run_without_a_coordinator_says_why() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"no coordinator: port {port} of 127.0.0.1 cannot"):
+            CoordinatorProcess(Topology({"gpu0": GIB}, {"gpu0": 0}, {}), port, 60.0)
+
+
+def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+    words = command(tmp_path, "--port", "0", "--with-parent")
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline().startswith("coordinator at")
+    process.stdin.close()
+    assert process.wait(timeout=30) == 0
+    process.stdout.close()
 
 
 def test_it_ends_when_told(tmp_path: Path) -> None:

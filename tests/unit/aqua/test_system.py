@@ -87,6 +87,20 @@ def test_block_by_block_takes_longer_than_gathered() -> None:
     assert more == pytest.approx(messages_per_byte * PACED.pcie_latency_s, rel=0.1)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_who_stays_runs_beside_paging_where_that_is_asked_for(overlap: bool) -> None:
+    with bed() as made:
+        aqua = system(made, "vllm_cfs", f"system.consumer.overlap_paging={overlap}")
+        serve(made, aqua, CROWD)
+        assert_all_done(made)
+        assert moved_bytes(made, *OUT) == moved_bytes(made, *INTO)
+        assert_empty(made, aqua)
+        times_s = [t for each in made.recorder.records.values() for t in each.token_times_s()]
+        pages = [event for purpose in (*OUT, *INTO) for event in moved(made, purpose)]
+        beside = any(e["start_s"] < t < e["end_s"] for e in pages for t in times_s)
+        assert beside == overlap
+
+
 def test_a_full_lease_overflows_to_dram() -> None:
     with bed() as made:
         never = "system.variants.paper.scheduler.fcfs_when_in_dram=never"
@@ -155,10 +169,11 @@ def test_a_lender_that_cannot_serve_a_request_reclaims() -> None:
         assert [e for e in made.recorder.events if e["kind"] == "lease"]
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("at_s", [0.05, 0.1, 0.15, 0.2, 0.3])
-def test_a_dead_lenders_paged_requests_are_computed_again(at_s: float) -> None:
+def test_a_dead_lenders_paged_requests_are_computed_again(at_s: float, overlap: bool) -> None:
     with bed() as made:
-        aqua = system(made, "aqua")
+        aqua = system(made, "aqua", f"system.consumer.overlap_paging={overlap}")
         others = [Asked(0.01, 60, 400, "lender")]
         serve(made, aqua, CROWD + others, Kill(1, at_s))
         assert_all_done(made)
@@ -184,10 +199,11 @@ def test_a_lender_that_dies_in_the_middle_of_a_migration(dies: str) -> None:
                 whole = moved(made, dies)[:1]
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("at_s", [0.05, 0.1, 0.15, 0.2, 0.3])
-def test_a_dead_consumers_lease_ends_and_its_requests_go_on(at_s: float) -> None:
+def test_a_dead_consumers_lease_ends_and_its_requests_go_on(at_s: float, overlap: bool) -> None:
     with bed() as made:
-        aqua = system(made, "aqua")
+        aqua = system(made, "aqua", f"system.consumer.overlap_paging={overlap}")
         whole = made.instances[1].kv.num_pages
         serve(made, aqua, CROWD, Kill(0, at_s), linger_s=1.0)
         assert_all_done(made)
@@ -228,14 +244,16 @@ def moved_after(made: Bed, at_s: float, purpose: str) -> bool:
     name=st.sampled_from(["aqua", "vllm_cfs"]),
     variant=st.sampled_from(["paper", "artifact"]),
     free_share=st.sampled_from([0.0, 0.1, 0.5, 0.9]),
+    overlap=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=25, deadline=None)
 def test_nobody_starves_and_no_block_is_lost(
-    asked: list[Asked], name: str, variant: str, free_share: float
+    asked: list[Asked], name: str, variant: str, free_share: float, overlap: bool
 ) -> None:
     with bed() as made:
         gathered = ("system.copies=gathered", f"system.lender.free_share={free_share}")
-        aqua = system(made, name, f"system.variant={variant}", *gathered)
+        beside = f"system.consumer.overlap_paging={overlap}"
+        aqua = system(made, name, f"system.variant={variant}", beside, *gathered)
         serve(made, aqua, asked)
         assert_all_done(made)
         assert moved_bytes(made, *OUT) == moved_bytes(made, *INTO)
@@ -263,6 +281,8 @@ def test_a_request_that_never_fits_fails_with_the_reason() -> None:
         ("system.lender.every=1", "every=1 must be at least 2"),
         ("system.lender.free_share=1", "free_share=1 must be"),
         ("system.consumer.kv_share=0", "kv_share=0 must be"),
+        ("system.coordinator.port=70000", "port=70000; valid"),
+        ("system.coordinator.heartbeat_timeout_s=0", "heartbeat_timeout_s=0; valid"),
     ],
 )
 def test_bad_values_are_named(override: str, words: str) -> None:

@@ -1,0 +1,113 @@
+"""The coordinator as a process of this run: started and ended with it, and started again where it
+died.
+
+It listens on loopback alone and keeps its state in a file (`journal.py`), so that one that is
+killed comes back with all it had answered.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from importlib.util import find_spec
+from pathlib import Path
+
+from harness.errors import RunError, UsageError
+from systems.aqua.coordinator.topology import Topology
+
+NEEDED = ("fastapi", "uvicorn")
+
+
+class CoordinatorProcess:
+    """`port`: 0: any that is free. Raises UsageError, with the process's own sentence, where it
+    cannot be had."""
+
+    def __init__(self, topology: Topology, port: int, heartbeat_timeout_s: float) -> None:
+        missing = [name for name in NEEDED if find_spec(name) is None]
+        if missing:
+            raise UsageError(
+                f"no coordinator: {' and '.join(missing)} not installed; pip install '.[aqua]', or "
+                "system.coordinator.process=false keeps it within the run"
+            )
+        self._folder = Path(tempfile.mkdtemp(prefix="aqua-coordinator-"))
+        self._topology = self._folder / "topology.json"
+        devices = {
+            name: {"node": topology.nodes[name], "memory_bytes": size}
+            for name, size in topology.memory_bytes.items()
+        }
+        content = {"devices": devices, "pairs": dict(topology.producers)}
+        self._topology.write_text(json.dumps(content))
+        self._timeout_s = heartbeat_timeout_s
+        self._lock = threading.Lock()
+        self._stopped = False
+        self.port, self.restarts = port, 0
+        try:
+            self._process = self._start()
+        except UsageError:
+            shutil.rmtree(self._folder)
+            raise
+        self._finalizer = weakref.finalize(self, _end, [self._process], self._folder)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def revive(self) -> None:
+        """Starts it again if it has died. Raises RunError where that fails."""
+        with self._lock:
+            if self._stopped or self._process.poll() is None:
+                return
+            _close(self._process)
+            try:
+                self._process = self._start()
+            except UsageError as error:
+                raise RunError(f"the coordinator died and does not come back: {error}") from error
+            self._finalizer.detach()
+            self._finalizer = weakref.finalize(self, _end, [self._process], self._folder)
+            self.restarts += 1
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            self._finalizer()
+
+    def _start(self) -> subprocess.Popen[str]:
+        words = [
+            sys.executable, "-m", "systems.aqua.coordinator", "--topology", str(self._topology),
+            "--state", str(self._folder / "state"), "--port", str(self.port),
+            "--heartbeat-timeout-s", str(self._timeout_s), "--with-parent",
+        ]  # fmt: skip
+        errors = self._folder / "errors"
+        with errors.open("w") as stderr:
+            process = subprocess.Popen(
+                words, cwd=Path(__file__).parents[3], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
+            )  # fmt: skip
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        if not said:
+            process.wait()
+            _close(process)
+            why = errors.read_text().strip().splitlines() or ["it ended without a word"]
+            raise UsageError(f"no coordinator: {why[-1].removeprefix('error: ')}")
+        self.port = int(said.strip().rpartition(":")[2])
+        return process
+
+
+def _close(process: subprocess.Popen[str]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+def _end(processes: list[subprocess.Popen[str]], folder: Path) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+        _close(process)
+    shutil.rmtree(folder, ignore_errors=True)
