@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import RunError
 from harness.files import write_text
 from harness.records import report
-from harness.records.answers import early_ends_allowed, summarise_answers
+from harness.records.answers import EARLY_ENDS, early_ends_allowed, summarise_answers
 from harness.records.device_events import standstills_s
 from harness.records.receive_lag import receive_lag
 from harness.records.report import COLUMNS, LATENCIES, absent, number, origin, seconds, title
@@ -33,6 +35,8 @@ from plots.timeline import timeline
 
 PAGE = Path(__file__).resolve().parent / "page"
 MAX_MODELS = 12  # by name
+# Kinds of events that the verdict looks at.
+JUDGED = pa.array([EARLY_ENDS, "heartbeat", "stall", "prefix_cache", "no_progress"])
 
 
 def draw(run_dir: Path) -> Path:
@@ -69,7 +73,7 @@ def page(run: FinishedRun) -> str:
         origin=origin(run.manifest),
         simulator=report.simulator([run.manifest]),
         verdict=run.summary["verdict"],
-        rules=_rules(run, events.to_pylist()),
+        rules=_rules(run, events.filter(pc.is_in(events["kind"], JUDGED)).to_pylist()),
         tiles=list(_tiles(run.summary)),
         latencies=_latencies(run.summary),
         columns=list(COLUMNS.values()),

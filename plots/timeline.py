@@ -31,7 +31,8 @@ ROWS = {
     "slot": "held", "lease": "held",
 }  # fmt: skip
 LEFT_OUT = ("host_kv", "heartbeat", "prefix_cache", "early_ends_allowed")
-MAX_SPANS = 8000  # of a page: more make it large, and at full view lie within one pixel
+MAX_SPANS = 20_000  # of a page: more make it large, and at full view lie within one pixel
+PIXELS = 2000  # of a page's width: gaps shorter than one cannot be seen at full view
 MAX_LANES = 64
 MAX_BINS = 600  # of the curve of requests above the lanes
 
@@ -67,7 +68,7 @@ def timeline(requests: pa.Table, events: pa.Table) -> Timeline:
     merged, within_s = _few(spans[~instant], end_s)
     names = sorted(spans.lane.unique(), key=_by_number)
     lanes, left_out = names[:MAX_LANES], names[MAX_LANES:]
-    labels = sorted(spans.label.unique())
+    labels = sorted({*merged.label, *spans[instant].label})
     at, of_label = ({name: i for i, name in enumerate(each)} for each in (lanes, labels))
     rows: list[dict[str, list[list[float]]]] = [{} for _ in lanes]
     for span in records(merged[merged.lane.isin(lanes)]):
@@ -151,12 +152,15 @@ def _levels(start_s: Floats, end_s: Floats) -> pd.DataFrame:
 
 
 def _few(spans: pd.DataFrame, end_s: float) -> tuple[pd.DataFrame, float]:
-    """At most MAX_SPANS, by joining those of one label with short gaps between them; and how
-    short."""
+    """MAX_SPANS or not many more, by joining those of one label with short gaps between them, at
+    most a pixel's; and how short. Then the models of loads, moves and waits are not told."""
+    if len(spans) > MAX_SPANS:
+        kind = spans.label.str.partition(", ")[0]
+        spans = spans.assign(label=spans.label.where(spans.row == "ran", kind))
     keys = spans.groupby(["lane", "row", "label"], sort=False).ngroup()
     spans = spans.assign(key=keys).sort_values(["key", "start_s"], kind="stable")
     found, within_s = spans, 0.0
-    while len(found) > MAX_SPANS:
+    while len(found) > MAX_SPANS and within_s < end_s / PIXELS:
         within_s = 2 * within_s if within_s else end_s / 2**16
         found = _joined(spans, within_s)
     return found, within_s
