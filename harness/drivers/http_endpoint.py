@@ -1,4 +1,4 @@
-"""An endpoint behind HTTP: requests out, streamed tokens in, each read stamped as it comes.
+"""An endpoint behind HTTP: requests out, streamed tokens in, each token stamped as it comes.
 
 All sockets live in the I/O thread; it stamps, counts and posts, and the harness's loop records.
 Knows nothing of where the server came from.
