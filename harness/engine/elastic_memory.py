@@ -37,7 +37,7 @@ class ElasticMemory:
             write_layers(spec, setup["write"])
         buffer.fill(setup["resident"])
         links = PacedLinks(setup["links_file"], setup["num_links"])
-        mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
+        self._mesh = mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
         runner = Runner(
             spec, Decoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
         )
@@ -52,7 +52,7 @@ class ElasticMemory:
         self.in_lanes = self._copies.commands | {"adopt": self._adopt, "forget": self._forget}
         self.at_once: dict[str, Work] = {
             "flight": flights.take_off, "hold": flights.hold, "pass": flights.pass_on,
-            "abandon": flights.abandon,
+            "abandon": flights.abandon, "lost": self._lost,
         }  # fmt: skip
 
     def _adopt(self, header: Header, payload: bytes) -> None:
@@ -64,6 +64,11 @@ class ElasticMemory:
         for layer in header["layers"]:
             self._buffer.forget(layer)
         self._loop.answer(header["seq"], complete=True)
+
+    def _lost(self, header: Header, payload: bytes) -> None:
+        """A peer has died. Pages that it was sending to may be given to others by the next
+        command: until then its bytes are read to their end."""
+        self._mesh.wait_for_end(header["name"])
 
     def _on_peer(self, name: str, header: Header, payload: bytes) -> None:
         """On the peer's thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -81,7 +82,7 @@ class TorchFabric:
                     for end, (to, other) in zip(
                         ends, ((first, second), (second, first)), strict=True
                     ):
-                        with end:
+                        with end, suppress(BrokenPipeError, ConnectionResetError):  # it has died
                             socket.send_fds(self._invitations[to], [other.encode()], [end.fileno()])
 
     async def copy(
@@ -175,6 +176,8 @@ class TorchFabric:
 
     def _died(self, name: str, error: RunError) -> None:
         self.lost.add(name)
+        for other in self.commands.keys() - self.lost:
+            self.commands[other].worker.send({"op": "lost", "name": name})
         self.commands[name].fail()
         for tell in list(self.on_death):
             tell(name)

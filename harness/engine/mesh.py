@@ -58,6 +58,11 @@ class Mesh:
     def is_lost(self, name: str) -> bool:
         return name in self._lost
 
+    def wait_for_end(self, name: str) -> None:
+        """Until all that the peer, which has died, had sent has been handed on."""
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._lost or name not in self._peers, ARRIVE_S)
+
     def _accept(self, invitations: socket.socket) -> None:
         while True:
             name, files, _, _ = socket.recv_fds(invitations, 256, 1)

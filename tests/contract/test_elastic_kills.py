@@ -19,7 +19,7 @@ from tests.elastic import generated, hardware, private, undisturbed
 
 DEPTH = 4  # layers of tiny-llama
 EVERY = range(DEPTH)
-SLOW_LINKS = hardware(6, nvlink_copy_bytes_per_s=2e6, pcie_bytes_per_s=1e8)
+SLOW_LINKS = hardware(6, nvlink_copy_bytes_per_s=5e5, pcie_bytes_per_s=1e8)
 
 
 class Kill:
