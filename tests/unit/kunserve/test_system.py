@@ -62,6 +62,19 @@ def test_decoding_goes_on_while_kv_is_exchanged() -> None:
     assert gaps["live"] > 0
 
 
+def test_more_moves_than_eight_wait_for_their_step_boundaries_side_by_side() -> None:
+    """So the links carry full blocks all the time (§4.2)."""
+    with private("sim", 2, kv_blocks=200) as bed:
+        story = serve(bed, burst(60, gap_s=0.001))
+    first = story.seen("exchange")[0]
+    moves = [e for e in story.seen("kv_move") if e["end_s"] <= first["end_s"]]
+    assert first["fields"]["moves"] == len(moves) > 30
+    for source in ("sim-0", "sim-1"):
+        mine = [move for move in moves if move["instance"] == source]
+        at_once = [sum(m["start_s"] <= e["start_s"] < m["end_s"] for m in mine) for e in mine]
+        assert max(at_once) > 8
+
+
 def test_without_overload_nothing_is_dropped() -> None:
     story = run(num=3)
     assert not story.seen("drop")
