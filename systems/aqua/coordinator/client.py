@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
 from queue import SimpleQueue
@@ -158,14 +157,14 @@ class Remote:
 
     def _answer(self, words: Words) -> Any:
         """The answer's JSON. Raises Refused for 4xx, RunError where none comes."""
-        began_s = time.monotonic()
+        began_s = self._loop.now
         while not self._closed.is_set():
             try:
                 return self._once(*words)
             except (OSError, HTTPException) as error:
                 self._connection.close()
                 self.process.revive()
-                if time.monotonic() - began_s > PATIENCE_S:
+                if self._loop.now - began_s > PATIENCE_S:
                     raise RunError(f"the coordinator does not answer: {error}") from error
                 self._closed.wait(PAUSE_S)
         raise RunError("the run is over")
