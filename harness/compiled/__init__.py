@@ -1,8 +1,10 @@
 """The simulator's modules as machine code, where it was made of the sources that are here now.
 
 `python -m harness.compiled`, which `make setup` runs, has mypyc compile them into `build/compiled`
-of this checkout. Its modules call each other's C functions, so they are one: if one source has
-changed since, all of them are Python until the next build. HARNESS_PURE=1: Python in any case.
+of this checkout, in groups. The modules of a group call each other's C functions and those of the
+groups that it needs: if one source has changed since, its group and those that need it are Python
+until the next build. So an edited policy is Python, on kernel and devices that are still compiled.
+HARNESS_PURE=1: Python in any case.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = PROJECT / "build" / "compiled"
-INDEX = "index.json"  # {"folder", "soabi", "sources": {path: sha256}, "modules": {name: file}}
+# {"folder", "soabi", "groups": {name: {"needs": [name, …], "sources": {path: sha256},
+# "modules": {name: file}}}}, each after those that it needs
+INDEX = "index.json"
 
-_why_python = "not imported by way of `harness`"
+_why_python: dict[str, str] = {"": "not imported by way of `harness`"}  # of each group; "": of all
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -44,24 +49,39 @@ def install() -> None:
     global _why_python
     try:
         index = json.loads((FOLDER / INDEX).read_bytes())
-    except (OSError, ValueError):
-        _why_python = "not built"
-        return
-    _why_python = why_python(index)
-    if not _why_python:
-        folder = FOLDER / index["folder"]
-        modules = {name: folder / file for name, file in index["modules"].items()}
-        sys.meta_path.insert(0, Finder(modules))
+        _why_python = why_python(index)
+    except (OSError, ValueError, KeyError):  # KeyError: built by another version of this
+        _why_python = {"": "not built"}
+    if "" not in _why_python:
+        sys.meta_path.insert(0, Finder(usable(index, _why_python)))
 
 
-def why_python(index: Mapping[str, Mapping[str, str]]) -> str:
-    """Why what was built cannot be used here and now; empty: it can."""
+def usable(index: Mapping[str, Any], why: Mapping[str, str]) -> dict[str, Path]:
+    """{module: its binary} of the groups that are not in `why`."""
+    folder = FOLDER / index["folder"]
+    return {
+        module: folder / file
+        for name, group in index["groups"].items()
+        if name not in why
+        for module, file in group["modules"].items()
+    }
+
+
+def why_python(index: Mapping[str, Any]) -> dict[str, str]:
+    """Why groups of what was built cannot be used here and now; none: all can. "": all of them."""
     if os.environ.get("HARNESS_PURE") == "1":
-        return "HARNESS_PURE=1"
+        return {"": "HARNESS_PURE=1"}
     if index["soabi"] != sysconfig.get_config_var("SOABI"):
-        return "built for another Python"
-    changed = [path for path, content in index["sources"].items() if sha256(path) != content]
-    return f"changed since the build: {', '.join(changed)}" if changed else ""
+        return {"": "built for another Python"}
+    why: dict[str, str] = {}
+    for name, group in index["groups"].items():
+        changed = [path for path, content in group["sources"].items() if sha256(path) != content]
+        lacking = [need for need in group["needs"] if need in why]
+        if changed:
+            why[name] = f"changed since the build: {', '.join(changed)}"
+        elif lacking:
+            why[name] = why[lacking[0]]
+    return {"": next(iter(why.values()))} if why and len(why) == len(index["groups"]) else why
 
 
 def sha256(path: str) -> str:
@@ -73,5 +93,10 @@ def sha256(path: str) -> str:
 
 
 def state() -> str:
-    """For a manifest: "compiled", or "Python" and why."""
-    return f"Python: {_why_python}" if _why_python else "compiled"
+    """For a manifest: "compiled", or "Python" and why, of all or of some groups."""
+    if "" in _why_python:
+        return f"Python: {_why_python['']}"
+    if not _why_python:
+        return "compiled"
+    parts = [f"{name} in Python: {why}" for name, why in _why_python.items()]
+    return f"compiled; {'; '.join(parts)}"

@@ -1,7 +1,7 @@
 """Compiles modules of the simulator, if their sources have changed: `python -m harness.compiled`.
 
-Those that an unstaged run of system vllm spends its time in; the others stay Python and run beside
-them. The binaries lie in a folder of their own for each build. The index is replaced last, so that
+Those that the papers' runs spend their time in; the others stay Python and run beside them. The
+binaries lie in a folder of their own for each build. The index is replaced last, so that
 a process that starts meanwhile finds those of before or the new ones. Without mypyc or a C
 compiler nothing is built, and one line says so.
 """
@@ -14,30 +14,53 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.compiled import FOLDER, INDEX, PROJECT, sha256
 
-PATHS = [
-    "harness/clock.py", "harness/client.py", "harness/cost/model.py", "harness/cost/served.py",
-    "harness/device/base.py", "harness/device/block_pool.py", "harness/record.py",
-    "harness/request.py", "harness/sim/compute.py", "harness/sim/instance.py",
-    "systems/baselines/vllm.py",
-]  # fmt: skip
+BASE = ("kernel", "devices")  # the second needs the first
+# {group: its modules}. A system's binaries call those of BASE. What carried no weight
+# in profiles of the papers' runs is left out: its C code takes longer to compile than it saves.
+GROUPS = {
+    "kernel": [
+        "harness/clock.py", "harness/client.py", "harness/cost/model.py", "harness/cost/served.py",
+        "harness/device/base.py", "harness/device/block_pool.py", "harness/record.py",
+        "harness/request.py", "harness/sim/compute.py", "harness/sim/instance.py",
+        "systems/baselines/vllm.py",
+    ],
+    "devices": [
+        "harness/device/blocks.py", "harness/device/elastic.py", "harness/device/host.py",
+        "harness/device/kv_directory.py", "harness/device/kv_moves.py",
+        "harness/device/page_pool.py", "harness/device/passage.py", "harness/device/pooled.py",
+        "harness/device/slab.py", "harness/sim/fabric.py", "harness/sim/fair_share.py",
+        "harness/sim/fluid.py", "harness/sim/network.py", "harness/sim/pieces.py",
+    ],
+    "serverlessllm": ["systems/serverlessllm/paper.py", "systems/serverlessllm/scaling.py"],
+    "blitzscale": [
+        "systems/blitzscale/handover.py", "systems/blitzscale/prompts.py",
+        "systems/blitzscale/serving.py", "systems/blitzscale/slots.py",
+    ],
+    "kunserve": [
+        "systems/llumnix/freeness.py", "systems/kunserve/accounts.py", "systems/kunserve/server.py",
+    ],
+}  # fmt: skip
 
 
-def build(paths: Sequence[str], into: Path) -> dict[str, str]:
-    """{module: its binary in `into`}, of mypyc and the C compiler that Python was built with."""
+def build(groups: Mapping[str, Sequence[str]], into: Path) -> dict[str, str]:
+    """{module: its binary in `into`}, of mypyc and the C compiler that Python was built with. The
+    binaries of a group that its modules share are among them."""
     from mypyc.build import mypycify
     from setuptools import Distribution
 
     os.chdir(PROJECT)
     work = into.with_name(into.name + ".work")
+    apart: list[tuple[list[str], str | None]] = [(list(of), name) for name, of in groups.items()]
     extensions = mypycify(
-        [f"--cache-dir={FOLDER / 'mypy_cache'}", *paths],
-        opt_level="2", debug_level="0", target_dir=str(work),
+        [f"--cache-dir={FOLDER / 'mypy_cache'}", *(path for of in groups.values() for path in of)],
+        opt_level="1", debug_level="0", target_dir=str(work),
+        separate=apart,
     )  # fmt: skip
     command = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
     command.build_lib, command.build_temp, command.parallel = str(into), str(work), True
@@ -47,30 +70,51 @@ def build(paths: Sequence[str], into: Path) -> dict[str, str]:
     return {e.name: command.get_ext_filename(e.name) for e in extensions}
 
 
+def described(groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """As the index has them, without the binaries."""
+    return {
+        name: {
+            "needs": list(BASE[: BASE.index(name)] if name in BASE else BASE),
+            "sources": {path: sha256(path) for path in paths},
+        }
+        for name, paths in groups.items()
+    }
+
+
 def main() -> int:
     started_s = time.monotonic()
-    sources = {path: sha256(path) for path in PATHS}
+    groups = described(GROUPS)
     soabi = sysconfig.get_config_var("SOABI")
     index_file = FOLDER / INDEX
     before: dict[str, Any] = json.loads(index_file.read_bytes()) if index_file.is_file() else {}
-    if before.get("sources") == sources and before.get("soabi") == soabi:
+    built = {
+        name: {key: group[key] for key in ("needs", "sources")}
+        for name, group in before.get("groups", {}).items()
+    }
+    if built == groups and before.get("soabi") == soabi:
         return 0
     folder = f"{os.getpid()}-{time.time_ns()}"
-    index: dict[str, Any] = {"folder": folder, "soabi": soabi, "sources": sources}
     try:
-        index["modules"] = build(PATHS, FOLDER / folder)
+        files = build(GROUPS, FOLDER / folder)
     except (Exception, SystemExit) as error:
         shutil.rmtree(FOLDER / folder, ignore_errors=True)
         shutil.rmtree(FOLDER / f"{folder}.work", ignore_errors=True)
         print(f"the simulator stays Python, about three times as slow: {error}")
         return 0
+    for name, paths in GROUPS.items():
+        modules = [path.removesuffix(".py").replace("/", ".") for path in paths]
+        groups[name]["modules"] = {m: files[m] for m in [f"{name}__mypyc", *modules]}
+    index = {"folder": folder, "soabi": soabi, "groups": groups}
     partial = index_file.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(index, indent=1) + "\n")
     partial.replace(index_file)
     for old in FOLDER.glob("*-*"):
         if old.name not in (folder, before.get("folder")):
             shutil.rmtree(old, ignore_errors=True)
-    print(f"{len(PATHS)} modules of the simulator compiled in {time.monotonic() - started_s:.0f} s")
+    num_modules = sum(map(len, GROUPS.values()))
+    print(
+        f"{num_modules} modules of the simulator compiled in {time.monotonic() - started_s:.0f} s"
+    )
     return 0
 
 

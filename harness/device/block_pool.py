@@ -32,10 +32,14 @@ class BlockPool:
             raise ValueError(
                 f"a KV pool needs a block of a token at least, got {num_blocks} x {block_tokens}"
             )
-        self.num_blocks = num_blocks
+        self._num_blocks = num_blocks
         self.block_tokens = block_tokens
         self.held: MutableMapping[int, int] = {}  # request_id -> blocks
         self._free = num_blocks
+
+    @property
+    def num_blocks(self) -> int:
+        return self._num_blocks
 
     @property
     def free_blocks(self) -> int:
@@ -119,7 +123,7 @@ class BlockPool:
         """Gives the pool more blocks, or takes free ones away."""
         assert num_blocks >= max(self.used_blocks, 1), (num_blocks, self.used_blocks)
         self._free += num_blocks - self.num_blocks
-        self.num_blocks = num_blocks
+        self._num_blocks = num_blocks
 
     def _take(self, request_id: int, num_blocks: int) -> None:
         self._free -= num_blocks

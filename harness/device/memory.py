@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from harness.errors import RunError
 
 Holder = TypeVar("Holder", bound=Hashable)
 
 
+@mypyc_attr(native_class=False)
 class OutOfMemory(RunError):
     """More was asked of a region than it has left: the caller did not check, or cannot wait."""
 

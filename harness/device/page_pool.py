@@ -113,7 +113,7 @@ class PagePool(BlockPool):
         if -more > self.free_pages:
             return False
         self.num_pages, self.free_pages = num_pages, self.free_pages + more
-        self.num_blocks = max(1, num_pages // len(self.all_groups))
+        self._num_blocks = max(1, num_pages // len(self.all_groups))
         return True
 
     def check(self) -> None:

@@ -51,7 +51,7 @@ class StagedKv(BlockPool):
         return self._total() - self.free_blocks
 
     @property
-    def num_blocks(self) -> int:  # type: ignore[override]  # the holders' memory decides
+    def num_blocks(self) -> int:  # the holders' memory decides
         return self._total()
 
     def _total(self) -> int:

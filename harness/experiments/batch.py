@@ -19,6 +19,7 @@ from harness.errors import RunError
 from harness.experiments.capacity_search import Sought, next_runs
 from harness.experiments.compose import Composed, composed, groups, sweep
 from harness.experiments.points import Point, run_point
+from harness.experiments.progress import RunsProgress
 from harness.interrupts import check
 
 Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides
@@ -27,15 +28,23 @@ Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides
 
 def run_all(
     names: Sequence[str], jobs: int, sought: Mapping[str, Sought], live: Sequence[str] = (),
-    simulated: Sequence[str] = (), *, again: bool,
+    simulated: Sequence[str] = (), *, again: bool, progress: RunsProgress,
 ) -> Generator[tuple[str, list[Point]]]:  # fmt: skip
     """Every run of the experiments `names`, experiment by experiment, and those of `sought`, which
     are simulated, once more when the ends of their curves have been found. `live`: overrides of
-    those on a real engine; `simulated`: of the others, and then those on one are left out."""
+    those on a real engine; `simulated`: of the others, and then those on one are left out.
+    `progress` is told of each."""
     with processes(jobs) as pool:
         runs = composed_runs(names, pool, live, simulated)
+        progress.more(sum(map(len, runs.values())))
+
+        def begin(name: str, made: Composed, run: Sequence[str]) -> Future[Point]:
+            future = pool.submit(run_point, name, made, run, again=again)
+            future.add_done_callback(progress.done)
+            return future
+
         pending = {
-            name: [pool.submit(run_point, name, *run, again=again) for run in of_name]
+            name: [begin(name, *run) for run in of_name]
             for name, of_name in runs.items()
             if all(made.choices["engine"] == "sim" for made, _ in of_name)
         }
@@ -44,11 +53,15 @@ def run_all(
             found[name] = [future.result() for future in futures]
             yield name, found[name]
         ends = {name: found[name] for name in found if name in sought}
-        find_ends(ends, sought, runs, pool, again=again)
+        find_ends(ends, sought, runs, pool, again=again, progress=progress)
         yield from ends.items()
     for name, of_name in runs.items():
         if name not in pending:
-            yield name, [run_point(name, *run, again=again) for run in of_name]
+            points = []
+            for run in of_name:
+                points.append(run_point(name, *run, again=again))
+                progress.done()
+            yield name, points
 
 
 def find_ends(
@@ -58,6 +71,7 @@ def find_ends(
     pool: Executor,
     *,
     again: bool,
+    progress: RunsProgress,
 ) -> None:
     """Adds to each experiment's `points` those that `sought` asks for. A curve goes on as soon as
     all draws of its latest value are there, whatever other curves are waiting for."""
@@ -73,19 +87,21 @@ def find_ends(
                     pool.submit(run_point, name, made[name][groups(run)], run, again=again)
                     for run in of_curve
                 ]
+                progress.more(len(of_curve))
+                for future in under_way[halving]:
+                    future.add_done_callback(progress.done)
 
     for name in points:
         halve(name)
     while under_way:
-        # First who is left, then who is done: one that ends between the two ends the wait.
+        # Looked at before the halvings are: one that ends in between is waited for, at no cost.
         left = [future for futures in under_way.values() for future in futures if not future.done()]
-        done = [each for each, futures in under_way.items() if all(f.done() for f in futures)]
-        if not done:
-            wait(left, return_when=FIRST_COMPLETED)
-        for halving in done:
-            futures = under_way.pop(halving)
-            found[halving[0]] += [future.result() for future in futures]
+        ended = [key for key, futures in under_way.items() if all(f.done() for f in futures)]
+        for halving in ended:
+            found[halving[0]] += [future.result() for future in under_way.pop(halving)]
             halve(halving[0])
+        if not ended:
+            wait(left, return_when=FIRST_COMPLETED)
     for name, of_name in points.items():  # in one order, whichever came first
         of_name += sorted(found[name], key=lambda point: list(point.overrides.values()))
 

@@ -26,7 +26,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from fnmatch import filter as matching
@@ -43,6 +43,7 @@ from harness.experiments.batch import processes, run_all
 from harness.experiments.capacity_search import Sought
 from harness.experiments.compose import ROOT, conf, sweep
 from harness.experiments.points import RUNS, Point, load_points, save_points
+from harness.experiments.progress import RunsProgress
 from harness.files import write_text
 from harness.prepare import announce
 from harness.records.manifest import git_revision
@@ -148,7 +149,9 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def _tell(name: str, points: Sequence[Point], seconds: float) -> None:
+def _tell(
+    name: str, points: Sequence[Point], seconds: float, announce: Callable[[str], None]
+) -> None:
     refused = [point.refused for point in points if point.path is None]
     more = f", {len(refused)} of them refused, the first: {refused[0]}" if refused else ""
     announce(f"{seconds:5.0f} s  {name}: {len(points)} runs{more}")
@@ -220,11 +223,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for figure in names:
                 sought |= getattr(module(figure), "SOUGHT", {})
             started_s = time.monotonic()
-            runs = run_all(list(needed), chosen.jobs, sought, live, simulated, again=chosen.again)
-            with closing(runs):  # whatever ends this ends its processes
-                for name, points in runs:
-                    save_points(name, points, out or RUNS)
-                    _tell(name, points, time.monotonic() - started_s)
+            with RunsProgress() as progress:
+                runs = run_all(
+                    list(needed), chosen.jobs, sought, live, simulated, again=chosen.again,
+                    progress=progress,
+                )  # fmt: skip
+                with closing(runs):  # whatever ends this ends its processes
+                    for name, points in runs:
+                        save_points(name, points, out or RUNS)
+                        _tell(name, points, time.monotonic() - started_s, progress.tell)
         refused = 0
         for made_of in draw_all(names, chosen.jobs, out):
             if isinstance(made_of, RunError):

@@ -104,7 +104,7 @@ class Fluid:
         """What has crossed `link` so far: a counter, as a NIC has one."""
         now = self._loop.now
         under_way = (flow.links.count(link) * flow.sent_bytes(now) for flow in self._on[link])
-        return self._ended_bytes[link] + sum(under_way)
+        return self._ended_bytes[link] + sum(under_way, 0.0)
 
     def _touch(self, flow: Flow) -> None:
         for link in flow.links:

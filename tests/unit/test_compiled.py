@@ -8,51 +8,73 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness import compiled
+from harness.compiled import sha256, why_python
 
-SOURCE = "harness/clock.py"
+SOURCE, POLICY = "harness/clock.py", "systems/baselines/vllm.py"
 
 
-def built(content: str) -> dict[str, object]:
+def built(content: str) -> dict[str, Any]:
+    def group(needs: list[str], sources: dict[str, str]) -> dict[str, Any]:
+        return {"needs": needs, "sources": sources, "modules": {}}
+
+    kernel, policy = group([], {SOURCE: content}), group(["kernel"], {POLICY: sha256(POLICY)})
     soabi = sysconfig.get_config_var("SOABI")
-    return {"folder": "f", "soabi": soabi, "sources": {SOURCE: content}, "modules": {}}
+    return {"folder": "f", "soabi": soabi, "groups": {"kernel": kernel, "vllm": policy}}
 
 
-def test_a_changed_source_makes_all_of_it_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_kernel_makes_all_of_it_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HARNESS_PURE", raising=False)
-    assert compiled.why_python(built(compiled.sha256(SOURCE))) == ""
-    assert compiled.why_python(built("another")) == f"changed since the build: {SOURCE}"
-    gone = built("x") | {"sources": {"harness/gone.py": "x"}}
-    assert compiled.why_python(gone) == "changed since the build: harness/gone.py"
+    assert why_python(built(sha256(SOURCE))) == {}
+    assert why_python(built("another")) == {"": f"changed since the build: {SOURCE}"}
+    gone = built("x")
+    gone["groups"]["kernel"]["sources"] = {"harness/gone.py": "x"}
+    assert why_python(gone) == {"": "changed since the build: harness/gone.py"}
+
+
+def test_a_changed_policy_leaves_the_kernel_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HARNESS_PURE", raising=False)
+    index = built(sha256(SOURCE))
+    index["groups"]["vllm"]["sources"] = {POLICY: "another"}
+    assert why_python(index) == {"vllm": f"changed since the build: {POLICY}"}
 
 
 def test_python_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_PURE", "1")
-    assert compiled.why_python(built(compiled.sha256(SOURCE))) == "HARNESS_PURE=1"
+    assert why_python(built(sha256(SOURCE))) == {"": "HARNESS_PURE=1"}
 
 
 def test_what_was_built_for_another_python_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HARNESS_PURE", raising=False)
-    other = built(compiled.sha256(SOURCE)) | {"soabi": "cpython-30"}
-    assert compiled.why_python(other) == "built for another Python"
+    other = built(sha256(SOURCE)) | {"soabi": "cpython-30"}
+    assert why_python(other) == {"": "built for another Python"}
 
 
 SEEN = """
 import harness.compiled
-import harness.clock, systems.baselines.vllm
-print(harness.compiled.state(), harness.clock.__file__, hasattr(systems.baselines.vllm, "EDITED"))
+import harness.clock, systems.kunserve.accounts, systems.serverlessllm.paper
+print(harness.compiled.state())
+for module in (harness.clock, systems.kunserve.accounts, systems.serverlessllm.paper):
+    print(module.__file__.rsplit(".")[-1], hasattr(module, "EDITED"))
 """
 
 
-def seen(checkout: Path) -> str:
+def seen(checkout: Path) -> list[str]:
+    """What a process says of it: its state, then of the kernel, a policy and another one."""
     env = {k: v for k, v in os.environ.items() if k != "HARNESS_PURE"}
     command = [sys.executable, "-c", SEEN]
     return subprocess.run(
         command, cwd=checkout, env=env, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    ).stdout.splitlines()
+
+
+def edit(path: Path) -> None:
+    with path.open("a") as source:
+        source.write("EDITED = True\n")
 
 
 def test_an_edit_takes_effect_in_the_next_run(tmp_path: Path) -> None:
@@ -63,12 +85,14 @@ def test_an_edit_takes_effect_in_the_next_run(tmp_path: Path) -> None:
         ignored = shutil.ignore_patterns("__pycache__", "mypy_cache", "*.work")
         shutil.copytree(compiled.PROJECT / folder, tmp_path / folder, ignore=ignored)
     before = seen(tmp_path)
-    if before.startswith("Python: changed since"):
-        pytest.skip(before)
-    assert before.startswith("compiled ")
-    assert before.endswith(".so False\n")
-    with (tmp_path / "systems/baselines/vllm.py").open("a") as policy:
-        policy.write("EDITED = True\n")
+    if before[0] != "compiled":
+        pytest.skip(before[0])
+    assert before[1:] == ["so False"] * 3
+    edit(tmp_path / "systems/kunserve/accounts.py")
     after = seen(tmp_path)
-    assert after.startswith("Python: changed since the build: systems/baselines/vllm.py")
-    assert after.endswith("clock.py True\n")
+    why = "changed since the build: systems/kunserve/accounts.py"
+    assert after == [f"compiled; kunserve in Python: {why}", "so False", "py True", "so False"]
+    edit(tmp_path / SOURCE)
+    state, *modules = seen(tmp_path)
+    assert state.startswith(f"Python: changed since the build: {SOURCE}")
+    assert modules == ["py True", "py True", "py False"]

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from harness.experiments import batch
 from harness.experiments.capacity_search import Sought, attained, middle, next_runs
 from harness.experiments.points import Point
+from harness.experiments.progress import RunsProgress
 
 KEY, DRAW = "workload.dataset.parameters.num_models", "experiment/aegaeon/inputs@_global_"
 VALUES = tuple(range(8, 82, 2))
@@ -106,7 +108,9 @@ def test_every_curve_is_halved_to_its_end_as_its_runs_come(
     points = {"e": list(begun)}
     with ThreadPoolExecutor(4) as pool:
         runs = {"e": [(None, run) for run in words]}
-        batch.find_ends(points, {"e": SOUGHT}, runs, pool, again=False)  # type: ignore[arg-type]
+        progress = RunsProgress(Console(quiet=True))
+        batch.find_ends(points, {"e": SOUGHT}, runs, pool, again=False, progress=progress)  # type: ignore[arg-type]
+    assert progress.line().startswith(f"{len(points['e']) - len(begun)} of ")
     added = [list(p.overrides.values()) for p in points["e"][len(begun) :]]
     assert added == sorted(added)
     for system, capacity in capacities.items():
