@@ -21,7 +21,7 @@ from rich.text import Text
 from harness.cluster import Cluster
 from harness.progress import counts
 from harness.record import Recorder, TokenRecord
-from harness.records.report import seconds
+from harness.records.numbers import seconds
 
 REDRAW_S = 0.5
 WINDOW_S = 10.0

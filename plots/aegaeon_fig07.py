@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from harness.errors import RunError
 from harness.experiments.points import Point
-from harness.records.report import seconds
+from harness.records.numbers import seconds
 from plots.aegaeon import events, overrides, publish, stamp
 from plots.style import PALETTE, figure
 

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from harness.experiments.points import Point
-from harness.records.report import seconds
+from harness.records.numbers import seconds
 from plots.aegaeon import events, overrides, publish, stamp
 from plots.aegaeon_fig07 import KINDS, PARTS, STAGES, preempting
 from plots.style import PALETTE, figure

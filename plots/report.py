@@ -24,8 +24,9 @@ from harness.files import write_text
 from harness.records import report
 from harness.records.answers import EARLY_ENDS, early_ends_allowed, summarise_answers
 from harness.records.device_events import standstills_s
+from harness.records.numbers import number, seconds
 from harness.records.receive_lag import receive_lag
-from harness.records.report import COLUMNS, LATENCIES, absent, number, origin, seconds, title
+from harness.records.report import COLUMNS, LATENCIES, absent, origin, title
 from harness.records.run_folder import FinishedRun
 from harness.records.sources import code_hash
 from harness.records.token_log import TokenLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.records.report import seconds
+from harness.records.numbers import seconds
 from harness.schedule import shown
 
 

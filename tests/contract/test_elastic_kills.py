@@ -164,6 +164,7 @@ def test_who_is_left_serves_everything(story: Story, victim: int, moment: str) -
         made.run(told(made, story, victim, moment, 0.01))
 
 
+@pytest.mark.live
 def test_who_is_left_serves_everything_live() -> None:
     """One worker dies in each mechanism; who is left goes on with the next worker."""
     with private("torch", len(MECHANISMS) + 1, on=SLOW_LINKS, paced=True) as made:

@@ -5,8 +5,10 @@ Runs go through the command line's own `main`, in this process, in the simulated
 
 from __future__ import annotations
 
+import logging
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -163,13 +165,26 @@ def command(draw: st.DrawFn, bases: tuple[tuple[str, ...], ...]) -> list[str]:
     return [*base, *words]
 
 
+@contextmanager
+def logging_kept() -> Iterator[None]:
+    """Hydra, told to log where it cannot, silences this process for good."""
+    level = logging.root.level
+    try:
+        yield
+    finally:
+        logging.root.setLevel(level)
+        for logger in logging.root.manager.loggerDict.values():
+            if isinstance(logger, logging.Logger):
+                logger.disabled = False
+
+
 def answer(words: list[str]) -> tuple[int, str]:
     """Exit status and what was said to stderr."""
     said, before = StringIO(), list(sys.argv)
     sys.argv = ["harness", *words]
     failed_points.clear()
     try:
-        with no_hang(), redirect_stderr(said), redirect_stdout(StringIO()):
+        with logging_kept(), no_hang(), redirect_stderr(said), redirect_stdout(StringIO()):
             main()
     except SystemExit as end:
         return int(end.code or 0), said.getvalue()

@@ -115,6 +115,7 @@ def test_missing_profiles_are_said(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "set HARNESS_DATA_DIR" in capsys.readouterr().err
 
 
+@pytest.mark.live
 def test_measure_profiles_the_engine_and_writes_a_hardware_profile(tmp_path: Path) -> None:
     out = tmp_path / "local.yaml"
     grid = ["--lengths", "16,128", "--batches", "1,4", "--repeats", "1", "--num-requests", "12"]

@@ -185,6 +185,7 @@ def test_a_cpus_file_is_written_anew_and_says_what_is_copied(
     assert "# a model" in copied
 
 
+@pytest.mark.live
 def test_a_gpu_that_is_not_named_is_found_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
