@@ -1,32 +1,123 @@
-"""How large a request may be, before any is sent."""
+"""The search for the value at which a condition ends, and what it is asked in."""
 
 from __future__ import annotations
 
-from harness.capacity import room_across
-from harness.device.elastic import ElasticInstance
-from tests.elastic import private
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UsageError
+from harness.experiments.capacity import (
+    Probe,
+    Span,
+    Term,
+    answer,
+    main,
+    run_probe,
+    search,
+    span_of,
+    terms_of,
+)
 
 
-def test_two_instances_that_drop_half_of_their_layers_each_have_the_room_that_is_promised() -> None:
-    with private("sim", 2, kv_blocks=8) as made:
-        first, second = made.instances
-        depth = made.model.num_layers
+def probes_of(
+    holds: Callable[[float], bool], refused_below: float = 0.0
+) -> Callable[[float], Probe]:
+    def probe(value: float) -> Probe:
+        if value < refused_below:
+            return Probe(value, None, False, Path(), "does not fit")
+        return Probe(value, (value,), holds(value), Path())
 
-        async def story() -> None:
-            await first.drop(range(depth // 2, depth))
-            await second.drop(range(depth // 2))
-
-        promised = room_across([first, second])
-        made.run(story())
-        pages = min(first.kv.num_pages, second.kv.num_pages) // (depth // 2)  # of half a block
-        there = pages * first.kv.block_tokens
-        assert 16 * 8 < there <= promised
-        lost = 6 * first.kv.block_tokens  # page 0 of both, ends of extents, uneven halves
-        assert promised - there <= lost + _uneven(first, depth)
+    return probe
 
 
-def _uneven(instance: ElasticInstance, depth: int) -> int:
-    """Tokens that the halves differ in: one has the embeddings."""
-    layout = instance.layout
-    halves = [layout.weight_bytes(range(depth // 2)), layout.weight_bytes(range(depth // 2, depth))]
-    return int(abs(halves[0] - halves[1]) // layout.page_bytes * layout.block_tokens)
+WHOLE = Span("n", 1, 64, True, 0.02)
+
+
+@pytest.mark.parametrize("edge", range(1, 64))
+def test_the_edge_is_found_from_either_side(edge: int) -> None:
+    rising = search(WHOLE, probes_of(lambda v: v > edge))
+    assert answer(WHOLE, rising, "c") == f"c holds from n={edge + 1} on"
+    falling = search(WHOLE, probes_of(lambda v: v <= edge))
+    assert answer(WHOLE, falling, "c") == f"c holds up to n={edge}"
+    assert len(rising) <= 2 + 6
+    assert [each.value for each in rising] == sorted({each.value for each in rising})
+
+
+def test_what_is_refused_does_not_hold() -> None:
+    found = search(WHOLE, probes_of(lambda v: True, refused_below=20))
+    assert answer(WHOLE, found, "c") == "c holds from n=20 on"
+
+
+def test_ends_that_agree_are_not_searched_between() -> None:
+    everywhere = search(WHOLE, probes_of(lambda v: True))
+    assert len(everywhere) == 2
+    assert answer(WHOLE, everywhere, "c").startswith("c holds everywhere between n 1 and 64")
+    assert "nowhere" in answer(WHOLE, search(WHOLE, probes_of(lambda v: False)), "c")
+
+
+def test_both_ends_refused_is_the_commands_fault() -> None:
+    with pytest.raises(UsageError, match="does not fit"):
+        search(WHOLE, probes_of(lambda v: True, refused_below=100))
+
+
+def test_fractions_are_found_to_within_a_share() -> None:
+    span = span_of("rate=0.5..8", 0.01)
+    found = search(span, probes_of(lambda v: v < 3.3))
+    (edge,) = [each.value for each in found if each.holds][-1:]
+    assert 3.3 * 0.98 <= edge < 3.3
+
+
+def test_conditions_are_all_of_their_terms() -> None:
+    assert terms_of("ttft_s.p99<1 and slo_attainment.token >= 0.9") == [
+        Term("ttft_s.p99", "<", 1.0), Term("slo_attainment.token", ">=", 0.9),
+    ]  # fmt: skip
+    assert Term("x", "<=", 1.0).holds(1.0)
+    assert not Term("x", "<", 1.0).holds(1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["n=5..2", "until", "a<1", "+system=vllm"], "5 must be below 2"),
+        (["n=5", "until", "a<1", "+system=vllm"], "is not KEY=LO..HI"),
+        (["n=a..b", "until", "a<1", "+system=vllm"], "must be numbers"),
+        (["n=1..2", "until", "a=1", "+system=vllm"], "is not METRIC<NUMBER"),
+        (["n=1..2", "until", "a<x", "+system=vllm"], "is not METRIC<NUMBER"),
+        (["n=1..2", "until", "a<1", "+system=vllm", "--within", "2"], "--within=2"),
+    ],
+)
+def test_a_wrong_question_is_one_sentence(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_it_asks_runs_and_repeats_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "seed=1..2", "until", "num_completed>0", "+system=vllm", "+workload=burstgpt",
+        "workload.num_requests=20", "engine=sim", "tracking=none", "figure=null",
+        "--folder", str(tmp_path),
+    ]  # fmt: skip
+    assert main(command) == 0
+    assert "holds everywhere" in capsys.readouterr().out
+    made = [(tmp_path / name / "summary.json").stat().st_mtime_ns for name in ("1", "2")]
+    assert main(command) == 0
+    assert [(tmp_path / n / "summary.json").stat().st_mtime_ns for n in ("1", "2")] == made
+    assert (tmp_path / "capacity.png").is_file()
+    capsys.readouterr()
+    assert main([*command[:2], "ttft_s.nothing>0", *command[3:]]) == 2
+    assert (
+        "summary.json has no ttft_s.nothing; valid in place of nothing: " in capsys.readouterr().err
+    )
+
+
+def test_a_word_that_no_run_takes_is_told(tmp_path: Path) -> None:
+    words = ["+system=vllm", "+workload=nothing", "tracking=none", "engine=sim"]
+    span = Span("seed", 1, 2, True, 0.1)
+    with pytest.raises(UsageError, match="nothing"):
+        search(span, run_probe(span, terms_of("a<1"), words, tmp_path))
