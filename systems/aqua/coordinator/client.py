@@ -138,7 +138,7 @@ class Remote:
         def send() -> None:
             try:
                 found.append(self._answer(words))
-            except (Refused, RunError) as error:
+            except Exception as error:  # raised again where the answer is awaited
                 found.append(error)
             self._loop.post(done.set)
 
