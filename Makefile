@@ -1,6 +1,6 @@
 # make demo   install what is missing, then one real run on this machine
 # make test   install what is missing, then lint, types and tests
-# make worlds one schedule on the three engines, compared
+# make engines one schedule on the three engines, compared
 # make bench  our engine's output tokens/s beside vLLM's and Hugging Face generate's
 # make bench-sim  the simulator's requests per second
 # make bench-elastic  pipelines, chains, loads and exchanges, simulated and live
@@ -25,7 +25,7 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo worlds test check tests fuzz bench bench-sim bench-elastic bench-client
+.PHONY: help setup demo engines test check tests fuzz bench bench-sim bench-elastic bench-client
 .PHONY: fidelity fidelity-gpu clean
 
 help:
@@ -48,18 +48,18 @@ endif
 demo: setup
 	$(PY) -m harness +experiment=demo
 
-WORLDS := results/runs/worlds
-# KV for 262,144 tokens in each world, in blocks of 16 or, as vLLM has them on a CPU, of 128.
+ENGINES := results/runs/engines
+# KV for 262,144 tokens on each engine, in blocks of 16 or, as vLLM has them on a CPU, of 128.
 KV_16 := engine.block_tokens=16 engine.num_kv_blocks=16384
 KV_128 := engine.block_tokens=128 engine.num_kv_blocks=2048
-worlds: setup
-	mkdir -p $(WORLDS)
-	$(PY) -m workloads schedule azure_code $(WORLDS)/schedule.parquet 'workload.window.seconds=[0,60]'
+engines: setup
+	mkdir -p $(ENGINES)
+	$(PY) -m workloads schedule azure_code $(ENGINES)/schedule.parquet 'workload.window.seconds=[0,60]'
 	for engine in "torch $(KV_16)" "vllm $(KV_128)" "sim $(KV_16)"; do \
-	  $(PY) -m harness +system=vllm +workload=trace workload.path=$(WORLDS)/schedule.parquet \
-	    engine=$$engine again=true hydra.run.dir=$(WORLDS)/$${engine%% *} || exit; \
+	  $(PY) -m harness +system=vllm +workload=trace workload.path=$(ENGINES)/schedule.parquet \
+	    engine=$$engine again=true hydra.run.dir=$(ENGINES)/$${engine%% *} || exit; \
 	done
-	$(PY) -m plots compare $(WORLDS)/torch $(WORLDS)/vllm $(WORLDS)/sim --out $(WORLDS)/compare.png
+	$(PY) -m plots compare $(ENGINES)/torch $(ENGINES)/vllm $(ENGINES)/sim --out $(ENGINES)/compare.png
 
 test: check tests
 

@@ -36,6 +36,7 @@ from harness.options import (
     known_device,
     known_groups,
     known_keys,
+    known_names,
     missing_groups,
 )
 
@@ -115,6 +116,7 @@ def main() -> None:
         made = not_yet_there(sys.argv)
         known_options(sys.argv[1:])
         named_options(sys.argv[1:])
+        known_names(sys.argv[1:])
         if {"-m", "--multirun"} & set(sys.argv) and any(a.startswith(RUN_DIR) for a in sys.argv):
             raise UsageError(f"with -m each run has its own folder: give {SWEEP_DIR}DIR instead")
         run_one()
@@ -180,7 +182,7 @@ def null_quoted(word: str) -> str:
 
 
 def in_order(words: Sequence[str]) -> list[str]:
-    """The system before the workload: where both choose a market, Hydra lets the later one win,
+    """The system before the workload: where both choose a model set, Hydra lets the later one win,
     and a trace that names the models it was made for knows better. And Hydra's options before
     both: it takes no override behind an option that comes behind another override."""
 

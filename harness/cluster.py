@@ -1,8 +1,8 @@
 """The devices that systems drive: models, instances, endpoints and the cluster they form.
 
-`Instance` is the seam between a policy and the three worlds: every operation is awaitable and
+`Instance` is the seam between a policy and the three engines: every operation is awaitable and
 time passes inside it. `Endpoint` is a server that schedules by itself (vLLM, any OpenAI-
-compatible one). Systems see nothing else: no wall clock, no metric, no hint of the world.
+compatible one). Systems see nothing else: no wall clock, no metric, no hint of the engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an engine is to the harness: it picks the world's clock and brings up a cluster."""
+"""What an engine is to the harness: it picks the clock and brings up a cluster."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def kv_blocks_by_model(instances: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 class Engine(Protocol):
-    """Built as `Engine(config)`. `world` is what every figure says it came from."""
+    """Built as `Engine(config)`. `name` is what every figure says it came from."""
 
-    world: str  # sim, torch, vllm, openai or none
+    name: str  # sim, torch, vllm, openai or none
     has_devices: bool  # False: it serves only a system that asks for no instance
     devices_known: bool  # False: they are a remote endpoint's, not the hardware profile's
 

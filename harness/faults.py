@@ -1,4 +1,4 @@
-"""Faults on purpose: instances that die at a given time, in any world that can lose one.
+"""Faults on purpose: instances that die at a given time, on any engine that can lose one.
 
 faults.kill=[{instance: 1, at_s: 20}]
 """

@@ -22,6 +22,6 @@ def refuse_ignored(engine: Mapping[str, Any], overrides: Sequence[str]) -> None:
         if group == "system" and name and name.partition(".")[0] not in heeded:
             those = f": only {', '.join(f'system.{each}' for each in heeded)}" if heeded else ""
             raise UsageError(
-                f"{key} is not heeded with engine={kind.world}, whose servers schedule by "
+                f"{key} is not heeded with engine={kind.name}, whose servers schedule by "
                 f"themselves{those}"
             )

@@ -40,7 +40,7 @@ python -m harness COMMAND --help, of these commands:
   calibrate  measures a machine, fits and checks step times
   fidelity   holds the simulator against real engines
   plots      draws, compares and reports finished runs
-  workloads  schedules, statistics and twins of workloads
+  workloads  schedules, statistics and synthetic traces of workloads
   recover    makes requests.parquet of a killed run's journal
 
 Groups and their options:"""

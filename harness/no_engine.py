@@ -13,7 +13,7 @@ from harness.engine_api import Experiment
 
 
 class NoEngine:
-    world = "none"
+    name = "none"
     has_devices = False
     devices_known = True
 

@@ -60,8 +60,8 @@ class Mix:
 
 
 @dataclass(kw_only=True, slots=True)
-class Market:
-    specs: dict[str, dict[str, Any]]  # a ModelSpec's values by the model's name in the market
+class ModelSet:
+    specs: dict[str, dict[str, Any]]  # a ModelSpec's values by the model's name in the model set
     cycle: list[str]  # names in `specs`, in the order in which a schedule's models get them
     shared_checkpoints: bool  # models of one spec have the same weights
     mix: Mix
@@ -107,14 +107,14 @@ def prepare(composed: DictConfig) -> Prepared:
     hardware = typed(config["hardware"], Hardware, "hardware")
     data = build(config["data"], "data")
     schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()
-    specs, of_market = market(config)
-    shared = of_market.shared_checkpoints
-    models = models_of_schedule(schedule, specs, of_market.cycle, shared_checkpoints=shared)
+    specs, chosen = model_set(config)
+    shared = chosen.shared_checkpoints
+    models = models_of_schedule(schedule, specs, chosen.cycle, shared_checkpoints=shared)
     for spec in models.values():  # simulated too: a run says whose checkpoint it served
         check_checkpoint(spec)
     schedule = fit_context(schedule, models, options.fit_context)
     engine = build(config["engine"], "engine")
-    if schedule.prompts and engine.world in ("torch", "vllm"):  # a simulation takes the lengths
+    if schedule.prompts and engine.name in ("torch", "vllm"):  # a simulation takes the lengths
         require_in_vocabulary(schedule.requests(), models)
     system = class_of(config["system"], "system")
     return Prepared(
@@ -134,19 +134,20 @@ def prepare(composed: DictConfig) -> Prepared:
     )
 
 
-def market(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], Market]:
-    """The models on offer by their names in the market, and the market."""
-    typed(config["model"], ModelSpec, "model")  # wrong even where the market does not use it
-    chosen: Market = typed(config["market"], Market, "market")
+def model_set(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], ModelSet]:
+    """The models on offer by their names in the model set, and the model set."""
+    typed(config["model"], ModelSpec, "model")  # wrong even where the model set does not use it
+    chosen: ModelSet = typed(config["model_set"], ModelSet, "model_set")
     specs = {
-        name: typed(spec, ModelSpec, f"market.specs.{name}") for name, spec in chosen.specs.items()
+        name: typed(spec, ModelSpec, f"model_set.specs.{name}")
+        for name, spec in chosen.specs.items()
     }
     if not chosen.cycle:
-        raise UsageError(f"market.cycle=[] names no model; valid: {', '.join(specs)}")
+        raise UsageError(f"model_set.cycle=[] names no model; valid: {', '.join(specs)}")
     for name in chosen.cycle:
         if name not in specs:
             raise UsageError(
-                f"market.cycle names {name}, which market.specs has not: {', '.join(specs)}"
+                f"model_set.cycle names {name}, which model_set.specs has not: {', '.join(specs)}"
             )
     return specs, chosen
 

@@ -107,7 +107,7 @@ def describe(
     parts: Prepared, identity: Identity, choices: Mapping[str, str], overrides: Sequence[str]
 ) -> dict[str, Any]:
     return manifest(
-        world=parts.engine.world,
+        engine_name=parts.engine.name,
         choices=choices,
         overrides=without_credentials(overrides),
         config_hash=identity.config_hash,

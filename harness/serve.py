@@ -1,6 +1,6 @@
 """Serves a prepared experiment and writes what came of it, to the end or to an abort.
 
-Which world it is was decided by the engine that the configuration names; nothing here asks.
+Which engine it is was decided by the configuration; nothing here asks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
     """Leaves requests, events, summary and manifest in `folder`. Whatever ends the run before
     leaves the manifest with the reason and what was recorded, and no summary. The manifest says
     that a run is complete after all else has been written."""
-    simulated = parts.engine.world == "sim"
+    simulated = parts.engine.name == "sim"
     gpus = GpuMonitor()
     started_s = time.monotonic()
 
@@ -123,7 +123,7 @@ def _serve(
 
             def watch(now_s: float) -> None:
                 bar.update(recorder, now_s)
-                if parts.engine.world != "sim":  # which is over before one could look at it
+                if parts.engine.name != "sim":  # which is over before one could look at it
                     second.update(now_s)
 
             loop.run(_play(loop, system, client, requests, watch))
@@ -137,7 +137,7 @@ def _shown(parts: Prepared, recorder: Recorder, cluster: Cluster) -> ProgressBar
     if parts.options.progress == LIVE:
         if console.is_terminal:
             workload = parts.schedule.provenance.source
-            title = f"{parts.system.__name__} x {workload}, {parts.engine.world}"
+            title = f"{parts.system.__name__} x {workload}, {parts.engine.name}"
             return Dashboard(title, recorder, cluster, console)
         announce(f"progress={LIVE} needs a terminal: a line now and then instead")
     return ProgressBar(len(recorder.records), console)

@@ -1,4 +1,4 @@
-"""A few elastic instances to play with, in any world: for tests, notebooks and the tutorial.
+"""A few elastic instances to play with, on any engine: for tests, notebooks and the tutorial.
 
     with testbed.start(model, hardware, engine, num_instances=2) as bed:
         bed.run(story(bed))

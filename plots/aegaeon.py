@@ -52,7 +52,7 @@ SYSTEMS |= LOADING
 
 
 def table(points: Sequence[Point]) -> pd.DataFrame:
-    """A row per run: experiment, system, seed, world, hardware, the summary's main numbers, and
+    """A row per run: experiment, system, seed, engine, hardware, the summary's main numbers, and
     the sweep's overrides by the last part of their keys (which say `serverlessllm_artifact` where
     the system's name does not). A run that the system refused has no numbers."""
     rows = []
@@ -85,7 +85,7 @@ def _numbers(path: Path) -> dict[str, Any]:
     kinds = set(synthetic_kinds(manifest["dataset"]))
     return {
         "system": manifest["choices"]["system"],
-        "world": manifest["world"],
+        "engine": manifest["engine_name"],
         "hardware": manifest["hardware"]["name"],
         "synthetic": bool(kinds - {Synthetic.BY_AUTHORS, Synthetic.MODELS_DRAWN}),  # not theirs
         "num_requests": summary["num_requests"],
@@ -156,11 +156,13 @@ def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, system: str, **line: A
 
 
 def stamp(made: Figure, points: Sequence[Point], *notes: str) -> None:
-    """The footer: world, hardware, seeds and number of runs, each once; the simulator's error."""
+    """The footer: engine, hardware, seeds and number of runs, each once; the simulator's error."""
     manifests = [point.manifest() for point in points if point.path is not None]
     lines = []
     if manifests:
-        worlds = {"SIMULATED" if m["simulated"] else f"world {m['world']}" for m in manifests}
+        engines = {
+            "SIMULATED" if m["simulated"] else f"engine {m['engine_name']}" for m in manifests
+        }
         machines = {
             f"{m['hardware']['name']} ({m['hardware']['num_devices']} x {m['hardware']['device']})"
             for m in manifests
@@ -168,7 +170,7 @@ def stamp(made: Figure, points: Sequence[Point], *notes: str) -> None:
         seeds = sorted({m["seeds"]["seed"] for m in manifests})
         kinds = [kind for m in manifests for kind in synthetic_kinds(m["dataset"])]
         parts = [
-            ", ".join(sorted(worlds)),
+            ", ".join(sorted(engines)),
             ", ".join(sorted(machines)),
             f"{len(manifests)} runs, seeds {', '.join(map(str, seeds))}",
             *(f"{kind.upper()} in {count}" for kind, count in sorted(Counter(kinds).items())),
@@ -188,7 +190,7 @@ def publish(made: Figure, rows: pd.DataFrame, folder: Path, name: str) -> list[P
 
 def architectures(path: Path) -> dict[str, str]:
     """The model behind each name in a run's schedule, e.g. llama2-13b."""
-    config = yaml.safe_load((path / "config.yaml").read_text())["market"]
+    config = yaml.safe_load((path / "config.yaml").read_text())["model_set"]
     names = dict.fromkeys(pq.read_table(path / "schedule.parquet")["model"].to_pylist())
     cycle = config["cycle"]
     specs = [config["specs"][cycle[i % len(cycle)]]["name"] for i in range(len(names))]

@@ -56,7 +56,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     stamp(made, points, f"SIMULATED premises of the theorem; means of seeds 0 to 4: {means}.")
     rows = [
         pd.DataFrame(
-            {"seed": seed, "world": "sim", "mean_active": [count.mean()], "expected": mean}
+            {"seed": seed, "engine": "sim", "mean_active": [count.mean()], "expected": mean}
         )
         for seed, count in counts.items()
     ]

@@ -41,22 +41,22 @@ KINDS = ("run", "switch", *(part for part in PARTS if part != "other"))
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     rows = pd.DataFrame([row(point) for point in points if point.path is not None])
-    base = rows[rows.stage == "t0"].groupby(["world", "seed"]).total_s.first().rename("t0_s")
-    rows = rows.merge(base, on=["world", "seed"])
+    base = rows[rows.stage == "t0"].groupby(["engine", "seed"]).total_s.first().rename("t0_s")
+    rows = rows.merge(base, on=["engine", "seed"])
     rows["removed"] = 1 - rows.total_s / rows.t0_s
     made, axes = figure(2, 2, width=9, height=5.6)
     titles = {"torch": "measured on this machine", "sim": "simulated, 13B on two H800 (TP 2)"}
-    for i, (world, title) in enumerate(titles.items()):
-        of_world = rows[rows.world == world]
-        _bars(axes[i], of_world, list(STAGES), title)
-        _bars(axes[i + 2], of_world, list(STAGES)[2:], "the last three, enlarged")
+    for i, (engine, title) in enumerate(titles.items()):
+        of_engine = rows[rows.engine == engine]
+        _bars(axes[i], of_engine, list(STAGES), title)
+        _bars(axes[i + 2], of_engine, list(STAGES)[2:], "the last three, enlarged")
     for panel in axes[1::2]:
         panel.set_yticklabels([])
     handles, labels = axes[0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside upper center", ncols=4)
     stamp(
         made, points, "Mean of the decode instance's switches that cut requests off, three seeds. "
-        "Left: small models with random weights. Right: restart (22.3 s) and unstaged loading "
+        "Left: small models with random weights. Right: restart (22.3 s) and pageable loading "
         "(2.83 GB/s) are the paper's own, inputs of the simulator; collection is an assumption.",
     )  # fmt: skip
     return publish(made, rows, folder, Path(__file__).stem)
@@ -68,7 +68,7 @@ def row(point: Point) -> dict[str, object]:
     manifest, found = point.manifest(), events(point.path, *KINDS)
     switches = preempting(found)
     parts = pd.DataFrame([split(found, switch) for switch in switches.itertuples()])
-    about = {"world": manifest["world"], "hardware": manifest["hardware"]["name"]}
+    about = {"engine": manifest["engine_name"], "hardware": manifest["hardware"]["name"]}
     about |= {"stage": overrides(point)["stage"], "seed": manifest["seeds"]["seed"]}
     about |= {"switches": len(switches)}
     means = parts.mean()

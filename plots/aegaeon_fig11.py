@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 
-from harness.experiments.capacity_search import Sought
+from harness.experiments.capacity_search import Search
 from harness.experiments.points import Point
 from plots.aegaeon import END_TO_END, beside, curve, frame, publish, stamp, table
 from plots.style import PALETTE, figure
@@ -25,10 +25,10 @@ EXPERIMENTS = (
 # Of the published files that of 40 models and 0.1 requests/s lasts half as long as the others.
 MODELS, RATE = "workload.dataset.parameters.num_models", "workload.dataset.parameters.rate_per_s"
 DRAWS = ("seed", "experiment/aegaeon/inputs@_global_")
-AT_01 = Sought(MODELS, tuple(n for n in range(16, 114, 2) if n != 40), DRAWS)
-AT_05 = Sought(MODELS, tuple(range(8, 80, 2)), DRAWS)
-OF_40 = Sought(RATE, tuple(n / 20 for n in range(1, 15)), DRAWS)
-SOUGHT = {
+AT_01 = Search(MODELS, tuple(n for n in range(16, 114, 2) if n != 40), DRAWS)
+AT_05 = Search(MODELS, tuple(range(8, 80, 2)), DRAWS)
+OF_40 = Search(RATE, tuple(n / 20 for n in range(1, 15)), DRAWS)
+SEARCHES = {
     "aegaeon_fig11a": AT_01,
     "aegaeon_fig11a_bandwidth": AT_01,
     "aegaeon_fig11b": AT_05,

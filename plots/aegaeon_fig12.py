@@ -14,7 +14,7 @@ EXPERIMENTS = (
     "aegaeon_fig12_rps01", "aegaeon_fig12_rps05",
     "aegaeon_fig12_rps01_bandwidth", "aegaeon_fig12_rps05_bandwidth",
 )  # fmt: skip
-SOUGHT = {
+SEARCHES = {
     "aegaeon_fig12_rps01": AT_01,
     "aegaeon_fig12_rps01_bandwidth": AT_01,
     "aegaeon_fig12_rps05": AT_05,

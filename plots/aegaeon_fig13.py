@@ -20,7 +20,7 @@ from plots.aegaeon_fig11 import AT_01
 from plots.style import figure
 
 EXPERIMENTS = ("aegaeon_fig11a", "aegaeon_fig13", "aegaeon_fig11a_bandwidth")
-SOUGHT = {"aegaeon_fig11a": AT_01, "aegaeon_fig13": AT_01, "aegaeon_fig11a_bandwidth": AT_01}
+SEARCHES = {"aegaeon_fig11a": AT_01, "aegaeon_fig13": AT_01, "aegaeon_fig11a_bandwidth": AT_01}
 BASELINES = ("aegaeon_fig11a", "aegaeon_fig11a_bandwidth")
 PANELS = {0.5: "(a) 0.5 x SLO", 0.3: "(b) 0.3 x SLO", 0.2: "(c) 0.2 x SLO"}
 TTFT_S, TBT_S = 10.0, 0.1  # the SLO of §7.1

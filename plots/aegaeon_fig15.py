@@ -24,12 +24,14 @@ QUANTILES = np.linspace(0, 1, 101)
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     made, axes = figure(2, 2, width=9, height=6.4)
     rows = []
-    for (world, said), panels in zip(
+    for (engine, said), panels in zip(
         {"sim": "simulated", "torch": "measured"}.items(), (axes[:2], axes[2:]), strict=True
     ):
-        of_world = [p for p in points if p.path is not None and p.manifest()["world"] == world]
+        of_engine = [
+            p for p in points if p.path is not None and p.manifest()["engine_name"] == engine
+        ]
         kinds = {
-            kind: pd.concat([found(point) for point in of_world])
+            kind: pd.concat([found(point) for point in of_engine])
             for kind, found in
             {"switch": _switches, "load": _loads, "kv": _kv, "prefill": _prefills}.items()
         }  # fmt: skip
@@ -37,7 +39,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         _panel(panels[1], kinds["kv"], f"KV transfer overhead of a request, {said}", "{} models")
         tables = [_quantiles(kind, kinds[kind]) for kind in ("switch", "load", "kv")]
         tables += [_within(f"{kind}_within", kinds[kind]) for kind in ("switch", "kv", "prefill")]
-        rows.append(pd.concat(tables).assign(world=world))
+        rows.append(pd.concat(tables).assign(engine=engine))
     for panel in axes[:2]:
         panel.set(xlim=(-0.02, 1.5))
     for panel in axes[2:]:

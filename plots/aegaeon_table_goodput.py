@@ -23,8 +23,8 @@ SWEEPS = {  # each beside one with ServerlessLLM at other rates of loading
     "aegaeon_fig11a": AT_01, "aegaeon_fig11b": AT_05,
     "aegaeon_fig12_rps01": AT_01, "aegaeon_fig12_rps05": AT_05,
 }  # fmt: skip
-SOUGHT = SWEEPS | {f"{name}_bandwidth": ends for name, ends in SWEEPS.items()}
-EXPERIMENTS = tuple(SOUGHT)
+SEARCHES = SWEEPS | {f"{name}_bandwidth": ends for name, ends in SWEEPS.items()}
+EXPERIMENTS = tuple(SEARCHES)
 SETUPS = {  # by experiment and lengths
     ("aegaeon_fig11a", ""): "0.1/s",
     ("aegaeon_fig11b", ""): "0.5/s",

@@ -144,7 +144,7 @@ def summary(point: Point) -> dict[str, Any]:
 
 
 def stamp(made: Figure, points: Sequence[Point], note: str) -> None:
-    """The footer in two lines: world, hardware, seeds, what was drawn, the simulator's error; and
+    """The footer in two lines: engine, hardware, seeds, what was drawn, the simulator's error; and
     `note` on what is shown."""
     manifests = [point.manifest() for point in points if point.path is not None]
     lines_ = [note]
@@ -152,9 +152,9 @@ def stamp(made: Figure, points: Sequence[Point], note: str) -> None:
         names = sorted({m["hardware"]["name"] for m in manifests})
         seeds = sorted({m["seeds"]["seed"] for m in manifests})
         drawn = sorted({kind for m in manifests for kind in synthetic_kinds(m["dataset"])})
-        world = "SIMULATED" if all(m["simulated"] for m in manifests) else "LIVE"
+        engine = "SIMULATED" if all(m["simulated"] for m in manifests) else "LIVE"
         parts = [
-            f"{world} on {', '.join(names)}", f"seeds {', '.join(map(str, seeds))}",
+            f"{engine} on {', '.join(names)}", f"seeds {', '.join(map(str, seeds))}",
             shown(drawn), "the simulator's error is not measured here",
         ]  # fmt: skip
         lines_.insert(0, " · ".join(part for part in parts if part))

@@ -1,6 +1,6 @@
 """Fig. 3 (e) and (f): use of the network over time at the highest rate that a cluster sustains.
 
-DistServe on all GPUs, of the rates that were tried when the capacity was sought the highest that it
+DistServe on all GPUs, of the rates that were tried when the capacity was found the highest that it
 serves on time. Bytes between hosts, as in Fig. 22.
 """
 
@@ -17,12 +17,12 @@ from harness.experiments.points import Point
 from plots.aegaeon import publish, stamp, table
 from plots.blitzscale import WORKLOADS, row, runs
 from plots.blitzscale_fig22 import used_share
-from plots.blitzscale_table_capacity import SOUGHT as CAPACITY
+from plots.blitzscale_table_capacity import SEARCHES as CAPACITY
 from plots.style import PALETTE, figure
 
 SHOWN = ("burstgpt", "azure_code")
 EXPERIMENTS = tuple(f"blitzscale_capacity_{workload}" for workload in SHOWN)
-SOUGHT = {name: CAPACITY[name] for name in EXPERIMENTS}
+SEARCHES = {name: CAPACITY[name] for name in EXPERIMENTS}
 ON_TIME = 0.9  # of tokens, as the capacity is
 
 

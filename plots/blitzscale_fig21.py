@@ -22,28 +22,30 @@ from plots.blitzscale import SYSTEMS, Floats, Run, row, runs
 from plots.style import figure
 
 EXPERIMENTS = ("blitzscale_fig21", "blitzscale_fig21_live")
-WORLDS = {"sim": "simulated, six", "torch": "measured, two"}
+ENGINES = {"sim": "simulated, six", "torch": "measured, two"}
 STEP_S, SHOWN_S = {"sim": 0.1, "torch": 0.25}, {"sim": 4.0, "torch": 5.0}
 SHOWN_SEED = 0
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    worlds = {point.path: point.manifest()["world"] for point in points if point.path is not None}
+    engines = {
+        point.path: point.manifest()["engine_name"] for point in points if point.path is not None
+    }
     rows: list[dict[str, Any]] = []
     made, axes = figure(2, 2, width=9, height=6)
-    panels = dict(zip(WORLDS, (axes[:2], axes[2:]), strict=True))
+    panels = dict(zip(ENGINES, (axes[:2], axes[2:]), strict=True))
     for run in runs(points):
-        world = worlds[run.path]
+        engine = engines[run.path]
         loads, prefilled, served = timeline(run.path)
         found = [row(run, name, value) for name, value in numbers(loads, served).items()]
         if run.seed == SHOWN_SEED:
-            found += _lines(panels[world], run, loads, prefilled, world)
-        rows += [each | {"world": world} for each in found]
-    for world, (left, right) in panels.items():
-        left.set(title=f"{WORLDS[world]}: prefilled", ylabel="prompt tokens/s")
-        right.set(title=f"{WORLDS[world]}: parameters of all there", ylabel="share")
+            found += _lines(panels[engine], run, loads, prefilled, engine)
+        rows += [each | {"engine": engine} for each in found]
+    for engine, (left, right) in panels.items():
+        left.set(title=f"{ENGINES[engine]}: prefilled", ylabel="prompt tokens/s")
+        right.set(title=f"{ENGINES[engine]}: parameters of all there", ylabel="share")
         for panel in (left, right):
-            panel.set(xlim=(0, SHOWN_S[world]), xlabel="seconds since loading began")
+            panel.set(xlim=(0, SHOWN_S[engine]), xlabel="seconds since loading began")
         left.legend(loc="upper right")
     stamp(
         made, points, "AzureConv's lengths (live a quarter of them), arrivals drawn. Above "
@@ -91,11 +93,11 @@ def numbers(loads: pd.DataFrame, served: pd.DataFrame) -> dict[str, float]:
 
 
 def _lines(
-    axes: Sequence[Axes], run: Run, loads: pd.DataFrame, prefilled: pd.DataFrame, world: str
+    axes: Sequence[Axes], run: Run, loads: pd.DataFrame, prefilled: pd.DataFrame, engine: str
 ) -> list[dict[str, Any]]:
     label, colour, line = SYSTEMS[run.system]
-    step_s = STEP_S[world]
-    edges = np.arange(0, SHOWN_S[world] + step_s, step_s)
+    step_s = STEP_S[engine]
+    edges = np.arange(0, SHOWN_S[engine] + step_s, step_s)
     tokens, _ = np.histogram(prefilled.first_s, edges, weights=prefilled.prompt_tokens)
     moves = loads.attrs["moves"].sort_values("end_s")
     there = moves.bytes.cumsum() / moves.bytes.sum()

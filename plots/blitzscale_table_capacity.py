@@ -1,4 +1,4 @@
-"""Section 6: the serving capacity that mean request rates are half of, sought once a workload.
+"""Section 6: the serving capacity that mean request rates are half of, found once a workload.
 
 Capacity: the largest factor on the trace's rate up to which DistServe on all GPUs has 90 % of
 tokens on time; under colocation (§6.4) vLLM. The paper does not say what it means by the word.
@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from harness.claims.expressions import crossing
-from harness.experiments.capacity_search import Sought
+from harness.experiments.capacity_search import Search
 from harness.experiments.compose import composed
 from harness.experiments.points import Point
 from plots.aegaeon import publish, stamp, table
@@ -24,11 +24,11 @@ SHOWN = WORKLOADS | {"burstgpt_7b": "BurstGPT, Llama2-7B, cluster B, vLLM"}  # F
 EVALUATION = dict.fromkeys(WORKLOADS, "blitzscale_fig17") | {"burstgpt_7b": "blitzscale_fig24"}
 EXPERIMENTS = tuple(f"blitzscale_capacity_{workload}" for workload in SHOWN)
 RATE = "workload.scale.rate"
-SOUGHT = {
-    "blitzscale_capacity_burstgpt": Sought(RATE, tuple(float(n) for n in range(8, 33, 2))),
-    "blitzscale_capacity_azure_conv": Sought(RATE, tuple(float(n) for n in range(8, 17))),
-    "blitzscale_capacity_azure_code": Sought(RATE, tuple(n / 4 for n in range(6, 13))),
-    "blitzscale_capacity_burstgpt_7b": Sought(RATE, tuple(float(n) for n in range(32, 57, 2))),
+SEARCHES = {
+    "blitzscale_capacity_burstgpt": Search(RATE, tuple(float(n) for n in range(8, 33, 2))),
+    "blitzscale_capacity_azure_conv": Search(RATE, tuple(float(n) for n in range(8, 17))),
+    "blitzscale_capacity_azure_code": Search(RATE, tuple(n / 4 for n in range(6, 13))),
+    "blitzscale_capacity_burstgpt_7b": Search(RATE, tuple(float(n) for n in range(32, 57, 2))),
 }
 HEADINGS = ["workload", "factor at capacity", "evaluated at", "evaluated / capacity"]
 

@@ -24,7 +24,7 @@ from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp
 
 
 def draw(run_dirs: Sequence[Path], out: Path) -> Path:
-    """Writes the figure to `out`. The runs need not share a schedule, world or SLO."""
+    """Writes the figure to `out`. The runs need not share a schedule, engine or SLO."""
     if len(run_dirs) > len(PALETTE):
         raise UsageError(f"{len(run_dirs)} runs: a figure tells at most {len(PALETTE)} apart")
     runs = [FinishedRun.load(path) for path in run_dirs]
@@ -51,11 +51,11 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
 
 
 def labels(runs: Sequence[FinishedRun]) -> list[str]:
-    """System, world, hardware and seed of each, workload and model where they are not all the
+    """System, engine, hardware and seed of each, workload and model where they are not all the
     same; numbered where two labels are."""
     plain = [
         f"{_choices(run, runs)} "
-        f"({'simulated' if run.manifest['simulated'] else run.manifest['world']}, "
+        f"({'simulated' if run.manifest['simulated'] else run.manifest['engine_name']}, "
         f"{run.manifest['hardware']['name']}, {seeds(run.manifest)})"
         for run in runs
     ]

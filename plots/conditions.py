@@ -35,7 +35,7 @@ def conditions(runs: Sequence[FinishedRun]) -> list[str]:
     is not compared."""
     manifests = [run.manifest for run in runs]
     traits: dict[str, Callable[[dict[str, Any]], str | None]] = {
-        "engine": lambda manifest: str(manifest["world"]),
+        "engine": lambda manifest: str(manifest["engine_name"]),
         "devices": _devices,
         "KV memory": _kv_memory,
     }
@@ -74,7 +74,7 @@ def _told(name: str, values: Sequence[str | None]) -> str:
 
 def _devices(manifest: dict[str, Any]) -> str | None:
     """By the hardware profile. A remote endpoint's are not known."""
-    if manifest["world"] in ("openai", "none"):
+    if manifest["engine_name"] in ("openai", "none"):
         return None
     hardware = manifest["hardware"]
     count = len(manifest["engine"].get("devices", ())) or hardware["num_devices"]

@@ -217,7 +217,9 @@ def caption(made: Figure, points: Sequence[Point], note: str, width: int = 150) 
     manifests = [point.manifest() for point in points if point.path is not None]
     said = ["arithmetic; nothing was run"]
     if manifests:
-        worlds = {"SIMULATED" if m["simulated"] else f"engine {m['world']}" for m in manifests}
+        engines = {
+            "SIMULATED" if m["simulated"] else f"engine {m['engine_name']}" for m in manifests
+        }
         machines = {
             f"{m['hardware']['name']}, {m['hardware']['num_devices']} x {m['hardware']['device']}"
             for m in manifests
@@ -225,7 +227,7 @@ def caption(made: Figure, points: Sequence[Point], note: str, width: int = 150) 
         seeds = sorted({m["seeds"]["seed"] for m in manifests})
         kinds = sorted({str(kind) for m in manifests for kind in synthetic_kinds(m["dataset"])})
         said = [
-            ", ".join(sorted(worlds)), "; ".join(sorted(machines)),
+            ", ".join(sorted(engines)), "; ".join(sorted(machines)),
             f"{len(manifests)} runs, seeds {', '.join(map(str, seeds))}",
             ", ".join(kinds).upper(), "Azure code arrivals",
         ]  # fmt: skip

@@ -85,7 +85,7 @@ def interval_s(duration_s: float) -> float:
 
 
 def stamp(made: Figure, runs: Sequence[FinishedRun], *notes: str) -> None:
-    """The footer: a line per run with world or SIMULATED, hardware, seeds, what is no recording,
+    """The footer: a line per run with engine or SIMULATED, hardware, seeds, what is no recording,
     hash; then INVALID runs, how wrong the simulator is where any run was simulated, and `notes`."""
     lines = [f"{origin(run.manifest)} · {run.manifest['config_hash']}" for run in runs]
     invalid = [run.path.name for run in runs if run.summary["verdict"]["status"] != "VALID"]

@@ -1,7 +1,7 @@
 """Where tests find the public traces: HARNESS_DATA_DIR, or ../shared/data beside the checkout.
 
 Where neither is there, tests that read them are skipped, and the others have what a user without
-them has: the rows that the repository carries, a download, or a statistical twin. The head and the
+them has: the rows that the repository carries, a download, or a synthetic trace. The head and the
 foot of the report say so.
 
 Only tests that are marked `live` may start workers or servers: the others run side by side.
@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = ROOT.parent / "shared" / "data"
 MISSING = f"the public traces are missing: no {BESIDE}, and HARNESS_DATA_DIR is not set"
-LIVE = ("harness.engine.", "harness/drivers/keeper.py")  # what a worker or a server runs
+LIVE = ("harness.engine.", "harness/drivers/supervisor.py")  # what a worker or a server runs
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""KunServe on a test bed, in any world: requests at their times, and deaths at given moments."""
+"""KunServe on a test bed, on any engine: requests at their times, and deaths at given moments."""
 
 from __future__ import annotations
 

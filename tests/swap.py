@@ -1,4 +1,4 @@
-"""vLLM with KV swap on a test bed, in any world."""
+"""vLLM with KV swap on a test bed, on any engine."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def composed(name: str, overrides: list[str]) -> DictConfig:
     # only these parts of config.yaml matter here; its other groups need not be composed
     defaults = OmegaConf.load(CONF / "config.yaml").defaults
     groups = [group for entry in defaults if entry != "_self_" for group in entry]
-    used = ("model", "market")  # what workload.models may refer to
+    used = ("model", "model_set")  # what workload.models may refer to
     unused = [f"~{group}" for group in groups if not group.startswith(("override ", *used))]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):

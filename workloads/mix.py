@@ -12,7 +12,7 @@ from workloads.arrivals import require_at_least_0
 from workloads.trace import Floats, Strings, Trace
 
 KINDS = ("single", "trace", "auto", "uniform", "zipf")
-MAX_MODELS = 1_000_000  # above what any market has; each has a name and a share
+MAX_MODELS = 1_000_000  # above what any model set has; each has a name and a share
 DEFAULT = "default"  # the harness maps this name to the experiment's model
 
 

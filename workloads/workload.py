@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.errors import UsageError
 from harness.schedule import Provenance, Schedule, Synthetic, shown
-from workloads import arrivals, formats, lengths, mix, scale, twin
+from workloads import arrivals, formats, lengths, mix, scale, synthetic
 from workloads.data import DataHome, FileConfig, Found, sha256_of
 from workloads.dataset import GIVEN, DatasetConfig, read_file
 from workloads.prefixes import PrefixesConfig, shared
@@ -53,7 +53,7 @@ class Workload:
         models: mix.ModelsConfig
         prefixes: PrefixesConfig
         dataset: DatasetConfig
-        twin: twin.TwinConfig | None  # null: nothing can stand in for the dataset
+        synthetic: synthetic.SyntheticConfig | None  # null: nothing can stand in for the dataset
 
     def __init__(self, config: Config, data: DataHome, seed: int) -> None:
         config.prefixes.check()
@@ -63,8 +63,8 @@ class Workload:
             config.text.check()
             if config.path is not None:
                 raise UsageError("a workload of texts reads workload.text.dataset, not its path")
-        if config.twin is not None:
-            config.twin.check()
+        if config.synthetic is not None:
+            config.synthetic.check()
         if config.num_requests is not None and config.num_requests < 1:
             raise UsageError(f"workload.num_requests={config.num_requests} must be at least 1")
         require_feasible(config.num_requests or 0, f"workload.num_requests={config.num_requests}")
@@ -117,7 +117,7 @@ class Workload:
 
     def _read(self) -> Trace:
         """The file asked for, or the dataset's own, or the beginning of it that the repository
-        carries where that is all that is asked for, or its twin."""
+        carries where that is all that is asked for, or its synthetic trace."""
         config, dataset = self._config, self._config.dataset
         if config.text is not None:
             return read_texts(config.text, self._data)
@@ -135,14 +135,14 @@ class Workload:
         found = self._data.fetched(file)
         if found is not None:
             return self._read_file(found, file)
-        if config.twin is None:
+        if config.synthetic is None:
             raise UsageError(f"{file.path} cannot be had, and nothing can stand in for it")
-        whole = config.twin.num_models * config.twin.num_requests_per_model
-        require_feasible(whole, "workload.twin, for all of its models,")
+        whole = config.synthetic.num_models * config.synthetic.num_requests_per_model
+        require_feasible(whole, "workload.synthetic, for all of its models,")
         num_requests = max(whole, config.num_requests or 0)
-        made = twin.twin(config.twin, self.name, num_requests, self._seed)
+        made = synthetic.trace(config.synthetic, self.name, num_requests, self._seed)
         kinds = shown(made.provenance.synthetic)
-        log.warning("%s: a statistical twin stands in for %s", kinds, dataset.title)
+        log.warning("%s: a synthetic trace stands in for %s", kinds, dataset.title)
         if beginning is not None:
             log.warning("its first %d requests are carried in the repository", len(beginning))
         return made

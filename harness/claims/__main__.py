@@ -97,16 +97,16 @@ def figure_table(path: Path) -> pd.DataFrame:
 
 def provenance(path: Path) -> dict[str, Any]:
     found = read_json(path)
-    for key in ("worlds", "hardware", "runs_git"):
+    for key in ("engines", "hardware", "runs_git"):
         if not isinstance(found.get(key), list):
             raise UsageError(f"{path.name} has no list of {key}: draw the figure again")
     return found
 
 
 def narrowed(source: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
-    """A figure's provenance, with the worlds and the hardware of `rows` alone where they say: a
+    """A figure's provenance, with the engines and the hardware of `rows` alone where they say: a
     figure may hold measured and simulated runs side by side."""
-    said = {"worlds": "world", "hardware": "hardware"}
+    said = {"engines": "engine", "hardware": "hardware"}
     columns = {key: column for key, column in said.items() if column in rows}
     return dict(source) | {
         key: sorted(map(str, rows[column].dropna().unique())) for key, column in columns.items()

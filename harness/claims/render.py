@@ -65,7 +65,7 @@ def _row(each: Judged) -> dict[str, Any]:
         },
         "why": each.why,
         "figure": claim.figure,
-        "worlds": source.get("worlds"),
+        "engines": source.get("engines"),
         "hardware": source.get("hardware"),
         "synthetic": source.get("synthetic"),
         "git": source.get("runs_git"),
@@ -138,10 +138,10 @@ def _other_profiles(each: Judged) -> str:
 
 
 def _kind(each: Judged) -> str:
-    worlds = set((each.source or {}).get("worlds") or ())
-    if not worlds:
+    engines = set((each.source or {}).get("engines") or ())
+    if not engines:
         return "arithmetic"
-    return "simulated" if worlds == {"sim"} else "live"
+    return "simulated" if engines == {"sim"} else "live"
 
 
 def _columns(each: Judged) -> list[str]:
@@ -185,8 +185,8 @@ def _interval(ours: Ours, unit: str) -> str:
 def _origin(each: Judged) -> str:
     if each.source is None:
         return ""
-    worlds = ["simulated" if world == "sim" else world for world in each.source["worlds"]]
-    parts = [*(worlds or ["arithmetic"]), *each.source["hardware"]]
+    engines = ["simulated" if engine == "sim" else engine for engine in each.source["engines"]]
+    parts = [*(engines or ["arithmetic"]), *each.source["hardware"]]
     revisions = {
         git["revision"][:7] + ("+dirty" if git["dirty"] else "")
         for git in each.source["runs_git"]

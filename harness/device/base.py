@@ -1,4 +1,4 @@
-"""What every instance does before and after a batch runs, once for all worlds.
+"""What every instance does before and after a batch runs, once for all engines.
 
 Checks: a batch that the instance cannot run is a fault of the system, named in a sentence, in the
 simulator as on a real engine. Reservation, one rule: a run of decodes holds the blocks of every
@@ -27,7 +27,7 @@ MAX_CHECKED = 1024  # requests that are remembered, most of which have gone
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BaseInstance:
-    """Checks and reservation; a world adds how a batch runs."""
+    """Checks and reservation; an engine adds how a batch runs."""
 
     def __init__(
         self, name: str, model: ModelSpec, kv: BlockPool, loop: Loop, recorder: Recorder

@@ -1,6 +1,6 @@
 """KV-cache memory as arithmetic: how many fixed-size blocks each request holds.
 
-The same object in every world. The torch engine attaches tensor block ids to these counts
+The same object on every engine. The torch engine attaches tensor block ids to these counts
 (`harness/engine/kv_cache.py`); the simulator needs no ids. PagedAttention (SOSP'23) §4.
 """
 

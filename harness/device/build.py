@@ -1,4 +1,4 @@
-"""From the devices that a world has brought up to the pool of instances on them."""
+"""From the devices that an engine has brought up to the pool of instances on them."""
 
 from __future__ import annotations
 

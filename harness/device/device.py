@@ -1,4 +1,4 @@
-"""The device below a pooled instance: what a world must be able to do, and nothing more.
+"""The device below a pooled instance: what an engine must be able to do, and nothing more.
 
 `harness.sim.device` lets virtual time pass; `harness.engine.device` has a worker process move
 real bytes. Which bytes, when and where to is decided above, once (`harness.device.pooled`).

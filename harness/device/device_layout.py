@@ -4,7 +4,7 @@ at the back. Dropping a layer turns its bytes into pages; nothing else ever move
 A page is `page_layers` consecutive layers of one KV block. All pages are equal and count from 0 at
 the front of the memory, also those where weights lie now: the end of the KV moves by adding page
 ids (KunServe §4.1: dropped parameters become KV at the tail, the KV's base address unchanged).
-Page 0 is never given out: attention reads it as padding. Pure arithmetic, the same in every world.
+Page 0 is never given out: attention reads it as padding. Pure arithmetic, the same on every engine.
 """
 
 from __future__ import annotations

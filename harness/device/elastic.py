@@ -1,6 +1,6 @@
 """An instance whose weights and KV move: layers come and go, KV leaves and returns, by page group.
 
-The bookkeeping of BlitzScale §5, KunServe §4 and AQUA §4 once for every world, over a `Fabric` that
+What BlitzScale §5, KunServe §4 and AQUA §4 keep, written once for all engines, over a `Fabric` that
 moves the bytes and a runner that runs batches. Memory is a `DeviceLayout`: a layer that is dropped
 becomes KV pages at once, a layer that is to come takes them back first.
 """
@@ -64,7 +64,7 @@ class ElasticInstance:
         self.kv, self.tables = self._region.pool, self._region.tables
         self.directory = directory
         self.lost: InstanceLost | None = None
-        self.runner: Runner  # set by the world
+        self.runner: Runner  # set by the engine
         self._fabric, self._loop, self._recorder = fabric, loop, recorder
         self._here = {layer: Event(loop) for layer in range(self.model.num_layers)}
         self._loading = set[int]()

@@ -1,7 +1,7 @@
 """The elastic instances of a cluster, and what happens between them: pipelines, KV on the move,
 lent memory, copies of weights on hosts, slots that are taken and released, and deaths.
 
-Systems drive this (`Cluster.elastic`); a world supplies fabric, lines and instances.
+Systems drive this (`Cluster.elastic`); an engine supplies fabric, lines and instances.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class ElasticCluster:
         self._fabric.kill(instance.name)
 
     def _lost(self, name: str, reason: str) -> None:
-        """The world says that an instance has died."""
+        """The engine says that an instance has died."""
         instance = next(each for each in self.instances if each.name == name)
         if instance.lost is not None:
             return

@@ -1,4 +1,4 @@
-"""What a world must do below an `ElasticInstance`, and nothing more: move bytes, and know layers.
+"""What an engine must do below an `ElasticInstance`, and nothing more: move bytes, and know layers.
 
 `harness.sim.fabric` lets virtual time pass on the links; `harness.engine.fabric` has workers send
 real bytes. Which bytes, when and where to is decided above, once.

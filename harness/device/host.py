@@ -2,7 +2,7 @@
 
 Aegaeon §5.2: raw weights of whole models, least recently used first out, and KV blocks of every
 shape in slabs. §5.3: blocks that a transfer still reads are in the move list and not given out.
-Pure bookkeeping: no byte lies here; worlds attach memory to the offsets.
+Pure bookkeeping: no byte lies here; engines attach memory to the offsets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`Instance`: the seam between a policy and the worlds, one per device or group of devices.
+"""`Instance`: the seam between a policy and the engines, one per device or group of devices.
 
 Every operation is awaitable and time passes inside it. Systems see no wall clock, no metric and no
-hint of the world.
+hint of the engine.
 """
 
 from __future__ import annotations

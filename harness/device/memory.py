@@ -1,6 +1,6 @@
 """Memory as exact bytes: who holds how much of a region, and a region used like a stack.
 
-The same arithmetic in every world: the simulator counts with it, an engine attaches tensors to
+The same arithmetic on every engine: the simulator counts with it, an engine attaches tensors to
 its offsets. A region is a GPU's HBM, a node's DRAM or SSD, or a part of one.
 """
 

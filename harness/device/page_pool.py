@@ -1,6 +1,6 @@
 """A `BlockPool` counted in pages: requests have the KV of some layers here, of others elsewhere.
 
-The same counts in every world; which page ids they are is a live engine's to know. A block of a
+The same counts on every engine; which page ids they are is a live engine's to know. A block of a
 request takes a page for each of its page groups that is here (`DeviceLayout.groups`).
 """
 

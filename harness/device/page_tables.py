@@ -1,6 +1,6 @@
 """Which pages of a memory each request's blocks are, behind the counts of a `PagePool`.
 
-Live worlds alone need places. Counts decide, tables follow: `reconcile` has them agree for the
+Live engines alone need places. Counts decide, tables follow: `reconcile` has them agree for the
 requests of a batch before it runs. The lowest free page is used first, so that the tail empties
 by itself.
 """

@@ -2,7 +2,7 @@
 
 Who runs the next layers is decided when their turn comes: between two pieces the batch rests, its
 activations where the last piece ran. Each instance that runs layers keeps their KV. The
-bookkeeping is written once; a world supplies the `Pieces` that run and send.
+bookkeeping is written once; an engine supplies the `Pieces` that run and send.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ and attention where the KV is.
 Any number of batches fly at once (micro-batches), each through every stage, first come first
 served at each instance. What a stage computes with KV that another instance still holds, that
 instance attends to: q, k and v go there and the result comes back (KunServe §4.2's remote
-attention). The bookkeeping is written once; a world supplies the `Line` that runs the stages.
+attention). The bookkeeping is written once; an engine supplies the `Line` that runs the stages.
 """
 
 from __future__ import annotations

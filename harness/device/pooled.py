@@ -2,7 +2,7 @@
 
 The primitive steps of Aegaeon §5 that a system puts in sequence: engine restarts, garbage
 collection, loads, prefetches, and KV moving between the device and its node's host cache under
-the rules of §5.3. The same bookkeeping in every world, over a `Device` that moves the bytes:
+the rules of §5.3. The same bookkeeping on every engine, over a `Device` that moves the bytes:
 
   ① a batch runs only with all of its requests' KV on the device;
   ② KV is read from where it was copied to only once that copy is complete;
@@ -182,8 +182,8 @@ class PooledInstance:
         self._hidden = self.prefetched is not None
         await self._weights.adopt()
 
-    def swap_out(self, request: Request, then: Callable[[], None] = nothing) -> Event:
-        """Begins to move the request's KV to the node's host cache; set, and `then` called, once
+    def swap_out(self, request: Request, on_done: Callable[[], None] = nothing) -> Event:
+        """Begins to move the request's KV to the node's host cache; set, and `on_done` called, once
         it is there.
 
         From now on the request is not on this device, and any instance may `swap_in` it.
@@ -192,12 +192,12 @@ class PooledInstance:
         offsets = self.kv(request.model).detach(request)
         assert offsets, f"request {request.request_id} has no KV on {self.name}"
         self._swapped[request.request_id] = swapped = SwappedKv(self.host, [], ready)
-        copy = self._copy_out(request, offsets, swapped, then)
+        copy = self._copy_out(request, offsets, swapped, on_done)
         self._loop.spawn(copy, name=f"{self.name}: swap out")
         return ready
 
     async def _copy_out(
-        self, request: Request, offsets: list[int], swapped: SwappedKv, then: Callable[[], None]
+        self, request: Request, offsets: list[int], swapped: SwappedKv, on_done: Callable[[], None]
     ) -> None:
         start_s = self._loop.now
         shape = self._host_shapes[request.model]
@@ -207,7 +207,7 @@ class PooledInstance:
         await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
         self._slabs.free(offsets)
         swapped.ready.set()
-        then()
+        on_done()
         self._log_swap("swap_out", request, (start_s, begun_s), len(offsets) * shape.block_bytes)
 
     async def _host_room(self, request: Request, shape: KvShape, num_blocks: int) -> list[int]:
@@ -224,20 +224,20 @@ class PooledInstance:
                 host_kv_bytes=self.host.kv_bytes,
             )  # fmt: skip
 
-    def swap_in(self, request: Request, then: Callable[[], None] = nothing) -> Event | None:
-        """Begins to bring the request's KV to this device; set, and `then` called, once it is
+    def swap_in(self, request: Request, on_done: Callable[[], None] = nothing) -> Event | None:
+        """Begins to bring the request's KV to this device; set, and `on_done` called, once it is
         there. None, and nothing begins: there is no room for it and its next token."""
         pool = self.kv(request.model)
         if not pool.grow(request, request.computed_tokens + 1):
             return None
         swapped = self._swapped.pop(request.request_id)
         arrived = self._arriving[request.request_id] = Event(self._loop)
-        copy = self._copy_in(request, swapped, arrived, then)
+        copy = self._copy_in(request, swapped, arrived, on_done)
         self._loop.spawn(copy, name=f"{self.name}: swap in")
         return arrived
 
     async def _copy_in(
-        self, request: Request, swapped: SwappedKv, arrived: Event, then: Callable[[], None]
+        self, request: Request, swapped: SwappedKv, arrived: Event, on_done: Callable[[], None]
     ) -> None:
         start_s = self._loop.now
         await self._loop.wait(swapped.ready)  # rule ②
@@ -250,7 +250,7 @@ class PooledInstance:
         del self._arriving[request.request_id]
         arrived.set()
         swapped.host.reclaim(arrived)  # rule ③
-        then()
+        on_done()
         self._log_slabs(swapped.host)
         shape = self._host_shapes[request.model]
         self._log_swap("swap_in", request, (start_s, begun_s), len(offsets) * shape.block_bytes)

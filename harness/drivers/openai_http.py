@@ -30,7 +30,7 @@ PATHS = {"completions": "completions", "chat": "chat/completions"}
 
 
 class OpenAiEngine:
-    world = "openai"
+    name = "openai"
     has_devices = True
     devices_known = False
     scheduler_keys = ()

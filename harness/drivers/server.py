@@ -1,6 +1,6 @@
 """One server process: its log, its death noticed, its end for certain.
 
-Every server runs under `keeper.py`, tied to this process by a pipe. Knows nothing of HTTP or of
+Every server runs under `supervisor.py`, tied to this process by a pipe. Knows nothing of HTTP or of
 what the server serves.
 """
 
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-KEEPER = Path(__file__).with_name("keeper.py")
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
 GRACE_S = 10.0  # between asking a server to end and killing it; vLLM takes 1 to 2
 TAIL_BYTES = 16384
 
@@ -46,8 +46,8 @@ class Server:
         self.log_path = log_path
         self._stopping = False
         with log_path.open("wb") as log:
-            self._keeper = subprocess.Popen(
-                [sys.executable, str(KEEPER), str(GRACE_S), *command],
+            self._supervisor = subprocess.Popen(
+                [sys.executable, str(SUPERVISOR), str(GRACE_S), *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -59,19 +59,19 @@ class Server:
             )
 
     @property
-    def keeper_pid(self) -> int:
+    def supervisor_pid(self) -> int:
         """Parent of the server's main process."""
-        return self._keeper.pid
+        return self._supervisor.pid
 
     @property
     def running(self) -> bool:
-        return self._keeper.poll() is None
+        return self._supervisor.poll() is None
 
     def watch(self, on_death: Callable[[], None]) -> None:
         """Has another thread call `on_death` when the server ends before `stop`."""
 
         def wait() -> None:
-            self._keeper.wait()
+            self._supervisor.wait()
             if not self._stopping:
                 on_death()
 
@@ -80,21 +80,21 @@ class Server:
     def ask_to_stop(self) -> None:
         """Returns at once, so that several servers can end side by side; `stop` waits."""
         self._stopping = True
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.close()
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.close()
 
     def stop(self) -> None:
         """Returns when the server and all its processes are gone."""
         self.ask_to_stop()
         try:
-            self._keeper.wait(4 * GRACE_S)
+            self._supervisor.wait(4 * GRACE_S)
         except subprocess.TimeoutExpired:
-            os.killpg(self._keeper.pid, signal.SIGKILL)
-            self._keeper.wait()
+            os.killpg(self._supervisor.pid, signal.SIGKILL)
+            self._supervisor.wait()
 
     def obituary(self) -> str:
         """How the server ended and what its log says: the likely cause, and the last lines."""
-        status = self._keeper.wait()
+        status = self._supervisor.wait()
         killed = f"killed by {signal.Signals(status - 128).name}" if status > 128 else ""
         how = killed or f"exit code {status}"
         log = self.log_path.read_text(errors="replace").splitlines()

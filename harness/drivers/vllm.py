@@ -48,7 +48,7 @@ ASK_TIMEOUT_S = 120.0  # of one question outside the run; a first answer may com
 
 
 class VllmEngine:
-    world = "vllm"
+    name = "vllm"
     has_devices = True
     devices_known = True
     scheduler_keys = vllm_command.SCHEDULER_FLAGS

@@ -36,7 +36,7 @@ from harness.threads import engine_threads
 
 
 class TorchEngine:
-    world = "torch"
+    name = "torch"
     has_devices = True
     devices_known = True
     Config = TorchConfig

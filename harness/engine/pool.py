@@ -9,14 +9,14 @@ from math import inf, lcm
 from typing import Any
 
 from harness.cluster import Cluster
-from harness.cost.profile import HardwareProfile, Slowness
+from harness.cost.profile import HardwareProfile, TimeScale
 from harness.device.blocks import device_shape
 from harness.device.build import make_pool
 from harness.device.plan import MemoryPlan, PoolConfig, device_weight_bytes, plan_memory
 from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.host_memory import HostMemory
-from harness.engine.speed import slowness
+from harness.engine.speed import time_scale
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess, side_by_side
@@ -78,7 +78,7 @@ class TorchPool:
             pcie_bytes_per_s=min(paced, hardware.pcie_bytes_per_s),
         )
         profile = HardwareProfile(hardware)
-        found = slowness([answer["speeds"] for answer in ready], self._models.values(), profile)
+        found = time_scale([answer["speeds"] for answer in ready], self._models.values(), profile)
         cluster = replace(self._experiment, hardware=hardware).cluster(
             pool=pool, profile=HardwareProfile(hardware, found)
         )
@@ -118,7 +118,7 @@ class TorchPool:
             "link_bytes_per_s": config.pool.link_bytes_per_s,
         }
 
-    def _resolved(self, ready: Sequence[Header], times: Mapping[str, Slowness]) -> dict[str, Any]:
+    def _resolved(self, ready: Sequence[Header], times: Mapping[str, TimeScale]) -> dict[str, Any]:
         pool, plan = self._config.pool, self._division.plan
         rate = pool.link_bytes_per_s
         paced = "" if rate is None else f", links slowed to {rate / 1e9:g} GB/s"
@@ -128,7 +128,7 @@ class TorchPool:
             "num_threads": [answer["num_threads"] for answer in ready],
             "block_tokens": self._config.block_tokens,
             "torch": ready[0]["torch"],
-            "slowness": {name: asdict(found) for name, found in times.items()},
+            "time_scale": {name: asdict(found) for name, found in times.items()},
             "speeds": [answer["speeds"] for answer in ready],
             "pool": {
                 "weights_bytes": plan.weights_bytes,

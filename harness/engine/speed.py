@@ -15,7 +15,7 @@ from statistics import fmean, median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from harness.cost.profile import Slowness
+from harness.cost.profile import TimeScale
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.work import ChunkWork, DecodeWork
 from harness.model_spec import ModelSpec
@@ -52,18 +52,18 @@ def timed(runner: Runner, spec: ModelSpec, num_blocks: int, block_tokens: int) -
     )
 
 
-def slowness(
+def time_scale(
     speeds: Sequence[Mapping[str, Mapping[str, float]]],
     specs: Iterable[ModelSpec],
     profile: Profile,
-) -> dict[str, Slowness]:
+) -> dict[str, TimeScale]:
     """By the name of the architecture; speeds: each worker's, by that name too. Workers' mean."""
     found = {}
     for spec in {spec.name: spec for spec in specs}.values():
         seen = [Speed(**speed[spec.name]) for speed in speeds]  # type: ignore[arg-type]
         tokens = seen[0].prompt_tokens
         context_tokens = NUM_REQUESTS * (tokens + STEPS // 2)
-        found[spec.name] = Slowness(
+        found[spec.name] = TimeScale(
             fmean(one.prefill_s for one in seen) / profile.prefill_s(spec, tokens),
             fmean(one.decode_s for one in seen)
             / profile.decode_step_s(spec, NUM_REQUESTS, context_tokens),

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 
 from harness.errors import RunError
-from harness.experiments.capacity_search import Sought, next_runs
+from harness.experiments.capacity_search import Search, next_runs
 from harness.experiments.compose import Composed, composed, groups, sweep
 from harness.experiments.points import Point, run_point
 from harness.experiments.progress import RunsProgress
@@ -27,10 +27,10 @@ Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides
 
 
 def run_all(
-    names: Sequence[str], jobs: int, sought: Mapping[str, Sought], live: Sequence[str] = (),
+    names: Sequence[str], jobs: int, searches: Mapping[str, Search], live: Sequence[str] = (),
     simulated: Sequence[str] = (), *, again: bool, progress: RunsProgress,
 ) -> Generator[tuple[str, list[Point]]]:  # fmt: skip
-    """Every run of the experiments `names`, experiment by experiment, and those of `sought`, which
+    """Every run of the experiments `names`, experiment by experiment, and those of `searches` that
     are simulated, once more when the ends of their curves have been found. `live`: overrides of
     those on a real engine; `simulated`: of the others, and then those on one are left out.
     `progress` is told of each."""
@@ -52,8 +52,8 @@ def run_all(
         for name, futures in pending.items():
             found[name] = [future.result() for future in futures]
             yield name, found[name]
-        ends = {name: found[name] for name in found if name in sought}
-        find_ends(ends, sought, runs, pool, again=again, progress=progress)
+        ends = {name: found[name] for name in found if name in searches}
+        find_ends(ends, searches, runs, pool, again=again, progress=progress)
         yield from ends.items()
     for name, of_name in runs.items():
         if name not in pending:
@@ -66,21 +66,21 @@ def run_all(
 
 def find_ends(
     points: Mapping[str, list[Point]],
-    sought: Mapping[str, Sought],
+    searches: Mapping[str, Search],
     runs: Mapping[str, Runs],
     pool: Executor,
     *,
     again: bool,
     progress: RunsProgress,
 ) -> None:
-    """Adds to each experiment's `points` those that `sought` asks for. A curve goes on as soon as
+    """Adds to each experiment's `points` those that `searches` asks for. A curve goes on as soon as
     all draws of its latest value are there, whatever other curves are waiting for."""
     made = {name: {groups(run): found for found, run in runs[name]} for name in points}
     found: dict[str, list[Point]] = {name: [] for name in points}
     under_way: dict[Halving, list[Future[Point]]] = {}
 
     def halve(name: str) -> None:
-        for of_curve in next_runs([*points[name], *found[name]], sought[name]):
+        for of_curve in next_runs([*points[name], *found[name]], searches[name]):
             halving = name, tuple(map(tuple, of_curve))
             if halving not in under_way:
                 under_way[halving] = [

@@ -2,7 +2,7 @@
 
 A claim of capacity is read off between the last point that holds 90 % and the first that does not,
 so these should be near each other; elsewhere a coarse sweep shows the curve as well. A figure's
-module may say of an experiment which swept key it is and which values it may take (SOUGHT).
+module may say of an experiment which swept key it is and which values it may take (SEARCHES).
 Bisection over these; pure decisions, runs are `harness.experiments.points`'.
 """
 
@@ -21,7 +21,7 @@ from harness.files import read_json
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class Search:
     """The end of each curve over `key`, to between two neighbours of `values` (ascending).
 
     draws: keys that draw a curve's inputs anew; its points are means over them.
@@ -32,20 +32,20 @@ class Sought:
     draws: tuple[str, ...] = ("seed",)
 
 
-def next_runs(points: Sequence[Point], sought: Sought) -> list[list[list[str]]]:
+def next_runs(points: Sequence[Point], search: Search) -> list[list[list[str]]]:
     """For each curve whose end is not found, the overrides of the runs, one for each of its draws,
     that halve where it may be."""
     curves: dict[tuple[tuple[str, str], ...], list[Point]] = {}
     for point in points:
         of_curve = {
-            k: v for k, v in point.overrides.items() if k not in (sought.key, *sought.draws)
+            k: v for k, v in point.overrides.items() if k not in (search.key, *search.draws)
         }
         curves.setdefault(tuple(of_curve.items()), []).append(point)
     halvings = []
     for curve in curves.values():
-        value = middle(attained(curve, sought.key), sought.values)
+        value = middle(attained(curve, search.key), search.values)
         if value is not None:
-            runs = dict.fromkeys(_at(point, sought.key, value) for point in curve)
+            runs = dict.fromkeys(_at(point, search.key, value) for point in curve)
             halvings.append([list(run) for run in runs])
     return halvings
 

@@ -2,11 +2,11 @@
 
 A figure is a module plots/FIGURE.py: `draw(points, folder)`, and EXPERIMENTS, the names in
 conf/experiment that it is made of, each one run or a sweep (hydra.sweeper.params); in some also
-SOUGHT, over which key of which of them the ends of curves are to be found (`capacity_search`). A
+SEARCHES, over which key of which of them the ends of curves are to be found (`capacity_search`). A
 run that is complete is not repeated, whichever figure it was made for. Simulated runs share the
 cores; runs on a real engine come one after another, with nothing beside them.
 
-Leaves PNG, PDF and CSV files in results/published/PAPER/, and FIGURE.json: from which world,
+Leaves PNG, PDF and CSV files in results/published/PAPER/, and FIGURE.json: from which engine,
 hardware, seeds and version of the code they came.
 
 key=value after the figures is an override of those of their experiments that run on a real engine,
@@ -40,7 +40,7 @@ from harness import interrupts
 from harness.errors import RunError, UsageError
 from harness.experiments import lineage
 from harness.experiments.batch import processes, run_all
-from harness.experiments.capacity_search import Sought
+from harness.experiments.capacity_search import Search
 from harness.experiments.compose import ROOT, conf, sweep
 from harness.experiments.points import RUNS, Point, load_points, save_points
 from harness.experiments.progress import RunsProgress
@@ -141,7 +141,7 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
         "runs_git": [json.loads(revision) for revision in sorted(set(revisions))],
         "runs_sources": sorted({code_hash(m.get("sources", {})) for m in manifests}),
         "num_runs": len(manifests),
-        "worlds": sorted({m["world"] for m in manifests}),
+        "engines": sorted({m["engine_name"] for m in manifests}),
         "hardware": sorted({m["hardware"]["name"] for m in manifests}),
         "seeds": sorted({m["seeds"]["seed"] for m in manifests}),
         "synthetic": sorted({kind for m in manifests for kind in synthetic_kinds(m["dataset"])}),
@@ -219,13 +219,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made = _made(out or RUNS)
         if not chosen.draw_only:
             needed = dict.fromkeys(name for figure in names for name in module(figure).EXPERIMENTS)
-            sought: dict[str, Sought] = {}
+            searches: dict[str, Search] = {}
             for figure in names:
-                sought |= getattr(module(figure), "SOUGHT", {})
+                searches |= getattr(module(figure), "SEARCHES", {})
             started_s = time.monotonic()
             with RunsProgress() as progress:
                 runs = run_all(
-                    list(needed), chosen.jobs, sought, live, simulated, again=chosen.again,
+                    list(needed), chosen.jobs, searches, live, simulated, again=chosen.again,
                     progress=progress,
                 )  # fmt: skip
                 with closing(runs):  # whatever ends this ends its processes

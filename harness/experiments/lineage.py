@@ -2,7 +2,7 @@
 their schedule, and whether they were VALID.
 
 A figure's module makes its rows as it likes. A row belongs to those of the figure's runs that agree
-with it wherever it names a trait of runs: experiment, seed, world, hardware, an option of a group,
+with it wherever it names a trait of runs: experiment, seed, engine, hardware, an option of a group,
 or a swept key by its last part. A row over several runs, as a mean over seeds is, names them all. A
 row that no run agrees with was computed from the configuration or the paper, and names none. Where
 the rest of a row does not tell, the module fills `config_hash` itself.
@@ -51,7 +51,7 @@ def origins(points: Sequence[Point]) -> list[Origin]:
         traits: dict[str, set[str]] = {}
         for key, value in _traits(point, manifest["choices"]):
             traits.setdefault(key, set()).add(plain(value))
-        traits |= {"world": {manifest["world"]}, "hardware": {manifest["hardware"]["name"]}}
+        traits |= {"engine": {manifest["engine_name"]}, "hardware": {manifest["hardware"]["name"]}}
         if point.path in found:  # one run of two experiments
             for key, values in found[point.path].traits.items():
                 traits.setdefault(key, set()).update(values)

@@ -51,7 +51,7 @@ from harness.fidelity.points import (
     simulate,
 )
 from harness.fidelity.report import markdown
-from harness.fidelity.speed import slowness
+from harness.fidelity.speed import time_scale
 from harness.files import write_text
 from harness.records.manifest import git_revision, machine
 from harness.records.run_folder import FinishedRun
@@ -106,8 +106,8 @@ def passes(
                 at = replace(point, rate_per_s=load * knees[workload])
                 name = f"{workload} at {load:g} of {knees[workload]:.1f} requests/s, pass {number}"
                 real = serve(at, run_dir / engine, engine, keep)
-                times = slowness(real, setting)
-                about = {"workload": workload, "load": load, "pass": number, "slowness": times}
+                times = time_scale(real, setting)
+                about = {"workload": workload, "load": load, "pass": number, "time_scale": times}
                 yield compared(name, real, at, run_dir, about)
                 status = real.summary["verdict"]["status"]
                 speed = "?" if times is None else f"{times:.2f}"
@@ -131,8 +131,8 @@ def compared(name: str, real: FinishedRun, point: Point, run_dir: Path, about: R
     simulated = simulate(real, point, run_dir / "sim")
     (source,) = set(simulated.manifest["engine"]["step_times"].values())
     as_calibrated, at_its_speed = errors(simulated), []
-    if about["slowness"] is not None:
-        at_its_speed = errors(simulate(real, point, run_dir / "sim-speed", about["slowness"]))
+    if about["time_scale"] is not None:
+        at_its_speed = errors(simulate(real, point, run_dir / "sim-speed", about["time_scale"]))
     reasons = [f"{name}: {why}" for why in verdict["reasons"]]
     times = {"pass": about["pass"], **asdict(calibration(real, point.setting))}
     return Compared(real, as_calibrated, at_its_speed, times, source, reasons)

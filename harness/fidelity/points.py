@@ -27,7 +27,7 @@ from harness.threads import engine_threads
 # Rows that calibration never sees: it serves synthetic lengths. Nor did those who chose the form of
 # the cost model, the engine's warm-up or the calibration, who had others. But two terms were tried
 # on the report of these, and left out: they are used up, and the next one should have others.
-# Shorter ones let a CPU serve enough requests for a P99 in minutes; both worlds see the same.
+# Shorter ones let a CPU serve enough requests for a P99 in minutes; both kinds of run see the same.
 HELD_OUT = {
     "azure_code": ("workload.window.rows=[5000,5700]",),
     "azure_conv": ("workload.window.rows=[10000,10700]",),
@@ -123,13 +123,13 @@ def same_limits(engine: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def simulate(
-    served: FinishedRun, point: Point, run_dir: Path, slowness: float = 1.0
+    served: FinishedRun, point: Point, run_dir: Path, time_scale: float = 1.0
 ) -> FinishedRun:
     """The point in simulation beside its run on a real engine: on one schedule, with equally many
     KV blocks of one size and the same limits, by the profile of that engine, whose times are taken
-    `slowness` times."""
+    `time_scale` times."""
     engine, setting = served.manifest["engine"], point.setting
-    times = known(calibration(served, setting), setting, slowness)
+    times = known(calibration(served, setting), setting, time_scale)
     extra = f"hardware={setting.profile}", *same_memory(engine), *same_limits(engine), *times
     simulated = run(point, run_dir, "sim", extra)
     hashes = {run.manifest["schedule_sha256"] for run in (served, simulated)}
@@ -151,15 +151,15 @@ def calibration(served: FinishedRun, setting: Setting) -> Calibration:
     return found
 
 
-def known(found: Calibration, setting: Setting, slowness: float) -> tuple[str, ...]:
-    """Overrides that give a simulation the measured times of `found`, taken `slowness` times."""
+def known(found: Calibration, setting: Setting, time_scale: float) -> tuple[str, ...]:
+    """Overrides that give a simulation the measured times of `found`, taken `time_scale` times."""
     pair = pair_key(setting.model, 1)
     where = f"hardware.calibration.measured.{pair}"
     times = {f"{where}.{key}": value for key, value in asdict(found.measured[pair]).items()}
     times |= {
         f"hardware.calibration.{key}": getattr(found, key) for key in ("turnaround_s", "path_s")
     }
-    return tuple(f"{key}={value * slowness!r}" for key, value in times.items())
+    return tuple(f"{key}={value * time_scale!r}" for key, value in times.items())
 
 
 def capacity_per_s(point: Point, run_dir: Path, real: str, keep: bool) -> float:

@@ -100,7 +100,7 @@ def _workload(
 
 def _times(passes: Sequence[Mapping[str, Any]], load: float) -> str:
     """What iterations took in each pass, over what calibration found."""
-    found = {row["pass"]: row["slowness"] for row in passes if row["load"] == load}
+    found = {row["pass"]: row["time_scale"] for row in passes if row["load"] == load}
     return ", ".join("?" if times is None else f"{times:.2f}" for times in found.values())
 
 

@@ -29,7 +29,7 @@ from harness.fidelity.points import Setting, calibration
 from harness.records.run_folder import FinishedRun
 
 
-def slowness(served: FinishedRun, setting: Setting) -> float | None:
+def time_scale(served: FinishedRun, setting: Setting) -> float | None:
     """The seconds of the run's iterations over those that the profile has for them: of those with
     decodes, since a prompt's alone has no end before it to count from. None where no answer had a
     second token, or streams do not tick together, so that iterations cannot be told apart."""

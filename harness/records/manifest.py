@@ -34,7 +34,7 @@ Status = Literal["begun", "complete", "aborted"]  # begun: under way, or killed
 
 def manifest(
     *,
-    world: str,
+    engine_name: str,
     choices: Mapping[str, str],
     overrides: Sequence[str],
     config_hash: str,
@@ -49,14 +49,14 @@ def manifest(
 ) -> dict[str, Any]:
     """The content of manifest.json for a run under way; `ended` completes it.
 
-    world: Engine.world. choices: the option of each config group (system, workload, model, …).
+    engine_name: Engine.name. choices: the option of each config group (system, workload, model, …).
     config_hash, sources: of its Identity. resolved: Engine.resolved(). started: with a time zone.
     """
     return {
         "status": "begun",
         "reason": "",
-        "world": world,
-        "simulated": world == "sim",
+        "engine_name": engine_name,
+        "simulated": engine_name == "sim",
         "choices": {k: v for k, v in choices.items() if not k.startswith("hydra/")},
         "overrides": list(overrides),
         "config_hash": config_hash,

@@ -1,6 +1,6 @@
 """What a run says when it ends: a table of its latencies, rates and attainment, and its verdict.
 
-Every table says which world, hardware and seed its numbers came from, and what of the workload was
+Every table says which engine, hardware and seed its numbers came from, and what of the workload was
 not recorded but drawn, repeated or generated. Shows what summary.json holds and computes nothing.
 """
 
@@ -34,7 +34,7 @@ def origin(manifest: Mapping[str, Any]) -> str:
     # A real engine says what it ran on; the profile is what was asked for.
     devices = manifest["engine"].get("devices")
     parts = [
-        "SIMULATED" if manifest["simulated"] else f"world {manifest['world']}",
+        "SIMULATED" if manifest["simulated"] else f"engine {manifest['engine_name']}",
         f"{len(devices)} x {', '.join(dict.fromkeys(devices))}" if devices else profile,
         seeds(manifest),
     ]
@@ -83,10 +83,10 @@ def seeds(manifest: Mapping[str, Any]) -> str:
 
 
 def title(manifest: Mapping[str, Any]) -> str:
-    """E.g. "vllm x azure_code, tiny-llama", or with a market's models "…, market aegaeon"."""
+    """E.g. "vllm x azure_code, tiny-llama", or with a model set's models "…, model set aegaeon"."""
     choices = manifest["choices"]
-    market = choices.get("market", "one")
-    models = choices["model"] if market == "one" else f"market {market}"
+    model_set = choices.get("model_set", "one")
+    models = choices["model"] if model_set == "one" else f"model set {model_set}"
     return f"{choices['system']} x {choices['workload']}, {models}"
 
 

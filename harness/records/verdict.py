@@ -4,7 +4,7 @@ The client judges itself: a late client, a lost request or a missed rate makes n
 like the server's but are not. Requests that failed with a stated error do not invalidate a run;
 they count against attainment and goodput, and a tenth of them is noted. An answer must be the one
 asked for: no prompt from a warm cache unless that is meant, none of another length, and no server
-that stands still. Time runs forward in every world: no token comes before
+that stands still. Time runs forward on every engine: no token comes before
 the one ahead of it or before its request. A simulated client is never late, and a simulated run
 must satisfy Little's law. What a reader of a valid run must know besides is noted.
 """

@@ -31,12 +31,12 @@ class SimPoolConfig(PoolConfig):
 
     restart_s: float  # ending an inference engine and starting another, its weights apart
     collect_s: float  # a tensor library's garbage collection and giving back of memory
-    unstaged_bytes_per_s: float  # of a load that goes tensor by tensor, each device
+    pageable_bytes_per_s: float  # of a load that goes tensor by tensor, each device
     chunk_bytes: int  # of each device's weights: a prefetch can be broken off after each
 
     def __post_init__(self) -> None:
         PoolConfig.__post_init__(self)
-        for name in ("unstaged_bytes_per_s", "chunk_bytes"):
+        for name in ("pageable_bytes_per_s", "chunk_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be above 0")
 
@@ -68,7 +68,7 @@ class SimDevice:
         self._block_bytes = {
             name: device_shape(spec, block_tokens).block_bytes for name, spec in models.items()
         }
-        self._unstaged = Link(f"pageable copies to {name}", config.unstaged_bytes_per_s)
+        self._pageable = Link(f"pageable copies to {name}", config.pageable_bytes_per_s)
 
     def executor(self, model: str, kv: SlabPool) -> SimInstance:
         spec = self._models[model]
@@ -83,7 +83,7 @@ class SimDevice:
                 stop, source, self._gpus, num_bytes,
                 stream="weights", chunk_bytes=self._config.chunk_bytes,
             )  # fmt: skip
-        pace = None if staged else self._unstaged
+        pace = None if staged else self._pageable
         await self._network.transfer(source, self._gpus, num_bytes, stream="weights", pace=pace)
         return True
 

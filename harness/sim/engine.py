@@ -34,7 +34,7 @@ from harness.sim.network import Network
 
 
 class SimEngine:
-    world = "sim"
+    name = "sim"
     has_devices = True
     devices_known = True
 

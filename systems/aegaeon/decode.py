@@ -163,7 +163,7 @@ class Decoder:
         """Goes on with the running turn. False: not yet, `wake` will tell."""
         turn = self._turn()
         batch, scaler = turn.batch, self.scaler
-        in_place = scaler.turn_to(batch.model, keep=batch.requests)
+        in_place = scaler.switch_to(batch.model, keep=batch.requests)
         overflow = scaler.bring_in(batch.requests)
         if overflow is not None:
             self._split(batch, overflow)

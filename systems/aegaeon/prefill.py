@@ -109,7 +109,7 @@ class Prefiller:
         """Line 15: prefills one request of the front group. False: not yet, `wake` will tell."""
         group = self.queue[0]
         request = group.pending[0]
-        if not self.scaler.turn_to(group.model, keep=self.scaler.residents(group.model)):
+        if not self.scaler.switch_to(group.model, keep=self.scaler.residents(group.model)):
             return False
         self._prefetch()
         if not self._make_room(request):

@@ -56,7 +56,7 @@ class Scaler:
         self._may_choose = not prefetch_once
         self._short_of_room = False  # somebody waits for what leaves
 
-    def turn_to(self, model: str, keep: Collection[Request]) -> bool:
+    def switch_to(self, model: str, keep: Collection[Request]) -> bool:
         """Whether `model` is in place and all KV but that of `keep` has left or is leaving.
 
         If not, what is missing is under way when this returns, and `wake` tells when to ask again.

@@ -70,7 +70,7 @@ class Consumer:
                         continue
                     await self._tend()
                     if self._turn.due(self._prompts()):
-                        await self._turn_to(self._choose())
+                        await self._switch_to(self._choose())
                 await self._iterate()
         except InstanceLost:
             if self.instance.lost is None:
@@ -82,7 +82,7 @@ class Consumer:
         fcfs = falls_back(self.swap.in_dram(), self._fallback)
         return self._turn.choose(self._prompts(), fcfs=fcfs)
 
-    async def _turn_to(self, chosen: Slice) -> None:
+    async def _switch_to(self, chosen: Slice) -> None:
         moves = paging(self._prompts(), chosen)
         if not self._overlap_paging or not (moves.out or moves.into):
             await self._page(chosen)

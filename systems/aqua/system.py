@@ -61,7 +61,7 @@ class Aqua:
             named = "" if lent is None else f" besides the lender's {lent.name}"
             raise UsageError(
                 f"a consumer serves one model, and {len(own)} are asked for{named}; set "
-                "market=one, or system.lender.model to the other"
+                "model_set=one, or system.lender.model to the other"
             )
         both = [own[0], lent or own[0]]
         needed = sum(spec.tp for spec in both)

@@ -22,7 +22,7 @@ A_DOZEN = 12  # "which is a dozen of so in practice" (§5.2): batches of one pro
 
 class Limits:
     """`solving_s`: that the program takes, charged in virtual time; a live run that takes less
-    waits for the rest, so that both worlds decide at the same time."""
+    waits for the rest, so that simulated and live runs decide at the same time."""
 
     def __init__(self, scheduler: str, solving_s: float, loop: Loop) -> None:
         self.scheduler, self._solving_s, self._loop = scheduler, solving_s, loop

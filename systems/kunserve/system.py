@@ -313,7 +313,7 @@ def check(config: KunServeConfig, instances: Sequence[ElasticInstance]) -> None:
     if len(models) > 1 or len(widths) > 1:
         raise ValueError(
             f"system kunserve serves one model with one tp, not {', '.join(models)} with tp "
-            f"{', '.join(map(str, widths))}: choose market=one"
+            f"{', '.join(map(str, widths))}: choose model_set=one"
         )
     size, layers = config.artifact.group_size, instances[0].model.num_layers
     if config.variant == "artifact" and (

@@ -66,7 +66,7 @@ class Llumnix:
         self._config, self._loop = config, loop
         instances = cluster.elastic.instances
         if len({instance.model.name for instance in instances}) > 1:
-            raise ValueError("system llumnix serves one model: choose market=one")
+            raise ValueError("system llumnix serves one model: choose model_set=one")
         self._shaper = Shaper(
             cluster.elastic, loop, self._new_server, self.submit, victims=0, chunk_bytes=None,
             rates=Rates(1.0, 1.0), retry_s=config.poll_s,

@@ -132,16 +132,16 @@ def test_systems_resolve_in_every_engine_and_place_their_instances(name: str) ->
     for engine in options("engine"):
         OmegaConf.resolve(composed(*words, f"engine={engine}", *NEEDED.get(engine, [])))
     roomy = (*words, "engine=sim", "hardware=h800x16")
-    for market in ([], ["market=one", "model=llama2-13b"]):  # its own, and a single model
-        parts = prepared(*roomy, *market)
+    for model_set in ([], ["model_set=one", "model=llama2-13b"]):  # its own, and a single model
+        parts = prepared(*roomy, *model_set)
         asked = placements(parts)
         assert bool(asked) == (name != "null")
         assert all(p.devices.stop <= parts.hardware.num_devices for p in asked)
 
 
-@pytest.mark.parametrize("name", options("market"))
-def test_markets(name: str) -> None:
-    parts = prepared("+system=vllm", "+workload=lmsys_arena", f"market={name}")
+@pytest.mark.parametrize("name", options("model_set"))
+def test_model_sets(name: str) -> None:
+    parts = prepared("+system=vllm", "+workload=lmsys_arena", f"model_set={name}")
     assert set(parts.schedule.model) == set(parts.models)
 
 

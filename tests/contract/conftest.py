@@ -10,7 +10,7 @@ from tests.elastic import Beds
 
 @pytest.fixture(scope="package")
 def bed() -> Iterator[Beds]:
-    """Elastic instances in either world; live ones are shared by this folder's tests.
+    """Elastic instances simulated or live; live ones are shared by this folder's tests.
 
     No longer: tests elsewhere assert that no worker is left.
     """

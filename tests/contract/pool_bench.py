@@ -1,4 +1,4 @@
-"""A pool of two small instances of one node, in any world, and requests to try on it."""
+"""A pool of two small instances of one node, on any engine, and requests to try on it."""
 
 from __future__ import annotations
 

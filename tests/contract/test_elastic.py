@@ -1,4 +1,4 @@
-"""The contract of elastic instances, in both worlds: each operation, its refusals."""
+"""The contract of elastic instances, simulated and live: each operation, its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the death of an elastic instance does to what was under way, in both worlds; and slots."""
+"""What the death of an elastic instance does to work under way, simulated and live; and slots."""
 
 from __future__ import annotations
 

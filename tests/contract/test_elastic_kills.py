@@ -1,5 +1,5 @@
-"""A member dies before, during and after each mechanism of docs/examples, in both worlds: what was
-under way on it fails by its name, nobody's pages are lost, and who is left serves everything.
+"""A member dies before, during and after each mechanism of docs/examples, simulated and live: what
+was under way on it fails by its name, nobody's pages are lost, and who is left serves everything.
 
 In simulation every cell; live, where each death costs a process, every mechanism once, in mid-way.
 """

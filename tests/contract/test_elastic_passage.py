@@ -1,4 +1,4 @@
-"""A batch's passage through the layers piece by piece, in both worlds (BlitzScale §5.2)."""
+"""A batch's passage through the layers piece by piece, simulated and live (BlitzScale §5.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooled instances in every world: loads, prefetches, and KV that moves by the rules of
+"""Pooled instances on every engine: loads, prefetches, and KV that moves by the rules of
 Aegaeon §5.3."""
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tests.fuzz.guards import check_sentence, no_hang, partial_files
 from tests.fuzz.values import NESTED, TEXTS
 
 TABLE = "system,seed,x,y,text\na,0,1,1.0,p\na,0,2,0.8,q\na,1,1,0.9,\nb,0,1,0,p\nb,1,,,r\n"
-ABOUT = {"worlds": ["sim"], "hardware": ["h"], "synthetic": True, "runs_git": []}
+ABOUT = {"engines": ["sim"], "hardware": ["h"], "synthetic": True, "runs_git": []}
 PART = {"mean": {"column": "y", "where": {"system": "a"}}}
 EXPRESSIONS: list[Any] = [
     {"constant": 3},

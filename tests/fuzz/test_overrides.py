@@ -1,6 +1,6 @@
 """Overrides: whatever is put in a key's place, a run ends well or is refused in one sentence.
 
-Runs go through the command line's own `main`, in this process, in the simulated world.
+Runs go through the command line's own `main`, in this process, in the simulator.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ SIMULATED = (
         "workload.models.kind=single",
     ),
     ("+system=aegaeon", "engine=sim"),
-    ("+system=aegaeon", "engine=sim", "hardware=h800x16", "market=aegaeon"),
-    ("+system=serverlessllm", "engine=sim", "hardware=h800x8", "market=aegaeon"),
+    ("+system=aegaeon", "engine=sim", "hardware=h800x16", "model_set=aegaeon"),
+    ("+system=serverlessllm", "engine=sim", "hardware=h800x8", "model_set=aegaeon"),
     ("+system=serverlessllm", "engine=sim", "system.variant=artifact", "hardware=h800x8"),
-    ("+system=muxserve", "engine=sim", "hardware=a100x2", "market=aegaeon_small"),
+    ("+system=muxserve", "engine=sim", "hardware=a100x2", "model_set=aegaeon_small"),
     ("+system='null'", "engine=none"),
 )
 REAL = (

@@ -24,12 +24,14 @@ RUNS = {
         "hardware.num_devices=2", "model=llama2-7b", "engine.num_kv_blocks=1200",
     ),
     # One of the artifact's own inputs on a fifth of its GPUs.
-    "aegaeon": ("+workload=aegaeon", "hardware=h800x8", "hardware.num_devices=3", "market=aegaeon"),
-    "serverlessllm": ("+workload=aegaeon", "hardware=h800x8", "market=aegaeon"),
-    "serverlessllm_plus": (
-        "+workload=aegaeon", "hardware=h800x8", "market=aegaeon", "system.variant=artifact",
+    "aegaeon": (
+        "+workload=aegaeon", "hardware=h800x8", "hardware.num_devices=3", "model_set=aegaeon",
     ),
-    "muxserve": ("+workload=aegaeon", "hardware=h800x8", "market=aegaeon"),
+    "serverlessllm": ("+workload=aegaeon", "hardware=h800x8", "model_set=aegaeon"),
+    "serverlessllm_plus": (
+        "+workload=aegaeon", "hardware=h800x8", "model_set=aegaeon", "system.variant=artifact",
+    ),
+    "muxserve": ("+workload=aegaeon", "hardware=h800x8", "model_set=aegaeon"),
 }  # fmt: skip
 KEPT = (
     "num_requests", "num_completed", "num_failed", "duration_s", "ttft_s", "tpot_s", "tbt_s",

@@ -40,8 +40,8 @@ CASES = {
     "aegaeon 2+2": (4, ["+system=aegaeon"], T3),
     "aegaeon T2": (2, stage("t2"), PREFETCHED | KV),
     "aegaeon T2 without prefetching": (2, stage("t2_no_prefetch"), {"staged load"} | KV),
-    "aegaeon T1": (2, [*stage("t1"), *LONG_TURNS], {"unstaged load", "collect"} | KV),
-    "aegaeon T0": (2, [*stage("t0"), *LONG_TURNS], {"unstaged load", "collect", "restart"} | KV),
+    "aegaeon T1": (2, [*stage("t1"), *LONG_TURNS], {"pageable load", "collect"} | KV),
+    "aegaeon T0": (2, [*stage("t0"), *LONG_TURNS], {"pageable load", "collect", "restart"} | KV),
     "aegaeon artifact": (2, ["+system=aegaeon", "system.variant=artifact"], T3),
     "aegaeon prefill first": (2, ["+system=aegaeon", "system.schedule=prefill_first"], T3),
     "aegaeon decode first": (2, ["+system=aegaeon", "system.schedule=decode_first"], PREFETCHED),
@@ -59,7 +59,7 @@ class Served:
 
     def moves(self) -> set[str]:
         """As in CASES. A prefetch that was given up is none."""
-        loads = {True: "staged load", False: "unstaged load"}
+        loads = {True: "staged load", False: "pageable load"}
         staged = {loads[event["fields"]["staged"]] for event in self.events("load")}
         complete = {"prefetch" for e in self.events("prefetch") if e["fields"]["complete"]}
         others = {e["kind"] for e in self.events("collect", "restart", "adopt", *KV)}

@@ -221,11 +221,11 @@ def assert_estimates_are_of_this_machine(
     experiment: Experiment, engine: TorchEngine, cluster: Cluster
 ) -> None:
     profiled = HardwareProfile(experiment.hardware)
-    slowness = engine.resolved()["slowness"]
-    assert set(slowness) == {spec.name for spec in experiment.models.values()}
+    time_scale = engine.resolved()["time_scale"]
+    assert set(time_scale) == {spec.name for spec in experiment.models.values()}
     for spec in experiment.models.values():
         ratio = cluster.profile.decode_step_s(spec, 4, 999) / profiled.decode_step_s(spec, 4, 999)
-        assert ratio == pytest.approx(slowness[spec.name]["decode"])
+        assert ratio == pytest.approx(time_scale[spec.name]["decode"])
         assert ratio > 0
 
 

@@ -181,7 +181,7 @@ def test_nothing_is_left_when_the_harness_is_killed(tmp_path: Path) -> None:
         assert any(line == "up\n" for line in harness.stdout), "it did not come up"
         processes = psutil.Process(harness.pid).children(recursive=True)
         harness.kill()
-    assert len(processes) >= 4  # keeper, API server, engine core, worker
+    assert len(processes) >= 4  # supervisor, API server, engine core, worker
     deadline_s = time.monotonic() + 30
     while left := [process for process in processes if process.is_running()]:
         assert time.monotonic() < deadline_s, left

@@ -1,4 +1,4 @@
-"""Equal semantics of the worlds, told on the simulator; the contract tests run them on both."""
+"""Equal semantics of the engines, told on the simulator; the contract tests run them on both."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_a_profile_is_chosen_by_its_name() -> None:
     config = settings(node, SimEngine, "engine")
     assert config.costs is not None
     assert config.costs.graph_tokens[-1] == 512
-    assert build(node, "engine").world == "sim"
+    assert build(node, "engine").name == "sim"
 
 
 def test_an_unknown_profile_is_said_with_the_valid_ones() -> None:

@@ -14,7 +14,7 @@ from harness.claims.render import as_json, as_markdown
 from harness.errors import UsageError
 
 ABOUT = {
-    "worlds": ["sim"],
+    "engines": ["sim"],
     "hardware": ["h800x16"],
     "synthetic": ["arrivals drawn"],
     "runs_git": [],
@@ -107,9 +107,9 @@ def test_claims_are_counted_by_what_they_rest_on(tmp_path: Path) -> None:
     figure(tmp_path, 1.0, 1.0, 4.0)
     about = tmp_path / "p_fig01.json"
     found = []
-    for worlds in ([], ["sim"], ["sim"], ["sim", "torch"]):
-        about.write_text(json.dumps(ABOUT | {"worlds": worlds}))
-        found.append(judged(claim(our_reading=not worlds), tmp_path))
+    for engines in ([], ["sim"], ["sim"], ["sim", "torch"]):
+        about.write_text(json.dumps(ABOUT | {"engines": engines}))
+        found.append(judged(claim(our_reading=not engines), tmp_path))
     found[2] = judged(claim(published=9.0), tmp_path)
     text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
     assert "| arithmetic: no run of ours | 1 | 1 | 0 | 0 |" in text
@@ -144,12 +144,12 @@ def test_a_claims_world_is_that_of_its_own_rows(tmp_path: Path) -> None:
     rows = [("sim", "h800x16", y) for y in (1, 2, 3)] + [
         ("torch", "local_x2", y) for y in (5, 6, 7)
     ]
-    table = pd.DataFrame(rows, columns=["world", "hardware", "y"]).assign(seed=[0, 1, 2] * 2)
+    table = pd.DataFrame(rows, columns=["engine", "hardware", "y"]).assign(seed=[0, 1, 2] * 2)
     table.to_csv(tmp_path / "p_fig01.csv", index=False)
     git = [{"revision": "0123456789", "dirty": True}, {"revision": "abcdef0123", "dirty": False}]
-    about = ABOUT | {"worlds": ["sim", "torch"], "hardware": ["h800x16", "local_x2"]}
+    about = ABOUT | {"engines": ["sim", "torch"], "hardware": ["h800x16", "local_x2"]}
     (tmp_path / "p_fig01.json").write_text(json.dumps(about | {"runs_git": git}))
-    measured = {"mean": {"column": "y", "where": {"world": "torch"}}}
+    measured = {"mean": {"column": "y", "where": {"engine": "torch"}}}
     found = [
         judged(claim(value=value), tmp_path) for value in (measured, {"mean": {"column": "y"}})
     ]
@@ -157,8 +157,8 @@ def test_a_claims_world_is_that_of_its_own_rows(tmp_path: Path) -> None:
     assert "png): torch, local_x2, 0123456+dirty, abcdef0 |" in text
     assert "png): simulated, torch, h800x16, local_x2, 0123456+dirty, abcdef0 |" in text
     one, both = as_json("p", found)["claims"]
-    assert (one["worlds"], one["hardware"]) == (["torch"], ["local_x2"])
-    assert (both["worlds"], both["hardware"]) == (["sim", "torch"], ["h800x16", "local_x2"])
+    assert (one["engines"], one["hardware"]) == (["torch"], ["local_x2"])
+    assert (both["engines"], both["hardware"]) == (["sim", "torch"], ["h800x16", "local_x2"])
 
 
 @pytest.mark.parametrize(

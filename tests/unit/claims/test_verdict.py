@@ -107,7 +107,7 @@ def test_a_claim_that_rests_on_an_invalid_run_has_no_verdict(tmp_path: Path) -> 
         for seed in (0, 1, 2)
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "f.csv", index=False)
-    (tmp_path / "f.json").write_text('{"worlds": [], "hardware": [], "runs_git": []}')
+    (tmp_path / "f.json").write_text('{"engines": [], "hardware": [], "runs_git": []}')
 
     def of(name: str) -> Judged:
         cell = {"cell": {"column": "token", "where": {"system": name}}}

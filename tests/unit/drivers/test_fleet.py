@@ -52,9 +52,9 @@ def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
 
 def tree(server: Server) -> list[psutil.Process]:
     """The server's processes, all of them up."""
-    keeper = psutil.Process(server.keeper_pid)
-    assert until(lambda: len(keeper.children(recursive=True)) == TREE_SIZE)
-    return [keeper, *keeper.children(recursive=True)]
+    supervisor = psutil.Process(server.supervisor_pid)
+    assert until(lambda: len(supervisor.children(recursive=True)) == TREE_SIZE)
+    return [supervisor, *supervisor.children(recursive=True)]
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -114,7 +114,7 @@ def test_a_death_in_the_run_ends_the_run_and_names_the_server(tmp_path: Path) ->
     loop = WallLoop()
 
     async def main() -> None:
-        os.kill(psutil.Process(members[0].server.keeper_pid).children()[0].pid, signal.SIGKILL)
+        os.kill(psutil.Process(members[0].server.supervisor_pid).children()[0].pid, signal.SIGKILL)
         await loop.wait(Event(loop), until=30)
 
     with running([plan(tmp_path, "serve")], 30, print) as members:
@@ -142,7 +142,7 @@ from pathlib import Path
 from harness.drivers import server
 server.GRACE_S = 0.5
 server = server.Server("fake", sys.argv[2:], {}, Path(sys.argv[1]))
-print(server.keeper_pid, flush=True)
+print(server.supervisor_pid, flush=True)
 time.sleep(600)
 """
 
@@ -156,18 +156,18 @@ def test_nothing_is_left_when_the_harness_is_killed(tmp_path: Path) -> None:
     )
     with harness:
         assert harness.stdout is not None
-        keeper = psutil.Process(int(harness.stdout.readline()))
-        assert until(lambda: len(keeper.children(recursive=True)) == TREE_SIZE)
-        processes = [keeper, *keeper.children(recursive=True)]
+        supervisor = psutil.Process(int(harness.stdout.readline()))
+        assert until(lambda: len(supervisor.children(recursive=True)) == TREE_SIZE)
+        processes = [supervisor, *supervisor.children(recursive=True)]
         harness.kill()
     assert gone(processes)
 
 
-def test_the_server_ends_even_when_its_keeper_is_killed(tmp_path: Path) -> None:
+def test_the_server_ends_even_when_its_supervisor_is_killed(tmp_path: Path) -> None:
     server = Server("fake", plan(tmp_path, "silent").command(0), {}, tmp_path / "log")
-    keeper, *processes = tree(server)
+    supervisor, *processes = tree(server)
     main, *orphans = processes
-    keeper.kill()
+    supervisor.kill()
     assert gone([main])
     server.stop()
     for orphan in orphans:  # a real server's main process takes them with it

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.cost.profile import HardwareProfile
-from harness.engine.speed import NUM_REQUESTS, STEPS, Speed, slowness, timed
+from harness.engine.speed import NUM_REQUESTS, STEPS, Speed, time_scale, timed
 from tests.running import hardware_profile, model_spec
 from tests.unit.engine.serving import SPEC, loaded, runner_of
 
@@ -38,7 +38,7 @@ def test_estimates_are_as_slow_as_the_workers() -> None:
             for spec in (narrow, wide)
         }
 
-    found = slowness([told(1.0), told(2.0)], [narrow, replace(narrow, seed=1), wide], profile)
+    found = time_scale([told(1.0), told(2.0)], [narrow, replace(narrow, seed=1), wide], profile)
     assert set(found) == {narrow.name, wide.name}
     scaled = HardwareProfile(hardware_profile("local"), found)
     for spec in (narrow, wide):

@@ -43,7 +43,7 @@ def run(factor: float, status: str = "VALID", *, synthetic: Sequence[str] = ()) 
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any]]:
     """What was asked of the parts that would run something."""
     monkeypatch.chdir(tmp_path)
-    seen: dict[str, list[Any]] = {"profiles": [], "knees": [], "points": [], "slowness": []}
+    seen: dict[str, list[Any]] = {"profiles": [], "knees": [], "points": [], "time_scale": []}
     seen["speeds"] = [1.0]
 
     def profiled(words: list[str]) -> int:
@@ -64,16 +64,16 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any
         return run(1.0, status, synthetic=MADE_UP if point.workload == "burstgpt" else ())
 
     def simulate(
-        real: SimpleNamespace, point: Point, folder: Path, slowness: float = 1.0
+        real: SimpleNamespace, point: Point, folder: Path, time_scale: float = 1.0
     ) -> SimpleNamespace:
-        seen["slowness"].append(slowness)
-        return run(2.0 if late(point, folder.parent) else 1.1 * slowness)
+        seen["time_scale"].append(time_scale)
+        return run(2.0 if late(point, folder.parent) else 1.1 * time_scale)
 
     monkeypatch.setattr(fidelity, "calibrate", profiled)
     monkeypatch.setattr(fidelity, "capacity_per_s", knee)
     monkeypatch.setattr(fidelity, "serve", serve)
     monkeypatch.setattr(fidelity, "simulate", simulate)
-    monkeypatch.setattr(fidelity, "slowness", lambda *_: seen["speeds"][0])
+    monkeypatch.setattr(fidelity, "time_scale", lambda *_: seen["speeds"][0])
     return seen
 
 
@@ -115,7 +115,7 @@ def test_points_are_simulated_as_calibrated_and_at_the_speed_of_the_real_run(
 ) -> None:
     asked["speeds"] = [1.25]
     found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
-    assert asked["slowness"] == [1.0, 1.25] * 8
+    assert asked["time_scale"] == [1.0, 1.25] * 8
     (ttft,) = (r for r in found["targets"] if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
     assert ttft["median"] == pytest.approx(10.0)
     assert ttft["median_at_their_speed"] == pytest.approx(37.5)
@@ -128,7 +128,7 @@ def test_a_run_whose_speed_cannot_be_told_is_simulated_as_calibrated_alone(
 ) -> None:
     asked["speeds"] = [None]
     found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
-    assert asked["slowness"] == [1.0] * 8
+    assert asked["time_scale"] == [1.0] * 8
     assert found["targets"][0]["median_at_their_speed"] is None
     assert "| times | ?, ? | ?, ? |" in markdown(found)
 

@@ -18,7 +18,7 @@ def summary(factor: float, **changes: Any) -> dict[str, Any]:
 
 
 def rows(load: float, factor: float) -> list[dict[str, Any]]:
-    about = {"workload": "dice", "load": load, "valid": True, "pass": 1, "slowness": 1.25}
+    about = {"workload": "dice", "load": load, "valid": True, "pass": 1, "time_scale": 1.25}
     return [about | row for row in compare(summary(1.0), summary(factor))]
 
 

@@ -18,7 +18,7 @@ from harness.errors import RunError, UsageError
 from harness.fidelity import points
 from harness.fidelity.arguments import check, parser, profile_name, report_folder
 from harness.fidelity.points import same_limits, same_memory
-from harness.fidelity.speed import slowness, stream
+from harness.fidelity.speed import stream, time_scale
 from harness.options import plain
 from harness.records.run_folder import FinishedRun
 from harness.schedule import Schedule
@@ -31,7 +31,7 @@ SETTING = points.Setting("tiny-llama", "local", 0.25, 0.25, 0.01)
 @pytest.mark.parametrize("engine", ["torch", "vllm", "sim"])
 def test_the_simulation_gets_the_kv_memory_of_any_engines_manifest(engine: str) -> None:
     settled = {"block_tokens": 32, "num_kv_blocks": kv_blocks_by_model([("tiny-llama", 512)])}
-    manifest = {"world": engine, "engine": settled}
+    manifest = {"engine_name": engine, "engine": settled}
     config = composed("+system=vllm", "engine=sim", *same_memory(manifest["engine"]))
     assert (config.engine.num_kv_blocks, config.engine.block_tokens) == (512, 32)
 
@@ -189,7 +189,7 @@ def test_a_runs_speed_is_read_from_its_token_times(tmp_path: Path, times: float)
     run_here(tmp_path / "run", *words, *more)
     served = FinishedRun.load(tmp_path / "run")
     assert any(len(request) == 1 for request in served.requests["token_times_s"].to_pylist())
-    assert slowness(served, SETTING) == pytest.approx(times, rel=0.02)
+    assert time_scale(served, SETTING) == pytest.approx(times, rel=0.02)
 
 
 def test_a_run_is_held_to_the_calibration_that_it_ran_with(tmp_path: Path) -> None:

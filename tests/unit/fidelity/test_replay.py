@@ -174,4 +174,4 @@ def test_the_policy_is_the_one_of_any_run() -> None:
     eager = engine_config("eager_2024")
     assert eager.costs is None
     assert settings(zoo.node("engine/sim.yaml"), SimEngine, "engine") == eager
-    assert build(zoo.node("engine/sim.yaml"), "engine").world == "sim"
+    assert build(zoo.node("engine/sim.yaml"), "engine").name == "sim"

@@ -93,14 +93,16 @@ def steady(num_requests: int, seed: int = 0) -> Service:
     return service
 
 
-def write_run(path: Path, service: Service, *, world: str = "sim", system: str = "fcfs") -> Path:
+def write_run(
+    path: Path, service: Service, *, engine_name: str = "sim", system: str = "fcfs"
+) -> Path:
     """A complete run's folder."""
     folder = RunFolder(path)
     folder.begin()
     config = {"system": system, "seed": 7}
     description = manifest(
-        world=world,
-        choices={"system": system, "workload": "dice", "model": "tiny", "engine": world},
+        engine_name=engine_name,
+        choices={"system": system, "workload": "dice", "model": "tiny", "engine": engine_name},
         overrides=[],
         config_hash=hash_of(config),
         sources={},

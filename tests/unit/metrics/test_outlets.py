@@ -54,7 +54,7 @@ def test_compare_draws_runs_and_prints_their_ratios(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = write_run(tmp_path / "a", steady(80), system="fcfs")
-    second = write_run(tmp_path / "b", steady(80, seed=1), system="fair", world="torch")
+    second = write_run(tmp_path / "b", steady(80, seed=1), system="fair", engine_name="torch")
     out = tmp_path / "figure.png"
     assert main(["compare", str(first), str(second), "--out", str(out)]) == 0
     assert out.read_bytes().startswith(PNG)
@@ -141,7 +141,7 @@ def test_compare_gives_no_ratio_across_what_does_not_compare(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"world": "torch"}, "engine (sim; torch)"),
+        ({"engine_name": "torch"}, "engine (sim; torch)"),
         (
             {"hardware": {"name": "b", "device": "A10", "num_devices": 1}},
             "devices (2 x TEST-1; 1 x A10)",

@@ -61,11 +61,11 @@ def test_end_table_shows_why_a_run_is_invalid_and_what_failed(tmp_path: Path) ->
     service.complete(0, 1.0, lag_s=0.5)
     service.send(1)
     service.fail(1, "out of memory [oom]")
-    run = FinishedRun.load(write_run(tmp_path, service, world="torch"))
+    run = FinishedRun.load(write_run(tmp_path, service, engine_name="torch"))
     text = printed(end_table(run.summary, run.manifest))
     assert "INVALID: the client was late" in text
     assert "1 x out of memory [oom]" in text
-    assert "world torch" in text
+    assert "engine torch" in text
     assert "SIMULATED" not in text
 
 
@@ -97,10 +97,10 @@ def test_sweep_table_has_a_row_for_each_run_within_a_terminal() -> None:
 
 
 def test_a_sweep_says_once_how_wrong_the_simulator_is_now(tmp_path: Path) -> None:
-    worlds = {"a": "sim", "b": "sim", "c": "torch"}
+    engines = {"a": "sim", "b": "sim", "c": "torch"}
     manifests = [
-        FinishedRun.load(write_run(tmp_path / name, steady(20), world=world)).manifest
-        for name, world in worlds.items()
+        FinishedRun.load(write_run(tmp_path / name, steady(20), engine_name=engine)).manifest
+        for name, engine in engines.items()
     ]
     manifests[0]["engine"]["simulator_error"] = "simulator error: what was known when it ran"
     manifests[0]["engine"]["step_times"] = {"b": "device law", "c": "measured"}
@@ -108,7 +108,7 @@ def test_a_sweep_says_once_how_wrong_the_simulator_is_now(tmp_path: Path) -> Non
     said = captions(manifests)
     device = manifests[0]["hardware"]["device"]
     assert [line.split(" · ")[0] for line in said] == [
-        "SIMULATED", "world torch",
+        "SIMULATED", "engine torch",
         f"simulator error: not measured for {device} with iteration times by device law and "
         "measured",
         f"iteration times: {device} measured (a, c); {device} device law (b)",

@@ -23,7 +23,7 @@ from systems.muxserve.system import MuxServe
 from tests.running import composed, hardware_profile, model_spec
 
 SPECS = {name: model_spec(name) for name in ("qwen2.5-7b", "yi1.5-9b", "llama2-13b")}
-CYCLE = [*["qwen2.5-7b"] * 6, *["yi1.5-9b"] * 2, *["llama2-13b"] * 2]  # of market=aegaeon
+CYCLE = [*["qwen2.5-7b"] * 6, *["yi1.5-9b"] * 2, *["llama2-13b"] * 2]  # of model_set=aegaeon
 
 
 def config(*overrides: str) -> MuxServe.Config:
@@ -44,7 +44,7 @@ def models(*names: str) -> dict[str, ModelSpec]:
     return {f"{name}-{i}": replace(SPECS[name], seed=i) for i, name in enumerate(names)}
 
 
-def market(num_models: int) -> dict[str, ModelSpec]:
+def model_set(num_models: int) -> dict[str, ModelSpec]:
     return models(*(CYCLE[i % 10] for i in range(num_models)))
 
 
@@ -74,14 +74,14 @@ def test_as_its_code_counts_memory_no_device_takes_a_third_model_of_any_class() 
 
 
 def test_as_its_code_counts_memory_28_models_of_the_market_fit_on_16_devices() -> None:
-    placed = place(market(28), 16, "system.variant=artifact")
-    assert sorted(p.model for p in placed if p.model) == sorted(market(28))
+    placed = place(model_set(28), 16, "system.variant=artifact")
+    assert sorted(p.model for p in placed if p.model) == sorted(model_set(28))
     with pytest.raises(UsageError, match="29 models"):
-        place(market(29), 16, "system.variant=artifact")
+        place(model_set(29), 16, "system.variant=artifact")
 
 
 def test_models_that_share_devices_have_room_and_multiprocessors_for_all() -> None:
-    placed = place(market(40), 16)
+    placed = place(model_set(40), 16)
     for first in range(16):
         here = [p for p in placed if p.devices.start == first]
         assert here

@@ -35,6 +35,6 @@ def test_more_models_than_fit_are_refused_before_anything_runs(tmp_path: Path) -
 
 
 def test_it_runs_in_the_simulator_alone(tmp_path: Path) -> None:
-    one = ("+system=muxserve", "+workload=azure_code", "market=one", "workload.num_requests=2")
+    one = ("+system=muxserve", "+workload=azure_code", "model_set=one", "workload.num_requests=2")
     with pytest.raises(UsageError, match="choose engine=sim"):
         run_here(tmp_path / "run", *one, "engine=torch", "figure=null")

@@ -83,7 +83,7 @@ def test_what_is_overridden_is_live_runs_alone() -> None:
         runs = composed_runs(["aegaeon_fig07", "aegaeon_fig07_sim"], pool, [gpu])
     for made, run in runs["aegaeon_fig07"]:
         assert run[-1] == gpu
-        assert (made.choices["hardware"], made.choices["market"]) == ("h100_shared", "billions")
+        assert (made.choices["hardware"], made.choices["model_set"]) == ("h100_shared", "billions")
         assert made.configured(run).engine.device == "cuda"
     assert [run for _, run in runs["aegaeon_fig07_sim"]] == sweep("aegaeon_fig07_sim")[1]
 

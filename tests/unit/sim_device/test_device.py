@@ -70,7 +70,7 @@ def test_loads_from_one_ssd_share_it_across_the_node() -> None:
     assert rig.times(*jobs) == pytest.approx([expected] * 3)
 
 
-def test_an_unstaged_load_is_as_slow_as_the_paper_measured() -> None:
+def test_a_pageable_load_is_as_slow_as_the_paper_measured() -> None:
     rig = Rig(tp=2)
     [end_s] = rig.times(load(rig.devices[0], "13b", staged=False))
     assert end_s == pytest.approx(4.6, rel=0.01)  # Aegaeon §5.1: LLaMA-13B, TP 2
@@ -80,7 +80,7 @@ def test_an_unstaged_load_is_as_slow_as_the_paper_measured() -> None:
     ]
 
 
-def test_an_unstaged_load_leaves_the_rest_of_the_link_to_kv() -> None:
+def test_a_pageable_load_leaves_the_rest_of_the_link_to_kv() -> None:
     rig = Rig()
     device = rig.devices[0]
     _, copied_s = rig.times(load(device, "13b", staged=False), partial(device.copy_in, kv(100)))

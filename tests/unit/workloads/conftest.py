@@ -28,7 +28,7 @@ def make(data_dir: Path, tmp_path: Path) -> Make:
 
 @pytest.fixture
 def make_bare(tmp_path: Path) -> Make:
-    """The same from what the repository carries: a statistical twin for the rest."""
+    """The same from what the repository carries: a synthetic trace for the rest."""
 
     def schedule(name: str, *overrides: str) -> Schedule:
         home = ["data.dir=null", f"data.cache_dir={tmp_path}", "data.download=false"]

@@ -1,11 +1,13 @@
-"""How the constants under `twin:` in conf/workload/*.yaml were fitted. Run by test_twin.py."""
+"""How the constants under `synthetic:` in conf/workload/*.yaml were fitted.
+
+Run by test_synthetic.py."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from workloads.twin import LEVELS
+from workloads.synthetic import LEVELS
 
 Array = npt.NDArray[np.float64]
 

@@ -130,7 +130,7 @@ def test_what_the_slice_does_not_have_is_not_taken_from_it(
     make_bare: Make, name: str, overrides: list[str]
 ) -> None:
     about = make_bare(name, *overrides).provenance
-    assert about.source == f"{name} twin"
+    assert about.source == f"{name} synthetic"
     assert about.file == "none: generated"
     assert "lengths from published statistics" in about.synthetic
 
@@ -147,7 +147,7 @@ def test_a_slice_that_was_changed_is_refused(
         make_bare("burstgpt")
 
 
-def test_the_twin_says_that_real_rows_are_carried(
+def test_the_synthetic_trace_says_that_real_rows_are_carried(
     make_bare: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_bare(CODE)

@@ -30,12 +30,12 @@ def test_describe(home: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_twin_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_synthetic_trace_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     away = ["data.dir=null", f"data.cache_dir={tmp_path}", "data.download=false"]
     assert main(["describe", "burstgpt", "workload.num_requests=384", *away]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "burstgpt (ARRIVALS DRAWN, LENGTHS FROM PUBLISHED STATISTICS)" in said
-    assert "statistical twin" in said
+    assert "synthetic trace" in said
 
 
 def test_schedule_writes_what_describe_describes(

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from harness.experiments import batch
-from harness.experiments.capacity_search import Sought, attained, middle, next_runs
+from harness.experiments.capacity_search import Search, attained, middle, next_runs
 from harness.experiments.points import Point
 from harness.experiments.progress import RunsProgress
 
 KEY, DRAW = "workload.dataset.parameters.num_models", "experiment/aegaeon/inputs@_global_"
 VALUES = tuple(range(8, 82, 2))
-SOUGHT = Sought(KEY, VALUES, (DRAW,))
+SEARCHES = Search(KEY, VALUES, (DRAW,))
 
 
 def point(folder: Path, system: str, models: int, draw: str, token: float | None) -> Point:
@@ -42,7 +42,7 @@ def test_the_next_runs_halve_each_curves_end_with_every_draw_of_it(tmp_path: Pat
         for models, token in of_system.items()
         for draw in "ab"
     ]
-    assert next_runs(points, SOUGHT) == [
+    assert next_runs(points, SEARCHES) == [
         [["system=good", f"{DRAW}=a", f"{KEY}=40"], ["system=good", f"{DRAW}=b", f"{KEY}=40"]],
         [["system=bad", f"{DRAW}=a", f"{KEY}=20"], ["system=bad", f"{DRAW}=b", f"{KEY}=20"]],
     ]
@@ -55,7 +55,7 @@ def test_a_point_is_refused_only_where_every_draw_was(tmp_path: Path) -> None:
         for draw, token in zip("ab", tokens, strict=True)
     ]
     assert attained(points, KEY) == {32: 1.0, 48: None}
-    assert next_runs(points, SOUGHT)[0][0][-1] == f"{KEY}=40"
+    assert next_runs(points, SEARCHES)[0][0][-1] == f"{KEY}=40"
 
 
 @pytest.mark.parametrize("found", [{8: 0.5, 16: 0.95, 32: 0.1}, {8: 1.0, 32: 0.9}, {}])
@@ -109,7 +109,7 @@ def test_every_curve_is_halved_to_its_end_as_its_runs_come(
     with ThreadPoolExecutor(4) as pool:
         runs = {"e": [(None, run) for run in words]}
         progress = RunsProgress(Console(quiet=True))
-        batch.find_ends(points, {"e": SOUGHT}, runs, pool, again=False, progress=progress)  # type: ignore[arg-type]
+        batch.find_ends(points, {"e": SEARCHES}, runs, pool, again=False, progress=progress)  # type: ignore[arg-type]
     assert progress.line().startswith(f"{len(points['e']) - len(begun)} of ")
     added = [list(p.overrides.values()) for p in points["e"][len(begun) :]]
     assert added == sorted(added)

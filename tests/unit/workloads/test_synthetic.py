@@ -1,4 +1,4 @@
-"""Twins: their constants come from the data, and they look like the data."""
+"""Synthetic traces: their constants come from the data, and they look like the data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.unit.workloads import fit
 from tests.unit.workloads.conftest import Make
 from workloads import compose, formats
 from workloads.describe import measure
+from workloads.synthetic import LEVELS, SyntheticConfig, lengths, mean_of
 from workloads.trace import Floats, Trace, usable
-from workloads.twin import LEVELS, TwinConfig, lengths, mean_of
 
 REAL = {
     "azure_code": "azure_llm_2023/AzureLLMInferenceTrace_code.csv",
@@ -34,8 +34,8 @@ def real(data_dir: Path, path: str) -> Trace:
     return usable(formats.read(data_dir / path, Provenance("", "", [], "", "")))
 
 
-def constants(name: str) -> TwinConfig:
-    return compose.workload(compose.composed(name, ["data.dir=null"]))._config.twin
+def constants(name: str) -> SyntheticConfig:
+    return compose.workload(compose.composed(name, ["data.dir=null"]))._config.synthetic
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -97,12 +97,14 @@ def test_burstgpt_constants_are_the_aggregates(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(REAL) - {"burstgpt"}))
-def test_twin_lengths_are_close_to_the_real(make_bare: Make, data_dir: Path, name: str) -> None:
+def test_synthetic_trace_lengths_are_close_to_the_real(
+    make_bare: Make, data_dir: Path, name: str
+) -> None:
     """Mean within 15 %, median and 90th percentile within 10 % (or two tokens)."""
     uncut = ("workload.lengths.max_prompt_tokens=null", "workload.num_requests=20000")
-    twin, trace = make_bare(name, *uncut), real(data_dir, REAL[name])
+    synthetic, trace = make_bare(name, *uncut), real(data_dir, REAL[name])
     for side in ("prompt_tokens", "output_tokens"):
-        drawn, data = getattr(twin, side), getattr(trace, side)
+        drawn, data = getattr(synthetic, side), getattr(trace, side)
         assert drawn.mean() == pytest.approx(data.mean(), rel=0.15)
         for percent in (50, 90):
             expected = np.percentile(data, percent)
@@ -114,7 +116,7 @@ def test_twin_lengths_are_close_to_the_real(make_bare: Make, data_dir: Path, nam
     ("name", "per_second", "per_minute"),
     [("azure_code", 0.35, 0.10), ("azure_conv", 0.15, 0.20), ("mooncake", 0.05, 0.20)],
 )
-def test_twin_arrivals_resemble_the_real(
+def test_synthetic_trace_arrivals_resemble_the_real(
     make: Make, make_bare: Make, name: str, per_second: float, per_minute: float, seed: int
 ) -> None:
     """As many requests as the file has, at each seed: rate within 3 %, median gap within 10 %, gaps
@@ -142,8 +144,10 @@ def dispersion(per_bin: Floats) -> float:
     return float(per_bin.var() / per_bin.mean())
 
 
-def test_a_long_twin_of_the_arena_is_as_bursty_as_the_real(make: Make, make_bare: Make) -> None:
-    """Rate within 10 %; index of dispersion per minute within a factor of two. A long twin: one
+def test_a_long_synthetic_trace_of_the_arena_is_as_bursty_as_the_real(
+    make: Make, make_bare: Make
+) -> None:
+    """Rate within 10 %; index of dispersion per minute within a factor of two. A long trace: one
     of its 1,500 rows is itself off by cv / √n in its rate, as any draw of it."""
     drawn, data = make_bare("lmsys_arena", "workload.num_requests=200000"), make("lmsys_arena")
     assert drawn.rate_per_s == pytest.approx(data.rate_per_s, rel=0.10)
@@ -151,17 +155,19 @@ def test_a_long_twin_of_the_arena_is_as_bursty_as_the_real(make: Make, make_bare
     assert len(set(drawn.model)) == len(set(data.model))
 
 
-def test_burstgpt_twin_has_the_published_means_and_day(make_bare: Make) -> None:
-    twin = make_bare("burstgpt", "workload.num_requests=null", "workload.scale.to_rate_per_s=null")
-    assert twin.prompt_tokens.mean() == pytest.approx(621, rel=0.03)
-    assert twin.output_tokens.mean() == pytest.approx(126, rel=0.03)
-    assert twin.duration_s == pytest.approx(86_400, rel=0.05)
-    hour = np.bincount((twin.arrival_s // 3600).astype(int))
+def test_burstgpt_synthetic_trace_has_the_published_means_and_day(make_bare: Make) -> None:
+    synthetic = make_bare(
+        "burstgpt", "workload.num_requests=null", "workload.scale.to_rate_per_s=null"
+    )
+    assert synthetic.prompt_tokens.mean() == pytest.approx(621, rel=0.03)
+    assert synthetic.output_tokens.mean() == pytest.approx(126, rel=0.03)
+    assert synthetic.duration_s == pytest.approx(86_400, rel=0.05)
+    hour = np.bincount((synthetic.arrival_s // 3600).astype(int))
     assert hour[14] > 5 * hour[7]
 
 
 @pytest.mark.parametrize("name", [*REAL, "aegaeon"])
-def test_a_twin_says_that_it_is_one(
+def test_a_synthetic_trace_says_that_it_is_one(
     make_bare: Make, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     beyond = {
@@ -173,14 +179,14 @@ def test_a_twin_says_that_it_is_one(
     assert "arrivals drawn" in about.synthetic
     assert ("models drawn" in about.synthetic) == (name in ("aegaeon", "lmsys_arena"))
     assert "generated by its authors" not in about.synthetic
-    assert about.source == f"{name} twin"
-    assert "statistical twin" in about.origin
+    assert about.source == f"{name} synthetic"
+    assert "synthetic trace" in about.origin
     assert about.source_sha256 == ""
-    assert about.steps[0] == f"statistical twin of {name}"
+    assert about.steps[0] == f"synthetic trace of {name}"
     assert "LENGTHS FROM PUBLISHED STATISTICS" in caplog.text
 
 
-def test_a_longer_twin_begins_like_a_shorter_one(make_bare: Make) -> None:
+def test_a_longer_synthetic_trace_begins_like_a_shorter_one(make_bare: Make) -> None:
     short = make_bare("lmsys_arena", "workload.num_requests=100")
     long = make_bare("lmsys_arena", "workload.num_requests=3000")
     assert long.arrival_s[:100].tolist() == short.arrival_s.tolist()
@@ -188,15 +194,15 @@ def test_a_longer_twin_begins_like_a_shorter_one(make_bare: Make) -> None:
     assert long.model[:100] == short.model
 
 
-def test_the_twin_of_aegaeon_follows_its_parameters(make_bare: Make) -> None:
-    twin = make_bare(
+def test_the_synthetic_trace_of_aegaeon_follows_its_parameters(make_bare: Make) -> None:
+    synthetic = make_bare(
         "aegaeon",
         "workload.dataset.parameters.num_models=41",
         "workload.dataset.parameters.rate_per_s=0.2",
         "workload.num_requests=4000",
     )
-    assert twin.rate_per_s == pytest.approx(41 * 0.2, rel=0.05)
-    assert len(set(twin.model)) == 41
+    assert synthetic.rate_per_s == pytest.approx(41 * 0.2, rel=0.05)
+    assert len(set(synthetic.model)) == 41
 
 
 def test_the_mean_of_the_quantile_form() -> None:
@@ -209,10 +215,10 @@ def test_the_mean_of_the_quantile_form() -> None:
 
 def test_constants_that_cannot_be(make_bare: Make) -> None:
     with pytest.raises(UsageError, match="prompt_quantiles must be 10 lengths"):
-        make_bare("azure_code", "workload.twin.prompt_quantiles=[5,1]")
-    with pytest.raises(UsageError, match=r"workload\.twin\.cv=0 must be more than 0"):
-        make_bare("azure_code", "workload.twin.cv=0")
+        make_bare("azure_code", "workload.synthetic.prompt_quantiles=[5,1]")
+    with pytest.raises(UsageError, match=r"workload\.synthetic\.cv=0 must be more than 0"):
+        make_bare("azure_code", "workload.synthetic.cv=0")
     with pytest.raises(UsageError, match="busy_shares must be a share for each rate"):
-        make_bare("azure_code", "workload.twin.busy_shares=[0.5]")
-    with pytest.raises(UsageError, match=r"workload\.twin\.tick_s=0 must be more than 0"):
-        make_bare("mooncake", "workload.twin.tick_s=0")
+        make_bare("azure_code", "workload.synthetic.busy_shares=[0.5]")
+    with pytest.raises(UsageError, match=r"workload\.synthetic\.tick_s=0 must be more than 0"):
+        make_bare("mooncake", "workload.synthetic.tick_s=0")

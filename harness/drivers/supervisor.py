@@ -1,6 +1,6 @@
 """Runs one command so that nothing it starts can outlive the harness. Linux; run as a script:
 
-    python keeper.py GRACE_S COMMAND [ARGUMENT ...]
+    python supervisor.py GRACE_S COMMAND [ARGUMENT ...]
 
 When the command ends, or standard input closes (the harness holds the other end, so also when
 it is killed), or SIGTERM comes, whatever the command started is ended: SIGTERM, a time of grace
@@ -32,7 +32,7 @@ def main(grace_s: float, command: list[str]) -> int:
     # As subreaper this process inherits every orphan below it, whatever group it moved to.
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_keeper)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_supervisor)
     try:
         ended = os.pidfd_open(child.pid)
         select.select([sys.stdin.fileno(), ended], [], [])
@@ -41,8 +41,8 @@ def main(grace_s: float, command: list[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _die_with_keeper() -> None:
-    """Where even the keeper is killed, the command is told to end by the kernel."""
+def _die_with_supervisor() -> None:
+    """Where even the supervisor is killed, the command is told to end by the kernel."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -1,12 +1,12 @@
-"""A statistical twin: what stands in for a dataset that cannot be had here.
+"""A synthetic trace: what stands in for a dataset that cannot be had here.
 
 One parametric form for all. Arrivals: a renewal process with gamma gaps of a given cv, run
 through a repeating pattern of rates. Each slot of it may be busy in its first part only: the bursts
 of a trace that falls silent again and again come from this, as no cv gives both them and its gaps.
-Where the dataset's timestamps are ticks, the twin's are too. Lengths: the inverse of a distribution
-given by its quantiles, log-linear between them, prompt and output independent. Models: Zipf. The
-constants stand in the dataset's YAML with their sources; tests/unit/workloads/fit.py derives them.
-It does not know: correlations of lengths with each other, with time or with the model.
+Where the dataset's timestamps are ticks, the synthetic ones are too. Lengths: the inverse of a
+distribution given by its quantiles, log-linear between them, prompt and output independent. Models:
+Zipf. The constants stand in the dataset's YAML with their sources; tests/unit/workloads/fit.py
+derives them. It does not know: correlations of lengths with each other, with time or with the model.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LEVELS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
 
 @dataclass(kw_only=True, slots=True)
-class TwinConfig:
+class SyntheticConfig:
     source: str  # where the constants come from
-    num_requests_per_model: int  # of a whole twin, as the dataset has rows
+    num_requests_per_model: int  # of a whole synthetic trace, as the dataset has rows
     rates_per_model_per_s: list[float] | None  # in consecutive slots; null: no arrivals
     slot_s: float
     busy_shares: list[float] | None  # first part of each slot, in which all of it comes; null: 1
@@ -46,32 +46,33 @@ class TwinConfig:
             values = getattr(self, key)
             if len(values) != len(LEVELS) or values[0] < 1 or (np.diff(values) < 0).any():
                 raise UsageError(
-                    f"workload.twin.{key} must be {len(LEVELS)} lengths from 1 up, not decreasing"
+                    f"workload.synthetic.{key} must be {len(LEVELS)} lengths from 1 up, "
+                    "not decreasing"
                 )
         self._check_pattern()
         for key in ("slot_s", "cv", "num_models", "num_requests_per_model"):
-            require_positive(getattr(self, key), f"workload.twin.{key}")
+            require_positive(getattr(self, key), f"workload.synthetic.{key}")
 
     def _check_pattern(self) -> None:
         rates, shares = self.rates_per_model_per_s, self.busy_shares
         if rates is not None:
             for rate in rates:
-                require_at_least_0(rate, "workload.twin.rates_per_model_per_s")
-            require_positive(sum(rates), "the sum of workload.twin.rates_per_model_per_s")
+                require_at_least_0(rate, "workload.synthetic.rates_per_model_per_s")
+            require_positive(sum(rates), "the sum of workload.synthetic.rates_per_model_per_s")
         if rates is not None and shares is not None:
             fitting = (0 <= share <= 1 for share in shares)
             possible = (share > 0 or rate == 0 for rate, share in zip(rates, shares, strict=False))
             if len(shares) != len(rates) or not all(fitting) or not all(possible):
                 raise UsageError(
-                    "workload.twin.busy_shares must be a share for each rate, from 0 to 1, and "
-                    "above 0 where the rate is"
+                    "workload.synthetic.busy_shares must be a share for each rate, from 0 to 1, "
+                    "and above 0 where the rate is"
                 )
         if self.tick_s is not None:
-            require_positive(self.tick_s, "workload.twin.tick_s")
+            require_positive(self.tick_s, "workload.synthetic.tick_s")
 
 
-def twin(config: TwinConfig, name: str, num_requests: int, seed: int) -> Trace:
-    """The first `num_requests` rows of the twin of dataset `name`; a prefix of any longer one."""
+def trace(config: SyntheticConfig, name: str, num_requests: int, seed: int) -> Trace:
+    """The first `num_requests` rows of the trace of dataset `name`; a prefix of any longer one."""
     prompts = stream(seed, "twin.prompts").random(num_requests)
     outputs = stream(seed, "twin.outputs").random(num_requests)
     model = arrival_s = None
@@ -95,15 +96,15 @@ def twin(config: TwinConfig, name: str, num_requests: int, seed: int) -> Trace:
         prompt_tokens=lengths(prompts, config.prompt_quantiles, config.prompt_mean_tokens),
         output_tokens=lengths(outputs, config.output_quantiles, config.output_mean_tokens),
         provenance=Provenance(
-            source=f"{name} twin",
-            origin=f"statistical twin; constants: {config.source}",
+            source=f"{name} synthetic",
+            origin=f"synthetic trace; constants: {config.source}",
             synthetic=[],
             licence="none: generated",
             source_sha256="",
             file="none: generated",
         ),
     )
-    return drawn.labelled(f"statistical twin of {name}", *kinds)
+    return drawn.labelled(f"synthetic trace of {name}", *kinds)
 
 
 def through_pattern(
