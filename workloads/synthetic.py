@@ -6,7 +6,7 @@ of a trace that falls silent again and again come from this, as no cv gives both
 Where the dataset's timestamps are ticks, the synthetic ones are too. Lengths: the inverse of a
 distribution given by its quantiles, log-linear between them, prompt and output independent. Models:
 Zipf. The constants stand in the dataset's YAML with their sources; tests/unit/workloads/fit.py
-derives them. It does not know: correlations of lengths with each other, with time or with the model.
+derives them. It does not know: correlations of lengths with each other, with time or with model.
 """
 
 from __future__ import annotations
