@@ -63,6 +63,7 @@ class Workload:
             config.text.check()
             if config.path is not None:
                 raise UsageError("a workload of texts reads workload.text.dataset, not its path")
+        self._one_rate(config)
         if config.synthetic is not None:
             config.synthetic.check()
         if config.num_requests is not None and config.num_requests < 1:
@@ -80,6 +81,18 @@ class Workload:
         self._config = config
         self._data = data
         self._seed = seed
+
+    @staticmethod
+    def _one_rate(config: Config) -> None:
+        """Raises UsageError for arrivals drawn at one rate and stretched to another."""
+        to_rate_per_s, process = config.scale.to_rate_per_s, config.arrivals
+        if to_rate_per_s is None or (process.rate_per_s is None and process.ramp is None):
+            return
+        own = "ramp" if process.rate_per_s is None else f"rate_per_s={process.rate_per_s:g}"
+        raise UsageError(
+            f"workload.arrivals.{own} and workload.scale.to_rate_per_s={to_rate_per_s:g} are two "
+            "rates: give one, and null for the other"
+        )
 
     def schedule(self) -> Schedule:
         """Raises UsageError where the data, as configured, make none."""
@@ -222,8 +235,9 @@ class Workload:
 
     def _redrawn(self, trace: Trace) -> Trace:
         process, factor = self._config.arrivals, self._config.scale.rate
-        rate_per_s = process.rate_per_s or 0.0
-        if process.rate_per_s is None and process.ramp is None:
+        to_rate_per_s = self._config.scale.to_rate_per_s
+        rate_per_s = process.rate_per_s or to_rate_per_s or 0.0
+        if process.rate_per_s is None and process.ramp is None and to_rate_per_s is None:
             rate_per_s = trace.mean_rate_per_s()
         num_requests = self._config.num_requests or len(trace)
         if self._config.lengths.order == "sample":  # only the model, if any, is the row's own

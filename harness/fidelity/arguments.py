@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.calibrate import zoo
 from harness.errors import UsageError
-from harness.fidelity.points import HELD_OUT
+from harness.fidelity.points import HELD_OUT, REPORTED
 from harness.records.run_folder import FinishedRun
 
 PUBLISHED = Path("results/published/fidelity")
@@ -21,7 +21,7 @@ MAX_LOAD = 100.0
 def parser(about: str | None = None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m harness.fidelity", description=about)
     made.add_argument("--engine", choices=("torch", "vllm"), default="torch")
-    made.add_argument("--workloads", nargs="+", choices=tuple(HELD_OUT), default=list(HELD_OUT))
+    made.add_argument("--workloads", nargs="+", choices=tuple(HELD_OUT), default=list(REPORTED))
     made.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
     made.add_argument("--num-requests", type=int, default=700, help="per point; P99 needs 662")
     made.add_argument("--model", default="tiny-llama", help="default: %(default)s")

@@ -32,7 +32,12 @@ HELD_OUT = {
     "azure_code": ("workload.window.rows=[5000,5700]",),
     "azure_conv": ("workload.window.rows=[10000,10700]",),
     "burstgpt": ("workload.dataset.files.without_fails_1.beginning=null", "seed=2"),
+    # Lengths without timestamps, arrivals drawn: by name alone, in no report of the defaults.
+    "arxiv": ("workload.arrivals.rate_per_s=null",),
+    "lmsys": ("workload.arrivals.rate_per_s=null",),
+    "sharegpt": ("workload.arrivals.rate_per_s=null",),
 }
+REPORTED = ("azure_code", "azure_conv", "burstgpt")  # where nothing else is asked for
 COMMON = ("+system=vllm", "tracking=none", "progress=false", "again=true")
 
 

@@ -177,6 +177,14 @@ def test_drawn_arrivals_take_the_traces_rate_times_the_scale(make: Make) -> None
     np.testing.assert_allclose(thrice.arrival_s, once.arrival_s / 3)
 
 
+def test_drawn_arrivals_have_one_rate(make_bare: Make) -> None:
+    poisson = ("azure_conv", "workload.num_requests=2000", "workload.arrivals.kind=poisson")
+    asked = make_bare(*poisson, "workload.scale.to_rate_per_s=40")
+    assert asked.rate_per_s == pytest.approx(40, rel=0.1)
+    with pytest.raises(UsageError, match=r"rate_per_s=4 and .*to_rate_per_s=40 are two rates"):
+        make_bare(*poisson, "workload.arrivals.rate_per_s=4", "workload.scale.to_rate_per_s=40")
+
+
 def test_mixes_have_the_shares_asked_for(make: Make) -> None:
     zipf = make("azure_conv", "workload.models={kind: zipf, num_models: 12, alpha: 1.0}")
     assert zipf.provenance.synthetic == ["models drawn"]  # the requests are the dataset's
