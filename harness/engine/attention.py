@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import embedding_bag, scaled_dot_product_attention
 
 from harness.engine.kv_cache import KvCache
 
@@ -144,8 +144,12 @@ class DecodeAttention:
         self._width = int(column.max()) + 1
         table = self._rows_table[:, : self._width].copy()
         # A row that is only written to later must not be read: its turn has not come.
-        table[np.arange(self._width) > column[:, None]] = 0
+        begun = np.arange(self._width) <= column[:, None]
+        table[~begun] = 0
         self._flat = torch.from_numpy(table.ravel()).to(self._device)
+        self._own = torch.from_numpy(table[begun]).to(self._device)
+        starts = np.concatenate([[0], np.cumsum(column + 1)[:-1]])
+        self._starts = torch.from_numpy(starts).to(self._device)
         self._position += 1
         blocks = torch.from_numpy(self._table[self._requests, column]).to(self._device)
         return self._cache.rows(blocks, torch.from_numpy(offset).to(self._device))
@@ -164,12 +168,17 @@ class DecodeAttention:
         scores = scores.view(rows, heads, size).float().add_(self._bias[:rows])
         top = scores.amax(-1).index_select(0, flat).view(n, width, heads).amax(1)
         scores.sub_(top.index_select(0, owner)[..., None]).exp_()
-        total = scores.sum(-1).index_select(0, flat).view(n, width, heads).sum(1)
+        total = self._summed(scores.sum(-1))
 
         weights = scores.to(q.dtype).view(rows * kv_heads, heads // kv_heads, size)
         partial = torch.bmm(weights, values.view(-1, size, head_dim)).view(rows, -1)
-        out = partial.index_select(0, flat).view(n, width, heads, head_dim)
-        return (out.sum(1, dtype=torch.float32) / total[..., None]).to(q.dtype)
+        out = self._summed(partial.float()).view(n, heads, head_dim)
+        return (out / total[..., None]).to(q.dtype)
+
+    def _summed(self, of_rows: torch.Tensor) -> torch.Tensor:
+        """[rows, k] to [n, k]: each request's own rows added up. Not padded to the longest request,
+        which would make one long context as dear as if all were."""
+        return embedding_bag(self._own, of_rows, self._starts, mode="sum")
 
     def _blocks(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = self._cache.keys[layer], self._cache.values[layer]
