@@ -69,7 +69,6 @@ class ElasticInstance:
         self._here = {layer: Event(loop) for layer in range(self.model.num_layers)}
         self._loading = set[int]()
         self._flights: dict[Flight, None] = {}
-        self._copies: dict[Event, None] = {}  # set when this instance is lost
         for layer in resident:
             self._here[layer].set()
 
@@ -168,13 +167,9 @@ class ElasticInstance:
         self._loading.update(wanted)
         start_s, complete = self._loop.now, False
         try:
-            for layer in wanted:
-                if not await self._load_layer(layer, source, priority, chunk_bytes, stop):
-                    break
-                self._loading.discard(layer)
-                on_layer(layer)
-            else:
-                complete = True
+            complete = not wanted or await self._bring(
+                wanted, source, priority, chunk_bytes, on_layer, stop
+            )
         except InstanceLost:
             await self._end_load(wanted, taken, start_s, source.name)
             raise
@@ -192,26 +187,32 @@ class ElasticInstance:
             layers=[layer for layer in wanted if self._here[layer].is_set], source=source,
         )  # fmt: skip
 
-    async def _load_layer(
-        self, layer: int, source: ElasticInstance | Memory, priority: int,
-        chunk_bytes: int | None, stop: Event | None,
+    async def _bring(
+        self, layers: Sequence[int], source: ElasticInstance | Memory, priority: int,
+        chunk_bytes: int | None, on_layer: Callable[[int], None], stop: Event | None,
     ) -> bool:  # fmt: skip
-        if stop is not None and stop.is_set:
-            return False
-        if isinstance(source, ElasticInstance):
-            await source.wait_for(layer, stop)
-            if stop is not None and stop.is_set:
-                return False
-        into = self.layout.layer_at[layer]
-        start = self.weights_at(source, layer)
-        done = await self.copy_from(
-            source.memory if isinstance(source, ElasticInstance) else source, len(into),
-            lambda: [Span(start, into.start, len(into))], purpose="weights",
-            priority=priority, chunk_bytes=chunk_bytes, stop=stop,
-        )  # fmt: skip
-        if done:
-            await self._fabric.adopt(self.memory, [layer])
+        self.check_alive()
+        instance = source if isinstance(source, ElasticInstance) else None
+        memory = source.memory if isinstance(source, ElasticInstance) else source
+        spans = {}
+        for layer in layers:
+            into = self.layout.layer_at[layer]
+            spans[layer] = Span(self.weights_at(source, layer), into.start, len(into))
+
+        def came(layer: int, start_s: float) -> None:
+            self._recorder.event(
+                "transfer", self.name, start_s, self._loop.now,
+                source=memory.name, purpose="weights", bytes=spans[layer].num_bytes, complete=True,
+            )  # fmt: skip
             self._here[layer].set()
+            self._loading.discard(layer)
+            on_layer(layer)
+
+        done = await self._fabric.load(
+            memory, self.memory, spans, arrival=None if instance is None else instance.arrival,
+            on_layer=came, priority=priority, chunk_bytes=chunk_bytes, stop=stop,
+        )  # fmt: skip
+        self.check_alive()
         return done
 
     def weights_at(self, source: ElasticInstance | Memory, layer: int) -> int:
@@ -219,18 +220,6 @@ class ElasticInstance:
         if isinstance(source, ElasticInstance):
             return source.layout.layer_at[layer].start
         return self.layout.layer_at[layer].start - self.layout.layer_at[0].start
-
-    async def wait_for(self, layer: int, stop: Event | None = None) -> None:
-        """Until the weights of `layer` are here; InstanceLost where they never will be."""
-        self.check_alive()
-        lost = Event(self._loop)
-        self._copies[lost] = None
-        try:
-            here = self._here[layer]
-            await self._loop.wait(here, *([lost] if stop is None else [lost, stop]))
-        finally:
-            self._copies.pop(lost, None)
-        self.check_alive()
 
     async def drop(self, layers: range) -> None:
         """Gives up the weights of `layers`; their bytes are KV pages from now on. RunError where
@@ -311,8 +300,6 @@ class ElasticInstance:
         for here in self._here.values():
             here.clear()
         self.halt_all()
-        for waiting in list(self._copies):
-            waiting.set()
 
     def _check_kv(self, requests: Sequence[Request]) -> None:
         groups, whole = self.kv.groups, self.kv.all_groups

@@ -23,9 +23,10 @@ from harness.device.pipeline import FlightPlan, Stage
 from harness.device.topology import cluster_topology
 from harness.engine.commands import Commands
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
-from harness.engine.fabric import LinkTable, TorchFabric
+from harness.engine.fabric import TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
 from harness.engine.line import TorchLine
+from harness.engine.link_table import LinkTable
 from harness.engine.paced_links import PacedLinks
 from harness.engine.pieces import TorchPieces
 from harness.engine.tokens import TokenBook
