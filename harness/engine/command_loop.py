@@ -53,7 +53,8 @@ class CommandLoop:
     def serve(self, contents: DeviceContents) -> None:
         """Until the harness closes the socket: EOFError."""
         while True:
-            header, payload = self._connection.receive()
+            header, content = self._connection.receive()
+            payload = bytes(content)
             match header["op"]:
                 case "ping":
                     self._connection.send({"op": "pong", "time_s": time.monotonic()})

@@ -139,8 +139,8 @@ class Copies:
 
     # From peers, on their threads
 
-    def on_bytes(self, header: Header, payload: bytes) -> None:
-        content = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    def on_bytes(self, header: Header, payload: bytearray) -> None:
+        content = torch.frombuffer(payload, dtype=torch.uint8)
         at = header["at"]
         self._memory[at : at + len(content)].copy_(content)
 

@@ -68,7 +68,7 @@ class ElasticMemory:
         command: until then its bytes are read to their end."""
         self._mesh.wait_for_end(header["name"])
 
-    def _on_peer(self, name: str, header: Header, payload: bytes) -> None:
+    def _on_peer(self, name: str, header: Header, payload: bytearray) -> None:
         """On the peer's thread."""
         match header["op"]:
             case "bytes":
@@ -82,7 +82,7 @@ class ElasticMemory:
             case "loaded":
                 self._loads.on_loaded(header)
             case _:
-                self._flights.on_peer(name, header, payload)
+                self._flights.on_peer(name, header, bytes(payload))
 
     def _on_lost(self, name: str) -> None:
         self._copies.on_lost(name)
