@@ -12,6 +12,7 @@ from math import inf
 from typing import Protocol
 
 from harness.clock import Event, Loop
+from harness.device.arriving import Arriving
 from harness.device.device_layout import DeviceLayout
 from harness.device.fabric import Fabric, Memory, Span
 from harness.device.kv_directory import Flight, KvDirectory
@@ -32,8 +33,10 @@ class Runner(Protocol):
         until: float = inf,
         stop: Event | None = None,
         halt: Event | None = None,
+        arriving: Arriving | None = None,
     ) -> int:
-        """As `Instance.execute`; `halt`: as `stop`, the device's own. Raises InstanceLost."""
+        """As `Instance.execute`; `halt`: as `stop`, the device's own. `arriving`: all layers, where
+        some are still on their way: one iteration. Raises InstanceLost."""
         ...
 
     def settle(self) -> float: ...
@@ -68,6 +71,7 @@ class ElasticInstance:
         self._fabric, self._loop, self._recorder = fabric, loop, recorder
         self._here = {layer: Event(loop) for layer in range(self.model.num_layers)}
         self._loading = set[int]()
+        self.gone = Event(loop)  # set once it is lost
         self._flights: dict[Flight, None] = {}
         for layer in resident:
             self._here[layer].set()
@@ -81,6 +85,17 @@ class ElasticInstance:
         """Set while the weights of `layer` are here."""
         return self._here[layer]
 
+    def arriving(self, layers: range) -> Arriving | None:
+        """`layers`, where one of them is still on its way."""
+        if not self._loading or self._loading.isdisjoint(layers):
+            return None
+        return Arriving([self._here[layer] for layer in layers], [self.gone])
+
+    def not_to_come(self, layers: range) -> list[int]:
+        """Those of `layers` that are not here, and that nobody loads."""
+        here, loading = self._here, self._loading
+        return [layer for layer in layers if not (here[layer].is_set or layer in loading)]
+
     # Running batches
 
     async def execute(
@@ -91,18 +106,22 @@ class ElasticInstance:
         until: float = inf,
         stop: Event | None = None,
     ) -> int:
-        """`Instance.execute`, of requests whose KV is all here."""
+        """`Instance.execute`, of requests whose KV is all here. Layers that are being loaded are
+        waited for in the midst of the first iteration, each when its turn comes; where some were,
+        that iteration is all. A load that is broken off leaves the batch waiting for the next."""
         self.check_alive()
-        missing = sorted(layer for layer, here in self._here.items() if not here.is_set)
-        if missing:
+        every = range(self.model.num_layers)
+        if missing := self.not_to_come(every):
             raise RunError(f"{self.name}: execute needs all layers; not loaded: {missing}")
         self._check_kv(batch.requests)
         flight = await self.launch(batch.requests)
         try:
             self._check_kv(batch.requests)
+            arriving = self.arriving(every)
             return await self.runner.execute(
-                batch, max_steps=max_steps, until=until, stop=stop, halt=flight.halt
-            )
+                batch, max_steps=max_steps if arriving is None else 1, until=until, stop=stop,
+                halt=flight.halt, arriving=arriving,
+            )  # fmt: skip
         finally:
             self.land(flight)
             for request in batch.requests:
@@ -230,7 +249,7 @@ class ElasticInstance:
             raise RunError(f"{self.name}: layers are dropped in mid-batch")
         for layer in gone:
             self._here[layer].clear()
-        await self._fabric.forget(self.memory, gone)
+        await self._fabric.forget(self.memory, gone, used=True)
         self._region.give(gone)
         now = self._loop.now
         self._recorder.event("drop", self.name, now, now, layers=gone, kv_pages=self.kv.num_pages)
@@ -238,7 +257,7 @@ class ElasticInstance:
     async def _give_again(self, layers: Sequence[int]) -> None:
         """Layers that were to come and have not: their bytes are KV pages as before."""
         if layers and self.lost is None:
-            await self._fabric.forget(self.memory, layers)
+            await self._fabric.forget(self.memory, layers, used=False)
             self._region.give(layers)
 
     async def lend(self, pages: int) -> range:
@@ -299,6 +318,7 @@ class ElasticInstance:
         self.lost = error
         for here in self._here.values():
             here.clear()
+        self.gone.set()
         self.halt_all()
 
     def _check_kv(self, requests: Sequence[Request]) -> None:

@@ -79,6 +79,7 @@ class Fabric(Protocol):
         `start_s`. False: `stop` broke it off; layers that came before stay."""
         ...
 
-    async def forget(self, memory: Memory, layers: Sequence[int]) -> None:
-        """Batches no longer use the weights of `layers`, and their bytes are zero: KV pages."""
+    async def forget(self, memory: Memory, layers: Sequence[int], *, used: bool) -> None:
+        """The bytes of `layers` are zero from now on, and KV pages. `used`: by batches, until now;
+        else nothing, or a part of them, had come."""
         ...

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from harness.clock import Event, WallLoop
+from harness.device.arriving import Arriving
 from harness.device.base import BaseInstance
 from harness.device.device_layout import DeviceLayout
 from harness.device.elastic import ElasticInstance
@@ -67,7 +68,9 @@ class TorchRunner(BaseInstance):
         until: float = inf,
         stop: Event | None = None,
         halt: Event | None = None,
+        arriving: Arriving | None = None,
     ) -> int:
+        """The worker knows by itself which layers are `arriving`."""
         self._begin(batch, max_steps)
         steps, grown = 1, list[tuple[Request, int]]()
         try:

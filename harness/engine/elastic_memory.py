@@ -44,13 +44,13 @@ class ElasticMemory:
         )
         self._copies = Copies(loop, buffer.bytes, mesh, links)
         self._flights = flights = Flights(
-            setup["name"], runner, buffer.cache, loop, mesh, links, setup["layer_s"],
-            setup["token_s"],
+            setup["name"], runner, buffer.cache, loop, mesh, links, buffer.layers,
+            setup["layer_s"], setup["token_s"],
         )  # fmt: skip
+        self._loads = LayerLoads(loop, buffer, self._copies, mesh, flights.arrivals)
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
         self.ready: Header = {}
-        self._loads = LayerLoads(loop, buffer, self._copies, mesh)
         self.in_lanes = self._copies.commands | self._loads.in_lanes | {"forget": self._forget}
         self.at_once: dict[str, Work] = self._loads.at_once | {
             "flight": flights.take_off, "hold": flights.hold, "pass": flights.pass_on,

@@ -148,8 +148,10 @@ class TorchFabric:
         if target in self.lost:
             self.commands[source].worker.send({"op": "stop", "seq": seq})
 
-    async def forget(self, memory: Memory, layers: Sequence[int]) -> None:
-        await self._call(memory.name, {"op": "forget", "layers": list(layers), "lane": "compute"})
+    async def forget(self, memory: Memory, layers: Sequence[int], *, used: bool) -> None:
+        """A batch that waits in the compute lane for a layer may be waiting for these."""
+        lane = "compute" if used else "adopt"
+        await self._call(memory.name, {"op": "forget", "layers": list(layers), "lane": lane})
 
     def kill(self, name: str) -> None:
         self.commands[name].worker.die()

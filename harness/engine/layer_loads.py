@@ -18,6 +18,7 @@ from math import inf
 
 import torch
 
+from harness.engine.arrivals import Arrivals
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
 from harness.engine.device_buffer import DeviceBuffer
@@ -36,8 +37,12 @@ class _Load:
 class LayerLoads:
     """`buffer`: this worker's."""
 
-    def __init__(self, loop: CommandLoop, buffer: DeviceBuffer, copies: Copies, mesh: Mesh) -> None:
+    def __init__(
+        self, loop: CommandLoop, buffer: DeviceBuffer, copies: Copies, mesh: Mesh,
+        arrivals: Arrivals,
+    ) -> None:  # fmt: skip
         self._loop, self._buffer, self._copies, self._mesh = loop, buffer, copies, mesh
+        self._arrivals = arrivals
         self._here = set(buffer.layers)  # layers whose bytes are here
         self._waiting: list[_Load] = []  # for a layer to come here
         self._lock = threading.Lock()  # lanes, peers' threads and the reading thread use both
@@ -149,6 +154,7 @@ class LayerLoads:
 
     def _adopt(self, seq: int, layer: int, begin_s: float) -> None:
         self._buffer.adopt(layer)
+        self._arrivals.changed()
         self._loop.answer(seq, last=False, layer=layer, begin_s=begin_s)
 
     def _answer_last(self, seq: int, *, complete: bool) -> None:

@@ -113,7 +113,7 @@ class SimFabric:
         for end in (source.name, target.name):
             await self.require(end)
 
-    async def forget(self, memory: Memory, layers: Sequence[int]) -> None:
+    async def forget(self, memory: Memory, layers: Sequence[int], *, used: bool) -> None:
         pass
 
     async def require(self, name: str) -> None:
