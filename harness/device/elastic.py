@@ -12,6 +12,7 @@ from math import inf
 from typing import Protocol
 
 from harness.clock import Event, Loop
+from harness.device.arriving import Arriving
 from harness.device.device_layout import DeviceLayout
 from harness.device.fabric import Fabric, Memory, Span
 from harness.device.kv_directory import Flight, KvDirectory
@@ -32,8 +33,10 @@ class Runner(Protocol):
         until: float = inf,
         stop: Event | None = None,
         halt: Event | None = None,
+        arriving: Arriving | None = None,
     ) -> int:
-        """As `Instance.execute`; `halt`: as `stop`, the device's own. Raises InstanceLost."""
+        """As `Instance.execute`; `halt`: as `stop`, the device's own. `arriving`: all layers, where
+        some are still on their way: one iteration. Raises InstanceLost."""
         ...
 
     def settle(self) -> float: ...
@@ -68,8 +71,8 @@ class ElasticInstance:
         self._fabric, self._loop, self._recorder = fabric, loop, recorder
         self._here = {layer: Event(loop) for layer in range(self.model.num_layers)}
         self._loading = set[int]()
+        self.gone = Event(loop)  # set once it is lost
         self._flights: dict[Flight, None] = {}
-        self._copies: dict[Event, None] = {}  # set when this instance is lost
         for layer in resident:
             self._here[layer].set()
 
@@ -82,6 +85,17 @@ class ElasticInstance:
         """Set while the weights of `layer` are here."""
         return self._here[layer]
 
+    def arriving(self, layers: range) -> Arriving | None:
+        """`layers`, where one of them is still on its way."""
+        if not self._loading or self._loading.isdisjoint(layers):
+            return None
+        return Arriving([self._here[layer] for layer in layers], [self.gone])
+
+    def not_to_come(self, layers: range) -> list[int]:
+        """Those of `layers` that are not here, and that nobody loads."""
+        here, loading = self._here, self._loading
+        return [layer for layer in layers if not (here[layer].is_set or layer in loading)]
+
     # Running batches
 
     async def execute(
@@ -92,18 +106,22 @@ class ElasticInstance:
         until: float = inf,
         stop: Event | None = None,
     ) -> int:
-        """`Instance.execute`, of requests whose KV is all here."""
+        """`Instance.execute`, of requests whose KV is all here. Layers that are being loaded are
+        waited for in the midst of the first iteration, each when its turn comes; where some were,
+        that iteration is all. A load that is broken off leaves the batch waiting for the next."""
         self.check_alive()
-        missing = sorted(layer for layer, here in self._here.items() if not here.is_set)
-        if missing:
+        every = range(self.model.num_layers)
+        if missing := self.not_to_come(every):
             raise RunError(f"{self.name}: execute needs all layers; not loaded: {missing}")
         self._check_kv(batch.requests)
         flight = await self.launch(batch.requests)
         try:
             self._check_kv(batch.requests)
+            arriving = self.arriving(every)
             return await self.runner.execute(
-                batch, max_steps=max_steps, until=until, stop=stop, halt=flight.halt
-            )
+                batch, max_steps=max_steps if arriving is None else 1, until=until, stop=stop,
+                halt=flight.halt, arriving=arriving,
+            )  # fmt: skip
         finally:
             self.land(flight)
             for request in batch.requests:
@@ -168,13 +186,9 @@ class ElasticInstance:
         self._loading.update(wanted)
         start_s, complete = self._loop.now, False
         try:
-            for layer in wanted:
-                if not await self._load_layer(layer, source, priority, chunk_bytes, stop):
-                    break
-                self._loading.discard(layer)
-                on_layer(layer)
-            else:
-                complete = True
+            complete = not wanted or await self._bring(
+                wanted, source, priority, chunk_bytes, on_layer, stop
+            )
         except InstanceLost:
             await self._end_load(wanted, taken, start_s, source.name)
             raise
@@ -192,26 +206,32 @@ class ElasticInstance:
             layers=[layer for layer in wanted if self._here[layer].is_set], source=source,
         )  # fmt: skip
 
-    async def _load_layer(
-        self, layer: int, source: ElasticInstance | Memory, priority: int,
-        chunk_bytes: int | None, stop: Event | None,
+    async def _bring(
+        self, layers: Sequence[int], source: ElasticInstance | Memory, priority: int,
+        chunk_bytes: int | None, on_layer: Callable[[int], None], stop: Event | None,
     ) -> bool:  # fmt: skip
-        if stop is not None and stop.is_set:
-            return False
-        if isinstance(source, ElasticInstance):
-            await source.wait_for(layer, stop)
-            if stop is not None and stop.is_set:
-                return False
-        into = self.layout.layer_at[layer]
-        start = self.weights_at(source, layer)
-        done = await self.copy_from(
-            source.memory if isinstance(source, ElasticInstance) else source, len(into),
-            lambda: [Span(start, into.start, len(into))], purpose="weights",
-            priority=priority, chunk_bytes=chunk_bytes, stop=stop,
-        )  # fmt: skip
-        if done:
-            await self._fabric.adopt(self.memory, [layer])
+        self.check_alive()
+        instance = source if isinstance(source, ElasticInstance) else None
+        memory = source.memory if isinstance(source, ElasticInstance) else source
+        spans = {}
+        for layer in layers:
+            into = self.layout.layer_at[layer]
+            spans[layer] = Span(self.weights_at(source, layer), into.start, len(into))
+
+        def came(layer: int, start_s: float) -> None:
+            self._recorder.event(
+                "transfer", self.name, start_s, self._loop.now,
+                source=memory.name, purpose="weights", bytes=spans[layer].num_bytes, complete=True,
+            )  # fmt: skip
             self._here[layer].set()
+            self._loading.discard(layer)
+            on_layer(layer)
+
+        done = await self._fabric.load(
+            memory, self.memory, spans, arrival=None if instance is None else instance.arrival,
+            on_layer=came, priority=priority, chunk_bytes=chunk_bytes, stop=stop,
+        )  # fmt: skip
+        self.check_alive()
         return done
 
     def weights_at(self, source: ElasticInstance | Memory, layer: int) -> int:
@@ -219,18 +239,6 @@ class ElasticInstance:
         if isinstance(source, ElasticInstance):
             return source.layout.layer_at[layer].start
         return self.layout.layer_at[layer].start - self.layout.layer_at[0].start
-
-    async def wait_for(self, layer: int, stop: Event | None = None) -> None:
-        """Until the weights of `layer` are here; InstanceLost where they never will be."""
-        self.check_alive()
-        lost = Event(self._loop)
-        self._copies[lost] = None
-        try:
-            here = self._here[layer]
-            await self._loop.wait(here, *([lost] if stop is None else [lost, stop]))
-        finally:
-            self._copies.pop(lost, None)
-        self.check_alive()
 
     async def drop(self, layers: range) -> None:
         """Gives up the weights of `layers`; their bytes are KV pages from now on. RunError where
@@ -241,7 +249,7 @@ class ElasticInstance:
             raise RunError(f"{self.name}: layers are dropped in mid-batch")
         for layer in gone:
             self._here[layer].clear()
-        await self._fabric.forget(self.memory, gone)
+        await self._fabric.forget(self.memory, gone, used=True)
         self._region.give(gone)
         now = self._loop.now
         self._recorder.event("drop", self.name, now, now, layers=gone, kv_pages=self.kv.num_pages)
@@ -249,7 +257,7 @@ class ElasticInstance:
     async def _give_again(self, layers: Sequence[int]) -> None:
         """Layers that were to come and have not: their bytes are KV pages as before."""
         if layers and self.lost is None:
-            await self._fabric.forget(self.memory, layers)
+            await self._fabric.forget(self.memory, layers, used=False)
             self._region.give(layers)
 
     async def lend(self, pages: int) -> range:
@@ -310,9 +318,8 @@ class ElasticInstance:
         self.lost = error
         for here in self._here.values():
             here.clear()
+        self.gone.set()
         self.halt_all()
-        for waiting in list(self._copies):
-            waiting.set()
 
     def _check_kv(self, requests: Sequence[Request]) -> None:
         groups, whole = self.kv.groups, self.kv.all_groups

@@ -6,7 +6,7 @@ real bytes. Which bytes, when and where to is decided above, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -61,10 +61,25 @@ class Fabric(Protocol):
         """The instance dies, as by SIGKILL; `on_lost` follows once that is noticed."""
         ...
 
-    async def adopt(self, memory: Memory, layers: Sequence[int]) -> None:
-        """The weights of `layers` are in place: batches may use them."""
+    async def load(
+        self,
+        source: Memory,
+        target: Memory,
+        layers: Mapping[int, Span],
+        *,
+        arrival: Callable[[int], Event] | None,
+        on_layer: Callable[[int, float], None],
+        priority: int = 0,
+        chunk_bytes: int | None = None,
+        stop: Event | None = None,
+    ) -> bool:
+        """Brings the weights of `layers` one after the other, as `copy` does, each once `source`
+        has it: `arrival` of an instance is set while a layer is there, None stands for a file.
+        `on_layer(layer, start_s)`: batches may use it from now on; its first byte left at
+        `start_s`. False: `stop` broke it off; layers that came before stay."""
         ...
 
-    async def forget(self, memory: Memory, layers: Sequence[int]) -> None:
-        """Batches no longer use the weights of `layers`, and their bytes are zero: KV pages."""
+    async def forget(self, memory: Memory, layers: Sequence[int], *, used: bool) -> None:
+        """The bytes of `layers` are zero from now on, and KV pages. `used`: by batches, until now;
+        else nothing, or a part of them, had come."""
         ...

@@ -47,7 +47,7 @@ class Line(Protocol):
 
 class Pipeline(BaseInstance):
     """An `Instance` of several: `execute` takes any number of batches at once, each request in one
-    at a time."""
+    at a time. Layers that a stage is loading are waited for, each when its turn comes."""
 
     def __init__(
         self, stages: Sequence[Stage], line: Line, directory: KvDirectory, loop: Loop,
@@ -119,8 +119,7 @@ class Pipeline(BaseInstance):
 
     def _check_layers(self) -> None:
         for instance, layers in self.stages:
-            missing = [layer for layer in layers if not instance.arrival(layer).is_set]
-            if missing:
+            if missing := instance.not_to_come(layers):
                 raise RunError(
                     f"{instance.name}: a batch needs layers that are not here: {missing}"
                 )

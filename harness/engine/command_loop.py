@@ -48,17 +48,21 @@ class CommandLoop:
         self._lanes: dict[str, Lane] = {}
         self._opening = threading.Lock()  # peers' threads ask for lanes, too
         self._stops: dict[int, threading.Event] = {}  # by seq, of commands that have not ended
+        self._on_stop: dict[int, Callable[[], None]] = {}  # of those of them that wait
 
     def serve(self, contents: DeviceContents) -> None:
         """Until the harness closes the socket: EOFError."""
         while True:
-            header, payload = self._connection.receive()
+            header, content = self._connection.receive()
+            payload = bytes(content)
             match header["op"]:
                 case "ping":
                     self._connection.send({"op": "pong", "time_s": time.monotonic()})
                 case "stop":
                     if (stop := self._stops.get(header["seq"])) is not None:  # else it has ended
                         stop.set()
+                    if (wake := self._on_stop.get(header["seq"])) is not None:
+                        wake()
                 case op if op in contents.at_once:
                     contents.at_once[op](header, payload)
                 case op:
@@ -74,13 +78,16 @@ class CommandLoop:
                 self._lanes[name] = Lane(name, self.device, self.fail)
             return self._lanes[name]
 
-    def begin(self, seq: int) -> None:
-        """From now on the command can be stopped."""
+    def begin(self, seq: int, on_stop: Callable[[], None] | None = None) -> None:
+        """From now on the command can be stopped; `on_stop` is told on the reading thread."""
         self._stops[seq] = threading.Event()
+        if on_stop is not None:
+            self._on_stop[seq] = on_stop
 
     def end(self, seq: int) -> None:
         """The command is over, answered or not."""
         self._stops.pop(seq, None)
+        self._on_stop.pop(seq, None)
 
     def stop_of(self, seq: int) -> threading.Event:
         return self._stops[seq]

@@ -21,24 +21,38 @@ class Commands:
         self._loop = loop
         self._last_seq = 0
         self._in_flight: dict[int, tuple[OnMessage, tuple[Event, ...]]] = {}  # seq -> …, its stops
+        self._patient = set[int]()  # of them, those that may take as long as they like
         self._watched: set[Event] = set()
         self._idle = Event(loop)
         worker.listen(loop, self._on_message)
 
     def send(
-        self, header: Mapping[str, Any], payload: bytes, on_message: OnMessage, *stops: Event
-    ) -> int:
+        self, header: Mapping[str, Any], payload: bytes, on_message: OnMessage, *stops: Event,
+        patient: bool = False,
+    ) -> int:  # fmt: skip
         """`on_message` gets every answer. The worker is told once one of `stops` is set. Its
-        number, to `close` it."""
+        number, to `close` it. `patient`: a worker that makes no progress with it is not stuck."""
         self._last_seq += 1
         self._in_flight[self._last_seq] = (on_message, stops)
         self._idle.clear()
-        self.worker.expect_answer()
+        if patient:
+            self._patient.add(self._last_seq)
+        else:
+            self.worker.expect_answer()
         self.worker.send({**header, "seq": self._last_seq}, payload)
         for stop in stops:
             if stop not in self._watched:
                 self._watched.add(stop)
                 self._loop.spawn(self._forward(stop), name=f"{self.worker.name}: forward a stop")
+        return self._last_seq
+
+    def expect(self, on_message: OnMessage) -> int:
+        """The number of answers that the worker gives without being asked, to what a peer of it is
+        told to do."""
+        self._last_seq += 1
+        self._in_flight[self._last_seq] = (on_message, ())
+        self._patient.add(self._last_seq)
+        self._idle.clear()
         return self._last_seq
 
     async def call(
@@ -64,7 +78,10 @@ class Commands:
     def close(self, seq: int) -> None:
         """No more answers of the command are waited for; one that has ended is left alone."""
         if self._in_flight.pop(seq, None) is not None:
-            self.worker.answered()
+            if seq in self._patient:
+                self._patient.remove(seq)
+            else:
+                self.worker.answered()
             if not self._in_flight:
                 self._idle.set()
 

@@ -23,6 +23,8 @@ from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.paced_links import LinkPath, PacedLinks
 from harness.engine.transport import Header
 
+Move = Callable[[Header, int, int, int], None]  # from, to, bytes
+
 
 def link_path(header: Mapping[str, Any]) -> LinkPath:
     return LinkPath(tuple(header["links"]), header["bytes_per_s"], header["latency_s"])
@@ -53,23 +55,23 @@ class Copies:
         seq, peer = header["seq"], header["to"]
         with self._lock:
             self._acks[seq] = peer
-        sent = self._chunks(header, payload, self._send_chunk)
+        sent = self._chunks(header, payload, self.send_chunk)
         try:
             self._mesh.send(peer, {"op": "end", "copy": seq, "complete": sent})
         except PeerLost:
             self._end(seq, complete=False)
 
-    def _send_chunk(self, header: Header, source: int, target: int, size: int) -> None:
+    def send_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         piece = self._memory[source : source + size]
         content = piece.cpu().numpy().data
         self._mesh.send(header["to"], {"op": "bytes", "at": target}, content)
 
     def _pull(self, header: Header, payload: bytes) -> None:
         """From a file."""
-        done = self._chunks(header, payload, self._read_chunk)
+        done = self._chunks(header, payload, self.read_chunk)
         self._loop.answer(header["seq"], complete=done)
 
-    def _read_chunk(self, header: Header, source: int, target: int, size: int) -> None:
+    def read_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         read = 0
         while read < size:
             content = bytearray(os.pread(header["file"], size - read, source + read))
@@ -100,23 +102,34 @@ class Copies:
         if os.pwrite(header["to_file"], content, target) != size:
             raise OSError(f"{size} bytes could not be copied from file to file")
 
-    def _chunks(
-        self, header: Header, payload: bytes, move: Callable[[Header, int, int, int], None]
-    ) -> bool:
+    def _chunks(self, header: Header, payload: bytes, move: Move) -> bool:
         """All of the spans, chunk by chunk, at the links' pace. False: broken off."""
-        path, most = link_path(header["path"]), header["chunk_bytes"]
-        stop, urgent, over_s = self._loop.stop_of(header["seq"]), header["urgent"], inf
-        try:
-            for source, target, size in spans_of(payload):
-                for at in range(0, size, most):
-                    if stop.is_set():
-                        return False
-                    part = min(most, size - at)
-                    over_s = self._links.carry(path, part, urgent=urgent, after_s=over_s)
-                    move(header, source + at, target + at, part)
-        except PeerLost:
-            return False
+        over_s = inf
+        for span in spans_of(payload):
+            left_s = self.carry(header, span, move, over_s)
+            if left_s is None:
+                return False
+            over_s = left_s
         return True
+
+    def carry(
+        self, header: Header, span: tuple[int, int, int], move: Move, after_s: float
+    ) -> float | None:
+        """One span of a copy, of which another left the links at `after_s` (inf: none). When this
+        one has left them; None: broken off."""
+        path, most = link_path(header["path"]), header["chunk_bytes"]
+        stop, urgent = self._loop.stop_of(header["seq"]), header["urgent"]
+        source, target, size = span
+        try:
+            for at in range(0, size, most):
+                if stop.is_set():
+                    return None
+                part = min(most, size - at)
+                after_s = self._links.carry(path, part, urgent=urgent, after_s=after_s)
+                move(header, source + at, target + at, part)
+        except PeerLost:
+            return None
+        return after_s
 
     def _relocate(self, header: Header, payload: bytes) -> None:
         """Within this memory; sources and targets do not overlap."""
@@ -126,8 +139,8 @@ class Copies:
 
     # From peers, on their threads
 
-    def on_bytes(self, header: Header, payload: bytes) -> None:
-        content = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    def on_bytes(self, header: Header, payload: bytearray) -> None:
+        content = torch.frombuffer(payload, dtype=torch.uint8)
         at = header["at"]
         self._memory[at : at + len(content)].copy_(content)
 

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from harness.clock import Event, WallLoop
+from harness.device.arriving import Arriving
 from harness.device.base import BaseInstance
 from harness.device.device_layout import DeviceLayout
 from harness.device.elastic import ElasticInstance
@@ -23,9 +24,10 @@ from harness.device.pipeline import FlightPlan, Stage
 from harness.device.topology import cluster_topology
 from harness.engine.commands import Commands
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
-from harness.engine.fabric import LinkTable, TorchFabric
+from harness.engine.fabric import TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
 from harness.engine.line import TorchLine
+from harness.engine.link_table import LinkTable
 from harness.engine.paced_links import PacedLinks
 from harness.engine.pieces import TorchPieces
 from harness.engine.tokens import TokenBook
@@ -66,7 +68,9 @@ class TorchRunner(BaseInstance):
         until: float = inf,
         stop: Event | None = None,
         halt: Event | None = None,
+        arriving: Arriving | None = None,
     ) -> int:
+        """The worker knows by itself which layers are `arriving`."""
         self._begin(batch, max_steps)
         steps, grown = 1, list[tuple[Request, int]]()
         try:

@@ -14,6 +14,7 @@ from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
 from harness.engine.device_buffer import DeviceBuffer, write_layers
 from harness.engine.flights import Flights
+from harness.engine.layer_loads import LayerLoads
 from harness.engine.mesh import Mesh
 from harness.engine.model import Decoder
 from harness.engine.paced_links import PacedLinks
@@ -43,24 +44,21 @@ class ElasticMemory:
         )
         self._copies = Copies(loop, buffer.bytes, mesh, links)
         self._flights = flights = Flights(
-            setup["name"], runner, buffer.cache, loop, mesh, links, setup["layer_s"],
-            setup["token_s"],
+            setup["name"], runner, buffer.cache, loop, mesh, links, buffer.layers,
+            setup["layer_s"], setup["token_s"],
         )  # fmt: skip
+        self._loads = LayerLoads(loop, buffer, self._copies, mesh, flights.arrivals)
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
         self.ready: Header = {}
-        self.in_lanes = self._copies.commands | {"adopt": self._adopt, "forget": self._forget}
-        self.at_once: dict[str, Work] = {
+        self.in_lanes = self._copies.commands | self._loads.in_lanes | {"forget": self._forget}
+        self.at_once: dict[str, Work] = self._loads.at_once | {
             "flight": flights.take_off, "hold": flights.hold, "pass": flights.pass_on,
             "abandon": flights.abandon, "lost": self._lost,
         }  # fmt: skip
 
-    def _adopt(self, header: Header, payload: bytes) -> None:
-        for layer in header["layers"]:
-            self._buffer.adopt(layer)
-        self._loop.answer(header["seq"], complete=True)
-
     def _forget(self, header: Header, payload: bytes) -> None:
+        self._loads.forget(header["layers"])
         for layer in header["layers"]:
             self._buffer.forget(layer)
         self._loop.answer(header["seq"], complete=True)
@@ -70,7 +68,7 @@ class ElasticMemory:
         command: until then its bytes are read to their end."""
         self._mesh.wait_for_end(header["name"])
 
-    def _on_peer(self, name: str, header: Header, payload: bytes) -> None:
+    def _on_peer(self, name: str, header: Header, payload: bytearray) -> None:
         """On the peer's thread."""
         match header["op"]:
             case "bytes":
@@ -79,8 +77,12 @@ class ElasticMemory:
                 self._copies.on_end(name, header)
             case "ack":
                 self._copies.on_ack(header)
+            case "layer":
+                self._loads.on_layer(header)
+            case "loaded":
+                self._loads.on_loaded(header)
             case _:
-                self._flights.on_peer(name, header, payload)
+                self._flights.on_peer(name, header, bytes(payload))
 
     def _on_lost(self, name: str) -> None:
         self._copies.on_lost(name)

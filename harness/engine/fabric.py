@@ -6,46 +6,23 @@ import socket
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
 from harness.clock import Event, WallLoop
 from harness.device.fabric import Memory, Span
-from harness.device.topology import Topology
 from harness.engine.commands import Commands
+from harness.engine.link_table import LinkTable
+from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
 from harness.location import Location
 
 NOTICE_S = 5.0
 
 
-class LinkTable:
-    """The links of a topology by number, as `PacedLinks` knows them. `paced`: as slow as their
-    rates; else nothing is added to what copies take."""
-
-    def __init__(self, topology: Topology, places: Sequence[Location], paced: bool) -> None:
-        self._topology, self._paced = topology, paced
-        self._numbers: dict[str, int] = {}
-        for source in places:
-            for target in places:
-                if source != target:
-                    for link in topology.path(source, target).links:
-                        self._numbers.setdefault(link.name, len(self._numbers))
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def path(self, source: Location, target: Location) -> dict[str, Any]:
-        """As workers are told it. UsageError: there is none."""
-        if source == target:
-            return {"links": [], "bytes_per_s": None, "latency_s": 0.0}
-        path = self._topology.path(source, target)
-        rate = min(link.bytes_per_s for link in path.links)
-        return {
-            "links": [self._numbers[link.name] for link in path.links],
-            "bytes_per_s": rate if self._paced else None,
-            "latency_s": float(path.latency_s) if self._paced else 0.0,
-        }
+def ignore(message: Header) -> None:
+    """Another worker's answers count."""
 
 
 class TorchFabric:
@@ -91,11 +68,7 @@ class TorchFabric:
         chunk_bytes: int | None = None, stop: Event | None = None,
     ) -> bool:  # fmt: skip
         """Lanes: copies of one priority between two memories go one after the other."""
-        header: dict[str, Any] = {
-            "lane": f"{source.name} to {target.name} {priority > 0}",
-            "path": self._path(source, target), "urgent": priority > 0,
-            "chunk_bytes": chunk_bytes or self._chunk_bytes,
-        }  # fmt: skip
+        header = self._header(source, target, priority, chunk_bytes)
         if source.name in self.commands and target.name in self.commands:
             if source.name == target.name:
                 return await self._ask(source.name, header | {"op": "relocate"}, spans, stop)
@@ -115,17 +88,85 @@ class TorchFabric:
             return await self._ask(target.name, header, spans, stop)
         return await self._between_files(source, target, spans)
 
-    async def adopt(self, memory: Memory, layers: Sequence[int]) -> None:
-        await self._call(memory.name, {"op": "adopt", "layers": list(layers), "lane": "adopt"})
+    async def load(
+        self, source: Memory, target: Memory, layers: Mapping[int, Span], *,
+        arrival: Callable[[int], Event] | None, on_layer: Callable[[int, float], None],
+        priority: int = 0, chunk_bytes: int | None = None, stop: Event | None = None,
+    ) -> bool:  # fmt: skip
+        """One command: workers forward what comes to them without asking."""
+        self._require(target.name)
+        if stop is not None and stop.is_set:
+            return False
+        header = self._header(source, target, priority, chunk_bytes)
+        payload = array("q", [n for k, span in layers.items() for n in (k, *span)]).tobytes()
+        stops = () if stop is None else (stop,)
+        to, done, complete = self.commands[target.name], Event(self._loop), False
 
-    async def forget(self, memory: Memory, layers: Sequence[int]) -> None:
-        await self._call(memory.name, {"op": "forget", "layers": list(layers), "lane": "compute"})
+        def on_message(message: Header) -> None:
+            nonlocal complete
+            if "layer" in message:
+                begin_s = message["begin_s"] - self._loop.start_monotonic_s
+                on_layer(message["layer"], begin_s)
+            if message["last"]:
+                complete = message["complete"]
+                done.set()
+
+        if arrival is None:
+            header |= {"op": "read_layers", "file": self._files[source.name]}
+            to.send(header, payload, on_message, *stops)
+            await self._loop.wait(done)
+        else:
+            self._require(source.name)
+            self.connect(source.name, target.name)
+            number = to.expect(on_message)
+            header |= {"op": "send_layers", "to": target.name, "load": number}
+            waits = not all(arrival(layer).is_set for layer in layers)
+            await self._sent(source.name, target.name, number, done, partial(
+                self.commands[source.name].send, header, payload, ignore, *stops, patient=waits
+            ))  # fmt: skip
+        self._require(target.name)
+        if not complete:
+            self._require(source.name)
+        return complete
+
+    async def _sent(
+        self, source: str, target: str, number: int, done: Event, send: Callable[[], int]
+    ) -> None:
+        """Until the target has answered its last, in the source's place where that has died."""
+
+        def on_death(name: str) -> None:
+            if name == source:
+                header = {"op": "end_load", "lane": "adopt", "seq": number}
+                self.commands[target].worker.send(header)
+
+        self.on_death.append(on_death)
+        try:
+            seq = send()
+            await self._loop.wait(done)
+        finally:
+            self.on_death.remove(on_death)
+        if target in self.lost:
+            self.commands[source].worker.send({"op": "stop", "seq": seq})
+
+    async def forget(self, memory: Memory, layers: Sequence[int], *, used: bool) -> None:
+        """A batch that waits in the compute lane for a layer may be waiting for these."""
+        lane = "compute" if used else "adopt"
+        await self._call(memory.name, {"op": "forget", "layers": list(layers), "lane": lane})
 
     def kill(self, name: str) -> None:
         self.commands[name].worker.die()
 
     def path(self, source: Memory, target: Memory) -> dict[str, Any]:
         return self._path(source, target)
+
+    def _header(
+        self, source: Memory, target: Memory, priority: int, chunk_bytes: int | None
+    ) -> dict[str, Any]:
+        return {
+            "lane": f"{source.name} to {target.name} {priority > 0}",
+            "path": self._path(source, target), "urgent": priority > 0,
+            "chunk_bytes": chunk_bytes or self._chunk_bytes,
+        }  # fmt: skip
 
     def _path(self, source: Memory, target: Memory) -> dict[str, Any]:
         assert isinstance(source.place, Location)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -17,6 +18,7 @@ from math import inf
 import numpy as np
 import torch
 
+from harness.engine.arrivals import Arrivals
 from harness.engine.attention import CacheAttention
 from harness.engine.command_loop import CommandLoop
 from harness.engine.flight_work import StageWork, stage_work
@@ -45,7 +47,7 @@ class _Flight:
 class Flights:
     def __init__(
         self, name: str, runner: Runner, cache: KvCache, loop: CommandLoop, mesh: Mesh,
-        links: PacedLinks, layer_s: float, token_s: float,
+        links: PacedLinks, layers: Mapping[int, object], layer_s: float, token_s: float,
     ) -> None:  # fmt: skip
         self._name, self._runner, self._loop = name, runner, loop
         self._lane, self._layer_s, self._token_s = loop.lane, layer_s, token_s
@@ -54,6 +56,7 @@ class Flights:
         self._over: set[int] = set()  # flights
         self._kept: dict[int, torch.Tensor] = {}  # flight -> activations of its last layer here
         self._step = 0  # the one that runs
+        self.arrivals = Arrivals(layers, self._over)
         self._peers = Peers(mesh, links, loop.lane, runner.dtype, runner.device)
         self._routed = RoutedAttention(name, cache, self._peers, runner.device, self._over)
         self._lent = LentAttention(runner, cache, self._peers, loop.lane, self._over)
@@ -77,6 +80,7 @@ class Flights:
     def abandon(self, header: Header, payload: bytes) -> None:
         flight = header["flight"]
         self._over.add(flight)
+        self.arrivals.changed()
         self._routed.give_up(flight)
         self._lane("compute").put(lambda: self._forget(flight))
         self._lent.let_go(flight)
@@ -160,8 +164,7 @@ class Flights:
 
     def _run(self, flight: _Flight, given: torch.Tensor) -> None:
         """One step of this stage; `given`: token ids at the first one, else activations."""
-        work, runner = flight.work, self._runner
-        begin_s, lo, hi = time.monotonic(), *work.layers
+        work = flight.work
         try:
             with torch.inference_mode():
                 step = flight.step
@@ -171,14 +174,8 @@ class Flights:
                         part.advance()
                 self._step = flight.next_step
                 flight.next_step += 1
-                if work.previous is None:
-                    hidden = runner.embed(given, step)
-                else:
-                    hidden = runner.padded(given)
-                hidden = runner.forward(hidden, step, lo, hi)
+                hidden = self._through(work, given, step)
                 num_tokens = len(hidden) - step.num_padding_rows
-                layer_s = max(self._layer_s, self._token_s * num_tokens)
-                time.sleep(max(0.0, begin_s + layer_s * (hi - lo) - time.monotonic()))
                 if work.keeps:
                     self._keep(flight, hidden[:num_tokens])
                 elif work.following is None:
@@ -187,6 +184,22 @@ class Flights:
                     self._send_on(flight, hidden[:num_tokens])
         except (PeerLost, Abandoned):
             self._land(work.flight)  # the harness knows of the death, or gave it up
+
+    def _through(self, work: StageWork, given: torch.Tensor, step: Step) -> torch.Tensor:
+        """The stage's layers, each at its pace; those that are on their way are waited for."""
+        runner, (lo, hi) = self._runner, work.layers
+        over_s, hidden = time.monotonic(), given
+        layer_s = max(self._layer_s, self._token_s * len(given))
+        while lo < hi:
+            asked_s = time.monotonic()
+            here = self.arrivals.run(lo, hi, work.flight)
+            over_s += time.monotonic() - asked_s + layer_s * len(here)
+            if lo == work.layers[0]:
+                first = work.previous is None  # its table comes with the layer
+                hidden = runner.embed(given, step) if first else runner.padded(given)
+            hidden, lo = runner.forward(hidden, step, lo, here.stop), here.stop
+            time.sleep(max(0.0, over_s - time.monotonic()))
+        return hidden
 
     def _keep(self, flight: _Flight, hidden: torch.Tensor) -> None:
         number = flight.work.flight

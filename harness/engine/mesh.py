@@ -16,7 +16,7 @@ from harness.engine.transport import Connection, Header
 
 ARRIVE_S = 30.0  # for a connection that the harness has promised
 
-OnMessage = Callable[[str, Header, bytes], None]
+OnMessage = Callable[[str, Header, bytearray], None]
 
 
 class PeerLost(ConnectionError):
@@ -90,7 +90,7 @@ class Mesh:
         threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
 
 
-def _received(peer: Connection) -> tuple[Header, bytes] | None:
+def _received(peer: Connection) -> tuple[Header, bytearray] | None:
     """The next message; None where the peer is gone."""
     try:
         return peer.receive()

@@ -37,7 +37,7 @@ class Connection:
             if payload:
                 self._sock.sendall(payload)
 
-    def receive(self) -> tuple[Header, bytes]:
+    def receive(self) -> tuple[Header, bytearray]:
         """Blocks for the next message. Raises EOFError when the other end has closed."""
         header_bytes, payload_bytes = LENGTHS.unpack(self._exactly(LENGTHS.size))
         header: Header = json.loads(self._exactly(header_bytes))
@@ -51,14 +51,15 @@ class Connection:
     def close(self) -> None:
         self._sock.close()
 
-    def _exactly(self, num_bytes: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < num_bytes:
+    def _exactly(self, num_bytes: int) -> bytearray:
+        content = bytearray(num_bytes)
+        left = memoryview(content)
+        while left:
             try:
-                part = self._sock.recv(num_bytes - len(parts))
+                read = self._sock.recv_into(left)
             except ConnectionResetError:
-                part = b""
-            if not part:
+                read = 0
+            if not read:
                 raise EOFError("the other end has closed")
-            parts += part
-        return bytes(parts)
+            left = left[read:]
+        return content

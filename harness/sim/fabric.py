@@ -3,7 +3,7 @@ end of instances that are killed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 from harness.clock import Event, Loop
@@ -80,10 +80,40 @@ class SimFabric:
             await self.require(end)
         return done
 
-    async def adopt(self, memory: Memory, layers: Sequence[int]) -> None:
-        pass
+    async def load(
+        self, source: Memory, target: Memory, layers: Mapping[int, Span], *,
+        arrival: Callable[[int], Event] | None, on_layer: Callable[[int, float], None],
+        priority: int = 0, chunk_bytes: int | None = None, stop: Event | None = None,
+    ) -> bool:  # fmt: skip
+        for layer, span in layers.items():
+            if arrival is not None:
+                await self._wait(arrival(layer), source, target, stop)
+            if stop is not None and stop.is_set:
+                return False
+            start_s = self._loop.now
+            if not await self.copy(
+                source, target, span.num_bytes, list, purpose="weights", priority=priority,
+                chunk_bytes=chunk_bytes, stop=stop,
+            ):  # fmt: skip
+                return False
+            on_layer(layer, start_s)
+        return True
 
-    async def forget(self, memory: Memory, layers: Sequence[int]) -> None:
+    async def _wait(
+        self, arrival: Event, source: Memory, target: Memory, stop: Event | None
+    ) -> None:
+        """Until the source has a layer; InstanceLost where an end dies before."""
+        cut = Event(self._loop)
+        self._ends[cut] = source.name, target.name
+        try:
+            await self.require(source.name)
+            await self._loop.wait(arrival, *([cut] if stop is None else [cut, stop]))
+        finally:
+            del self._ends[cut]
+        for end in (source.name, target.name):
+            await self.require(end)
+
+    async def forget(self, memory: Memory, layers: Sequence[int], *, used: bool) -> None:
         pass
 
     async def require(self, name: str) -> None:

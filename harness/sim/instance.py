@@ -15,12 +15,14 @@ from mypy_extensions import mypyc_attr
 from harness.clock import Event, Loop
 from harness.cost.model import CostModel, steps_done, steps_to_reach
 from harness.cost.terms import steps_time_s
+from harness.device.arriving import Arriving
 from harness.device.base import BaseInstance
 from harness.device.block_pool import BlockPool
 from harness.errors import InstanceLost
 from harness.model_spec import ModelSpec
 from harness.record import Recorder, Segment
 from harness.request import Batch, Request
+from harness.sim.arriving import through
 from harness.sim.compute import Compute
 
 
@@ -65,6 +67,7 @@ class SimInstance(BaseInstance):
         until: float = inf,
         stop: Event | None = None,
         halt: Event | None = None,
+        arriving: Arriving | None = None,
     ) -> int:
         self._begin(batch, max_steps)
         compute = self.compute
@@ -72,8 +75,8 @@ class SimInstance(BaseInstance):
             await compute.enter()
         compute.busy, compute.halt = True, halt
         try:
-            if batch.chunks:
-                return await self._mixed_iteration(batch, halt)
+            if batch.chunks or arriving is not None:
+                return await self._mixed_iteration(batch, halt, arriving)
             return await self._decode_macro_step(batch.decodes, max_steps, until, stop, halt)
         finally:
             self._running = False
@@ -104,13 +107,19 @@ class SimInstance(BaseInstance):
             request.computed_tokens += more
             request.generated_tokens += more
 
-    async def _mixed_iteration(self, batch: Batch, halt: Event | None) -> int:
+    async def _mixed_iteration(
+        self, batch: Batch, halt: Event | None, arriving: Arriving | None
+    ) -> int:
         start_s = self._loop.now
         chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
         context = sum([request.computed_tokens for request in batch.decodes]) + len(batch.decodes)
         step_s = self._prefill_cost.mixed_step(chunks, len(batch.decodes), context)
         step_s += self._cost.turnaround_s
-        if halt is None:
+        if arriving is not None:
+            await through(self._loop, arriving, step_s)
+            await self.died()
+            step_s = self._loop.now - start_s
+        elif halt is None:
             await self._loop.sleep_until(start_s + step_s)
         elif await self._loop.wait(halt, until=start_s + step_s):
             await self.died()

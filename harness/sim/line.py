@@ -21,6 +21,7 @@ from harness.device.topology import Path
 from harness.errors import RunError
 from harness.record import Recorder, Segment
 from harness.request import Batch
+from harness.sim.arriving import through
 from harness.sim.compute import Compute
 from harness.sim.fabric import SimFabric
 from harness.sim.instance import SimInstance
@@ -74,16 +75,32 @@ class SimLine:
         else:
             for position, compute in enumerate(self._computes):
                 await compute.enter()
-                await self._loop.sleep(times_s[position])
+                await self._stage(plan, position, times_s[position])
                 compute.leave()
                 await self._check_alive(plan)
                 await self._cross(position, num_tokens)
         await self._check_alive(plan)
 
+    async def _stage(self, plan: FlightPlan, position: int, time_s: float) -> None:
+        instance, layers = self._stages[position]
+        arriving = instance.arriving(layers)
+        if arriving is None:
+            await self._loop.sleep(time_s)
+        else:
+            needed = {one: None for one, _ in self._stages}
+            needed |= {holder: None for elsewhere in plan.remote for holder in elsewhere}
+            gone = [one.gone for one in needed]
+            await through(self._loop, arriving._replace(gone=gone), time_s)
+
     def _alone(self) -> bool:
-        """Whether no other line or batch has an instance of this one, and no copy a link."""
-        return all(compute.is_free_for(self) for compute in self._computes) and not any(
-            self._fabric.network.busy(self._hop(i).links) for i in range(len(self._stages) - 1)
+        """Whether no other line or batch has an instance of this one, no copy a link, and all
+        layers are here."""
+        return (
+            all(compute.is_free_for(self) for compute in self._computes)
+            and all(instance.arriving(layers) is None for instance, layers in self._stages)
+            and not any(
+                self._fabric.network.busy(self._hop(i).links) for i in range(len(self._stages) - 1)
+            )
         )
 
     def _book(self, times_s: Sequence[float], num_tokens: int) -> float:

@@ -22,6 +22,7 @@ from typing import Any
 from harness import testbed
 from harness.config import build
 from harness.cost.hardware import Hardware, StepCoefficients, pair_key
+from harness.device.device_layout import layer_weight_bytes
 from harness.options import plain
 from harness.records.manifest import git_revision, machine
 from harness.request import Batch, Request
@@ -34,7 +35,6 @@ LINK_BYTES_PER_S = 2e8  # a layer's weights in about six layer times (BlitzScale
 STEPS = 24
 MODEL = replace(model_spec("tiny-llama"), name="tiny-llama-16", num_layers=LAYERS)
 LAYER_BYTES = MODEL.layer_bytes
-ENDS_BYTES = MODEL.weight_bytes - LAYERS * LAYER_BYTES  # embedding and head
 
 Story = Callable[[Bed], Coroutine[Any, Any, float]]
 
@@ -162,6 +162,18 @@ async def remote_attention(bed: Bed) -> float:
     return bed.loop.now - begin_s
 
 
+def chained_s(num_receivers: int) -> float:
+    """A receiver's link carries one layer at a time, each once the one before it has it. With
+    layers of one size that is (layers + receivers - 1) of them; the ends are larger."""
+    had_s = [0.0] * LAYERS  # when the last receiver so far has each
+    for _ in range(num_receivers):
+        free_s = 0.0
+        for layer in range(LAYERS):
+            free_s = max(free_s, had_s[layer]) + layer_weight_bytes(MODEL, layer) / LINK_BYTES_PER_S
+            had_s[layer] = free_s
+    return had_s[-1]
+
+
 def cases() -> list[Case]:
     step_s, layer_load_s = LAYERS * LAYER_S, LAYER_BYTES / LINK_BYTES_PER_S
     kv_s = 600 * MODEL.kv_bytes_per_token / 2 / LINK_BYTES_PER_S
@@ -173,7 +185,7 @@ def cases() -> list[Case]:
     ]  # fmt: skip
     found += [
         Case(f"chain of {n}", n + 1, {i: range(0) for i in range(1, n + 1)}, chain(n),
-             layer_load_s * (LAYERS + n - 1) + ENDS_BYTES / LINK_BYTES_PER_S)
+             chained_s(n))
         for n in (1, 2, 3)
     ]  # fmt: skip
     found += [

@@ -129,21 +129,56 @@ def test_a_chain_forwards_each_layer_as_it_comes(bed: Beds, engine: str) -> None
 
 
 def test_a_load_that_is_stopped_keeps_the_layers_that_have_come(bed: Beds, engine: str) -> None:
-    with bed(engine, 2, resident={1: range(0)}) as made:
+    """Here while its source has no more of them."""
+    with bed(engine, 3, resident={1: range(0), 2: range(0)}) as made:
 
         async def story() -> None:
-            full, empty = made.instances
-            stop = Event(made.loop)
+            full, half, empty = made.instances
+            assert await half.load(range(2), full)
+            stop, came = Event(made.loop), list[int]()
 
             def enough(layer: int) -> None:
+                came.append(layer)
                 if layer == 1:
                     stop.set()
 
-            assert not await empty.load(range(DEPTH), full, on_layer=enough, stop=stop)
+            assert not await empty.load(range(DEPTH), half, on_layer=enough, stop=stop)
+            assert came == [0, 1]
+            assert empty.resident == {0, 1}
+            assert not await empty.load(range(DEPTH), full, stop=stop)
             assert empty.resident == {0, 1}
             assert await empty.load(range(DEPTH), full)
+            request = made.request(20, 6)
+            await prefill(empty, [request])
+            await finish(empty, [request])
 
         made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
+
+
+def test_a_source_may_get_its_layers_later(bed: Beds, engine: str) -> None:
+    """A load waits for them, while KV goes the same way."""
+    with bed(engine, 3, resident={1: range(0), 2: range(0)}) as made:
+
+        async def story() -> None:
+            full, middle, half = made.instances
+            load = made.loop.spawn(half.load(range(DEPTH), middle), name="load")
+            request = made.request(20, 6)
+            await prefill(full, [request])
+            assert await made.cluster.move_kv([request], range(DEPTH), full, middle)
+            assert await made.cluster.move_kv([request], range(DEPTH), middle, half)
+            assert not load.done
+            assert await middle.load(range(DEPTH), full)
+            await made.loop.wait(load.finished)
+            assert load.result is True
+            await finish(half, [request])
+
+        made.run(story())
+        tokens = generated(made) if engine == "torch" else None
+    if tokens is not None:
+        assert tokens == undisturbed(made)
 
 
 @pytest.mark.parametrize("model", KV_SHAPES)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from harness import testbed
 from harness.config import build
 from harness.cost.model import CostModel
+from harness.device.elastic import ElasticInstance
+from harness.device.pipeline import Pipeline
 from harness.options import plain
 from harness.request import Request
 from harness.sim.line import SimLine
@@ -234,3 +236,38 @@ def test_a_pipeline_generates_every_token_once(cut: int, prompts: list[tuple[int
         for instance in made.instances:
             instance.kv.check()
             assert not instance.kv.held
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_batch_on_a_loading_instance_waits_for_each_layer_in_its_turn(stages: int) -> None:
+    """By hand: layer k begins when it is here and the one before it is computed."""
+    slow = hardware(8, gpus_per_pcie_switch=8, **LINK | {"pcie_bytes_per_s": 2e7})
+    with private("sim", 3, on=slow, resident={1: range(0)}) as made:
+        full, late, last = made.instances
+        came_s: dict[int, float] = {}
+
+        def came(layer: int) -> None:
+            came_s[layer] = made.loop.now
+
+        async def story() -> float:
+            load = made.loop.spawn(late.load(range(DEPTH), full, on_layer=came), name="load")
+            await made.loop.wait(late.arrival(0))
+            request = made.request(400, 1)
+            device: ElasticInstance | Pipeline = late
+            if stages == 2:
+                device = made.cluster.pipeline([(late, range(3)), (last, range(3, DEPTH))])
+            await prefill(device, [request])
+            await made.loop.wait(load.finished)
+            return first_token_s(made, request)
+
+        token_s = made.run(story())
+        layers = 3 if stages == 2 else DEPTH
+        share_s = (stage_s(400, 0, 0, layers, first=True) + TURNAROUND_S) / layers
+        over_s = 0.0
+        for layer in range(layers):
+            over_s = max(over_s, came_s[layer]) + share_s
+        assert over_s > came_s[0] + layers * share_s, "it has waited"
+        if stages == 2:
+            hops_s = 2 * 1e-4 + (MODEL.activation_bytes_per_token + 8) * 400 / 2e7
+            over_s += stage_s(400, 0, 0, 1, first=False) + hops_s
+        assert token_s == pytest.approx(over_s, rel=1e-9)

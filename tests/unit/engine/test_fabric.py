@@ -8,7 +8,8 @@ from typing import Any
 
 from harness.clock import WallLoop
 from harness.device.topology import cluster_topology
-from harness.engine.fabric import LinkTable, TorchFabric
+from harness.engine.fabric import TorchFabric
+from harness.engine.link_table import LinkTable
 from tests.elastic import hardware
 
 

@@ -1,0 +1,16 @@
+"""Layers of which a batch waits for each when its turn comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness.clock import Event
+
+
+class Arriving(NamedTuple):
+    """`layers`: of one instance, in order, each set while its weights are there. `gone`: each set
+    once an instance that the batch needs is lost."""
+
+    layers: Sequence[Event]
+    gone: Sequence[Event]

@@ -1,0 +1,169 @@
+"""Weights that come to elastic workers layer by layer: one command brings all of them, and the
+harness is told of each as batches may use it.
+
+The worker that has the layers sends them and the one that gets them answers; a file is read by the
+one that gets them. A source may itself be loading: it forwards each layer once its bytes are there,
+so a chain never asks the harness. Every layer is a job of its own in its lane: other copies between
+the two memories come in between, and a load whose next layer is not there yet is in no lane.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+import torch
+
+from harness.engine.arrivals import Arrivals
+from harness.engine.command_loop import CommandLoop, Work
+from harness.engine.copies import Copies
+from harness.engine.device_buffer import DeviceBuffer
+from harness.engine.mesh import Mesh, PeerLost
+from harness.engine.transport import Header
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    header: Header
+    stop: threading.Event
+    layers: list[tuple[int, int, int, int]]  # layer, where it begins here and there, bytes
+    over_s: float = inf  # when the layer before left the links
+
+
+class LayerLoads:
+    """`buffer`: this worker's."""
+
+    def __init__(
+        self, loop: CommandLoop, buffer: DeviceBuffer, copies: Copies, mesh: Mesh,
+        arrivals: Arrivals,
+    ) -> None:  # fmt: skip
+        self._loop, self._buffer, self._copies, self._mesh = loop, buffer, copies, mesh
+        self._arrivals = arrivals
+        self._here = set(buffer.layers)  # layers whose bytes are here
+        self._waiting: list[_Load] = []  # for a layer to come here
+        self._lock = threading.Lock()  # lanes, peers' threads and the reading thread use both
+        self.at_once: dict[str, Work] = {"send_layers": self._begin, "read_layers": self._begin}
+        self.in_lanes: dict[str, Work] = {"end_load": self._end}
+
+    def forget(self, layers: Iterable[int]) -> None:
+        """Their bytes are about to go."""
+        with self._lock:
+            self._here.difference_update(layers)
+
+    # From the harness
+
+    def _begin(self, header: Header, payload: bytes) -> None:
+        """`send_layers`: to the worker `to`, whose answers have the number `load`. `read_layers`:
+        from `file`."""
+        seq = header["seq"]
+        self._loop.begin(seq, lambda: self._wake(load))
+        load = _Load(header, self._loop.stop_of(seq), _layers_of(payload))
+        self._go_on(load)
+
+    def _end(self, header: Header, payload: bytes) -> None:
+        """Whoever was sending has died; in the lane of layers, behind those that have come."""
+        self._loop.answer(header["seq"], complete=False)
+
+    # Lanes of copies
+
+    def _go_on(self, load: _Load) -> None:
+        self._loop.lane(load.header["lane"]).put(lambda: self._step(load))
+
+    def _step(self, load: _Load) -> None:
+        """The next layer, if there is one and it is here."""
+        header, reads = load.header, load.header["op"] == "read_layers"
+        if not load.layers or load.stop.is_set():
+            self._finish(load, complete=not load.layers)
+            return
+        layer, at, into, size = load.layers[0]
+        if not reads and self._is_to_come(load, layer):
+            return
+        begin_s = time.monotonic()
+        move = self._copies.read_chunk if reads else self._copies.send_chunk
+        over_s = self._copies.carry(header, (at, into, size), move, load.over_s)
+        if over_s is None:
+            self._finish(load, complete=False)
+            return
+        load.over_s = over_s
+        del load.layers[0]
+        if reads:
+            self._has_come(header["seq"], layer, begin_s)
+        elif self._tell(load, {"op": "layer", "layer": layer, "begin_s": begin_s}):
+            self._loop.answer(header["seq"], last=False)  # it gets on
+        self._go_on(load)
+
+    def _is_to_come(self, load: _Load, layer: int) -> bool:
+        with self._lock:
+            waits = layer not in self._here and not load.stop.is_set()
+            if waits:
+                self._waiting.append(load)
+                load.over_s = inf  # the links are idle meanwhile
+        return waits
+
+    def _finish(self, load: _Load, *, complete: bool) -> None:
+        seq = load.header["seq"]
+        if load.header["op"] == "read_layers":
+            self._answer_last(seq, complete=complete)
+            return
+        self._tell(load, {"op": "loaded", "complete": complete})
+        self._loop.answer(seq, complete=complete)
+
+    def _tell(self, load: _Load, header: Header) -> bool:
+        """False: the one that gets the layers has died, which ends the load."""
+        try:
+            self._mesh.send(load.header["to"], {**header, "load": load.header["load"]})
+        except PeerLost:
+            load.stop.set()
+            return False
+        return True
+
+    def _wake(self, load: _Load) -> None:
+        """It is stopped."""
+        with self._lock:
+            waits = load in self._waiting
+            if waits:
+                self._waiting.remove(load)
+        if waits:
+            self._go_on(load)
+
+    # From peers, on their threads
+
+    def on_layer(self, header: Header) -> None:
+        if self._buffer.device.type == "cuda":
+            torch.cuda.synchronize(self._buffer.device)
+        self._has_come(header["load"], header["layer"], header["begin_s"])
+
+    def on_loaded(self, header: Header) -> None:
+        self._answer_last(header["load"], complete=header["complete"])
+
+    # Here
+
+    def _has_come(self, seq: int, layer: int, begin_s: float) -> None:
+        """The bytes of `layer`: on to those who wait for it, and batches may soon use it."""
+        with self._lock:
+            self._here.add(layer)
+            ready = [load for load in self._waiting if load.layers[0][0] == layer]
+            self._waiting = [load for load in self._waiting if load not in ready]
+        for load in ready:
+            self._go_on(load)
+        self._loop.lane("adopt").put(lambda: self._adopt(seq, layer, begin_s))
+
+    def _adopt(self, seq: int, layer: int, begin_s: float) -> None:
+        self._buffer.adopt(layer)
+        self._arrivals.changed()
+        self._loop.answer(seq, last=False, layer=layer, begin_s=begin_s)
+
+    def _answer_last(self, seq: int, *, complete: bool) -> None:
+        self._loop.lane("adopt").put(lambda: self._loop.answer(seq, complete=complete))
+
+
+def _layers_of(payload: bytes) -> list[tuple[int, int, int, int]]:
+    numbers = array("q", payload)
+    return [
+        (numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3])
+        for i in range(0, len(numbers), 4)
+    ]
