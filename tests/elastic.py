@@ -21,7 +21,7 @@ from harness.cost.hardware import Hardware
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.kv_cache import new_cache
 from harness.engine.linear import LoadedLayers
-from harness.engine.model import Decoder
+from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
 from harness.engine.work import ChunkWork, DecodeWork
 from harness.model_spec import ModelSpec
@@ -145,7 +145,9 @@ def _runner(model: ModelSpec) -> Runner:
     for layer in range(model.num_layers):
         layers.load(layer)
     kv = new_cache(model, REFERENCE_BLOCKS, 16, device)
-    return Runner(model, Decoder(model, layers.ends, device), layers.on_device, kv, device)
+    return Runner(
+        model, TransformerDecoder(model, layers.ends, device), layers.on_device, kv, device
+    )
 
 
 def plain_tokens(
