@@ -68,11 +68,13 @@ check: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# Side by side what only computes, by file, since tests of one file share what is slow to make; one
-# thread each, for two share two cores. Then, beside nothing else, what is live.
+# Two at a time, by file, since tests of one file share what is slow to make; one thread each, for
+# two share two cores. First what only computes, then what starts workers or servers, and last,
+# beside nothing else, what depends on time.
 tests: setup
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m "not live"
-	$(PY) -m pytest -m live
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m "live and not alone"
+	$(PY) -m pytest -m alone
 
 FUZZ_INPUTS ?= 10000
 fuzz: setup

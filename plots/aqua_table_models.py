@@ -19,7 +19,7 @@ from plots.aqua_table_bandwidth import model
 from plots.aqua_table_rates import found, sampled
 from plots.aqua_table_swap import most_paged_bytes
 from plots.style import figure
-from systems.aqua.profiler.profile import Profile, context_bytes, generator_profile
+from systems.aqua.profiler.profile import MemoryProfile, context_bytes, generator_profile
 
 EXPERIMENTS = ("aqua_fig08", "aqua_rates_high", "aqua_rates_low")
 # Model, workload, engine, GPUs and type as printed.
@@ -89,7 +89,7 @@ def verdicts(points: Sequence[Point]) -> list[dict[str, object]]:
             token_bytes = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * 2 // gpus
             balance, role = -context_bytes(1, tokens, token_bytes), "consumer"
         else:
-            made: Profile = generator_profile(name, "a100", plateau(name), threshold)
+            made: MemoryProfile = generator_profile(name, "a100", plateau(name), threshold)
             balance, role = made.memory_balance, made.role
         rows.append(
             {

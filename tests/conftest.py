@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.forked_workers import Forker
+
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = ROOT.parent / "shared" / "data"
 MISSING = f"the public traces are missing: no {BESIDE}, and HARNESS_DATA_DIR is not set"
@@ -62,6 +64,21 @@ def cold_workers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("engine", "elastic"):
             patch.setattr(f"harness.engine.{module}.WARM_UP_TOKENS", 0)
+        yield
+
+
+@pytest.fixture(scope="session")
+def _forker() -> Iterator[Forker]:
+    forker = Forker()
+    yield forker
+    forker.close()
+
+
+@pytest.fixture(scope="module")
+def forked_workers(_forker: Forker) -> Iterator[None]:
+    """For tests of what workers compute, not of how they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.engine.worker_process.start", _forker.start)
         yield
 
 

@@ -35,7 +35,7 @@ US = 1e-6
 
 
 @dataclass(frozen=True)
-class Profile:
+class KernelProfile:
     """One board's kernel times, in seconds."""
 
     dense: pd.DataFrame  # by tokens, a column for each kind of layer
@@ -43,21 +43,21 @@ class Profile:
     sequence: pd.DataFrame  # by sequences: lm_head, sampler
 
 
-def read(device: str, directory: Path | None = None) -> Profile:
+def read(device: str, directory: Path | None = None) -> KernelProfile:
     at = folder(directory, "llmservingsim") / f"profiles_{BOARDS[device]}_Llama-3.1-8B_tp1"
     dense = read_table(at / "dense.csv", ["layer"], ["tokens", "time_us"])
     names = ["prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"]
     attention = read_table(at / "attention.csv", [], names)[names]
     attention.columns = pd.Index(["n", "before", "decodes", "context", "seconds"])
     sequence = read_table(at / "per_sequence.csv", ["layer"], ["sequences", "time_us"])
-    return Profile(
+    return KernelProfile(
         dense.pivot_table(index="tokens", columns="layer", values="time_us") * US,
         attention.assign(seconds=attention.seconds * US),
         sequence.pivot_table(index="sequences", columns="layer", values="time_us") * US,
     )
 
 
-def silicon(device: str, profile: Profile) -> Silicon:
+def silicon(device: str, profile: KernelProfile) -> Silicon:
     model, hardware = zoo.model(MODEL), zoo.device(device)
     whole = work(model, hardware)
     layers = model.num_layers

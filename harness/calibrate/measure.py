@@ -48,7 +48,7 @@ NAME = "default"
 
 
 @dataclass(frozen=True)
-class Profile:
+class MeasuredEngine:
     cells: Cells
     seen: Iterations
     layer_load_s: float
@@ -97,7 +97,7 @@ def profile(
 
 
 def fitted(
-    spec: ModelSpec, hardware: Hardware, found: Profile, told: Sequence[Cells]
+    spec: ModelSpec, hardware: Hardware, found: MeasuredEngine, told: Sequence[Cells]
 ) -> tuple[Calibration, pd.DataFrame]:
     """What serving says of `spec`, and the cells and `told` of other models; and how well."""
     prior = fit_law([found.cells], {"local": hardware}).terms(found.cells)
@@ -111,7 +111,7 @@ def fitted(
     return calibration, served_scores(served_errors(terms, turnaround_s, found.seen), found.seen)
 
 
-def with_peaks(origin: Hardware, spec: ModelSpec, found: Profile) -> Hardware:
+def with_peaks(origin: Hardware, spec: ModelSpec, found: MeasuredEngine) -> Hardware:
     """`origin`, for a CPU with the peaks of this one."""
     if origin.device != machine.CPU:
         return origin
@@ -134,7 +134,7 @@ def measured_model(pair: str) -> ModelSpec:
 
 
 def model_comments(
-    spec: ModelSpec, found: Profile, num_threads: int, score: pd.DataFrame
+    spec: ModelSpec, found: MeasuredEngine, num_threads: int, score: pd.DataFrame
 ) -> list[str]:
     """What a profile says of the model measured into it."""
     where = machine.measured_on(found.device)
@@ -164,7 +164,7 @@ def run_engine(
     repeats: int,
     num_requests: int,
     num_threads: int,
-) -> Profile:
+) -> MeasuredEngine:
     """Serves, then takes medians over `repeats` of each cell's prefill and mean decode step."""
     with running(spec, hardware, num_threads) as (engine, cluster, loop, recorder):
         seen = served(cluster, loop, recorder, NAME, num_requests)
@@ -176,7 +176,7 @@ def run_engine(
         layer_s = loop.run(bench.layer_load_s())
     (length, batch), (prefill_s, decode_s) = (np.array(x, float).T for x in (cells, times))
     measured = Cells(spec.name, "local", spec.tp, length, batch, prefill_s, decode_s)
-    return Profile(measured, seen, layer_s, dict(engine), engine["devices"][0])
+    return MeasuredEngine(measured, seen, layer_s, dict(engine), engine["devices"][0])
 
 
 @contextmanager

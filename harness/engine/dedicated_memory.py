@@ -9,7 +9,7 @@ import torch
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.kv_cache import block_bytes, new_cache
 from harness.engine.linear import LoadedLayers
-from harness.engine.model import Decoder
+from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
 from harness.engine.transport import Header
 from harness.engine.warm_up import warm_up
@@ -25,7 +25,7 @@ class DedicatedMemory:
             self._layers.load(layer)
         num_blocks = setup["num_kv_blocks"] or fitting_blocks(spec, device, setup)
         cache = new_cache(spec, num_blocks, setup["block_tokens"], device)
-        decoder = Decoder(spec, self._layers.ends, device)
+        decoder = TransformerDecoder(spec, self._layers.ends, device)
         self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
         warm_up(spec, self._layers.on_device[0], self._layers.ends, device, setup["warm_up_tokens"])
         self.ready = {"num_kv_blocks": num_blocks}

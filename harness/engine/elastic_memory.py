@@ -16,7 +16,7 @@ from harness.engine.device_buffer import DeviceBuffer, write_layers
 from harness.engine.flights import Flights
 from harness.engine.layer_loads import LayerLoads
 from harness.engine.mesh import Mesh
-from harness.engine.model import Decoder
+from harness.engine.model import TransformerDecoder
 from harness.engine.paced_links import PacedLinks
 from harness.engine.runner import Runner
 from harness.engine.transport import Header
@@ -40,7 +40,7 @@ class ElasticMemory:
         links = PacedLinks(setup["links_file"], setup["num_links"])
         self._mesh = mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
         runner = Runner(
-            spec, Decoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
+            spec, TransformerDecoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
         )
         self._copies = Copies(loop, buffer.bytes, mesh, links)
         self._flights = flights = Flights(

@@ -15,7 +15,7 @@ import torch
 
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.kv_cache import KvCache
-from harness.engine.link import Link
+from harness.engine.link import HostLink
 from harness.engine.loader import finish_copies
 from harness.engine.slab_tables import step_bytes
 from harness.engine.weights import torch_dtype
@@ -89,14 +89,14 @@ class KvMemory:
         keys = [blocks(2 * layer) for layer in range(spec.num_layers)]
         return KvCache(keys, [blocks(2 * layer + 1) for layer in range(spec.num_layers)])
 
-    def copy_out(self, blocks: Blocks, link: Link) -> None:
+    def copy_out(self, blocks: Blocks, link: HostLink) -> None:
         """From the device to the host; returns once the bytes are there."""
         with link.carry(blocks.num_bytes):
             for device, host in blocks.runs():
                 self._host[host].copy_(self._region[device], non_blocking=True)
             finish_copies(self._region)
 
-    def copy_in(self, blocks: Blocks, link: Link) -> None:
+    def copy_in(self, blocks: Blocks, link: HostLink) -> None:
         """From the host to the device; returns once the bytes are there."""
         with link.carry(blocks.num_bytes):
             for device, host in blocks.runs():

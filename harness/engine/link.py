@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Link:
+class HostLink:
     """Shared by the threads that use it at the same time. `bytes_per_s`: None for no limit."""
 
     def __init__(self, bytes_per_s: float | None) -> None:

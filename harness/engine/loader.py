@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from harness.engine.layout import pieces
-from harness.engine.link import Link
+from harness.engine.link import HostLink
 from harness.model_spec import ModelSpec
 
 NUM_SLOTS = 4  # of the stage buffer, each filled by a thread of its own
@@ -46,7 +46,7 @@ class Source:
 class WeightsLoader:
     """`buffer`: the device's weights, as bytes. One load at a time."""
 
-    def __init__(self, buffer: torch.Tensor, stage_bytes: int, link: Link) -> None:
+    def __init__(self, buffer: torch.Tensor, stage_bytes: int, link: HostLink) -> None:
         self._buffer, self._link = buffer, link
         self._slot_bytes = stage_bytes // NUM_SLOTS
         stage = torch.empty(

@@ -31,7 +31,7 @@ class Step:
     num_padding_rows: int
 
 
-class Decoder:
+class TransformerDecoder:
     """Layers are passed in by the caller: they come and go."""
 
     def __init__(self, spec: ModelSpec, ends: Ends, device: torch.device) -> None:

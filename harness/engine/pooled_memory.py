@@ -15,9 +15,9 @@ from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layout import model_in, write_model
-from harness.engine.link import Link
+from harness.engine.link import HostLink
 from harness.engine.loader import Source, WeightsLoader, finish_copies
-from harness.engine.model import Decoder
+from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
 from harness.engine.speed import timed
 from harness.engine.transport import Header
@@ -40,7 +40,7 @@ class PooledMemory:
         )  # fmt: skip
         self._block_tokens = setup["block_tokens"]
         rate = setup["link_bytes_per_s"]
-        self._to_device, self._to_host = Link(rate), Link(rate)
+        self._to_device, self._to_host = HostLink(rate), HostLink(rate)
         self._loader = WeightsLoader(self._weights, setup["stage_buffer_bytes"], self._to_device)
         self._at: dict[str, int] = {}  # model -> where its weights are
         self._runners: dict[tuple[str, int], Runner] = {}  # model and place -> what runs it there
@@ -96,7 +96,7 @@ class PooledMemory:
             spec = self._specs[name]
             ends, layers = model_in(self._weights, spec, at_bytes)
             cache = self._kv.cache(spec, self._block_tokens)
-            decoder = Decoder(spec, ends, self._device)
+            decoder = TransformerDecoder(spec, ends, self._device)
             self._runners[name, at_bytes] = Runner(spec, decoder, layers, cache, self._device)
         return self._runners[name, at_bytes]
 

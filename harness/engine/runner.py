@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from harness.engine.attention import CacheAttention, cache_attention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Layer
-from harness.engine.model import Attend, Decoder, Step
+from harness.engine.model import Attend, Step, TransformerDecoder
 from harness.engine.weights import torch_dtype
 from harness.engine.work import ChunkWork, DecodeWork
 from harness.model_spec import ModelSpec
@@ -25,8 +25,8 @@ class Runner:
     """`layers` are those on the device now; they may come and go between batches."""
 
     def __init__(
-        self, spec: ModelSpec, decoder: Decoder, layers: Mapping[int, Layer], cache: KvCache,
-        device: torch.device,
+        self, spec: ModelSpec, decoder: TransformerDecoder, layers: Mapping[int, Layer],
+        cache: KvCache, device: torch.device,
     ) -> None:  # fmt: skip
         self._spec, self.device = spec, device
         self._decoder, self._layers, self._cache = decoder, layers, cache

@@ -14,11 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import harness
 from harness.clock import WallLoop
@@ -30,6 +30,23 @@ EXIT_GRACE_S = 5.0
 LOG_TAIL_LINES = 15
 NUM_PINGS = 8
 DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8192"}
+
+
+def start(
+    words: Sequence[str], files: Sequence[int], log: BinaryIO, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Python running the module `words[0]` with the other words; it inherits `files`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        pass_fds=files,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        # Ctrl-C reaches the harness alone. Not a session of its own: Linux shares the cores
+        # out by session (autogroup), and a busy worker would starve the client for seconds.
+        process_group=0,
+    )
 
 
 class WorkerProcess:
@@ -58,16 +75,11 @@ class WorkerProcess:
         self.on_failure: Callable[[RunError], None] = abort
         invited = [] if invitations is None else [invitations]
         with theirs, log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), *map(str, invited)],
-                pass_fds=[theirs.fileno(), *files, *invited],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=_environment(num_threads),
-                # Ctrl-C reaches the harness alone. Not a session of its own: Linux shares the cores
-                # out by session (autogroup), and a busy worker would starve the client for seconds.
-                process_group=0,
+            self._process = start(
+                [module, str(theirs.fileno()), *map(str, invited)],
+                [theirs.fileno(), *files, *invited],
+                log,
+                _environment(num_threads),
             )
 
     @property

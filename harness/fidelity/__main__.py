@@ -43,7 +43,7 @@ from harness.fidelity.arguments import (
 )
 from harness.fidelity.parity import Row, compare, headline, over_passes, verdicts
 from harness.fidelity.points import (
-    Point,
+    LoadPoint,
     Setting,
     calibration,
     capacity_per_s,
@@ -97,7 +97,7 @@ def passes(
         if arguments.calibrate and not arguments.keep:
             profile(arguments)
         for workload in rotated(arguments.workloads, number - 1):
-            point = Point(workload, inf, arguments.num_requests, setting)
+            point = LoadPoint(workload, inf, arguments.num_requests, setting)
             if workload not in knees:
                 folder = knee_folder(arguments, workload)
                 knees[workload] = capacity_per_s(point, folder, engine, keep)
@@ -121,7 +121,7 @@ def rotated(workloads: list[str], by: int) -> list[str]:
     return workloads[begin:] + workloads[:begin]
 
 
-def compared(name: str, real: FinishedRun, point: Point, run_dir: Path, about: Row) -> Compared:
+def compared(name: str, real: FinishedRun, point: LoadPoint, run_dir: Path, about: Row) -> Compared:
     verdict = real.summary["verdict"]
     about = about | {"valid": verdict["status"] == "VALID"}
 

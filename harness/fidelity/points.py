@@ -61,7 +61,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LoadPoint:
     workload: str
     rate_per_s: float
     num_requests: int
@@ -86,7 +86,7 @@ def own(engine: str, profile: str) -> tuple[str, ...]:
     return ("hardware=local",)
 
 
-def run(point: Point, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> FinishedRun:
+def run(point: LoadPoint, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> FinishedRun:
     """The point served by `engine`, its files in `run_dir`. RunError with its words if it broke."""
     command = [sys.executable, "-m", "harness", *point.overrides(), f"engine={engine}", *extra]
     done = subprocess.run(
@@ -97,7 +97,7 @@ def run(point: Point, run_dir: Path, engine: str, extra: Sequence[str] = ()) -> 
     return FinishedRun.load(run_dir)
 
 
-def serve(point: Point, run_dir: Path, real: str, keep: bool) -> FinishedRun:
+def serve(point: LoadPoint, run_dir: Path, real: str, keep: bool) -> FinishedRun:
     """The point on a real engine; with `keep`, the run that an earlier report left there."""
     if keep:
         served = FinishedRun.load(run_dir)
@@ -128,7 +128,7 @@ def same_limits(engine: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def simulate(
-    served: FinishedRun, point: Point, run_dir: Path, time_scale: float = 1.0
+    served: FinishedRun, point: LoadPoint, run_dir: Path, time_scale: float = 1.0
 ) -> FinishedRun:
     """The point in simulation beside its run on a real engine: on one schedule, with equally many
     KV blocks of one size and the same limits, by the profile of that engine, whose times are taken
@@ -167,7 +167,7 @@ def known(found: Calibration, setting: Setting, time_scale: float) -> tuple[str,
     return tuple(f"{key}={value * time_scale!r}" for key, value in times.items())
 
 
-def capacity_per_s(point: Point, run_dir: Path, real: str, keep: bool) -> float:
+def capacity_per_s(point: LoadPoint, run_dir: Path, real: str, keep: bool) -> float:
     """Requests/s that the engine completes when all of the point's arrive at once: the knee of its
     load curve."""
     served = serve(replace(point, rate_per_s=1e6), run_dir, real, keep)

@@ -19,7 +19,7 @@ class Medium(Enum):
     SSD = "ssd"
 
 
-class Link(Enum):
+class Crossing(Enum):
     """What the bytes of a hop cross."""
 
     NVLINK = "nvlink"
@@ -62,7 +62,7 @@ class Hop:
     exchange their lanes' parts among themselves (AllGather). No lanes: no network is crossed."""
 
     targets: tuple[Target, ...]
-    link: Link
+    link: Crossing
     lanes: tuple[Lane, ...]
     bytes_per_s: float  # of whole parameters: all lanes together
 

@@ -16,7 +16,7 @@ from harness.device.elastic_cluster import ElasticCluster
 from harness.device.host_copies import weight_bytes
 from harness.errors import InstanceLost
 from harness.model_spec import ModelSpec
-from systems.blitzscale.chains import Chain, Hop, Link, Medium, Plan, Source, Target
+from systems.blitzscale.chains import Chain, Crossing, Hop, Medium, Plan, Source, Target
 from systems.blitzscale.fabric import Fabric
 from systems.blitzscale.host_cache import HostCache
 from systems.blitzscale.planner import plan
@@ -160,7 +160,7 @@ class CachedParameters:
             devices = [self._fabric.devices[device] for device in slot.devices]
             rates = [d.pcie_bytes_per_s if hit else d.ssd_bytes_per_s for d in devices]
             hop = Hop(
-                targets=(target_of(slot),), link=Link.PCIE if hit else Link.SSD, lanes=(),
+                targets=(target_of(slot),), link=Crossing.PCIE if hit else Crossing.SSD, lanes=(),
                 bytes_per_s=sum(rates),
             )  # fmt: skip
             medium = Medium.HOST if hit else Medium.SSD

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.errors import UsageError
-from systems.blitzscale.chains import Chain, Hop, Lane, Link, Medium, Plan, Source, Target
+from systems.blitzscale.chains import Chain, Crossing, Hop, Lane, Medium, Plan, Source, Target
 from systems.blitzscale.fabric import Fabric
 from systems.blitzscale.tails import Tail, Tails
 
@@ -173,26 +173,26 @@ class _Planner:
                     best, best_key = tail, key
         return best
 
-    def _link(self, tail: Tail, group: Group) -> Link:
+    def _link(self, tail: Tail, group: Group) -> Crossing:
         """What joins `tail` with `group`; where several links do, the fastest."""
         if tail.medium is Medium.SSD:
-            return Link.SSD
+            return Crossing.SSD
         if tail.medium is Medium.HOST and tail.node == group.node:
-            return Link.PCIE
+            return Crossing.PCIE
         if tail.medium is Medium.GPU and tail.domain == group.domain:
-            return Link.NVLINK
-        return Link.NETWORK
+            return Crossing.NVLINK
+        return Crossing.NETWORK
 
     def _rate(self, tail: Tail, group: Group) -> float:
         """Of whole parameters from `tail` to `group`, in bytes/s; 0: no link joins them."""
         link, devices = self._link(tail, group), self._fabric.devices
-        if link is Link.NETWORK:
+        if link is Crossing.NETWORK:
             return sum(self._lane_rates(tail, group))
-        if link is Link.NVLINK:
+        if link is Crossing.NVLINK:
             narrowest = min(len(target.devices) for target in group.targets)
             return devices[group.devices[0]].nvlink_bytes_per_s * narrowest
         own = [devices[device] for device in group.devices if devices[device].node == tail.node]
-        if link is Link.PCIE:
+        if link is Crossing.PCIE:
             return sum(device.pcie_bytes_per_s for device in own)
         return sum(device.ssd_bytes_per_s for device in own)
 
@@ -208,7 +208,7 @@ class _Planner:
 
     def _hop(self, tail: Tail, group: Group) -> Hop:
         link = self._link(tail, group)
-        if link is not Link.NETWORK:
+        if link is not Crossing.NETWORK:
             rate = self._rate(tail, group)
             return Hop(targets=group.targets, link=link, lanes=(), bytes_per_s=rate)
         rates = self._lane_rates(tail, group)

@@ -74,7 +74,7 @@ def pieces(whole: range, size: int) -> Iterator[range]:
         yield range(start, min(start + size, whole.stop))
 
 
-class Link(NamedTuple):
+class LinkProfile(NamedTuple):
     """One direction between two members, as profiled."""
 
     bytes_per_s: float
@@ -84,7 +84,9 @@ class Link(NamedTuple):
         return self.latency_s + num_bytes / self.bytes_per_s
 
 
-def chunk_bytes(interval_s: float, activation_bytes: int, link: Link, slot_bytes: int) -> int:
+def chunk_bytes(
+    interval_s: float, activation_bytes: int, link: LinkProfile, slot_bytes: int
+) -> int:
     """The "maximum KVCache transfer granularity": what fits between two activations (§4.2).
 
     interval_s: from one activation's sending to the next one's, from the profile. In whole slots,

@@ -25,7 +25,7 @@ from systems.kunserve.accounts import dispatch_load, group_load, names, sample, 
 from systems.kunserve.artifact_monitor import drop_due, restore_due
 from systems.kunserve.config import KunServeConfig
 from systems.kunserve.dispatcher import Queued, Target, least_loaded, redistribute
-from systems.kunserve.exchange import Link, check_chunk, chunk_bytes
+from systems.kunserve.exchange import LinkProfile, check_chunk, chunk_bytes
 from systems.kunserve.group import Group, alone, members
 from systems.kunserve.merge import merge
 from systems.kunserve.microbatch import Limits, artifact_limits
@@ -93,7 +93,7 @@ class KunServe:
         context = chunks.batch * chunks.context_tokens
         interval_s = self._cluster.profile.decode_step_s(self._model, chunks.batch, context) / 2
         activation = chunks.batch * self._model.hidden_size * self._model.dtype_bytes
-        link = Link(chunks.link_bytes_per_s, chunks.link_latency_s)
+        link = LinkProfile(chunks.link_bytes_per_s, chunks.link_latency_s)
         return chunk_bytes(interval_s, activation, link, page)
 
     # Dispatcher

@@ -52,7 +52,7 @@ class Candidate:
     throughput_per_s: float
 
 
-class Estimator:
+class ThroughputEstimator:
     def __init__(self, profile: Profile, config: EstimateConfig) -> None:
         self._profile, self._config = profile, config
 

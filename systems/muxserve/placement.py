@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 
 from harness.model_spec import ModelSpec
-from systems.muxserve.estimate import Candidate, Estimator, Llm
+from systems.muxserve.estimate import Candidate, Llm, ThroughputEstimator
 from systems.muxserve.memory import Budget
 
 ROUNDING = 1e-9  # shares such as 0.3 have no exact float
@@ -36,7 +36,7 @@ class PlacedMesh:
 
 class Placer:
     def __init__(
-        self, estimator: Estimator, budget: Budget, max_num_seqs: int, total_share: float
+        self, estimator: ThroughputEstimator, budget: Budget, max_num_seqs: int, total_share: float
     ) -> None:
         """`total_share`: of the multiprocessors, that the models on a mesh may have for decoding;
         above 1, as far as they may be exceeded."""

@@ -14,7 +14,7 @@ from harness.placement import Demand, Placement, profile_of
 from harness.request import Request
 from systems.baselines.vllm import Limits
 from systems.muxserve.adbs import QuotaConfig
-from systems.muxserve.estimate import EstimateConfig, Estimator, Llm
+from systems.muxserve.estimate import EstimateConfig, Llm, ThroughputEstimator
 from systems.muxserve.memory import Budget, MemoryConfig
 from systems.muxserve.mesh import Mesh
 from systems.muxserve.placement import Placer, first_names, kv_weight, llms_of
@@ -44,7 +44,7 @@ class MuxServe:
         config: Config, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
         budget = Budget(config.memory, hardware.memory_bytes, config.weights_share[config.variant])
-        estimator = Estimator(profile_of(hardware), config.estimate)
+        estimator = ThroughputEstimator(profile_of(hardware), config.estimate)
         placer = Placer(estimator, budget, config.estimate.max_num_seqs, 1 + config.excess_share)
         llms = llms_of(models, demand.rates_per_s)
         meshes = placer.best(llms, hardware.num_devices, hardware.devices_per_node)

@@ -17,7 +17,10 @@ from tests.elastic import ENGINES, KV_SHAPES, Beds, generated, spec, undisturbed
 Story = Callable[[Bed], Coroutine[Any, Any, None]]
 DEPTH = 4  # layers of tiny-llama
 
-pytestmark = pytest.mark.parametrize("engine", ENGINES)
+pytestmark = [
+    pytest.mark.parametrize("engine", ENGINES),
+    pytest.mark.usefixtures("forked_workers"),
+]
 
 
 def halves(bed_: Bed) -> Any:

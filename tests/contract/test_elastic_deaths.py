@@ -15,7 +15,10 @@ from tests.elastic import ENGINES, Beds, generated, private, undisturbed
 Story = Callable[[Bed], Coroutine[Any, Any, None]]
 DEPTH = 4  # layers of tiny-llama
 
-pytestmark = pytest.mark.parametrize("engine", ENGINES)
+pytestmark = [
+    pytest.mark.parametrize("engine", ENGINES),
+    pytest.mark.usefixtures("forked_workers"),
+]
 
 
 def halves(bed_: Bed) -> Any:

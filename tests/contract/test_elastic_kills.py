@@ -165,6 +165,7 @@ def test_who_is_left_serves_everything(story: Story, victim: int, moment: str) -
 
 
 @pytest.mark.live
+@pytest.mark.usefixtures("forked_workers")
 def test_who_is_left_serves_everything_live() -> None:
     """One worker dies in each mechanism; who is left goes on with the next worker."""
     with private("torch", len(MECHANISMS) + 1, on=SLOW_LINKS, paced=True) as made:

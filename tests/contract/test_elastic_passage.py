@@ -10,7 +10,10 @@ from tests.elastic import ENGINES, Beds, generated, private, undisturbed
 
 DEPTH = 4  # layers of tiny-llama
 
-pytestmark = pytest.mark.parametrize("engine", ENGINES)
+pytestmark = [
+    pytest.mark.parametrize("engine", ENGINES),
+    pytest.mark.usefixtures("forked_workers"),
+]
 
 
 def test_batches_go_to_and_fro_between_a_loading_and_a_full_instance(

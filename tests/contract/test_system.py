@@ -22,6 +22,8 @@ from harness.record import Recorder
 from tests.elastic import plain_tokens
 from tests.running import ROOT, composed
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 NO_DEVICE = {"null"}  # answers at once: engine=none alone
 SYSTEMS = sorted({path.stem for path in (ROOT / "conf/system").glob("*.yaml")} - NO_DEVICE)
 # Whose memory a device here has not; whose KV streams from where nobody keeps it.

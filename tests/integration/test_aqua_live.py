@@ -12,7 +12,7 @@ from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
 from tests.elastic import check, generated, private, undisturbed
 from tests.running import hardware_profile, run_here
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
 CROWD = [Asked(0.01 * i, 90 + 7 * i, 60 + 5 * (i % 4), "consumer") for i in range(12)]
 LONG_CROWD = [Asked(0.01 * i, 90, 250, "consumer") for i in range(12)]

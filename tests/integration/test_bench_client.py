@@ -22,7 +22,7 @@ from tests.benchmarks.bench_client import (
     measured,
 )
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 
 
 @pytest.mark.parametrize("point", [Point("spread", 16), Point("storm", 16)])

@@ -7,7 +7,7 @@ import pytest
 
 from tests.serving_elastic import Served, burst, serve
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
 # Layers of at least 20 ms, and links that let a layer come while six are computed.
 PACED = [

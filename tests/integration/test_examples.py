@@ -11,6 +11,8 @@ import pytest
 from tests.elastic import ENGINES, check, generated, private, undisturbed
 from tests.running import ROOT
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 EXAMPLES = sorted((ROOT / "docs/examples").glob("*.py"))
 
 

@@ -37,13 +37,14 @@ def start(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=hears_ctrl_c,
+        preexec_fn=hears_signals,
     )
 
 
-def hears_ctrl_c() -> None:
-    """Also where these tests run in a shell's background, which has it ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def hears_signals() -> None:
+    """Also where these tests run in a shell's background or under nohup, which ignore them."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def until(condition: Callable[[], object], what: str, limit_s: float = 90.0) -> None:

@@ -16,7 +16,7 @@ from harness.records.verdict import MAX_LAG_S
 from tests.golden_server import GoldenServer, Script
 from tests.running import run_command
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 
 NUM_REQUESTS, RATE_PER_S = 1000, 200.0  # 5 s; P99 needs 662 requests
 STALL_AT, STALL_S = 300, 1.0

@@ -17,7 +17,7 @@ from systems.aegaeon.store import EmbeddedStore
 from tests.integration.test_torch_pool import MODELS, dedicated_tokens, requests_for, started
 from tests.running import composed
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
 # Alpha down to what Q_MAX allows: every turn is then Q_MAX, and a restart pays off.
 LONG_TURNS = ["system.min_alpha=0.001", "system.max_quota_s=0.3"]

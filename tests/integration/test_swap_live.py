@@ -9,7 +9,7 @@ from systems.baselines.swap import SwapConfig
 from tests.elastic import check, generated, private, undisturbed
 from tests.swap import serve, swaps
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
 torch.set_num_threads(1)  # of the undisturbed run, in this process
 

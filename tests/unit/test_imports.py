@@ -73,6 +73,16 @@ def test_no_file_is_longer_than_four_hundred_lines() -> None:
             assert len(path.read_text().splitlines()) <= 400, path
 
 
+def test_each_of_these_words_names_one_class() -> None:
+    words = {"Point", "Link", "Profile", "Estimator", "Worker", "Decoder"}
+    seen: dict[str, Path] = {}
+    for package in ("harness", "systems", "workloads", "plots"):
+        for path in sources(package):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and node.name in words:
+                    assert seen.setdefault(node.name, path) == path, f"two classes {node.name}"
+
+
 def modules() -> dict[str, Path]:
     tops = ("harness", "systems", "workloads", "plots")
     files = [path.relative_to(ROOT) for top in tops for path in sources(top)]

@@ -28,7 +28,7 @@ class Burst:
 
 
 @dataclass(kw_only=True, slots=True)
-class Profile:
+class MemoryProfile:
     """Bytes are of each of the model's `shards` devices."""
 
     model: str
@@ -58,10 +58,10 @@ class Profile:
 
 def generator_profile(
     model: str, hardware: str, found: Plateau, producer_above_bytes: int
-) -> Profile:
+) -> MemoryProfile:
     """Of an image or audio model: a producer of what is free at its peak, if that is enough."""
     free = found.peak.free_bytes
-    return Profile(
+    return MemoryProfile(
         model=model,
         hardware=hardware,
         shards=1,
@@ -79,7 +79,7 @@ def llm_profile(
     found: StableRate,
     producer_above_bytes: int,
     swap: Callable[[], tuple[list[Burst], int]],
-) -> Profile:
+) -> MemoryProfile:
     """A producer if enough is free at the stable rate; else `swap`, which is called then alone,
     says what its bursts need and what to plan for. No need: a producer of nothing.
 
@@ -94,7 +94,7 @@ def llm_profile(
     free = found.best.free_bytes
     lends = free > producer_above_bytes
     bursts, planned = ([], 0) if lends else swap()
-    return Profile(
+    return MemoryProfile(
         model=model,
         hardware=hardware,
         shards=shards,
@@ -126,12 +126,12 @@ def context_bytes(num_prompts: int, longest_tokens: int, kv_bytes_per_token: int
     return num_prompts * longest_tokens * kv_bytes_per_token
 
 
-def write_profile(path: Path, profile: Profile) -> None:
+def write_profile(path: Path, profile: MemoryProfile) -> None:
     """A reader sees the whole file, or the one before it, or none."""
     write_text(path, json.dumps(asdict(profile), indent=1) + "\n")
 
 
-def read_profile(path: Path) -> Profile:
+def read_profile(path: Path) -> MemoryProfile:
     """Raises UsageError for a file that is not a profile, with what is wrong with it."""
     try:
         content: Any = json.loads(path.read_text())
@@ -139,5 +139,5 @@ def read_profile(path: Path) -> Profile:
         raise UsageError(f"profile {path} cannot be read: {error}") from error
     if not isinstance(content, Mapping):
         raise UsageError(f"profile {path} is no JSON object")
-    found: Profile = typed(content, Profile, f"profile {path}")
+    found: MemoryProfile = typed(content, MemoryProfile, f"profile {path}")
     return found

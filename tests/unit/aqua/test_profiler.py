@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from systems.aqua.profiler.plateau import BatchSample, Plateau, sweep
 from systems.aqua.profiler.profile import (
     Burst,
-    Profile,
+    MemoryProfile,
     context_bytes,
     generator_profile,
     llm_profile,
@@ -72,7 +72,7 @@ def test_the_published_image_and_audio_models_are_producers(producer) -> None:  
 
 
 def test_a_producer_has_more_than_the_threshold_free() -> None:
-    def profile(free: int) -> Profile:
+    def profile(free: int) -> MemoryProfile:
         peak = BatchSample(8, 1.0, free)
         return generator_profile("m", "h", Plateau(peak, (peak,)), 10 * GB)
 
@@ -160,7 +160,7 @@ def test_swap_space_of_a_long_prompt_is_computed() -> None:
 
 
 def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
-    profile = Profile(
+    profile = MemoryProfile(
         model="yi-34b", hardware="a100x1", shards=1, role="consumer", memory_balance=-6 * GB,
         free_bytes=GB, stable_rate_per_s=1.5, bursts=[Burst(factor=2.0, swap_bytes=6 * GB)],
     )  # fmt: skip

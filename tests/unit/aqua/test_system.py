@@ -18,7 +18,7 @@ from harness.options import plain
 from harness.placement import Demand
 from harness.records.device_events import summarise_events
 from harness.testbed import Bed
-from systems.aqua.profiler.profile import Profile, write_profile
+from systems.aqua.profiler.profile import MemoryProfile, write_profile
 from systems.aqua.system import Aqua
 from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
 from tests.elastic import check, hardware, private, spec
@@ -326,7 +326,7 @@ def test_a_profile_says_what_the_lender_lends(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     with bed() as made:
         block = made.instances[1].page_bytes
-        found = Profile(
+        found = MemoryProfile(
             model="tiny-llama", hardware="local_paced", shards=1, role="producer",
             memory_balance=20 * block, free_bytes=20 * block, stable_rate_per_s=2.0,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from systems.blitzscale.chains import Link, Medium, Plan, Source, Target, arrivals_s, finish_s
+from systems.blitzscale.chains import Crossing, Medium, Plan, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import Fabric, fabric_of
 from systems.blitzscale.planner import plan
 from tests.running import hardware_profile
@@ -72,7 +72,7 @@ def test_a_plan_reaches_each_target_once_and_crosses_no_nic_twice(
             assert {lane.sender for lane in hop.lanes} <= held
             assert {lane.receiver for lane in hop.lanes} <= set(hop.devices)
             assert hop.bytes_per_s > 0
-            if hop.link is Link.NETWORK:
+            if hop.link is Crossing.NETWORK:
                 assert sum(lane.share for lane in hop.lanes) == pytest.approx(1)
             held = set(hop.devices)
     forwards = {lane.sender for lane in lanes}
@@ -112,7 +112,7 @@ def test_over_nvlink_a_prefill_instance_does_not_disturb_its_kv() -> None:
     prefill = Source(medium=Medium.GPU, node=0, devices=(0,))
     new = [Target(name="beside", devices=(1,)), Target(name="far", devices=(2,))]
     (chain,) = plan(net, [prefill], new, LAYERS, busy=[0]).chains
-    assert [hop.link for hop in chain.hops] == [Link.NVLINK, Link.NETWORK]
+    assert [hop.link for hop in chain.hops] == [Crossing.NVLINK, Crossing.NETWORK]
     assert [lane.sender for lane in chain.hops[1].lanes] == [1]
 
 
@@ -208,16 +208,16 @@ def test_a_host_copy_goes_over_pcie_at_home_and_over_idle_nics_elsewhere() -> No
     host = Source(medium=Medium.HOST, node=0)
     home = Target(name="home", devices=(0,))
     (chain,) = plan(net, [host], [home], LAYERS).chains
-    assert (chain.hops[0].link, chain.hops[0].bytes_per_s) == (Link.PCIE, 1.28)
+    assert (chain.hops[0].link, chain.hops[0].bytes_per_s) == (Crossing.PCIE, 1.28)
     (chain,) = plan(net, [host], [target(net, 1)], LAYERS).chains
-    assert (chain.hops[0].link, chain.hops[0].bytes_per_s) == (Link.NETWORK, 1.0)
+    assert (chain.hops[0].link, chain.hops[0].bytes_per_s) == (Crossing.NETWORK, 1.0)
 
 
 def test_from_ssd_every_node_reads_its_own() -> None:
     net = fabric([(2, 0), (2, 0)])
     ssds = [Source(medium=Medium.SSD, node=node) for node in (0, 1)]
     found = plan(net, ssds, [target(net, 0), target(net, 1)], LAYERS)
-    assert [chain.hops[0].link for chain in found.chains] == [Link.SSD, Link.SSD]
+    assert [chain.hops[0].link for chain in found.chains] == [Crossing.SSD, Crossing.SSD]
     assert found.chains[0].hops[0].bytes_per_s == pytest.approx(0.2)
 
 

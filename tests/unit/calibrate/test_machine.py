@@ -64,7 +64,7 @@ def test_only_a_gpus_profile_is_named() -> None:
             machine.base(name)
 
 
-def made(spec: ModelSpec, slower: float) -> measure.Profile:
+def made(spec: ModelSpec, slower: float) -> measure.MeasuredEngine:
     """What an engine would be seen to do whose constants are the law's on an H100."""
     terms = law(spec, H100, H100.calibration)
     terms = type(terms)(**{f.name: slower * getattr(terms, f.name) for f in fields(terms)})
@@ -80,7 +80,7 @@ def made(spec: ModelSpec, slower: float) -> measure.Profile:
         decode_s(terms, decodes, context),
     )
     seen = Iterations(tokens, pairs, chunks, decodes, context, steps, seconds + 5e-4)
-    return measure.Profile(cells, seen, 0.5, {"torch": "2"}, NAMED)
+    return measure.MeasuredEngine(cells, seen, 0.5, {"torch": "2"}, NAMED)
 
 
 def measured(

@@ -19,7 +19,7 @@ from harness.drivers.io_thread import IoThread
 from harness.record import Recorder
 from tests.golden_server import GoldenServer, Script
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from harness.request import Request
 from tests.golden_server import GoldenServer, Script
 from tests.unit.drivers.specs import HARDWARE, TINY
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 
 ASKED = 6
 

@@ -20,7 +20,7 @@ from harness.engine.kv_cache import new_cache
 from harness.engine.kv_memory import KvMemory
 from harness.engine.layout import model_in, write_model
 from harness.engine.linear import LoadedLayers
-from harness.engine.model import Decoder
+from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
 from harness.engine.slab_tables import SlabTables
 from harness.engine.tokens import TokenBook
@@ -66,7 +66,7 @@ def runner_of(
     layers: LoadedLayers, spec: ModelSpec, num_blocks: int = 64, block_tokens: int = 8
 ) -> Runner:
     cache = new_cache(spec, num_blocks, block_tokens, CPU)
-    return Runner(spec, Decoder(spec, layers.ends, CPU), layers.on_device, cache, CPU)
+    return Runner(spec, TransformerDecoder(spec, layers.ends, CPU), layers.on_device, cache, CPU)
 
 
 def in_flat_buffer(spec: ModelSpec) -> torch.Tensor:
@@ -163,5 +163,5 @@ def slabbed(buffer: torch.Tensor, spec: ModelSpec, num_blocks: int, block_tokens
         )  # fmt: skip
     ends, layers = model_in(buffer, spec, 0)
     cache = memory.cache(spec, block_tokens)
-    runner = Runner(spec, Decoder(spec, ends, CPU), layers, cache, CPU)
+    runner = Runner(spec, TransformerDecoder(spec, ends, CPU), layers, cache, CPU)
     return Server(runner, pool, SlabTables(pool, slab_bytes), spec.vocab_size)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layout import pieces, write_model
-from harness.engine.link import Link
+from harness.engine.link import HostLink
 from harness.engine.loader import Source, WeightsLoader
 from tests.unit.engine.serving import CPU, SPEC
 
@@ -38,7 +38,7 @@ def content(source: Source) -> torch.Tensor:
 
 def loader() -> tuple[WeightsLoader, torch.Tensor]:
     buffer = torch.zeros(AT + SPEC.weight_bytes + 512, dtype=torch.uint8)
-    return WeightsLoader(buffer, STAGE_BYTES, Link(None)), buffer
+    return WeightsLoader(buffer, STAGE_BYTES, HostLink(None)), buffer
 
 
 def test_the_pieces_are_the_model(source: Source) -> None:
@@ -87,7 +87,7 @@ def test_what_is_read_from_the_ssd_fills_the_cache(source: Source, content: torc
 def test_a_model_moves_whole_even_onto_itself(num_bytes: int, to: int, distance: int) -> None:
     buffer = torch.randint(0, 256, (5000,), dtype=torch.uint8)
     before = buffer.clone()
-    WeightsLoader(buffer, STAGE_BYTES, Link(None)).move(num_bytes, to + distance, to)
+    WeightsLoader(buffer, STAGE_BYTES, HostLink(None)).move(num_bytes, to + distance, to)
     moved = before[to + distance : to + distance + num_bytes]
     assert torch.equal(buffer[to : to + num_bytes], moved)
     assert torch.equal(buffer[:to], before[:to])
@@ -107,11 +107,11 @@ def test_blocks_go_out_and_come_back_wherever_they_lie(device: list[int], host: 
         memory = KvMemory(20 * size, size, size, file.fileno(), mmap.PAGESIZE, CPU)
         memory._region.copy_(torch.randint(0, 256, (20 * size,), dtype=torch.uint8))
         before = memory._region.clone()
-        memory.copy_out(blocks, Link(None))
+        memory.copy_out(blocks, HostLink(None))
         for at, to in zip(blocks.device_offsets, blocks.host_offsets, strict=True):
             assert torch.equal(memory._host[to : to + size], before[at : at + size])
         memory._region.zero_()
-        memory.copy_in(blocks, Link(None))
+        memory.copy_in(blocks, HostLink(None))
     for block in range(20):
         place = slice(size * block, size * (block + 1))
         expected = before[place] if block in device[:count] else torch.zeros(size)

@@ -14,7 +14,7 @@ from harness.errors import RunError
 from harness.fidelity import __main__ as fidelity
 from harness.fidelity.arguments import parser
 from harness.fidelity.parity import LATENCIES, RATES
-from harness.fidelity.points import Point
+from harness.fidelity.points import LoadPoint
 from harness.fidelity.report import markdown
 
 WORDS = ["--workloads", "azure_code", "burstgpt", "--loads", "0.3", "0.9", "--passes", "2"]
@@ -50,21 +50,21 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any
         seen["profiles"].append(words)
         return 0
 
-    def knee(point: Point, *_: object) -> float:
+    def knee(point: LoadPoint, *_: object) -> float:
         seen["knees"].append(point.workload)
         return KNEES[point.workload]
 
-    def late(point: Point, folder: Path) -> bool:
+    def late(point: LoadPoint, folder: Path) -> bool:
         return point.rate_per_s == 18.0 and folder.name == "pass-1"
 
-    def serve(point: Point, folder: Path, *_: object) -> SimpleNamespace:
+    def serve(point: LoadPoint, folder: Path, *_: object) -> SimpleNamespace:
         folder.parent.mkdir(parents=True, exist_ok=True)
         seen["points"].append((point, folder.parent))
         status = "INVALID" if late(point, folder.parent) else "VALID"
         return run(1.0, status, synthetic=MADE_UP if point.workload == "burstgpt" else ())
 
     def simulate(
-        real: SimpleNamespace, point: Point, folder: Path, time_scale: float = 1.0
+        real: SimpleNamespace, point: LoadPoint, folder: Path, time_scale: float = 1.0
     ) -> SimpleNamespace:
         seen["time_scale"].append(time_scale)
         return run(2.0 if late(point, folder.parent) else 1.1 * time_scale)

@@ -80,7 +80,7 @@ def test_the_knee_is_of_the_requests_of_the_points(
     home = [f"data.dir={data_dir}", f"data.cache_dir={tmp_path}", "data.download=false"]
 
     def replayed(rate_per_s: float) -> Schedule:
-        every = points.Point(workload, rate_per_s, 700, SETTING).overrides()
+        every = points.LoadPoint(workload, rate_per_s, 700, SETTING).overrides()
         overrides = [text for text in every if text.startswith("workload.")]
         return compose.workload(compose.composed(workload, [*home, *overrides])).schedule()
 
@@ -130,7 +130,9 @@ def test_more_requests_than_are_held_out_are_refused(
     short = SimpleNamespace(summary={"num_requests": 700})
     monkeypatch.setattr(points, "run", lambda *_: short)
     with pytest.raises(UsageError, match="--num-requests 1000: azure_code has 700"):
-        points.serve(points.Point("azure_code", 1.0, 1000, SETTING), tmp_path, "torch", keep=False)
+        points.serve(
+            points.LoadPoint("azure_code", 1.0, 1000, SETTING), tmp_path, "torch", keep=False
+        )
 
 
 def test_an_invalid_simulation_is_no_measure(
@@ -144,7 +146,7 @@ def test_an_invalid_simulation_is_no_measure(
     )
     monkeypatch.setattr(points, "run", lambda *_: made)
     with pytest.raises(RunError, match="not VALID: Little"):
-        points.simulate(made, points.Point("azure_code", 1.0, 9, SETTING), tmp_path)
+        points.simulate(made, points.LoadPoint("azure_code", 1.0, 9, SETTING), tmp_path)
 
 
 def test_runs_of_different_schedules_are_no_pair(
@@ -160,7 +162,7 @@ def test_runs_of_different_schedules_are_no_pair(
     )
     monkeypatch.setattr(points, "run", lambda *_: other)
     with pytest.raises(RunError, match="different schedules"):
-        points.simulate(real, points.Point("azure_code", 1.0, 9, SETTING), tmp_path)
+        points.simulate(real, points.LoadPoint("azure_code", 1.0, 9, SETTING), tmp_path)
 
 
 def test_a_slower_machine_is_simulated_with_all_its_times_longer() -> None:
@@ -181,7 +183,7 @@ def test_a_slower_machine_is_simulated_with_all_its_times_longer() -> None:
 
 @pytest.mark.parametrize("times", [1.0, 1.3])
 def test_a_runs_speed_is_read_from_its_token_times(tmp_path: Path, times: float) -> None:
-    point = points.Point("azure_code", 12.0, 200, SETTING)
+    point = points.LoadPoint("azure_code", 12.0, 200, SETTING)
     words = [text for text in point.overrides() if text not in points.COMMON]
     slower = points.known(zoo.hardware("local").calibration, SETTING, times)
     more = [*slower, "hardware=local", "hardware.name=elsewhere", "engine=sim", "+system=vllm"]
@@ -194,7 +196,7 @@ def test_a_runs_speed_is_read_from_its_token_times(tmp_path: Path, times: float)
 
 def test_a_run_is_held_to_the_calibration_that_it_ran_with(tmp_path: Path) -> None:
     slower = points.known(zoo.hardware("local").calibration, SETTING, 1.3)
-    point = points.Point("azure_code", 12.0, 20, SETTING)
+    point = points.LoadPoint("azure_code", 12.0, 20, SETTING)
     words = [text for text in point.overrides() if text not in points.COMMON]
     run_here(tmp_path / "run", *words, "hardware=local", "engine=sim", "+system=vllm", *slower)
     served = FinishedRun.load(tmp_path / "run")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from systems.kunserve.exchange import (
     Held,
-    Link,
+    LinkProfile,
     check_chunk,
     chunk_bytes,
     exchange_moves,
@@ -74,7 +74,7 @@ def test_kv_and_activations_as_in_the_paper() -> None:
 def test_a_chunk_fits_between_two_activations(
     interval_s: float, activation: int, rate: float, latency_s: float
 ) -> None:
-    link = Link(rate, latency_s)
+    link = LinkProfile(rate, latency_s)
     chunk = chunk_bytes(interval_s, activation, link, SLOT_BYTES)
     assert chunk % SLOT_BYTES == 0
     assert chunk >= SLOT_BYTES

@@ -16,7 +16,7 @@ from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.placement import Demand, Placement, profile_of, resident_models
-from systems.muxserve.estimate import Estimator, Llm
+from systems.muxserve.estimate import Llm, ThroughputEstimator
 from systems.muxserve.memory import Budget
 from systems.muxserve.placement import PlacedMesh, Placer, cuts, llms_of
 from systems.muxserve.system import MuxServe
@@ -149,7 +149,7 @@ def test_greedy_places_all_models_with_at_least_four_fifths_of_the_best_throughp
 ) -> None:
     """Greedy may miss a placement or a little throughput; it never claims what is not there."""
     budget = Budget(CONFIG.memory, H100.memory_bytes, 1.0)
-    estimator = Estimator(profile_of(H100), CONFIG.estimate)
+    estimator = ThroughputEstimator(profile_of(H100), CONFIG.estimate)
     placer = Placer(estimator, budget, CONFIG.estimate.max_num_seqs, 1.2)
     llms = [
         Llm(f"{name}-{i}", replace(SPECS[name], seed=i), rate)
