@@ -63,6 +63,7 @@ class ArtifactConfig:
 @dataclass(kw_only=True, slots=True)
 class KunServeConfig:
     variant: str
+    replay_per_s: float  # of +workload=burstgpt, unless told otherwise; read there alone
     poll_s: float
     exchange: str
     restore: str
@@ -78,8 +79,9 @@ class KunServeConfig:
             value = getattr(self, name)
             if value not in valid:
                 raise ValueError(f"system.{name}={value} is unknown; valid: {', '.join(valid)}")
-        if not self.poll_s > 0:
-            raise ValueError(f"system.poll_s={self.poll_s} must be above 0")
+        for name in ("poll_s", "replay_per_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"system.{name}={getattr(self, name)} must be above 0")
         if self.steps_beside < 1:
             raise ValueError(f"system.steps_beside={self.steps_beside} must be at least 1")
         if self.variant == "artifact" and self.exchange == "blocking":
