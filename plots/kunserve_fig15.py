@@ -19,7 +19,7 @@ RESTORE = {
     "live": ("live restore", PALETTE[0]),
     "drain": ("without: requests end in the pipeline", PALETTE[1]),
 }
-SECOND_SPIKE_S = 350.0  # of the window: the second spike begins after it
+SECOND_SPIKE_S = 110.0  # of the window: the second spike begins then
 PANELS = {
     "demand": "KV demand / memory",
     "waiting": "waiting requests",

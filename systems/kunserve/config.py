@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.device.elastic import ElasticInstance
 from systems.baselines.vllm import Limits
 from systems.kunserve.artifact_monitor import ThresholdConfig
 from systems.kunserve.monitor import MonitorConfig
+from systems.kunserve.plan import EXHAUSTIVE_LIMIT
 
 VALID = {
     "variant": ("paper", "artifact"),
     "exchange": ("live", "blocking"),
     "restore": ("live", "drain", "never"),
-    "plan": ("throughput", "memory"),
+    "plan": ("throughput", "memory", "exhaustive"),
 }
 
 
@@ -63,6 +66,7 @@ class ArtifactConfig:
 @dataclass(kw_only=True, slots=True)
 class KunServeConfig:
     variant: str
+    replay_per_s: float  # of +workload=burstgpt, unless told otherwise; read there alone
     poll_s: float
     exchange: str
     restore: str
@@ -70,6 +74,7 @@ class KunServeConfig:
     steps_beside: int
     monitor: MonitorConfig
     plan: str
+    standby: int
     chunks: ChunkConfig
     artifact: ArtifactConfig
 
@@ -78,10 +83,12 @@ class KunServeConfig:
             value = getattr(self, name)
             if value not in valid:
                 raise ValueError(f"system.{name}={value} is unknown; valid: {', '.join(valid)}")
-        if not self.poll_s > 0:
-            raise ValueError(f"system.poll_s={self.poll_s} must be above 0")
-        if self.steps_beside < 1:
-            raise ValueError(f"system.steps_beside={self.steps_beside} must be at least 1")
+        for name in ("poll_s", "replay_per_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"system.{name}={getattr(self, name)} must be above 0")
+        for name, least in (("steps_beside", 1), ("standby", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"system.{name}={getattr(self, name)} must be at least {least}")
         if self.variant == "artifact" and self.exchange == "blocking":
             raise ValueError(
                 "system.exchange=blocking is an ablation of variant=paper: with variant=artifact "
@@ -92,3 +99,39 @@ class KunServeConfig:
                 f"system.plan={self.plan} is for variant=paper: with variant=artifact groups are "
                 "of system.artifact.group_size"
             )
+        if self.variant == "artifact" and self.standby:
+            raise ValueError(
+                f"system.standby={self.standby} is for variant=paper: the public code drops and "
+                "never starts an instance"
+            )
+
+
+def check(config: KunServeConfig, instances: Sequence[ElasticInstance]) -> None:
+    """Raises ValueError for a cluster that cannot drop parameters."""
+    serving = len(instances) - config.standby
+    if serving < 2:
+        beside = f" beside {config.standby} on standby" if config.standby else ""
+        raise ValueError(
+            f"system kunserve needs two instances of a model at least, and there is "
+            f"{serving}{beside}: raise hardware.num_devices"
+        )
+    if config.plan == "exhaustive" and len(instances) > EXHAUSTIVE_LIMIT:
+        raise ValueError(
+            f"system.plan=exhaustive is for up to {EXHAUSTIVE_LIMIT} instances, and there are "
+            f"{len(instances)}"
+        )
+    models = sorted({instance.model.name for instance in instances})
+    widths = sorted({instance.model.tp for instance in instances})
+    if len(models) > 1 or len(widths) > 1:
+        raise ValueError(
+            f"system kunserve serves one model with one tp, not {', '.join(models)} with tp "
+            f"{', '.join(map(str, widths))}: choose model_set=one"
+        )
+    size, layers = config.artifact.group_size, instances[0].model.num_layers
+    if config.variant == "artifact" and (
+        len(instances) % size or size > min(len(instances), layers)
+    ):
+        raise ValueError(
+            f"system.artifact.group_size={size} must divide the {len(instances)} instances and be "
+            f"at most {layers}, the model's layers"
+        )

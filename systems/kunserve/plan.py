@@ -112,6 +112,16 @@ def cost(sizes: Sequence[int], throughput: Throughput) -> float:
     return throughput(1) * sum(sizes) / sum(throughput(size) for size in sizes)
 
 
+def profiled_throughput(step_s: float, hop_s: float) -> Throughput:
+    """Thpt_g from a profile, in micro-batches per second, where the paper measures it: a stage
+    takes its share of a decode step, and then its activations' time on the link (`hop_s`)."""
+
+    def of(size: int) -> float:
+        return 1 / (step_s / size + (hop_s if size > 1 else 0.0))
+
+    return of
+
+
 def fixed_groups(instances: Sequence[str], group_size: int, model: ModelSpec) -> Plan:
     """The published code's plan: groups of one size, set at launch, and one vote drops them all.
 

@@ -23,14 +23,22 @@ from harness.placement import Demand, Elastic, Placement, dedicated
 from harness.request import Request
 from systems.kunserve.accounts import dispatch_load, group_load, names, sample, whole_bytes
 from systems.kunserve.artifact_monitor import drop_due, restore_due
-from systems.kunserve.config import KunServeConfig
+from systems.kunserve.config import KunServeConfig, check
 from systems.kunserve.dispatcher import Queued, Target, least_loaded, redistribute
 from systems.kunserve.exchange import LinkProfile, check_chunk, chunk_bytes
+from systems.kunserve.fallback import fall_back
 from systems.kunserve.group import Group, alone, members
 from systems.kunserve.merge import merge
 from systems.kunserve.microbatch import Limits, artifact_limits
 from systems.kunserve.monitor import Decision, Monitor, required_bytes
-from systems.kunserve.plan import Plan, fixed_groups, memory_greedy, throughput_greedy
+from systems.kunserve.plan import (
+    Plan,
+    exhaustive,
+    fixed_groups,
+    memory_greedy,
+    profiled_throughput,
+    throughput_greedy,
+)
 from systems.kunserve.reshape import Shaper
 from systems.kunserve.restore import Rates
 from systems.kunserve.returning import restore
@@ -70,6 +78,7 @@ class KunServe:
         )  # fmt: skip
         self._monitors: dict[Server, Monitor] = {}
         self._homeless = deque[Request]()  # there is no group to take them, for a moment
+        self._standby = list(instances[len(instances) - config.standby :])
         self._lost: list[str] = []
         self._attention = Event(loop)
         self._num_arrived = 0
@@ -90,11 +99,17 @@ class KunServe:
             exchange = instance.kv.num_pages * page // 2
             check_chunk(chunks.bytes, page, exchange)
             return chunks.bytes
-        context = chunks.batch * chunks.context_tokens
-        interval_s = self._cluster.profile.decode_step_s(self._model, chunks.batch, context) / 2
-        activation = chunks.batch * self._model.hidden_size * self._model.dtype_bytes
         link = LinkProfile(chunks.link_bytes_per_s, chunks.link_latency_s)
-        return chunk_bytes(interval_s, activation, link, page)
+        return chunk_bytes(self._step_s() / 2, self._activation_bytes(), link, page)
+
+    def _step_s(self) -> float:
+        """A decode step of the profiled micro-batch through all layers."""
+        chunks = self._config.chunks
+        context = chunks.batch * chunks.context_tokens
+        return self._cluster.profile.decode_step_s(self._model, chunks.batch, context)
+
+    def _activation_bytes(self) -> int:
+        return self._config.chunks.batch * self._model.hidden_size * self._model.dtype_bytes
 
     # Dispatcher
 
@@ -161,8 +176,10 @@ class KunServe:
         return artifact_limits(plain, waiting, len(server.group), chunk).max_num_batched_tokens
 
     async def serve(self) -> None:
-        every = [alone(instance.name, self._model.num_layers) for instance in self._instances()]
-        await self._form(every, [], [])
+        serving = self._serving()
+        for instance in self._standby:
+            await instance.drop(range(self._model.num_layers))
+        await self._form([alone(each.name, self._model.num_layers) for each in serving], [], [])
         while True:
             await self._loop.wait(self._attention, until=self._loop.now + self._config.poll_s)
             self._attention.clear()
@@ -172,6 +189,9 @@ class KunServe:
 
     def _instances(self) -> list[ElasticInstance]:
         return [instance for instance in self._elastic.instances if instance.lost is None]
+
+    def _serving(self) -> list[ElasticInstance]:
+        return [instance for instance in self._instances() if instance not in self._standby]
 
     async def _form(
         self, groups: Sequence[Group], running: list[Request], waiting: list[Request]
@@ -249,8 +269,24 @@ class KunServe:
                     "plan", "+".join(members(group)), start_s, freed_bytes=plan.freed_bytes,
                     short_bytes=plan.short_bytes,
                 )  # fmt: skip
-        if any(group not in groups for group in plan.groups):
+        started = await self._start_standby(plan.short_bytes)
+        if started or any(group not in groups for group in plan.groups):
             self._redistribute()
+
+    async def _start_standby(self, short_bytes: int) -> bool:
+        """§4.3, autoscaling, for what the plan is short of. Their weights come from peers or the
+        host; they stay. Where there are none the engine's preemption is left."""
+        standby = [instance for instance in self._standby if instance.lost is None]
+        if not standby or short_bytes <= 0:
+            return False
+        one = whole_bytes(standby[:1])
+        chosen = standby[: fall_back(short_bytes, len(standby), one, []).started]
+        start_s = self._loop.now
+        self._standby = standby[len(chosen) :]
+        await self._form([alone(each.name, self._model.num_layers) for each in chosen], [], [])
+        for instance in chosen:
+            self._elastic.note("standby", instance.name, start_s, short_bytes=short_bytes)
+        return True
 
     def _plan(self, groups: Sequence[Group]) -> Plan:
         if self._artifact:
@@ -262,8 +298,13 @@ class KunServe:
             [self._monitors[server].shortage_bytes() for server in self._shaper.servers]
         )
         if self._config.plan == "memory":
-            kv_bytes = whole_bytes(self._instances())
+            kv_bytes = whole_bytes(self._serving())
             return memory_greedy(groups, required, self._model, kv_bytes)
+        if self._config.plan == "exhaustive":
+            chunks = self._config.chunks
+            hop_s = chunks.link_latency_s + self._activation_bytes() / chunks.link_bytes_per_s
+            throughput = profiled_throughput(self._step_s(), hop_s)
+            return exhaustive(groups, required, self._model, throughput)
         return throughput_greedy(groups, required, self._model)
 
     async def _merge(self, group: Group) -> None:
@@ -283,6 +324,8 @@ class KunServe:
         groups = [server.group for server in involved if server in self._shaper.servers]
         start_s = self._loop.now
         await self._reform(involved, groups)
+        if not self._serving():
+            await self._start_standby(1)
         self._elastic.note("recover", dead, start_s)
 
     async def _reform(self, involved: Sequence[Server], groups: Sequence[Group]) -> None:
@@ -299,27 +342,3 @@ class KunServe:
 def whole_blocks(instance: ElasticInstance) -> int:
     """KV blocks of an instance that holds all parameters."""
     return instance.layout.num_pages() // instance.layout.num_groups
-
-
-def check(config: KunServeConfig, instances: Sequence[ElasticInstance]) -> None:
-    """Raises ValueError for a cluster that cannot drop parameters."""
-    if len(instances) < 2:
-        raise ValueError(
-            f"system kunserve needs two instances of a model at least, and there is "
-            f"{len(instances)}: raise hardware.num_devices"
-        )
-    models = sorted({instance.model.name for instance in instances})
-    widths = sorted({instance.model.tp for instance in instances})
-    if len(models) > 1 or len(widths) > 1:
-        raise ValueError(
-            f"system kunserve serves one model with one tp, not {', '.join(models)} with tp "
-            f"{', '.join(map(str, widths))}: choose model_set=one"
-        )
-    size, layers = config.artifact.group_size, instances[0].model.num_layers
-    if config.variant == "artifact" and (
-        len(instances) % size or size > min(len(instances), layers)
-    ):
-        raise ValueError(
-            f"system.artifact.group_size={size} must divide the {len(instances)} instances and be "
-            f"at most {layers}, the model's layers"
-        )

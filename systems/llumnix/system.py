@@ -33,6 +33,7 @@ class Llumnix:
     @dataclass(kw_only=True, slots=True)
     class Config:
         mode: str
+        replay_per_s: float  # of +workload=burstgpt, unless told otherwise; read there alone
         poll_s: float
         stages: int | None
         throttling_share: float
@@ -46,7 +47,7 @@ class Llumnix:
                 raise ValueError(
                     f"system.stages={self.stages} is for mode=pipeline, not mode={self.mode}"
                 )
-            for name in ("poll_s", "throttling_share", "steps_beside"):
+            for name in ("replay_per_s", "poll_s", "throttling_share", "steps_beside"):
                 if not getattr(self, name) > 0:
                     raise ValueError(f"system.{name}={getattr(self, name)} must be above 0")
 

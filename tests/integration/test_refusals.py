@@ -99,6 +99,11 @@ ARTIFACT = "system.variant=artifact"
         (["system.artifact.restore_usage=0.99"], "restore_usage=0.99 and system.artifact.drop_us"),
         ([ARTIFACT, "system.exchange=blocking"], "exchange=blocking is an ablation of variant=pa"),
         ([ARTIFACT, "system.plan=memory"], "system.plan=memory is for variant=paper"),
+        (["system.plan=exhaustive", "hardware.num_devices=9"], "for up to 8 instances, and there"),
+        (
+            ["system.standby=3"],
+            "needs two instances of a model at least, and there is 1 beside 3 on",
+        ),
         (["system.restore=no"], "system.restore=no is unknown; valid: live, drain, never"),
         (["engine=vllm"], "choose engine=torch or engine=sim"),
         (["+system=llumnix", "system.mode=x"], "mode=x is unknown; valid: replication, migration"),

@@ -94,6 +94,48 @@ def test_never_restores_nothing() -> None:
     assert {len(server.group) for server in story.system._shaper.servers} == {2}
 
 
+def test_a_standby_instance_starts_when_all_that_can_be_dropped_is_too_little() -> None:
+    with private("sim", 3, kv_blocks=MEMORY) as bed:
+        story = serve(bed, burst(60), "system.standby=1")
+        (started,) = story.seen("standby")
+        assert started["instance"] == "sim-2"
+        assert started["start_s"] > min(e["start_s"] for e in story.seen("plan"))
+        used = {bed.recorder.records[request.request_id].instance for request in bed.requests}
+        assert "sim-2" in used
+        check(bed)
+
+
+def test_without_need_a_standby_instance_holds_no_weights() -> None:
+    with private("sim", 3, kv_blocks=MEMORY) as bed:
+        story = serve(bed, burst(3), "system.standby=1")
+        assert not story.seen("standby")
+        assert not bed.instances[2].resident
+
+
+def test_the_standby_instance_serves_when_the_others_have_died() -> None:
+    with private("sim", 3, kv_blocks=MEMORY) as bed:
+        story = system_on(bed, "system.standby=1")
+
+        async def main() -> None:
+            bed.loop.spawn(story.system.serve(), name="system")
+            await bed.loop.sleep(0.1)
+            for instance in bed.instances[:2]:
+                bed.cluster.kill(instance)
+            await bed.loop.sleep(5.0)
+            request = bed.request(20, 5)
+            story.system.submit(request)
+            await bed.loop.sleep(5.0)
+            assert request.finished
+
+        bed.run(main())
+
+
+def test_exhaustive_plans_drop_and_restore_too() -> None:
+    story = run("system.plan=exhaustive", num=80, instances=4)
+    assert story.seen("exchange")
+    assert {len(server.group) for server in story.system._shaper.servers} == {1}
+
+
 @pytest.mark.parametrize("instances", [3, 4])
 def test_more_instances_make_groups_as_they_need(instances: int) -> None:
     story = run(num=30 * instances, instances=instances)
@@ -146,6 +188,9 @@ def test_a_request_larger_than_an_instance_is_given_up_by_name() -> None:
         (2, ("system.exchange=dead",), "valid: live, blocking"),
         (2, ("system.monitor.restore_share=1.5",), "between 0 and 1"),
         (2, ("system.variant=artifact", "system.exchange=blocking"), "victims wait anyway"),
+        (2, ("system.standby=1",), "there is 1 beside 1 on standby"),
+        (3, ("system.standby=-1",), "system.standby=-1 must be at least 0"),
+        (4, ("system.variant=artifact", "system.standby=2"), "standby=2 is for variant=paper"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
