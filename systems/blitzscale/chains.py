@@ -118,3 +118,13 @@ def finish_s(chain: Chain, layers_bytes: Sequence[float]) -> list[float]:
     """When each node of `chain` has all layers."""
     rates = [hop.bytes_per_s for hop in chain.hops]
     return [at_node[-1] for at_node in arrivals_s(rates, layers_bytes)]
+
+
+def expected_s(plan: Plan, layers_bytes: Sequence[float]) -> dict[str, list[float]]:
+    """When each target, by name, has each layer, from the plan's start."""
+    found: dict[str, list[float]] = {}
+    for chain in plan.chains:
+        rates = [hop.bytes_per_s for hop in chain.hops]
+        for hop, times_s in zip(chain.hops, arrivals_s(rates, layers_bytes), strict=True):
+            found |= {target.name: times_s for target in hop.targets}
+    return found

@@ -68,6 +68,9 @@ class Pair:
         self._queue: list[Waiting] = []
         self._number = 0
         self._loaded = 0  # layers at the target, from the first one on
+        while self._loaded in target.instance.resident:  # that came before the pair
+            self._loaded += 1
+        self._planned = False
         self._taken: Waiting | None = None  # by the source, for good
         self._running: Waiting | None = None  # on the target, a layer of it
         self._source_free_s = self._own_batch_end_s()
@@ -103,7 +106,7 @@ class Pair:
 
     def _see_layers(self) -> None:
         """Layers that have come; those to come are expected as much later or sooner."""
-        now_s, resident, before = self._loop.now, self._target.instance.resident, self._loaded
+        now_s, resident = self._loop.now, self._target.instance.resident
         while self._loaded < self._model.num_layers and self._loaded in resident:
             late_s = now_s - self._ready_s[self._loaded]
             for layer in range(self._loaded, self._model.num_layers):
@@ -111,7 +114,9 @@ class Pair:
             self._loaded += 1
         for layer in range(self._loaded, self._model.num_layers):
             self._ready_s[layer] = max(self._ready_s[layer], now_s)
-        if not before and 0 < self._loaded < self._model.num_layers and self._limits.plans:
+        cooperates = step(self._loaded, self._model.num_layers) is Step.COOPERATE
+        if cooperates and self._limits.plans and not self._planned:
+            self._planned = True
             self._loop.spawn(self._plan(), name=f"{self._limits.scheduler} of a live pair")
 
     async def _plan(self) -> None:

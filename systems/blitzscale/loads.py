@@ -17,24 +17,25 @@ from systems.blitzscale.slots import Fleet, Slot
 
 
 class Loads:
-    """`ready`: is told of each instance that has all layers."""
+    """`ready`: is told of each instance that has all layers. `planned`: of each plan, those after a
+    death included."""
 
     def __init__(
         self, fleet: Fleet, cluster: ElasticCluster, parameters: Parameters, loop: Loop,
-        ready: Callable[[Slot], None],
+        ready: Callable[[Slot], None], planned: Callable[[Plan], None],
     ) -> None:  # fmt: skip
         self._fleet, self._cluster, self._parameters = fleet, cluster, parameters
-        self._loop, self._ready = loop, ready
+        self._loop, self._ready, self._planned = loop, ready, planned
         self._orphans: list[Slot] = []  # targets whose source has died
 
-    def start(self, slots: Sequence[Slot]) -> Plan:
-        """Begins to load `slots`; the plan."""
+    def start(self, slots: Sequence[Slot]) -> None:
+        """Begins to load `slots`."""
         plan = self._parameters.plan(slots)
         found = pulls(plan, slots[0].instance.model.num_layers)
         for slot in slots:
             mine = [pull for pull in found if pull.target == slot.name]
             self._loop.spawn(self._bring(slot, mine), name=f"load {slot.name}")
-        return plan
+        self._planned(plan)
 
     async def _bring(self, slot: Slot, mine: Sequence[Pull]) -> None:
         stop = Event(self._loop)

@@ -9,13 +9,13 @@ from typing import Protocol
 from harness.clock import Loop
 from harness.device.elastic_cluster import ElasticCluster
 from harness.errors import InstanceLost
-from systems.blitzscale.chains import Plan
 from systems.blitzscale.config import Config
 from systems.blitzscale.demand import Seen
 from systems.blitzscale.fabric import Fabric
 from systems.blitzscale.growth import Changes, changes, prescaled_decodes
 from systems.blitzscale.growth import Fleet as Counts
 from systems.blitzscale.loads import Loads
+from systems.blitzscale.pairing import Pairing
 from systems.blitzscale.parameters import Parameters
 from systems.blitzscale.role import Role
 from systems.blitzscale.serving import Serving
@@ -29,17 +29,17 @@ class Policy(Protocol):
 
 
 class Scaler:
-    """`look`: what is seen now. `go_live`: told of each plan, to pair its targets."""
+    """`look`: what is seen now. `pairing`: told of each plan, and looks for pairs with us."""
 
     def __init__(
         self, config: Config, fleet: Fleet, cluster: ElasticCluster, fabric: Fabric,
         parameters: Parameters, serving: Serving, policy: Policy, loop: Loop,
-        look: Callable[[], Seen], go_live: Callable[[Plan], None],
+        look: Callable[[], Seen], pairing: Pairing,
     ) -> None:  # fmt: skip
         self._config, self._fleet, self._cluster, self._fabric = config, fleet, cluster, fabric
         self._parameters, self._serving, self._policy = parameters, serving, policy
-        self._loop, self._look, self._go_live = loop, look, go_live
-        self._loads = Loads(fleet, cluster, parameters, loop, self._loaded)
+        self._loop, self._look, self._pairing = loop, look, pairing
+        self._loads = Loads(fleet, cluster, parameters, loop, self._loaded, pairing.planned)
         ranges = config.ranges(len(fleet.slots))
         self._most_decodes = ranges[Role.DECODE].most if Role.DECODE in ranges else 0
         self._prompts = Role.COLOCATED if config.colocation else Role.PREFILL  # who has them
@@ -60,6 +60,7 @@ class Scaler:
         mutation = self._config.mutation and seen.prefills > 1
         prescaled = self._prescaled(counts, prefills)
         self._apply(changes(counts, prefills, decodes, prescaled, mutation=mutation))
+        self._pairing.look()
 
     def _prescaled(self, counts: Counts, prefills: int) -> int:
         """Decodes that were scaled beforehand stay as long as the prefills they were scaled for."""
@@ -112,7 +113,7 @@ class Scaler:
                 self._serving.handover.dispatch()
             targets += self._take(role, count - len(back))
         if targets:
-            self._go_live(self._loads.start(targets))
+            self._loads.start(targets)
 
     def _take(self, role: Role, count: int) -> list[Slot]:
         by_devices = {slot.devices: slot for slot in self._fleet.free()}

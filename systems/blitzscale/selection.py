@@ -7,10 +7,8 @@ profiles of its Fig. 3; here it is computed from the backlog.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-from systems.blitzscale.chains import Plan, Target, finish_s
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -49,30 +47,17 @@ def _latency_s(instance: Overloaded, load_s: float, at_s: float) -> float:
 
 
 def live_pairs(
-    plan: Plan,
-    overloaded: Iterable[Overloaded],
-    layers_bytes: Sequence[float],
-    slo_s: float,
+    tails_s: Mapping[str, float], overloaded: Iterable[Overloaded], slo_s: float
 ) -> list[LivePair]:
     """For each overloaded instance, most backlog first, the slowest tail that is left and whose
-    stop-the-world load would break `slo_s`. A tail that is too fast for one is so for those with
-    less to do.
+    stop-the-world load would break `slo_s`. `tails_s`: how long each tail that may serve live goes
+    on loading. A tail that is too fast for one is so for those with less to do.
     """
-    tails = [(load_s, tail) for load_s, tail in loads(plan, layers_bytes) if tail.live]
+    tails = sorted(tails_s.items(), key=lambda each: (-each[1], each[0]))
     pairs: list[LivePair] = []
     for instance in sorted(overloaded, key=lambda each: (-each.backlog_s, each.name)):
         if len(pairs) < len(tails):
-            load_s, tail = tails[len(pairs)]
+            name, load_s = tails[len(pairs)]
             if stop_latency_s(instance, load_s) > slo_s:
-                pairs.append(LivePair(instance.name, tail.name))
+                pairs.append(LivePair(instance.name, name))
     return pairs
-
-
-def loads(plan: Plan, layers_bytes: Sequence[float]) -> list[tuple[float, Target]]:
-    """The tails and when they have all layers, the slowest first."""
-    found = [
-        (finish_s(chain, layers_bytes)[-1], target)
-        for chain in plan.chains
-        for target in chain.hops[-1].targets
-    ]
-    return sorted(found, key=lambda each: (-each[0], each[1].name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from math import inf
 
 from harness.clock import Event, Loop
@@ -15,18 +14,15 @@ from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, within_nodes
 from harness.request import Request
 from systems.blitzscale import config as settings
-from systems.blitzscale.chains import Plan, arrivals_s
 from systems.blitzscale.demand import ArtifactPolicy, ColocatedPolicy, PaperPolicy, Seen
 from systems.blitzscale.fabric import fabric_of
-from systems.blitzscale.limits import Limits
-from systems.blitzscale.live import Pair
 from systems.blitzscale.monitor import Monitor
+from systems.blitzscale.pairing import Pairing
 from systems.blitzscale.parameters import CachedParameters, NetworkParameters
 from systems.blitzscale.policy import capacity_of
 from systems.blitzscale.prompts import Prompts, kv_tokens
 from systems.blitzscale.role import Role
 from systems.blitzscale.scaler import Policy, Scaler
-from systems.blitzscale.selection import LivePair, Overloaded, live_pairs
 from systems.blitzscale.serving import Serving
 from systems.blitzscale.shutdown import State
 from systems.blitzscale.slots import Fleet, Slot
@@ -77,7 +73,7 @@ class BlitzScale:
         self._config, self._loop, self._cluster, self._elastic = config, loop, cluster, elastic
         self._model = only_model(cluster.models)
         hardware = elastic.hardware
-        fabric = self._fabric = fabric_of(hardware)
+        fabric = fabric_of(hardware)
         self._fleet = Fleet(
             [
                 Slot(each, tuple(at.devices), at.devices.start // hardware.devices_per_node, loop)
@@ -87,19 +83,21 @@ class BlitzScale:
         self._prompts = Prompts(config.batch_tokens)
         self._serving = Serving(self._fleet, elastic, self._prompts, loop)
         self._monitor = Monitor(config.window_s)
-        self._limits = Limits(config.scheduler, config.ilp_solving_s, loop)
-        self._pairs: list[Pair] = []
         layout = elastic.instances[0].layout
-        self._layers_bytes = [float(len(at) * self._model.tp) for at in layout.layer_at]
+        layers_bytes = [float(len(at) * self._model.tp) for at in layout.layer_at]
         self._kv_tokens = layout.num_pages() // layout.num_groups * layout.block_tokens
         self._capacity = capacity_of(
             cluster.profile, self._model, batch_tokens=config.batch_tokens,
             kv_tokens=self._kv_tokens,
         )  # fmt: skip
+        self._pairing = Pairing(
+            config, self._fleet, fabric, self._serving, cluster, elastic, self._model,
+            layers_bytes, loop, self._capacity.prefill_tokens_per_s, self._arriving,
+        )  # fmt: skip
         self._parameters: NetworkParameters | CachedParameters
         if config.parameters == "network":
             self._parameters = NetworkParameters(
-                self._fleet, elastic, fabric, self._model, self._layers_bytes, loop,
+                self._fleet, elastic, fabric, self._model, layers_bytes, loop,
                 multicast=config.multicast,
             )  # fmt: skip
         else:
@@ -109,7 +107,7 @@ class BlitzScale:
             )  # fmt: skip
         self._scaler = Scaler(
             config, self._fleet, elastic, fabric, self._parameters, self._serving,
-            self._policy(hardware, layout.block_tokens), loop, self._look, self._go_live,
+            self._policy(hardware, layout.block_tokens), loop, self._look, self._pairing,
         )  # fmt: skip
         elastic.on_lost = self._lost
 
@@ -168,66 +166,12 @@ class BlitzScale:
             moving_tokens=self._serving.handover.moving_tokens,
         )  # fmt: skip
 
-    def _go_live(self, plan: Plan) -> None:
-        """Pairs what loads by `plan` with prefills that have too much to do."""
-        if not self._config.zigzag:
-            return
-        sources = [s for s in self._fleet.of(Role.PREFILL, State.SERVING) if not s.paired]
-        rate = self._capacity.prefill_tokens_per_s
-        arriving = self._look().load.prompt_tokens_per_s
-        share = max(1, len(self._fleet.of(Role.PREFILL, State.SERVING)))
-        overloaded = [
-            Overloaded(
-                name=slot.name, backlog_s=self._queued_tokens() / share / rate + self._at_s(slot),
-                arriving=arriving / share / rate,
-            )
-            for slot in sources
-        ]  # fmt: skip
-        ready_s = self._expected_s(plan)
-        for pair in live_pairs(plan, overloaded, self._layers_bytes, self._config.live_slo_s):
-            driver = Pair(
-                self._fleet.named(pair.source), self._fleet.named(pair.target),
-                ready_s[pair.target], self._limits, partial(self._hop_s, pair),
-                self._config.most_live_batches(), self._serving, self._elastic,
-                self._cluster.profile, self._loop,
-            )  # fmt: skip
-            self._loop.spawn(self._drive(driver), name=f"{pair.source} and {pair.target}")
-
-    async def _drive(self, pair: Pair) -> None:
-        self._pairs.append(pair)
-        await pair.drive()
-        self._pairs.remove(pair)
+    def _arriving(self) -> float:
+        return self._look().load.prompt_tokens_per_s
 
     def _queued_tokens(self) -> int:
         """Of prompts that wait, those in live pairs included."""
-        return self._prompts.tokens + sum(pair.queued_tokens for pair in self._pairs)
-
-    def _hop_s(self, pair: LivePair, tokens: int) -> float:
-        """Of activations from the target to the source, which have the links to themselves."""
-        source, target = self._fleet.named(pair.source), self._fleet.named(pair.target)
-        hardware, lanes = self._elastic.hardware, len(source.devices)
-        rate = self._fabric.lane_bytes_per_s(target.devices[0], source.devices[0]) * lanes
-        near = source.node == target.node
-        latency_s = hardware.nvlink_copy_latency_s if near else hardware.nic_latency_s
-        return latency_s + tokens * self._model.activation_bytes_per_token / rate
-
-    def _at_s(self, slot: Slot) -> float:
-        """What is left of the batch that it prefills, as profiled."""
-        if slot.batch is None:
-            return 0.0
-        since_s, tokens = slot.batch
-        end_s = since_s + self._cluster.profile.prefill_s(self._model, tokens)
-        return max(0.0, end_s - self._loop.now)
-
-    def _expected_s(self, plan: Plan) -> dict[str, list[float]]:
-        """When each layer is expected at each target."""
-        found = {}
-        for chain in plan.chains:
-            rates = [hop.bytes_per_s for hop in chain.hops]
-            for hop, times_s in zip(chain.hops, arrivals_s(rates, self._layers_bytes), strict=True):
-                for target in hop.targets:
-                    found[target.name] = [self._loop.now + time_s for time_s in times_s]
-        return found
+        return self._prompts.tokens + self._pairing.queued_tokens
 
     def _lost(self, instance: ElasticInstance) -> None:
         slot = self._fleet.named(instance.name)

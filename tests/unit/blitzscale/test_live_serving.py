@@ -38,6 +38,18 @@ def test_a_tail_that_is_fast_enough_does_not_go_live() -> None:
     assert all(len(e["fields"]["groups"]) == 4 for e in served.events("kv_move"))
 
 
+def test_who_is_overloaded_while_another_loads_gets_a_pair_then() -> None:
+    """The load begins for eight prompts that stopping the world serves in time; a burst follows."""
+    early = serve([*LIVE, "system.live_slo_s=3"], burst(0.0, 8, 500, 6))
+    assert early.events("load")
+    assert all(len(e["fields"]["groups"]) == 4 for e in early.events("kv_move")), "no pair"
+    late = serve([*LIVE, "system.live_slo_s=3"], burst(0.0, 8, 500, 6) + burst(0.5, 30, 500, 6))
+    load = late.events("load")[0]
+    assert load["start_s"] < 0.5 < load["end_s"]
+    split = [e for e in late.events("kv_move") if len(e["fields"]["groups"]) < 4]
+    assert any(load["start_s"] < each["start_s"] < load["end_s"] for each in split)
+
+
 def test_what_two_nics_bring_is_exchanged_between_them() -> None:
     """Fig. 14 by whole layers: each layer crosses the network once and NVLink once."""
     network = fabric([(2, 0), (2, 0)])

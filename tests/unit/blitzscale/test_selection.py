@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from systems.blitzscale.chains import Plan
+from systems.blitzscale.chains import Plan, expected_s
 from systems.blitzscale.planner import plan
-from systems.blitzscale.protocol import Step, redistributed, step
+from systems.blitzscale.protocol import Step, step
 from systems.blitzscale.selection import LivePair, Overloaded, live_pairs, stop_latency_s
-from systems.blitzscale.zigzag import Queued
 from tests.unit.blitzscale.clusters import LAYERS, fabric, source, target
 
 
@@ -56,14 +55,19 @@ def two_chains(*decodes: str) -> Plan:
     return plan(net, copies, new, LAYERS)
 
 
+def tails_s(plan: Plan) -> dict[str, float]:
+    after_s = expected_s(plan, LAYERS)
+    return {tail.name: after_s[tail.name][-1] for tail in plan.tails() if tail.live}
+
+
 def test_the_most_loaded_is_paired_with_the_slowest_tail() -> None:
-    found = live_pairs(two_chains(), [busy("a", 9), busy("b", 20)], LAYERS, 3.0)
+    found = live_pairs(tails_s(two_chains()), [busy("a", 9), busy("b", 20)], 3.0)
     assert found == [LivePair("b", "t4"), LivePair("a", "t3")]
 
 
 def test_no_pair_where_stopping_meets_the_slo_or_the_target_is_a_decode() -> None:
     def found(slo_s: float, *decodes: str) -> list[LivePair]:
-        return live_pairs(two_chains(*decodes), [busy("b", 20)], LAYERS, slo_s)
+        return live_pairs(tails_s(two_chains(*decodes)), [busy("b", 20)], slo_s)
 
     assert stop_latency_s(busy("b", 20), 8.0) == 14
     assert found(14.0) == []
@@ -76,7 +80,7 @@ def test_who_forwards_is_not_paired() -> None:
     net = fabric([(1, 0)] * 3)
     chain = plan(net, [source(net, 0)], [target(net, 1), target(net, 2)], LAYERS)
     overloaded = [busy("a", 99), busy("b", 99)]
-    assert live_pairs(chain, overloaded, LAYERS, 1.0) == [LivePair("a", "t2")]
+    assert live_pairs(tails_s(chain), overloaded, 1.0) == [LivePair("a", "t2")]
 
 
 @pytest.mark.parametrize(
@@ -84,9 +88,3 @@ def test_who_forwards_is_not_paired() -> None:
 )
 def test_the_three_steps(loaded: int, expected: Step) -> None:
     assert step(loaded, 7) is expected
-
-
-def test_requests_are_divided_evenly_and_what_has_begun_stays() -> None:
-    queue = [Queued(4, executed=3), Queued(5), Queued(6), Queued(7), Queued(8)]
-    target, source = redistributed(queue, [100, 100, 100, 100, 100], source_tokens=100)
-    assert (target, source) == ([4, 5, 7], [6, 8])
