@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from itertools import pairwise
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -189,21 +189,21 @@ def test_a_source_may_get_its_layers_later(bed: Beds, engine: str) -> None:
 def test_a_pipeline_computes_what_one_instance_does(
     bed: Beds, engine: str, model: str, num_stages: int
 ) -> None:
+    """At every split."""
     depth = spec(model).num_layers
     with bed(engine, num_stages, model=model) as made:
-        cuts = [depth * i // num_stages for i in range(num_stages + 1)]
-        ranges = [range(a, b) for a, b in pairwise(cuts)]
 
-        async def story() -> None:
+        async def story(ranges: Sequence[range]) -> None:
             pipe = made.cluster.pipeline(list(zip(made.instances, ranges, strict=True)))
-            requests = [made.request(17 + 9 * i, 10 + i) for i in range(3)]
+            requests = [made.request(17 + 9 * i, 5 + i) for i in range(3)]
             await prefill(pipe, requests[:2])
-            running = await decode(pipe, requests[:2], max_steps=3)
+            running = await decode(pipe, requests[:2], max_steps=2)
             await prefill(pipe, requests[2:])
             await finish(pipe, [*running, requests[2]])
             assert not any(instance.kv.held for instance in made.instances)
 
-        made.run(story())
+        for inner in combinations(range(1, depth), num_stages - 1):
+            made.run(story([range(a, b) for a, b in pairwise([0, *inner, depth])]))
         tokens = generated(made) if engine == "torch" else None
     if tokens is not None:
         assert tokens == undisturbed(made)

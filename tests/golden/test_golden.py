@@ -13,10 +13,18 @@ from typing import Any
 
 import pytest
 
-from tests.running import run_here
+from tests.running import ROOT, run_here
 
 HERE = Path(__file__).parent
-# Each system's run; null measures wall time: it has nothing to hold.
+NULL = {"null"}  # measures wall time: it has nothing to hold
+BURST = (
+    "+workload=burstgpt", "workload.num_requests=100", "workload.scale.to_rate_per_s=60",
+    "workload.lengths.max_prompt_tokens=400", "workload.lengths.max_output_tokens=60",
+)  # fmt: skip
+FOUR = (
+    "hardware=local", "hardware.num_devices=4", "hardware.devices_per_node=4",
+    "engine.num_kv_blocks=96",
+)  # fmt: skip
 RUNS = {
     # Lengths and arrivals of real Azure code requests, in a window with a burst.
     "vllm": (
@@ -32,6 +40,13 @@ RUNS = {
         "+workload=aegaeon", "hardware=h800x8", "model_set=aegaeon", "system.variant=artifact",
     ),
     "muxserve": ("+workload=aegaeon", "hardware=h800x8", "model_set=aegaeon"),
+    # Four devices with little memory under a burst: what moves weights or KV does so here.
+    **{name: (*BURST, *FOUR, *more) for name, more in {
+        "aqua": (), "blitzscale": (), "blitzscale_allcache": (), "blitzscale_colocated": (),
+        "blitzscale_serverlessllm": (), "distserve": (), "kunserve": (), "llumnix": (),
+        "vllm_cfs": ("workload.num_requests=40",),
+    }.items()},
+    "flexgen": (*BURST, "hardware=local_paced", "workload.num_requests=10"),
 }  # fmt: skip
 KEPT = (
     "num_requests", "num_completed", "num_failed", "duration_s", "ttft_s", "tpot_s", "tbt_s",
@@ -46,6 +61,10 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         out |= flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return out
+
+
+def test_every_system_has_a_run() -> None:
+    assert RUNS.keys() == {path.stem for path in (ROOT / "conf/system").glob("*.yaml")} - NULL
 
 
 @pytest.mark.parametrize("system", RUNS)
