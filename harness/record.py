@@ -6,7 +6,7 @@ is expanded into per-token times only when a table is asked for. Systems never s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -101,7 +101,9 @@ class Recorder:
     """
 
     def __init__(self, requests: Iterable[Request]) -> None:
-        self.records = {request.request_id: TokenRecord(request) for request in requests}
+        self.records: dict[int, TokenRecord] = {}  # by request_id
+        self._of: dict[Request, TokenRecord] = {}  # the same: no number is made an object for it
+        self.add(requests)
         self.events: list[dict[str, Any]] = []
         self.num_sent = 0
         self.num_started = 0  # requests with a first token
@@ -111,17 +113,25 @@ class Recorder:
         self.num_tokens = 0
         self.on_done: list[Any] = []  # callables taking the Request
 
+    def add(self, requests: Iterable[Request]) -> None:
+        """Of these it keeps a record from now on."""
+        for request in requests:
+            self.records[request.request_id] = self._of[request] = TokenRecord(request)
+
+    def forget(self, request: Request) -> None:
+        del self.records[request.request_id], self._of[request]
+
     def sent(self, request: Request, time_s: float) -> None:
         """A driver that writes to a socket later stamps it again, with the later time."""
-        record = self.records[request.request_id]
+        record = self._of[request]
         self.num_sent += record.status == "scheduled"
         record.sent_s, record.status = time_s, "sent"
 
-    def segment(self, requests: Sequence[Request], segment: Segment, instance: str) -> None:
+    def segment(self, requests: list[Request], segment: Segment, instance: str) -> None:
         """Stamps the same `segment` into the log of each of `requests`."""
-        records = self.records
+        records = self._of
         for request in requests:
-            record = records[request.request_id]
+            record = records[request]
             segments = record.segments
             if not segments:
                 record.instance = instance
@@ -130,11 +140,11 @@ class Recorder:
         self.num_tokens += segment.num_tokens * len(requests)
 
     def preempted(self, request: Request, instance: str, time_s: float) -> None:
-        self.records[request.request_id].num_preemptions += 1
+        self._of[request].num_preemptions += 1
         self.event("preempt", instance, time_s, time_s, request_id=request.request_id)
 
     def reported(self, request: Request, reported: Reported) -> None:
-        self.records[request.request_id].reported = reported
+        self._of[request].reported = reported
 
     def completed(self, request: Request) -> None:
         self._end(request, "completed", "")
@@ -155,7 +165,7 @@ class Recorder:
         )  # fmt: skip
 
     def _end(self, request: Request, status: Status, error: str) -> None:
-        record = self.records[request.request_id]
+        record = self._of[request]
         if record.status in ("completed", "failed", "timeout"):
             raise RuntimeError(
                 f"request {request.request_id} ended twice: {record.status}, {status}"

@@ -224,7 +224,7 @@ class _Bench:
         steps = await self._instance.execute(Batch(decodes=requests))
         decode_s = (perf_counter() - start_s) / steps
         for request in requests:
-            del self._recorder.records[request.request_id]
+            self._recorder.forget(request)
         if steps != DECODE_STEPS:
             raise UsageError(f"{batch} requests of {length} tokens need more KV blocks")
         return prefill_s, decode_s
@@ -239,7 +239,7 @@ class _Bench:
     def _request(self, length: int) -> Request:
         request = Request(self._next_id, 0.0, NAME, length, DECODE_STEPS + 1)
         self._next_id += 1
-        self._recorder.records |= Recorder([request]).records
+        self._recorder.add([request])
         return request
 
     def _grow(self, request: Request, tokens: int) -> None:

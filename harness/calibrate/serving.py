@@ -99,7 +99,7 @@ def served(
 
     def once(mix: Mix, rate_per_s: float) -> float:
         requests = schedule(rng, ids, model, mix, num_requests, rate_per_s)
-        recorder.records |= Recorder(requests).records
+        recorder.add(requests)
         timed.ended_s = -inf  # the clock starts again
         return play(requests, arranged, loop, recorder)
 

@@ -73,7 +73,7 @@ class BaseInstance:
             ):
                 self._check_chunk(request, num_tokens)
 
-    def _check_decodes(self, decodes: Sequence[Request]) -> None:
+    def _check_decodes(self, decodes: list[Request]) -> None:
         if len(self._checked) > MAX_CHECKED:
             self._checked = set()
         checked, held, size = self._checked, self.kv.held, self.kv.block_tokens
@@ -102,11 +102,15 @@ class BaseInstance:
         raise RunError(f"{self.name}: max_steps={max_steps} must be at least 1")
 
     def _reserve(
-        self, decodes: Sequence[Request], max_steps: int | None, steps_until: float = inf
+        self, decodes: list[Request], max_steps: int | None, steps_until: float = inf
     ) -> tuple[int, list[tuple[Request, int]], bool]:
         """How many steps `decodes` may take; who got blocks for them, as (request, the blocks that
         it held); whether the last step ends a request. `steps_until`: by the run's deadline."""
-        first_end = min([r.output_tokens - r.generated_tokens for r in decodes])
+        first_end = decodes[0].output_tokens - decodes[0].generated_tokens
+        for request in decodes:
+            remaining = request.output_tokens - request.generated_tokens
+            if remaining < first_end:
+                first_end = remaining
         steps = first_end if max_steps is None else min(first_end, max_steps)
         if steps_until < steps:
             steps = int(steps_until)

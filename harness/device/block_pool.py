@@ -34,7 +34,8 @@ class BlockPool:
             )
         self._num_blocks = num_blocks
         self.block_tokens = block_tokens
-        self.held: MutableMapping[int, int] = {}  # request_id -> blocks
+        self._blocks: dict[int, int] = {}  # request_id -> blocks
+        self.held: MutableMapping[int, int] = self._blocks  # the same, or a view of several pools
         self._free = num_blocks
 
     @property
@@ -54,14 +55,14 @@ class BlockPool:
 
     def grow(self, request: Request, tokens: int) -> bool:
         """Makes `request` hold blocks for `tokens` tokens in all. False, and no change: no room."""
-        held = self.held.get(request.request_id, 0)
+        held = self._blocks.get(request.request_id, 0)
         if tokens <= held * self.block_tokens:
             return True
         more = self.blocks_for(tokens) - held
         if more > self.free_blocks:
             return False
         self._take(request.request_id, more)
-        self.held[request.request_id] = held + more
+        self._blocks[request.request_id] = held + more
         return True
 
     def cached_prefix(self, request: Request) -> Prefix | None:
@@ -77,13 +78,11 @@ class BlockPool:
     def remember(self, request: Request, tokens: int) -> None:
         """The first `tokens` tokens of a request are scheduled: others may use full blocks."""
 
-    def grow_steps(
-        self, decodes: Sequence[Request], steps: int
-    ) -> list[tuple[Request, int]] | None:
+    def grow_steps(self, decodes: list[Request], steps: int) -> list[tuple[Request, int]] | None:
         """Grows `decodes`, which hold blocks, for `steps` more tokens each: who got blocks, with
         how many it held before. None, and no change: no room."""
-        held, size = self.held, self.block_tokens
-        grown, more = [], 0
+        held, size = self._blocks, self.block_tokens
+        grown, more = list[tuple[Request, int]](), 0
         for request in decodes:
             before = held[request.request_id]
             after = -(-(request.computed_tokens + steps) // size)

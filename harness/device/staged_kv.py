@@ -73,9 +73,7 @@ class StagedKv(BlockPool):
         for holder, _ in self._directory.where(request):
             holder.kv.shrink(request, tokens)
 
-    def grow_steps(
-        self, decodes: Sequence[Request], steps: int
-    ) -> list[tuple[Request, int]] | None:
+    def grow_steps(self, decodes: list[Request], steps: int) -> list[tuple[Request, int]] | None:
         grown: list[tuple[Request, int]] = []
         for request in decodes:
             held = self.held[request.request_id]

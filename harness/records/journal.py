@@ -14,7 +14,7 @@ import json
 import marshal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Journal(Recorder):
         super().sent(request, time_s)
         self._noted.append(("sent", request.request_id, time_s))
 
-    def segment(self, requests: Sequence[Request], segment: Segment, instance: str) -> None:
+    def segment(self, requests: list[Request], segment: Segment, instance: str) -> None:
         super().segment(requests, segment, instance)
         ids = [request.request_id for request in requests]
         self._noted.append(("segment", ids, segment, instance))

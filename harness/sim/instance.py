@@ -7,7 +7,7 @@ generates. Knows nothing of policies; checks, counts and reserves as the real en
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from math import inf
 
 from mypy_extensions import mypyc_attr
@@ -24,6 +24,14 @@ from harness.record import Recorder, Segment
 from harness.request import Batch, Request
 from harness.sim.arriving import through
 from harness.sim.compute import Compute
+
+
+def context_tokens(decodes: list[Request]) -> int:
+    """That the next step of `decodes` attends to."""
+    tokens = len(decodes)
+    for request in decodes:  # not a sum of a list: compiled, its integers would become objects
+        tokens += request.computed_tokens
+    return tokens
 
 
 async def nobody() -> None:
@@ -48,7 +56,7 @@ class SimInstance(BaseInstance):
         self._prefill_cost = prefill_cost or cost
         # Decode steps under way: all that were reserved, of which the requests' counters have
         # `_applied`; `_ends`: whether the last of them ends a request.
-        self._decodes: Sequence[Request] = ()
+        self._decodes: list[Request] = []
         self._segment: Segment | None = None
         self._applied, self._ends = 0, False
         self._last_step_s = 0.0
@@ -112,7 +120,7 @@ class SimInstance(BaseInstance):
     ) -> int:
         start_s = self._loop.now
         chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
-        context = sum([request.computed_tokens for request in batch.decodes]) + len(batch.decodes)
+        context = context_tokens(batch.decodes)
         step_s = self._prefill_cost.mixed_step(chunks, len(batch.decodes), context)
         step_s += self._cost.turnaround_s
         if arriving is not None:
@@ -147,7 +155,7 @@ class SimInstance(BaseInstance):
         halt: Event | None,
     ) -> int:
         start_s = self._loop.now + self._cost.turnaround_s  # of the first step
-        context = sum([request.computed_tokens for request in decodes]) + len(decodes)
+        context = context_tokens(decodes)
         step_s, growth_s = self._cost.decode_step(len(decodes), context)
         by_then = inf if until == inf else steps_to_reach(until - start_s, step_s, growth_s)
         steps, grown, ends = self._reserve(decodes, max_steps, by_then)
