@@ -92,6 +92,10 @@ class KvDirectory:
             self._flights.pop(request.request_id, None)
         flight.landed.set()
 
+    def gated(self, request: Request) -> bool:
+        """Its KV is about to be elsewhere: a batch with it would wait."""
+        return request.request_id in self._gates
+
     def in_air(self, request: Request) -> bool:
         return request.request_id in self._flights
 

@@ -49,6 +49,7 @@ class Server:
         self.aside: list[Request] = []  # preempted while their KV was on a link
         self.shared = len(group) > 1  # its members' memory is not for one micro-batch alone
         self.leaving: Callable[[Request], bool] | None = None  # takes requests that may go
+        self.last_block: Callable[[Request], bool] | None = None  # is on a link to another server
         self._loop, self._limits, self._steps_beside = loop, limits, steps_beside
         self._budget = budget
         self._batches = [_MicroBatch(Event(loop)) for _ in group]
@@ -130,6 +131,20 @@ class Server:
         self.waiting.clear()
         return [request for request in running if not request.finished], waiting
 
+    def give_up(self, request: Request) -> None:
+        """The request's KV is elsewhere, and it runs there."""
+        for batch in self._batches:
+            if request in batch.running:
+                batch.running.remove(request)
+        if request in self.paused:
+            self.paused.remove(request)
+
+    def resume(self, request: Request) -> None:
+        """It was paused for its last block, which did not go."""
+        if request in self.paused:
+            self.paused.remove(request)
+            self.join([request])
+
     def preempt(self, request: Request) -> None:
         """A paused request gives up its KV and waits again."""
         self.executor.evict(request)
@@ -141,6 +156,7 @@ class Server:
             while not self._closing:
                 batch.wake.clear()
                 self._let_go(batch)
+                self._pause(batch)
                 before = self.waiting if self.leaving is None else deque[Request]()
                 work = schedule_iteration(
                     batch.running, before, self.executor.kv, self._limits_of(batch), self._evict
@@ -174,6 +190,13 @@ class Server:
         for request in [r for r in self.waiting if r.request_id in self.moving]:
             self.waiting.remove(request)
             self.aside.append(request)
+
+    def _pause(self, batch: _MicroBatch) -> None:
+        """Requests that leave for another server do not run while their last block is sent."""
+        if self.last_block is not None:
+            gone = [r for r in batch.running if self.last_block(r)]
+            self.paused += gone
+            batch.running = [r for r in batch.running if r not in gone]
 
     def _let_go(self, batch: _MicroBatch) -> None:
         if self.leaving is None:

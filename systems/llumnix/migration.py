@@ -22,8 +22,9 @@ class PairConfig:
     def __post_init__(self) -> None:
         if self.source_below > self.target_above:
             raise ValueError(
-                f"system.source_below={self.source_below} must not exceed system.target_above="
-                f"{self.target_above}: an instance would be a source and a target at once"
+                f"system.pairs.source_below={self.source_below} must not exceed "
+                f"system.pairs.target_above={self.target_above}: an instance would be a source and "
+                "a target at once"
             )
 
 

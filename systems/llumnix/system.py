@@ -1,5 +1,6 @@
-"""Llumnix in the modes that KunServe compares with (KunServe §5.1): replication, migration of
-queued requests, and a static pipeline. All parameters stay where they are."""
+"""Llumnix in the modes that KunServe compares with (KunServe §5.1): replication, migration (of
+running requests, or of queued ones as KunServe's code has it) and a static pipeline. All parameters
+stay where they are."""
 
 from __future__ import annotations
 
@@ -23,26 +24,34 @@ from systems.kunserve.reshape import Shaper
 from systems.kunserve.restore import Rates
 from systems.kunserve.server import Server
 from systems.llumnix.freeness import least_loaded
-from systems.llumnix.migration import queued_moves
+from systems.llumnix.migrating import Migrations
+from systems.llumnix.migration import PairConfig, queued_moves
 from systems.llumnix.pipeline import stages_of_one_throttling
 
 MODES = ("replication", "migration", "pipeline")
+VARIANTS = ("paper", "artifact")
 
 
 class Llumnix:
     @dataclass(kw_only=True, slots=True)
     class Config:
         mode: str
+        variant: str
         replay_per_s: float  # of +workload=burstgpt, unless told otherwise; read there alone
         poll_s: float
         stages: int | None
         throttling_share: float
+        pairs: PairConfig
         limits: Limits
         steps_beside: int
 
         def __post_init__(self) -> None:
             if self.mode not in MODES:
                 raise ValueError(f"system.mode={self.mode} is unknown; valid: {', '.join(MODES)}")
+            if self.variant not in VARIANTS:
+                raise ValueError(
+                    f"system.variant={self.variant} is unknown; valid: {', '.join(VARIANTS)}"
+                )
             if self.stages is not None and self.mode != "pipeline":
                 raise ValueError(
                     f"system.stages={self.stages} is for mode=pipeline, not mode={self.mode}"
@@ -72,6 +81,8 @@ class Llumnix:
             cluster.elastic, loop, self._new_server, self.submit, victims=0, chunk_bytes=None,
             rates=Rates(1.0, 1.0), retry_s=config.poll_s,
         )  # fmt: skip
+        self._migrations = Migrations(cluster.elastic, loop, config.pairs)
+        self._gated = cluster.elastic.directory.gated
         self._groups = self._grouped(instances)
         self._early = deque[Request]()
 
@@ -88,9 +99,16 @@ class Llumnix:
     def _new_server(self, group: Group, executor: ElasticInstance | Pipeline) -> Server:
         config = self._config
         tokens = config.limits.max_num_batched_tokens
-        return Server(
+        server = Server(
             group, executor, self._loop, config.limits, config.steps_beside, lambda server: tokens
         )
+        if self._moves_running:
+            server.last_block = self._gated
+        return server
+
+    @property
+    def _moves_running(self) -> bool:
+        return self._config.mode == "migration" and self._config.variant == "paper"
 
     def submit(self, request: Request) -> None:
         servers = self._shaper.servers
@@ -108,8 +126,10 @@ class Llumnix:
             await self._loop.sleep(self._config.poll_s)
             for server in self._shaper.servers:
                 server.wake(idle=True)
-                if self._config.mode == "migration":
+                if self._config.mode == "migration" and self._config.variant == "artifact":
                     self._migrate_queued(server)
+            if self._moves_running:
+                self._migrations.begin(self._shaper.servers)
 
     def _migrate_queued(self, source: Server) -> None:
         others = {s.name: s for s in self._shaper.servers if s is not source}

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from harness.cluster import Cluster
-from harness.config import build
-from harness.cost.profile import HardwareProfile
-from harness.options import plain
-from harness.testbed import Bed
-from systems.llumnix.system import Llumnix
-from tests.elastic import hardware, private
+from tests.elastic import private
 from tests.kunserve import burst
-from tests.running import composed
-
-
-def llumnix(bed: Bed, *overrides: str) -> Llumnix:
-    cluster = Cluster(
-        models={bed.model.name: bed.model}, instances=[], pool=[], endpoints=[],
-        profile=HardwareProfile(hardware()), answer=lambda request: None,
-        drop=lambda request, why: None, elastic=bed.cluster, placements=[],
-    )  # fmt: skip
-    node = composed("+system=llumnix", "+workload=burstgpt", *overrides).system
-    system: Llumnix = build(plain(node), "system", loop=bed.loop, cluster=cluster)
-    return system
+from tests.llumnix import llumnix, move_lopsided
 
 
 @pytest.mark.parametrize(
-    ("mode", "stages"), [("replication", 1), ("migration", 1), ("pipeline", 2)]
+    ("overrides", "stages"),
+    [
+        (("system.mode=replication",), 1),
+        (("system.mode=migration",), 1),
+        (("system.mode=migration", "system.variant=artifact"), 1),
+        (("system.mode=pipeline",), 2),
+    ],
 )
-def test_all_requests_are_served_and_no_parameter_moves(mode: str, stages: int) -> None:
+def test_all_requests_are_served_and_no_parameter_moves(
+    overrides: tuple[str, ...], stages: int
+) -> None:
     with private("sim", 4, kv_blocks=48) as bed:
-        system = llumnix(bed, f"system.mode={mode}")
+        system = llumnix(bed, *overrides)
 
         async def main() -> None:
             bed.loop.spawn(system.serve(), name="system")
@@ -46,7 +37,7 @@ def test_all_requests_are_served_and_no_parameter_moves(mode: str, stages: int) 
 
         bed.run(main())
         kinds = {event["kind"] for event in bed.recorder.events}
-        assert "kv_move" not in kinds
+        assert "kv_move" not in kinds or overrides == ("system.mode=migration",)
         assert "load" not in kinds
         held = sum(len(instance.resident) for instance in bed.instances)
         assert held == bed.model.num_layers * 4 // stages
@@ -54,9 +45,9 @@ def test_all_requests_are_served_and_no_parameter_moves(mode: str, stages: int) 
 
 
 def test_a_queue_moves_to_where_there_is_room() -> None:
-    """All requests are given to one instance: with migration the other one takes some."""
+    """All requests are given to one instance: in KunServe's code the other one takes some."""
     with private("sim", 2, kv_blocks=48) as bed:
-        system = llumnix(bed, "system.mode=migration")
+        system = llumnix(bed, "system.mode=migration", "system.variant=artifact")
 
         async def main() -> None:
             bed.loop.spawn(system.serve(), name="system")
@@ -72,10 +63,25 @@ def test_a_queue_moves_to_where_there_is_room() -> None:
         assert used == {"sim-0", "sim-1"}
 
 
+@pytest.mark.parametrize("kv_blocks", [48, 80])
+def test_running_requests_move_and_decode_meanwhile(kv_blocks: int) -> None:
+    """All are given to one instance, whose KV is soon short: some go on at the other one."""
+    with private("sim", 2, kv_blocks=kv_blocks) as bed:
+        move_lopsided(bed, llumnix(bed, "system.mode=migration", "system.poll_s=0.005"))
+        moves = [event for event in bed.recorder.events if event["kind"] == "kv_move"]
+        moved = {number for event in moves for number in event["fields"]["requests"]}
+        used = {bed.recorder.records[r.request_id].instance for r in bed.requests}
+        assert used == {"sim-0"}  # whoever gives the first token
+        assert moved
+        assert not any(instance.kv.held for instance in bed.instances)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (("system.mode=dance",), "valid: replication, migration, pipeline"),
+        (("system.variant=code",), "valid: paper, artifact"),
+        (("system.pairs.source_below=9",), "must not exceed system.pairs.target_above=3"),
         (("system.stages=2",), "is for mode=pipeline"),
         (("system.mode=pipeline", "system.stages=3"), "make no groups of 3; valid: 1, 2, 4"),
     ],

@@ -1,0 +1,70 @@
+"""Running requests move, one at a time of each instance (Llumnix §4.2, §4.4).
+
+A request goes on decoding while its full blocks are copied. At a step boundary it stops, what was
+written meanwhile follows, and it runs on at the target (`ElasticCluster.move_kv`). So no token is
+computed twice, and none on KV that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.clock import Loop
+from harness.device.elastic import ElasticInstance
+from harness.device.elastic_cluster import ElasticCluster
+from harness.request import Request
+from systems.kunserve.accounts import load_of
+from systems.kunserve.server import Server
+from systems.llumnix.freeness import InstanceLoad, Running, freeness
+from systems.llumnix.migration import PairConfig, paired, victim
+
+
+class Migrations:
+    def __init__(self, cluster: ElasticCluster, loop: Loop, config: PairConfig) -> None:
+        self._cluster, self._loop, self._config = cluster, loop, config
+        self._busy: set[Server] = set()  # at one end of a migration
+
+    def begin(self, servers: Sequence[Server]) -> None:
+        """One poll: a migration for each pair whose ends have none."""
+        by_name = {server.name: server for server in servers}
+        loads = {server.name: load_of(server) for server in servers}
+        for pair in paired(list(loads.values()), self._config):
+            source, target = by_name[pair.source], by_name[pair.target]
+            if source in self._busy or target in self._busy:
+                continue
+            decoding = {r.request_id: r for r in source.running if r.decoding}
+            may_go = [r for r in loads[source.name].running if r.request_id in decoding]
+            chosen = victim(may_go)
+            if chosen is not None and self._stays_free(loads[target.name], chosen):
+                request = decoding[chosen.request_id]
+                self._busy |= {source, target}
+                self._loop.spawn(
+                    self._migrate(request, source, target),
+                    name=f"migration of request {request.request_id}",
+                )
+
+    def _stays_free(self, target: InstanceLoad, request: Running) -> bool:
+        """With the request the target is no source itself, which would send it back."""
+        with_it = InstanceLoad(
+            target.name, target.total_blocks, [*target.running, request], target.queued_blocks
+        )
+        return freeness(with_it) >= self._config.source_below
+
+    async def _migrate(self, request: Request, source: Server, target: Server) -> None:
+        here, there = source.executor, target.executor
+        assert isinstance(here, ElasticInstance)
+        assert isinstance(there, ElasticInstance)
+        source.moving.add(request.request_id)
+        try:
+            await self._cluster.move_kv(
+                [request], range(here.model.num_layers), here, there, purpose="migration"
+            )
+        finally:
+            source.moving.discard(request.request_id)
+            self._busy -= {source, target}
+        if request.request_id in there.kv.groups:
+            source.give_up(request)
+            target.join([request])
+        else:  # there was no room, or it ended or was preempted before its last block
+            source.resume(request)
+        source.moved(request)
