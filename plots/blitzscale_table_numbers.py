@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from hydra import compose
 
@@ -20,7 +21,8 @@ from systems.blitzscale.chains import Medium, Source, Target, arrivals_s, finish
 from systems.blitzscale.fabric import Device, Fabric, fabric_of
 from systems.blitzscale.pair import Pair, replay
 from systems.blitzscale.planner import plan
-from systems.blitzscale.pool import ParameterPool
+from systems.blitzscale.pool import GpuCopy, ParameterPool
+from systems.blitzscale.schedulers import ilp_free
 
 EXPERIMENTS: tuple[str, ...] = ()
 GBPS = 1e9 / 8  # bytes/s
@@ -29,7 +31,7 @@ BATCH_TOKENS = 2000  # §5.2
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    values = loading() | throughput() | chains() | pool()
+    values = loading() | throughput() | paired() | chains() | pool()
     rows = pd.DataFrame({"quantity": list(values), "value": list(values.values())})
     made, (axes,) = figure(1, 1, width=8, height=4.4)
     axes.axis("off")
@@ -80,6 +82,19 @@ def throughput() -> dict[str, float]:
     }
 
 
+def paired() -> dict[str, float]:
+    """§5.2: batches that end while 8B's 32 layers load, each as long as six are computed."""
+    layers, load = 32, 6.0
+    ready_s = tuple(load * layer for layer in range(layers))
+    pair = Pair(num_layers=layers, layer_s=(1.0,) * 50, ready_s=ready_s)
+    ends_s = replay(pair, ilp_free(pair)).ends_s
+    return {
+        "batches that a pair ends while 32 layers load": float(
+            sum(end_s <= ready_s[-1] for end_s in ends_s)
+        )
+    }
+
+
 def chains() -> dict[str, float]:
     model = spec("llama3-8b")
     layers = [float(model.layer_bytes)] * model.num_layers
@@ -118,10 +133,43 @@ def _to_wide(width: int) -> float:
 
 
 def pool() -> dict[str, float]:
-    """§5.3: each model's host copies at first, the most of eight models on four hosts."""
+    """§5.3, A.1: copies of each of eight models on four hosts, as instances come and go by chance
+    and a host with its GPUs fails."""
+    rng = np.random.default_rng(0)
     models = {f"m{i}": 1 for i in range(8)}
-    found = ParameterPool(models, list(range(4)), 100)
-    copies = [sum(name == model for name in found.host_copies()) for model in models]
+    found = ParameterPool(models, range(4), 100)
+    at_first = [sum(name == model for name in found.host_copies()) for model in models]
+    running: dict[str, GpuCopy] = {}
+    fewest = min(at_first)
+    for step in range(2000):
+        model = str(rng.choice(list(models)))
+        name = f"{model} on {rng.integers(4 if step < 1000 else 3)}"
+        if name not in running:
+            running[name] = GpuCopy(name=name, node=int(name[-1]), devices=(int(name[-1]),))
+            found.deployed(model, running[name])
+        else:
+            found.leaving(name)
+            copy_all(found)
+            if found.may_reclaim(model, name):
+                found.reclaimed(model, name)
+                del running[name]
+        if step == 1000:
+            found.failed(3)
+            running = {name: copy for name, copy in running.items() if copy.node != 3}
+        copy_all(found)
+        copies = {each: int(each in found.host_copies()) for each in models}
+        for each in running:
+            copies[each.partition(" ")[0]] += 1
+        fewest = min(fewest, *copies.values())
     return {
-        "host copies of a model at first": float(max(copies)),
+        "host copies of a model at first": float(max(at_first)),
+        "fewest copies of a model as instances come and go and a host fails": float(fewest),
     }
+
+
+def copy_all(pool: ParameterPool) -> None:
+    """Has all copies that are wanted be made and those that are not be dropped."""
+    for model in pool.surplus():
+        pool.dropped(model)
+    for copy in pool.wanted():
+        pool.copied(copy.model)

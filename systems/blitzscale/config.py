@@ -62,6 +62,7 @@ class Config:
     variant: str  # paper | artifact
     parameters: str  # network: from GPUs or the host copy; host_cache: with a TTL, else the SSD;
     # all_cache: every host has every model
+    pruning: bool  # network: no loads beside KV that is sent, if another source exists (line 1)
     multicast: bool  # network: chains by the planner; else each instance from a copy by itself
     zigzag: bool  # live scaling of prefills; else stop-the-world
     colocation: bool  # instances do both, prefill and decode

@@ -13,6 +13,10 @@ and b_i is when it begins with batch i:
 where r_1 is when the first layer was there. In the paper all w_i are equal and b_i follows from the
 sums of S; with b_i as a variable the source may wait a fraction of a layer, which §5.4's unequal
 batches need. T_i >= 1 asks for the first layer to be there.
+
+The paper leaves out the activations' way, h_i. Where it takes time, which is ours, C2 and C3 have
+h_i on their right side, and a batch may be left to the source as a whole (T_i = 0): z_i says
+whether it begins on the target, z_i <= T_i <= L z_i, and C2 and C3 hold where it does.
 """
 
 from __future__ import annotations
@@ -52,20 +56,32 @@ def ilp(pair: Pair, *, time_limit_s: float = 1.0) -> Sequence[int | None]:
     # Of equal plans the one with fewer layers on the target, where the source need not wait: this
     # costs less than a quarter of a layer in all.
     rather_less = 1 / (4 * count * layers)
-    # Variables are T_1 ... T_n, b_1 ... b_n.
-    in_order = np.hstack([before * work, identity - before])
+    # Variables are T_1 ... T_n, b_1 ... b_n, z_1 ... z_n.
+    hop_s = np.asarray(pair.hop_s or [0.0] * count)
+    never_s = layers * (work.sum() + load_s) + pair.ready_s[0] + hop_s.max()  # frees C2, C3
+    none = np.zeros((count, count))
+    begun = -never_s * identity
+    in_order = np.hstack([before * work, identity - before, none])
     order_s = layers * (before @ work)
     order_s[0] = pair.source_free_s
-    on_target = np.hstack([-np.tril(np.ones((count, count))) * work, identity])
-    loaded = np.hstack([-load_s * identity, identity])
-    matrix = np.vstack([in_order, on_target, loaded])
-    least = np.concatenate([order_s, np.zeros(count), pair.ready_s[0] + work - load_s])
+    on_target = np.hstack([-np.tril(np.ones((count, count))) * work, identity, begun])
+    loaded = np.hstack([-load_s * identity, identity, begun])
+    some = np.hstack([identity, none, -identity])
+    only = np.hstack([-identity, none, layers * identity])
+    matrix = np.vstack([in_order, on_target, loaded, some, only])
+    least = np.concatenate(
+        [
+            order_s, hop_s - never_s, pair.ready_s[0] + work - load_s + hop_s - never_s,
+            np.zeros(2 * count),
+        ]
+    )  # fmt: skip
+    begins = np.full(count, 0.0 if any(pair.hop_s) else 1.0)
     result = milp(
-        np.concatenate([rather_less * work - work, np.ones(count)]),
-        integrality=np.concatenate([np.ones(count), np.zeros(count)]),
+        np.concatenate([rather_less * work - work, np.ones(count), np.zeros(count)]),
+        integrality=np.concatenate([np.ones(count), np.zeros(count), np.ones(count)]),
         bounds=Bounds(
-            np.concatenate([np.ones(count), np.zeros(count)]),
-            np.concatenate([np.full(count, layers), np.full(count, np.inf)]),
+            np.concatenate([begins, np.zeros(count), begins]),
+            np.concatenate([np.full(count, layers), np.full(count, np.inf), np.ones(count)]),
         ),
         constraints=LinearConstraint(matrix, least, np.inf),
         options={"time_limit": time_limit_s, "mip_rel_gap": GAP},

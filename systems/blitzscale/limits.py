@@ -37,22 +37,22 @@ class Limits:
         """Whether the target takes batches that come after the plan."""
         return self.scheduler != "overlap"
 
-    def at_start(self, loaded: int, num_layers: int) -> int | None:
-        """Of a batch without one that the target begins."""
+    def at_start(self, loaded: int, num_layers: int, in_time: int | None) -> int | None:
+        """Of a batch without one that the target begins; `in_time` as in `best_effort_limit`."""
         if self.scheduler == "best_effort":
-            return best_effort_limit(loaded, num_layers)
+            return best_effort_limit(loaded, num_layers, in_time)
         return None
 
     async def planned(
         self, num_layers: int, layer_s: Sequence[float], ready_s: Sequence[float],
-        source_free_s: float,
+        source_free_s: float, hop_s: Sequence[float],
     ) -> Sequence[int | None]:  # fmt: skip
         """Of the first batches, in their order. Times are from now on; the first layer is there."""
         begun_s = self._loop.now
         pair = Pair(
             num_layers=num_layers, layer_s=tuple(layer_s[:A_DOZEN]),
             ready_s=tuple(max(0.0, each) for each in ready_s),
-            source_free_s=max(0.0, source_free_s),
+            source_free_s=max(0.0, source_free_s), hop_s=tuple(hop_s[:A_DOZEN]),
         )  # fmt: skip
         if self.scheduler == "overlap":
             rest = max(0, len(layer_s) - A_DOZEN)

@@ -127,6 +127,7 @@ class Pair:
         found = await self._limits.planned(
             self._model.num_layers, [each.layer_s for each in queued],
             [ready_s - now_s for ready_s in self._ready_s], self._source_free_s - now_s,
+            [each.hop_s for each in queued],
         )  # fmt: skip
         for batch, limit in zip(queued, found, strict=False):
             batch.limit = None if limit is None else max(limit, batch.executed)
@@ -175,7 +176,7 @@ class Pair:
                 self._wake.set()
             return
         if not batch.executed and batch.limit is None:
-            batch.limit = self._limits.at_start(self._loaded, layers)
+            batch.limit = self._limits.at_start(self._loaded, layers, self._in_time(batch))
         self._running = batch
         if until == layers:
             self._queue.remove(batch)
@@ -192,6 +193,14 @@ class Pair:
                 return batch
             if self._form() is None:
                 return None
+
+    def _in_time(self, batch: Waiting) -> int | None:
+        """Layers that the target can run of the first batch so that it is sent when the source is
+        free. None: of others, or without a hop, there is no bound."""
+        if batch is not self._queue[0] or not batch.hop_s:
+            return None
+        left_s = self._source_free_s - self._loop.now - batch.hop_s
+        return int(left_s / batch.layer_s)
 
     def _target_begins(self) -> bool:
         """Whether the target takes one more batch from the prompts, if one waits."""

@@ -1,8 +1,8 @@
 """The timeline of a live pair: when each batch ends under the rules of `zigzag` (Fig. 15).
 
 Arithmetic over predicted times, for plans to be compared and replayed; what runs is decided by the
-same rules as things happen. Times are in seconds from the moment of planning. Sending activations
-takes no time, as in the paper.
+same rules as things happen. Times are in seconds from the moment of planning. Activations take no
+time in the paper, which leaves them out; `hop_s` says how long they take.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from systems.blitzscale.zigzag import Queued, source_next, target_next
+from systems.blitzscale.zigzag import Queued, left_to_source, source_next, target_next
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -22,12 +22,18 @@ class Pair:
     layer_s: tuple[float, ...]  # of each batch, in order: §5.4 weighs it by its tokens
     ready_s: tuple[float, ...]  # when each layer is at the target, in order
     source_free_s: float = 0.0  # when the source has done what it is at
+    hop_s: tuple[float, ...] = ()  # of each batch's activations to the source; none: no time
 
     def __post_init__(self) -> None:
+        if self.hop_s and len(self.hop_s) != len(self.layer_s):
+            raise ValueError(f"{len(self.hop_s)} hops for {len(self.layer_s)} batches")
         if len(self.ready_s) != self.num_layers:
             raise ValueError(f"{len(self.ready_s)} times for {self.num_layers} layers")
         if list(self.ready_s) != sorted(self.ready_s):
             raise ValueError("layers are ready in their order")
+
+    def hop(self, batch: int) -> float:
+        return self.hop_s[batch] if self.hop_s else 0.0
 
     def loaded(self, now_s: float) -> int:
         return sum(ready_s <= now_s for ready_s in self.ready_s)
@@ -53,31 +59,42 @@ class Timeline:
 
 
 def replay(pair: Pair, limits: Sequence[int | None]) -> Timeline:
-    """What becomes of `pair` if the target runs `limits[i]` layers of batch i (None: ILP-free)."""
+    """What becomes of `pair` if the target runs `limits[i]` layers of batch i (None: ILP-free).
+
+    A batch's activations leave for the source when the target has run its last layer of it.
+    """
     count = len(pair.layer_s)
     queue = [Queued(i, limit=limit) for i, limit in enumerate(limits)]
     found = Timeline([inf] * count, [0] * count)
+    hops = any(pair.hop_s)
+    done_s = [0.0] * count  # when the target has run a layer of it
     now_s, source_free_s, target_free_s = 0.0, pair.source_free_s, 0.0
     running: Queued | None = None
     while True:
         loaded = pair.loaded(now_s)
         if running is not None and target_free_s <= now_s:
             running.executed += 1
+            done_s[running.number] = now_s
             if running.executed == pair.num_layers:
                 queue.remove(running)
                 found.ends_s[running.number] = now_s
             running = None
         if source_free_s <= now_s:
-            taken = source_next(queue, running, loaded, pair.num_layers)
+            taken = source_next(queue, running, loaded, pair.num_layers, hops=hops)
             if taken is not None:
                 queue.remove(taken)
                 number, first = taken.number, taken.executed
-                source_free_s = now_s + (pair.num_layers - first) * pair.layer_s[number]
+                start_s = now_s
+                if first:
+                    start_s = max(now_s, done_s[number] + pair.hop(number))
+                source_free_s = start_s + (pair.num_layers - first) * pair.layer_s[number]
                 found.ends_s[number], found.on_target[number] = source_free_s, first
-                run = Run(False, number, first, pair.num_layers, now_s, source_free_s)
+                run = Run(False, number, first, pair.num_layers, start_s, source_free_s)
                 found.runs.append(run)
         if running is None:
-            running = target_next(queue, loaded)
+            hop_s = pair.hop(queue[0].number) if queue else 0.0
+            left = left_to_source(queue, now_s, hop_s, source_free_s)
+            running = target_next(queue, loaded, left)
             if running is not None:
                 number, first = running.number, running.executed
                 target_free_s = now_s + pair.layer_s[number]

@@ -58,10 +58,11 @@ class NetworkParameters:
 
     def __init__(
         self, fleet: Fleet, cluster: ElasticCluster, fabric: Fabric, model: ModelSpec,
-        layers_bytes: Sequence[float], loop: Loop, *, multicast: bool,
+        layers_bytes: Sequence[float], loop: Loop, *, multicast: bool, pruning: bool,
     ) -> None:  # fmt: skip
         self._fleet, self._cluster, self._fabric, self._loop = fleet, cluster, fabric, loop
         self._model, self._layers_bytes, self._multicast = model.name, layers_bytes, multicast
+        self._pruning = pruning
         host_bytes = min(host.region.capacity_bytes for host in cluster.hosts.values())
         self._pool = ParameterPool({model.name: weight_bytes(model)}, cluster.hosts, host_bytes)
         for name, node in self._pool.host_copies().items():
@@ -75,6 +76,7 @@ class NetworkParameters:
         busy = {
             device
             for slot in self._fleet.slots
+            if self._pruning
             if slot.readers
             or (slot.role.sends_kv and slot.state in (State.SERVING, State.SHUTTING))
             for device in slot.devices

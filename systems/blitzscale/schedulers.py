@@ -27,6 +27,7 @@ def overlap(pair: Pair) -> list[int]:
                 layer_s=pair.layer_s[: batch + 1],
                 ready_s=pair.ready_s,
                 source_free_s=pair.source_free_s,
+                hop_s=pair.hop_s[: batch + 1],
             )
             ends_s.append(replay(shown, tried).ends_s[batch])
         limits.append(0 if ends_s[0] <= ends_s[1] else pair.num_layers)
@@ -44,9 +45,11 @@ def best_effort(pair: Pair) -> list[int]:
     return limits
 
 
-def best_effort_limit(loaded: int, num_layers: int) -> int:
-    """Of the batch that the target comes to now."""
-    return min(loaded, num_layers // 2)
+def best_effort_limit(loaded: int, num_layers: int, in_time: int | None = None) -> int:
+    """Of the batch that the target comes to now. `in_time`: layers after which its activations are
+    there when the source is free, at least one; None: they take no time, as in the paper."""
+    most = min(loaded, num_layers // 2)
+    return most if in_time is None else min(most, max(1, in_time))
 
 
 def ilp_free(pair: Pair) -> list[None]:

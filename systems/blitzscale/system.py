@@ -98,7 +98,7 @@ class BlitzScale:
         if config.parameters == "network":
             self._parameters = NetworkParameters(
                 self._fleet, elastic, fabric, self._model, layers_bytes, loop,
-                multicast=config.multicast,
+                multicast=config.multicast, pruning=config.pruning,
             )  # fmt: skip
         else:
             self._parameters = CachedParameters(

@@ -35,10 +35,11 @@ def left_to_source(
     queue: Sequence[Q], now_s: float, hop_s: float, source_free_s: float
 ) -> Q | None:
     """The first batch, where another layer of it on the target would only make it later: the
-    source is free at `source_free_s`, at or before activations sent `now_s` are there. Without a
-    hop there is none."""
-    first = next((batch for batch in queue if batch.limit is None), None)
-    return first if now_s + hop_s > max(now_s, source_free_s) else None
+    source is free at `source_free_s`, at or before activations sent `now_s` are there. There is
+    none without a hop, nor where the first batch has a limit: that was chosen knowing its hop."""
+    if not queue or queue[0].limit is not None:
+        return None
+    return queue[0] if now_s + hop_s > max(now_s, source_free_s) else None
 
 
 def target_next(queue: Sequence[Q], loaded: int, left: Q | None = None) -> Q | None:

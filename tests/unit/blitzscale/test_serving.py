@@ -118,6 +118,20 @@ def test_a_decode_is_the_source_where_a_prefill_sends_kv() -> None:
     assert first["fields"]["source"] == "sim-1", "sim-0 is the prefill"
 
 
+def test_without_pruning_a_prefill_is_the_source_and_its_kv_is_in_the_way() -> None:
+    """Fig. 7 (b), Fig. 8: one prompt after the other, whose KV leaves as the parameters do."""
+    steady = [each for k in range(40) for each in burst(0.16 * k, 1, 400, 4)]
+
+    def load(*more: str) -> dict[str, Any]:
+        stop = ["+system=blitzscale", "system.prescaling=false", "system.zigzag=false", *more]
+        return serve([*stop, "system.max_prefills=2"], steady).events("load")[0]
+
+    pruned, naive = load(), load("system.pruning=false")
+    assert (pruned["fields"]["source"], naive["fields"]["source"]) == ("sim-1", "sim-0")
+    slower = (naive["end_s"] - naive["start_s"]) / (pruned["end_s"] - pruned["start_s"])
+    assert slower > 1.2
+
+
 def test_several_targets_are_a_chain() -> None:
     """Each forwards what it gets: two targets end hardly later than one."""
     on = replace(hardware_profile("local_cluster_x4"), num_devices=6)
