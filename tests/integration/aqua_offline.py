@@ -16,14 +16,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-os.environ |= {
+ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     # One thread: several wait for one another actively, which on a busy machine takes for ever.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
 }  # fmt: skip
-
 AQUA = {
     "scheduler_cls": "systems.aqua.plugin.scheduler.AquaScheduler",
     "kv_transfer_config": {
@@ -208,4 +207,5 @@ def main(jobs: list[Job]) -> None:
 
 
 if __name__ == "__main__":
+    os.environ |= ENVIRONMENT  # before vLLM is imported
     main(json.loads(Path(sys.argv[1]).read_text()))

@@ -114,13 +114,18 @@ def found(
         for name, (url, process) in {"reclaimed": reclaimed, "killed": killed}.items():
             jobs[name]["extra"]["coordinator"] = url
             jobs[name]["lender"] = process
-        file = folder / "jobs.json"
-        file.write_text(json.dumps(list(jobs.values())))
-        words = [sys.executable, str(ROOT / "tests/integration/aqua_offline.py"), str(file)]
-        done = subprocess.run(
-            words, cwd=folder, env=os.environ | {"PYTHONPATH": str(installed)}, text=True,
-            capture_output=True, timeout=600, check=False,
-        )  # fmt: skip
+        return run_jobs(jobs, installed, folder)
+
+
+def run_jobs(jobs: dict[str, Found], installed: Path, folder: Path) -> dict[str, Found]:
+    """`installed`: where the plug-in is imported from."""
+    file = folder / "jobs.json"
+    file.write_text(json.dumps(list(jobs.values())))
+    words = [sys.executable, str(ROOT / "tests/integration/aqua_offline.py"), str(file)]
+    done = subprocess.run(
+        words, cwd=folder, env=os.environ | {"PYTHONPATH": str(installed)}, text=True,
+        capture_output=True, timeout=600, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return dict(zip(jobs, map(json.loads, lines), strict=True))
