@@ -34,7 +34,7 @@ def plugin_server(model: Path, run_dir: Path, system: str) -> tuple[VllmEngine, 
     """A server as `engine=vllm +system=...` starts it, with as little KV as the offline engines."""
     values = plain(composed(f"+system={system}", "engine=vllm"))["system"]
     config = settings(values, AquaInVllm, "system")
-    config.scheduler.batch_tokens = 64
+    config.scheduler.batch_tokens, config.max_num_seqs = 64, 16
     config.variants["paper"].scheduler.slice_iterations = 5
     config.lender.idle_bytes = 64 * BLOCK_BYTES
     spec = replace(model_spec("tiny-llama"), path=str(model))

@@ -128,6 +128,11 @@ def require_plain(config: AquaConfig) -> None:
             "KV streamed by layer (system.consumer.streams) is not in vLLM's plug-in: choose "
             "engine=sim"
         )
+    if config.max_num_seqs > config.scheduler.batch_tokens:
+        raise UsageError(
+            f"system.max_num_seqs={config.max_num_seqs}; valid in vLLM: at most "
+            f"system.scheduler.batch_tokens, {config.scheduler.batch_tokens}"
+        )
     if config.variants["paper"].scheduler.dirty_only:
         raise UsageError("dirty_only=true; valid: false, for vLLM's plug-in pages all blocks")
 

@@ -80,6 +80,8 @@ def test_what_the_plug_in_does_not_do_is_refused() -> None:
         place(config("system.variant=artifact"))
     with pytest.raises(UsageError, match="streamed by layer"):
         place(config(system="flexgen"))
+    with pytest.raises(UsageError, match="max_num_seqs=600; valid in vLLM: at most"):
+        place(config("system.max_num_seqs=600"))
     with pytest.raises(UsageError, match=r"model\.tp=2; valid: 1 with engine=vllm"):
         place(config(), tp=2)
 
