@@ -69,7 +69,7 @@ def run_one(config: DictConfig) -> None:
         from harness.run import run  # after the check, so that a mistyped command answers at once
 
         chosen = HydraConfig.get()
-        refuse_ignored(config.engine, chosen.overrides.task)
+        refuse_ignored(config.engine, config.system, chosen.overrides.task)
         take_checkpoint(config, str(chosen.runtime.choices["model"]), chosen.overrides.task)
         shared = chosen.sweep.dir if chosen.mode == RunMode.MULTIRUN else config.runs_dir
         output_dir = Path(chosen.runtime.output_dir)

@@ -19,6 +19,7 @@ from harness.model_spec import ModelSpec
 from harness.placement import Placement
 from harness.record import Chunk, Recorder
 from harness.request import Request
+from harness.system import ServerPlugin
 
 
 @dataclass(slots=True)
@@ -34,6 +35,8 @@ class Experiment:
     seed: int
     scheduler: Mapping[str, Any]  # the system's values, for servers that schedule by themselves
     announce: Callable[[str], None]  # tells the user one line of start-up progress
+    # What the system puts into servers; None: they schedule by themselves
+    plugin: Callable[[], AbstractContextManager[ServerPlugin]] | None = None
 
     def cluster(
         self,

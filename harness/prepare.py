@@ -117,6 +117,8 @@ def prepare(composed: DictConfig) -> Prepared:
     if schedule.prompts and engine.name in ("torch", "vllm"):  # a simulation takes the lengths
         require_in_vocabulary(schedule.requests(), models)
     system = class_of(config["system"], "system")
+    if engine.name == "vllm":
+        system = getattr(system, "in_vllm", system)
     return Prepared(
         config=without_credentials(config),
         system=system,

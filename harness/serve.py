@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -101,6 +102,7 @@ def _serve(
     parts: Prepared, folder: RunFolder, recorder: Recorder, placements: Sequence[Placement]
 ) -> None:
     loop = parts.engine.make_loop()
+    plugin = getattr(parts.system, "plugin", None)
     experiment = Experiment(
         loop=loop,
         recorder=recorder,
@@ -111,6 +113,7 @@ def _serve(
         seed=parts.options.seed,
         scheduler={k: v for k, v in parts.config["system"].items() if k != "_target_"},
         announce=announce,
+        plugin=partial(plugin, parts.system_config) if plugin is not None else None,
     )
     with parts.engine.start(experiment) as cluster:
         check_capacity(parts.schedule, cluster)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from harness.clock import Loop
@@ -13,9 +15,24 @@ from harness.placement import Demand, Placement
 from harness.request import Request
 
 
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ServerPlugin:
+    """What a system puts into vLLM servers, which then schedule by it."""
+
+    scheduler: Mapping[str, Any]  # vLLM's values of its scheduler, scheduler_cls among them
+    arguments: Sequence[str]  # more words of the servers' command line
+    python_path: Path  # where the servers find the plug-in
+    counters: str  # its counters on the servers' /metrics begin so
+    proof: str  # the one of them that counts wherever it schedules
+
+
 class System(Protocol):
     """Built as `System(config, loop=..., cluster=...)`; raises ValueError where the cluster
-    cannot run it, with what it needs and what there is."""
+    cannot run it, with what it needs and what there is.
+
+    A system that also runs inside vLLM names the class that does so as `in_vllm`, with
+    `plugin(config)`, a context that yields its ServerPlugin, and `heeded`, the keys that it reads.
+    """
 
     @staticmethod
     def place(
@@ -34,4 +51,4 @@ class System(Protocol):
         ...
 
 
-__all__ = ["Cluster", "Demand", "Loop", "Placement", "Request", "System"]
+__all__ = ["Cluster", "Demand", "Loop", "Placement", "Request", "ServerPlugin", "System"]

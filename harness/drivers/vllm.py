@@ -12,7 +12,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from harness.checkpoint import check_checkpoint
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
-from harness.drivers import vllm_command
+from harness.drivers import vllm_command, vllm_plugin
 from harness.drivers.body import completion_body, prebuilt
 from harness.drivers.fleet import OPENER, Member, Plan, running, watch
 from harness.drivers.http_endpoint import HttpEndpoint, Target
@@ -35,6 +35,7 @@ from harness.placement import resident_models
 from harness.prompts import FIRST_ID
 from harness.records.gpu_monitor import require_gpu
 from harness.request import Request
+from harness.system import ServerPlugin
 
 # Exactly the asked number of tokens, and the running usage in each event: exact token counts.
 REQUEST_FIELDS = {
@@ -83,7 +84,14 @@ class VllmEngine:
         specs = [experiment.models[name] for name in served]
         for spec in specs:
             check_checkpoint(spec)
-        plans = self._plans(experiment, specs, served)
+        with experiment.plugin() if experiment.plugin else nullcontext() as plugin:
+            yield from self._serving(experiment, specs, served, plugin, loop)
+
+    def _serving(
+        self, experiment: Experiment, specs: list[ModelSpec], served: list[str],
+        plugin: ServerPlugin | None, loop: WallLoop,
+    ) -> Iterator[Cluster]:  # fmt: skip
+        plans = self._plans(experiment, specs, served, plugin)
         with running(plans, self._config.start_timeout_s, experiment.announce) as members:
             for member, name in zip(members, served, strict=True):
                 _warm_up(member, name)
@@ -105,20 +113,25 @@ class VllmEngine:
                 ]
                 roots = [member.url for member in members]
                 caching = _hits_are_meant(experiment)
-                with replaying(endpoints, roots, {}, io, experiment, caching_intended=caching):
+                with (
+                    replaying(endpoints, roots, {}, io, experiment, caching_intended=caching),
+                    _counted(members, plugin, self._resolved, experiment),
+                ):
                     yield experiment.cluster(endpoints=endpoints)
 
     def resolved(self) -> Mapping[str, Any]:
         return self._resolved
 
     def _plans(
-        self, experiment: Experiment, specs: list[ModelSpec], served: list[str]
-    ) -> list[Plan]:
+        self, experiment: Experiment, specs: list[ModelSpec], served: list[str],
+        plugin: ServerPlugin | None,
+    ) -> list[Plan]:  # fmt: skip
         config, run_dir = self._config, experiment.run_dir.resolve()
         logs = run_dir / "logs"
         logs.mkdir(exist_ok=True)
         more = [
-            *vllm_command.scheduler_flags(experiment.scheduler),
+            *vllm_command.scheduler_flags(plugin.scheduler if plugin else experiment.scheduler),
+            *(plugin.arguments if plugin else ()),
             *self._memory_flags(experiment.hardware.device == "cpu"),
             *vllm_command.flag("enable_prompt_tokens_details", True),  # usage has cached_tokens
             *config.extra_args,
@@ -131,7 +144,12 @@ class VllmEngine:
                 Plan(
                     name=f"vllm-{i}",
                     command=partial(vllm_command.server_command, model_flags=model, more=more),
-                    env={**vllm_command.ENVIRONMENT, **place, **config.extra_env},
+                    env={
+                        **vllm_command.ENVIRONMENT,
+                        **(vllm_command.python_path(plugin.python_path) if plugin else {}),
+                        **place,
+                        **config.extra_env,
+                    },
                     log_path=logs / f"vllm-{i}.log",
                 )
             )
@@ -153,6 +171,31 @@ class VllmEngine:
             timeout_s=self._config.request_timeout_s,
             allow_early_end=False,
         )
+
+
+@contextmanager
+def _counted(
+    members: list[Member], plugin: ServerPlugin | None, resolved: Mapping[str, Any],
+    experiment: Experiment,
+) -> Iterator[None]:  # fmt: skip
+    """Raises RunError before anything is served where a server does not schedule by `plugin`; what
+    the plug-in counted meanwhile is an event of each server."""
+    if plugin is None:
+        yield
+        return
+    before = []
+    for member in members:
+        found = vllm_plugin.counters(member.url, plugin.counters)
+        named = resolved["servers"][member.plan.name]["scheduler_cls"]
+        vllm_plugin.require_active(plugin, member.plan.name, named, found)
+        before.append(found)
+    yield
+    for member, then in zip(members, before, strict=True):
+        now = vllm_plugin.counters(member.url, plugin.counters)
+        experiment.recorder.event(
+            "server_paging", member.plan.name, 0.0, experiment.loop.now,
+            **vllm_plugin.since(now, then),
+        )  # fmt: skip
 
 
 def _hits_are_meant(experiment: Experiment) -> bool:
@@ -197,6 +240,7 @@ def _resolved(members: list[Member], specs: list[ModelSpec], served: list[str]) 
             "enable_chunked_prefill": scheduler["enable_chunked_prefill"],
             "enable_prefix_caching": cache["enable_prefix_caching"],
             "async_scheduling": scheduler["async_scheduling"],
+            "scheduler_cls": scheduler["scheduler_cls"],  # None: vLLM's own
             "max_model_len": config["model_config"]["max_model_len"],
             "dtype": config["model_config"]["dtype"].removeprefix("torch."),
             "device": config["device_config"]["device"],

@@ -56,6 +56,12 @@ def scheduler_flags(scheduler: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def python_path(first: Path) -> dict[str, str]:
+    """The environment of a process that imports from `first`, too."""
+    paths = [str(first), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
 def server_command(port: int, model_flags: Sequence[str], more: Sequence[str]) -> list[str]:
     return [
         sys.executable,

@@ -43,6 +43,10 @@ def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, An
         found["kv_moves"] = pages
     if leases := lease_seconds(events):
         found["lease_seconds"] = leases
+    for event in events:
+        if event["kind"] == "server_paging":  # one server has a plug-in
+            names = ("iterations", "slices", "preemptions", "lost_blocks")
+            found["plugin"] = {name: event["fields"][name] for name in names}
     return found
 
 
@@ -69,12 +73,19 @@ def moved_bytes(events: Iterable[Event]) -> dict[str, int]:
 
 def kv_moves(events: Iterable[Event]) -> dict[str, dict[str, float]]:
     """By purpose: how many requests' KV moved in how many copies, its bytes (of each device), and
-    seconds in which some such copy was under way."""
+    seconds in which some such copy was under way. A server's plug-in counts them itself."""
     of: dict[str, list[Event]] = {}
+    counted: dict[str, dict[str, float]] = {}
     for event in events:
         if event["kind"] == "kv_move":
             of.setdefault(event["fields"]["purpose"], []).append(event)
-    return {
+        elif event["kind"] == "server_paging":
+            for purpose, moved in event["fields"]["moves"].items():
+                counted[purpose] = {
+                    "copies": int(moved["copies"]), "requests": int(moved["pages"]),
+                    "bytes": int(moved["bytes"]), "seconds": moved["seconds"],
+                }  # fmt: skip
+    return counted | {
         purpose: {
             "copies": len(moves),
             "requests": sum(len(each["fields"]["requests"]) for each in moves),

@@ -215,6 +215,9 @@ def device_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "switches", f"{switches['count']:,}; {latency}; {share}"
     if busy := summary.get("busy_share"):
         yield "busy", f"{busy['mean']:.1%} of the time, mean of {len(busy['instances'])} instances"
+    if plugin := summary.get("plugin"):
+        counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in plugin.items())
+        yield "plug-in", counts
     for purpose, moved in summary.get("kv_moves", {}).items():
         size = f"{moved['bytes'] / 1e6:,.1f} MB of {moved['requests']:,} requests"
         yield purpose, f"{size} in {moved['copies']:,} copies, {moved['seconds']:.1f} s"

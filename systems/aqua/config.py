@@ -89,12 +89,15 @@ class LenderConfig:
     profile: str | None  # the profiler's file of its model; null: the two below
     free_share: float  # of its KV memory, that is free at its stable rate
     stable_rate_per_s: float | None  # null: none is known, so rates are not looked at
+    idle_bytes: int  # engine=vllm: what a producer that serves nothing lends
 
     def __post_init__(self) -> None:
         if self.every is not None and self.every < 2:
             raise ValueError(f"every={self.every} must be at least 2: the consumer serves, too")
         if not 0 <= self.free_share < 1:
             raise ValueError(f"free_share={self.free_share:g} must be at least 0 and below 1")
+        if self.idle_bytes < 1:
+            raise ValueError(f"idle_bytes={self.idle_bytes} must be at least 1")
 
 
 @dataclass(kw_only=True, slots=True)

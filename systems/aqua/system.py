@@ -26,6 +26,7 @@ from systems.aqua.coordinator.process import CoordinatorProcess
 from systems.aqua.coordinator.topology import Topology
 from systems.aqua.leases import Leases, beat, open_coordinator
 from systems.aqua.lender import Lender
+from systems.aqua.plugin.servers import AquaInVllm
 from systems.aqua.profiler.profile import read_profile
 from systems.aqua.prompt import Limits
 from systems.aqua.streaming import Streamer
@@ -48,6 +49,7 @@ def lender_model(config: AquaConfig) -> ModelSpec | None:
 
 class Aqua:
     Config = AquaConfig
+    in_vllm = AquaInVllm
 
     @staticmethod
     def place(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from systems.aqua.plugin.connector import AquaConnector, Pages
+from systems.aqua.plugin.connector import AquaConnector
+from systems.aqua.plugin.pages import Pages
 
 
 class LosingConnector(AquaConnector):
@@ -18,5 +19,6 @@ class LosingConnector(AquaConnector):
         for page in pages.into:
             self.seen += 1
             if self.seen % 3 == 0:
-                self._saved.pop(page.request_id)
+                assert self._paged is not None
+                self._paged._host.pop(page.request_id)
         super().start_load_kv(forward_context, **kwargs)

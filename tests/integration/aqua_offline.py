@@ -1,24 +1,28 @@
-"""One offline vLLM engine, stock or with AQUA's plug-in, in a process of its own.
+"""Offline vLLM engines one after the other, stock or with AQUA's plug-in, in their own process.
 
-`python aqua_offline.py JOB.json` prints a line of JSON at the end. The job: model directory,
-requests as (arrival step, prompt tokens, output tokens), steps at which a paged one is aborted, or
-all KV is declared void.
+`python aqua_offline.py JOBS.json` prints a line of JSON for each job, with what was found or why
+the engine refused. A job: model directory, requests as (arrival step, prompt tokens, output
+tokens), steps at which a paged one is aborted, all KV is declared void, a lease is asked back, or
+the lender is killed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
-os.environ |= {
+ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    # One thread: several wait for one another actively, which on a busy machine takes for ever.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
 }  # fmt: skip
-
 AQUA = {
     "scheduler_cls": "systems.aqua.plugin.scheduler.AquaScheduler",
     "kv_transfer_config": {
@@ -28,20 +32,20 @@ AQUA = {
         "kv_load_failure_policy": "recompute",
     },
 }
+Job = dict[str, Any]
 
 
-def engine(job: dict[str, Any]) -> Any:
+def engine(job: Job) -> Any:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
     words = dict(job["engine"])
     if job["aqua"]:
         words |= AQUA
-        extra = {"slice_iterations": job["slice_iterations"]}
         transfer = AQUA["kv_transfer_config"]
         assert isinstance(transfer, dict)
         words["kv_transfer_config"] = {
-            **transfer, **job.get("transfer", {}), "kv_connector_extra_config": extra
+            **transfer, **job["transfer"], "kv_connector_extra_config": job["extra"]
         }  # fmt: skip
     arguments = EngineArgs(
         model=job["model"], dtype="float32", skip_tokenizer_init=True, enforce_eager=True,
@@ -62,8 +66,10 @@ class Watched:
     def __init__(self, scheduler: Any) -> None:
         self.computed: dict[str, int] = {}
         self.paged: list[tuple[int, bool]] = []  # tokens, in the prefill still
+        self.counts: dict[str, float] = {}
         self._scheduler = scheduler
         self._schedule, scheduler.schedule = scheduler.schedule, self.schedule
+        self._make_stats, scheduler.make_stats = scheduler.make_stats, self.make_stats
         if hasattr(scheduler.connector, "page_out"):
             connector = scheduler.connector
             self._page_out, connector.page_out = connector.page_out, self.page_out
@@ -80,14 +86,67 @@ class Watched:
         self.paged.append((num_tokens, num_tokens < prompt_tokens))
         self._page_out(request_id, num_tokens, block_ids)
 
+    def make_stats(self, *arguments: Any, **words: Any) -> Any:
+        """Where scheduler's and workers' counts meet."""
+        if (found := arguments[1]) is not None:
+            for name, number in found.data.items():
+                self.counts[name] = self.counts.get(name, 0) + number
+        return self._make_stats(*arguments, **words)
 
-def main(job: dict[str, Any]) -> dict[str, Any]:
+
+class Region:
+    """What a producer's memory holds after each page-out, read past the plug-in."""
+
+    def __init__(self, worker: Any) -> None:
+        self.checked = 0
+        self._paged = worker._paged
+        self._before, worker._paged.before = worker._paged.before, self.before
+
+    def before(self, pages: Any) -> None:
+        caches = self._paged._caches
+        kv = {
+            page.request_id: [
+                b"".join(bytes(cache[block].flatten().numpy().tobytes()) for cache in caches)
+                for block in page.block_ids
+            ]
+            for page in pages.out
+        }
+        self._before(pages)
+        for page in pages.out:
+            if page.slots is None:
+                continue
+            _, process, number = page.slots.lease.rsplit(".", 2)
+            try:
+                lent = Path(f"/proc/{process}/fd/{number}").read_bytes()
+            except OSError:  # it was killed
+                continue
+            for slot, block in zip(page.slots.blocks, kv[page.request_id], strict=True):
+                assert lent[slot * len(block) : (slot + 1) * len(block)] == block
+                self.checked += 1
+
+
+def reclaim(url: str) -> None:
+    """Asks all leases back, as their producers."""
+    with urllib.request.urlopen(f"{url}/status") as answer:
+        leases = json.load(answer)["leases"]
+    for name, lease in leases.items():
+        body = json.dumps({"holder": lease["holder"], "keep_bytes": 0}).encode()
+        asked = urllib.request.Request(
+            f"{url}/leases/{name}/reclaim", body, {"Content-Type": "application/json"}
+        )
+        urllib.request.urlopen(asked).close()
+
+
+def serve(job: Job) -> dict[str, Any]:
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import SamplingParams
 
     subject = engine(job)
     scheduler = subject.engine_core.engine_core.scheduler
     watched = Watched(scheduler)
+    worker = get_kv_transfer_group() if job["aqua"] else None
+    region = Region(worker) if job["aqua"] else None
     tokens: dict[str, list[int]] = {}
     first: dict[str, int] = {}
     aborted: list[str] = []
@@ -106,6 +165,12 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
             assert scheduler.connector._tokens
             assert scheduler.reset_prefix_cache(reset_running_requests=True)
             assert not scheduler.connector._tokens
+        if step == job["reclaim_at"]:
+            assert scheduler.connector._slots
+            reclaim(job["extra"]["coordinator"])
+        if step == job["kill_lender_at"]:
+            assert scheduler.connector._slots
+            os.kill(job["lender"], signal.SIGKILL)
         for output in subject.step():
             tokens[output.request_id] = list(output.outputs[0].token_ids)
             first.setdefault(output.request_id, step)
@@ -113,16 +178,34 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
         assert step < 5000
     found: dict[str, Any] = {"tokens": tokens, "first": first, "aborted": aborted}
     found |= {"computed": watched.computed, "paged": watched.paged, "steps": step}
-    if job["aqua"]:
-        connector = scheduler.connector
-        for name in ("num_out", "num_in", "blocks_out", "blocks_in"):
-            found[name] = getattr(connector, name)
-        # The last request's end reaches the worker with the next iteration, which does not come.
-        found["left"] = len(connector._tokens)
+    if region is not None:
+        for _ in range(2):  # the last request's end reaches the workers and the coordinator
+            scheduler.schedule()
+        found["counts"] = watched.counts
+        found["checked"] = region.checked
+        found["left"] = len(scheduler.connector._tokens) + len(scheduler.connector._slots)
         found["free_blocks"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         found["module"] = sys.modules[type(scheduler).__module__].__file__
     return found
 
 
+def end_of_engine() -> None:
+    """The next one of this process makes its groups and its connector anew."""
+    from vllm.distributed.kv_transfer.kv_transfer_state import ensure_kv_transfer_shutdown
+
+    ensure_kv_transfer_shutdown()
+
+
+def main(jobs: list[Job]) -> None:
+    for job in jobs:
+        try:
+            found = serve(job)
+        except ValueError as error:
+            found = {"refused": str(error)}
+        print(json.dumps(found), flush=True)
+        end_of_engine()
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(Path(sys.argv[1]).read_text()))))
+    os.environ |= ENVIRONMENT  # before vLLM is imported
+    main(json.loads(Path(sys.argv[1]).read_text()))

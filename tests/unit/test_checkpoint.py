@@ -101,9 +101,9 @@ def test_a_file_that_does_not_say_enough_asks_for_a_model(tmp_path: Path) -> Non
 def test_a_key_that_the_engine_does_not_read_is_refused(
     engine: str, override: str, refused: bool
 ) -> None:
-    config = composed("+system=vllm", f"engine={engine}").engine
+    config = composed("+system=vllm", f"engine={engine}")
     if refused:
         with pytest.raises(UsageError, match=f"is not heeded with engine={engine}"):
-            refuse_ignored(config, [override])
+            refuse_ignored(config.engine, config.system, [override])
     else:
-        refuse_ignored(config, [override])
+        refuse_ignored(config.engine, config.system, [override])

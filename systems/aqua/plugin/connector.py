@@ -1,4 +1,6 @@
-"""A KV connector that keeps preempted requests' KV by request, in host memory, until they resume.
+"""A KV connector that keeps preempted requests' KV by request until they resume: in a producer's
+memory where its configuration names a coordinator, and in host memory where there is no lease with
+room.
 
 `kv_connector=AquaConnector`, `kv_connector_module_path=systems.aqua.plugin.connector`,
 `kv_role=kv_both`. Whole blocks are copied, the partly filled one too, so that a request resumes at
@@ -9,8 +11,7 @@ blocks that they free (`handle_preemptions`), page-ins right after, both synchro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -18,42 +19,37 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
 )
 
-
-class Page(NamedTuple):
-    request_id: str
-    block_ids: list[int]
-    first: int  # of the saved request's blocks, the one that block_ids[0] is
-
-
-@dataclass
-class Pages(KVConnectorMetadata):
-    """One iteration's, from the scheduler to the workers."""
-
-    dropped: list[str] = field(default_factory=list)
-    out: list[Page] = field(default_factory=list)
-    into: list[Page] = field(default_factory=list)
+from systems.aqua.plugin.borrower import Borrower
+from systems.aqua.plugin.counters import Counters, Counts
+from systems.aqua.plugin.paged import PagedKv
+from systems.aqua.plugin.pages import Page, Pages, Slots
+from systems.aqua.plugin.settings import Settings
 
 
 class AquaConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        extra = self._kv_transfer_config.kv_connector_extra_config
-        unknown = set(extra) - {"slice_iterations"}
-        if unknown:
-            raise ValueError(f"unknown key {min(unknown)!r}; valid keys: slice_iterations")
-        self.slice_iterations = extra.get("slice_iterations", 0)
-        if not isinstance(self.slice_iterations, int) or self.slice_iterations < 1:
-            raise ValueError(
-                f"slice_iterations={self.slice_iterations!r} in kv_connector_extra_config; valid: "
-                "a whole number of at least 1"
-            )
+        self.settings = Settings.of(self._kv_transfer_config.kv_connector_extra_config)
+        self._counts = Counts()
         self._block_tokens = vllm_config.cache_config.block_size
-        self._tokens: dict[str, int] = {}  # scheduler: saved, by request
-        self._pages = Pages()  # scheduler: of the next iteration
-        self._caches: list[Any] = []  # worker: of each layer, [blocks, ...]
-        self._saved: dict[str, list[Any]] = {}  # worker: of each layer, [blocks, ...]
-        self._failed_blocks: set[int] = set()  # worker
-        self.num_out = self.num_in = self.blocks_out = self.blocks_in = 0  # scheduler
+        # Of the scheduler
+        self._tokens: dict[str, int] = {}  # saved, by request
+        self._slots: dict[str, Slots] = {}  # of those in a lease
+        self._pages = Pages()  # of the next iteration
+        self._iterations = 0
+        self._borrower: Borrower | None = None
+        if role == KVConnectorRole.SCHEDULER and self.settings.coordinator is not None:
+            if vllm_config.parallel_config.world_size != 1:
+                raise ValueError(
+                    "leases are for one device: without kv_connector_extra_config.coordinator, KV "
+                    "is paged to host memory at any tensor_parallel_size"
+                )
+            size = sum(each.size for each in kv_cache_config.kv_cache_tensors)
+            block_bytes = size // kv_cache_config.num_blocks
+            self._borrower = Borrower(self.settings.coordinator, self.settings.device, block_bytes)
+        # Of a worker
+        self._paged: PagedKv | None = None
+        self._failed_blocks: set[int] = set()
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -66,13 +62,21 @@ class AquaConnector(KVConnectorBase_V1):
         """Tokens of a request whose KV is kept."""
         return self._tokens.get(request_id, 0)
 
+    def in_dram(self) -> list[bool]:
+        """Of each request that is paged out."""
+        return [request_id not in self._slots for request_id in self._tokens]
+
+    def count(self, name: str, number: int = 1) -> None:
+        self._counts.aggregate(Counts({name: number}))
+
     def page_out(self, request_id: str, num_tokens: int, block_ids: Sequence[int]) -> None:
         """A request is about to lose its blocks, which hold `num_tokens` tokens."""
         blocks = list(block_ids[: -(-num_tokens // self._block_tokens)])
+        slots = None if self._borrower is None else self._borrower.allocate(len(blocks))
         self._tokens[request_id] = num_tokens
-        self._pages.out.append(Page(request_id, blocks, 0))
-        self.num_out += 1
-        self.blocks_out += len(blocks)
+        if slots is not None:
+            self._slots[request_id] = slots
+        self._pages.out.append(Page(request_id, blocks, 0, slots))
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
@@ -80,59 +84,90 @@ class AquaConnector(KVConnectorBase_V1):
         return max(0, self.saved(request.request_id) - num_computed_tokens), False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        tokens = self._tokens.pop(request.request_id, 0)
+        tokens = self.saved(request.request_id)
         if not tokens:
             return
         if not num_external_tokens:  # recomputed, or in vLLM's own prefix cache
-            self._pages.dropped.append(request.request_id)
+            self._drop(request.request_id)
             return
+        del self._tokens[request.request_id]
+        slots = self._slots.pop(request.request_id, None)
+        if slots is not None:
+            assert self._borrower is not None
+            self._borrower.free_after_reading(slots)
         first = (tokens - num_external_tokens) // self._block_tokens
         (block_ids,) = blocks.get_block_ids()
         into = list(block_ids[first : -(-tokens // self._block_tokens)])
-        self._pages.into.append(Page(request.request_id, into, first))
-        self.num_in += 1
-        self.blocks_in += len(into)
+        self._pages.into.append(Page(request.request_id, into, first, slots))
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        if self._borrower is not None:
+            self._borrower.next_iteration()
+            self._iterations += 1
+            if self._slots and self._iterations % self.settings.migrate_every_iterations == 0:
+                self._obey(self._borrower)
         pages, self._pages = self._pages, Pages()
         return pages
 
+    def _obey(self, borrower: Borrower) -> None:
+        """Section 6's control loop: what the producer asks back goes to host memory. What is gone
+        with its producer will be computed again."""
+        fresh = {page.request_id for page in self._pages.out}
+        asked, gone = borrower.unwanted({slots.lease for slots in self._slots.values()})
+        for request_id, slots in list(self._slots.items()):
+            if slots.lease in gone:
+                self.count("lost_blocks", len(slots.blocks))
+                self._drop(request_id)
+            elif slots.lease in asked and request_id not in fresh:  # else the next time
+                del self._slots[request_id]
+                borrower.free_after_reading(slots)
+                self._pages.migrated.append(Page(request_id, [], 0, slots))
+
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:
         """Ended or aborted, perhaps while paged out."""
-        if self._tokens.pop(request.request_id, 0):
-            self._pages.dropped.append(request.request_id)
+        self._drop(request.request_id)
         return False, None
 
     def reset_cache(self) -> bool:
         """The KV is not valid any more, as after new weights."""
-        self._pages.dropped += self._tokens
-        self._tokens.clear()
+        for request_id in list(self._tokens):
+            self._drop(request_id)
         return True
+
+    def _drop(self, request_id: str) -> None:
+        if not self._tokens.pop(request_id, 0):
+            return
+        self._pages.dropped.append(request_id)
+        if (slots := self._slots.pop(request_id, None)) is not None:
+            assert self._borrower is not None
+            self._borrower.free(slots)
 
     # --- In a worker
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        self._caches = list(kv_caches.values())
+        num_blocks = self._kv_cache_config.num_blocks
+        for name, cache in kv_caches.items():
+            if cache.shape[0] != num_blocks:
+                raise ValueError(
+                    f"KV of {name} is {tuple(cache.shape)}; valid: blocks first, {num_blocks} of "
+                    "them"
+                )
+        by_block = self.settings.copies == "by_block"
+        self._paged = PagedKv(list(kv_caches.values()), by_block=by_block)
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         assert isinstance(kv_connector_metadata, Pages)
-        for page in kv_connector_metadata.out:
-            self._saved[page.request_id] = [
-                cache[page.block_ids].to("cpu") for cache in self._caches
-            ]
-        for request_id in kv_connector_metadata.dropped:
-            self._saved.pop(request_id, None)
+        assert self._paged is not None
+        self._paged.before(kv_connector_metadata)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         pages = self._get_connector_metadata()
         assert isinstance(pages, Pages)
+        assert self._paged is not None
         for page in pages.into:
-            saved = self._saved.pop(page.request_id, None)
-            if saved is None:
+            if not self._paged.page_in(page):
                 self._failed_blocks.update(page.block_ids)
-                continue
-            for cache, blocks in zip(self._caches, saved, strict=True):
-                cache[page.block_ids] = blocks[page.first :].to(cache.device)
+                self.count("lost_blocks", len(page.block_ids))
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()
@@ -148,3 +183,23 @@ class AquaConnector(KVConnectorBase_V1):
 
     def wait_for_save(self) -> None:
         return
+
+    # --- What is counted (counters.py), in either
+
+    def get_kv_connector_stats(self) -> Counts | None:
+        if self._paged is not None:
+            self._counts.aggregate(Counts(self._paged.counts))
+            self._paged.counts = {}
+        counts, self._counts = self._counts, Counts()
+        return None if counts.is_empty() else counts
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Counts:
+        return Counts(data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> Counters:  # fmt: skip
+        return Counters(vllm_config, metric_types, labelnames, per_engine_labelvalues)

@@ -19,6 +19,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
 from systems.aqua.fair_scheduler import Since, choose, due
+from systems.aqua.paging import falls_back
 from systems.aqua.plugin.connector import AquaConnector
 from systems.aqua.prompt import Limits, Prompt, Slice
 
@@ -46,7 +47,7 @@ class AquaScheduler(Scheduler):
         self.scheduler_reserve_full_isl = False
         self._limits = Limits(
             batch_tokens=self.max_num_scheduled_tokens,
-            slice_iterations=self.connector.slice_iterations,
+            slice_iterations=self.connector.settings.slice_iterations,
             # vLLM keeps one for itself; it has checked that the rest hold max_model_len tokens.
             num_blocks=self.kv_cache_config.num_blocks - 1,
             block_tokens=self.block_size,
@@ -57,7 +58,6 @@ class AquaScheduler(Scheduler):
         self._arrivals: dict[str, int] = {}
         self._num_arrived = 0
         self._prefilling: set[Hashable] = set()
-        self.num_slices = 0
 
     def _check(self) -> None:
         """Raises ValueError for what this scheduler cannot serve exactly."""
@@ -118,6 +118,8 @@ class AquaScheduler(Scheduler):
 
     def _renew(self, prompts: dict[Hashable, Prompt]) -> None:
         """Chooses anew where it is due, and counts this iteration."""
+        connector = self.connector
+        assert isinstance(connector, AquaConnector)
         gone = [name for name in self._arrivals if name not in self.requests]
         for name in gone:
             del self._arrivals[name]
@@ -129,10 +131,12 @@ class AquaScheduler(Scheduler):
             arrived=any(name not in members for name in prompts),
         )
         if due(since, self._slice, list(prompts.values()), self._limits):
-            self._slice = choose(list(prompts.values()), self._limits)
+            fcfs = falls_back(connector.in_dram(), connector.settings.fcfs_when_in_dram)
+            self._slice = choose(list(prompts.values()), self._limits, fcfs=fcfs)
             self._iterations = 0
-            self.num_slices += 1
+            connector.count("slices")
         self._iterations += 1
+        connector.count("iterations")
         self._prefilling = {
             name for name in self._slice.members if name in prompts and not prompts[name].decoding
         }
@@ -185,5 +189,6 @@ class AquaScheduler(Scheduler):
         if request.num_computed_tokens and not drop_stale_output:
             (blocks,) = self.kv_cache_manager.get_block_ids(request.request_id)
             self.connector.page_out(request.request_id, request.num_computed_tokens, blocks)
+        self.connector.count("preemptions")
         # None: now.
         super()._preempt_request(request, timestamp, drop_stale_output)  # type: ignore[arg-type]

@@ -1,0 +1,72 @@
+"""`python -m systems.aqua.plugin.lender --coordinator URL --device NAME --bytes N`: a producer that
+serves nothing and lends N bytes of its own memory, until the lease has ended or it is ended itself.
+
+A stand-in for an engine that has memory to spare: vLLM's own KV tensors are private.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+
+from systems.aqua.plugin import region
+from systems.aqua.plugin.coordinator_http import CoordinatorHttp, Refused
+
+BEAT_S = 1.0
+
+
+def serve(url: str, device: str, num_bytes: int, over: threading.Event) -> None:
+    """Raises OSError or Refused where it cannot begin."""
+    holder = f"{device}.{os.getpid()}"
+    coordinator = CoordinatorHttp(url)
+    lease, descriptor = region.lend(holder, num_bytes)
+    coordinator.join(holder, device)
+    coordinator.offer(lease, holder, num_bytes)
+    print(f"lease {lease}", flush=True)
+    try:
+        while not over.wait(BEAT_S):
+            try:
+                coordinator.heartbeat(holder)
+                if lease not in coordinator.leases():
+                    break  # reclaimed, and empty
+            except OSError as error:
+                print(error, file=sys.stderr, flush=True)
+    finally:
+        os.close(descriptor)  # its memory is free again
+        coordinator.leave(holder)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m systems.aqua.plugin.lender", description=__doc__)
+    parser.add_argument("--coordinator", required=True, metavar="URL")
+    parser.add_argument("--device", required=True, help="of the coordinator's topology")
+    parser.add_argument("--bytes", type=int, required=True)
+    parser.add_argument("--with-parent", action="store_true", help="ends when its stdin closes")
+    asked = parser.parse_args(arguments)
+    over = threading.Event()
+
+    def end(_: int, __: FrameType | None) -> None:
+        sys.exit(0)
+
+    def end_with_parent() -> None:
+        sys.stdin.read()
+        over.set()
+
+    signal.signal(signal.SIGTERM, end)
+    if asked.with_parent:
+        threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        serve(asked.coordinator, asked.device, asked.bytes, over)
+    except (OSError, Refused, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""A worker's copies of paged KV: gathered from its layers, to a producer's region or to host
+memory.
+
+A page's row is one block's KV of all layers. Gathered, as in section 6, a request's blocks become
+rows on the device and cross in one copy; by block, each layer's K and V of each block is a copy by
+itself, as vLLM's swap copies them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from systems.aqua.plugin import region
+from systems.aqua.plugin.pages import Page, Pages
+
+logger = logging.getLogger("vllm.aqua")
+HOST, LEASE = "DRAM", "lease"
+
+
+class PagedKv:
+    """`caches`: of each layer, [blocks, ...]. `counts`: since they were last taken, pages,
+    copies, blocks, bytes and seconds by purpose, as "bytes/page out to DRAM"."""
+
+    def __init__(self, caches: Sequence[Tensor], *, by_block: bool) -> None:
+        self._caches, self._by_block = caches, by_block
+        self._sizes = [cache[0].numel() * cache.element_size() for cache in caches]
+        self._host: dict[str, Tensor] = {}  # request -> [blocks, bytes of a block]
+        self.counts: dict[str, float] = {}
+
+    @property
+    def block_bytes(self) -> int:
+        """Of all layers."""
+        return sum(self._sizes)
+
+    def before(self, pages: Pages) -> None:
+        """Before the forward pass writes into blocks that page-outs leave."""
+        for page in pages.migrated:
+            self._migrate(page)
+        for request_id in pages.dropped:
+            self._host.pop(request_id, None)
+        for page in pages.out:
+            self._page_out(page)
+
+    def _page_out(self, page: Page) -> None:
+        began_s = perf_counter()
+        rows = self._off_device(page.block_ids)
+        place = HOST
+        if page.slots is not None:
+            try:
+                region.write(page.slots.lease, page.slots.blocks, _views(rows))
+                place = LEASE
+            except OSError as error:
+                logger.warning("to host memory instead: %s", error)
+        if place == HOST:
+            self._host[page.request_id] = rows
+        self._count(f"page out to {place}", rows, began_s)
+
+    def page_in(self, page: Page) -> bool:
+        """False: it is lost, and its blocks hold anything."""
+        began_s = perf_counter()
+        rows = self._host.pop(page.request_id, None)
+        place = HOST
+        if rows is not None:
+            rows = rows[page.first :]
+        elif page.slots is not None:
+            place = LEASE
+            rows = self._from_lease(page)
+        if rows is None:
+            return False
+        self._onto_device(page.block_ids, rows)
+        self._count(f"page in from {place}", rows, began_s)
+        return True
+
+    def _migrate(self, page: Page) -> None:
+        began_s = perf_counter()
+        if (rows := self._from_lease(page)) is not None:
+            self._host[page.request_id] = rows
+            self._count(f"migrate from {LEASE} to {HOST}", rows, began_s)
+
+    def _from_lease(self, page: Page) -> Tensor | None:
+        assert page.slots is not None
+        blocks = page.slots.blocks[page.first :]
+        rows = torch.empty(len(blocks), self.block_bytes, dtype=torch.uint8)
+        try:
+            region.read(page.slots.lease, blocks, _views(rows))
+        except OSError as error:
+            logger.warning("KV of %s is lost: %s", page.request_id, error)
+            return None
+        return rows
+
+    def _off_device(self, block_ids: list[int]) -> Tensor:
+        """[blocks, block_bytes] in host memory."""
+        if not self._by_block:
+            of_layer = [cache[block_ids].reshape(len(block_ids), -1) for cache in self._caches]
+            return torch.cat([each.view(torch.uint8) for each in of_layer], dim=1).cpu()
+        rows = torch.empty(len(block_ids), self.block_bytes, dtype=torch.uint8)
+        for of_device, of_host in self._halves(block_ids, rows):
+            of_host.copy_(of_device)
+        return rows
+
+    def _onto_device(self, block_ids: list[int], rows: Tensor) -> None:
+        if not self._by_block:
+            staged = rows.to(self._caches[0].device)
+            for cache, own in zip(self._caches, torch.split(staged, self._sizes, 1), strict=True):
+                shape = (len(block_ids), *cache.shape[1:])
+                cache[block_ids] = own.contiguous().view(cache.dtype).reshape(shape)
+            return
+        for of_device, of_host in self._halves(block_ids, rows):
+            of_device.copy_(of_host)
+
+    def _halves(self, block_ids: list[int], rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each block in each layer two, on the device and in its row: as many as K and V are,
+        whatever the layout."""
+        for row, block in zip(rows, block_ids, strict=True):
+            for cache, own in zip(self._caches, row.split(self._sizes), strict=True):
+                saved = own.view(cache.dtype).view(cache.shape[1:])
+                yield from zip(cache[block].chunk(2), saved.chunk(2), strict=True)
+
+    def _count(self, purpose: str, rows: Tensor, began_s: float) -> None:
+        found = {
+            "pages": 1, "copies": len(rows) * 2 * len(self._caches) if self._by_block else 1,
+            "blocks": len(rows), "bytes": rows.numel(),
+            "seconds": perf_counter() - began_s,
+        }  # fmt: skip
+        for what, number in found.items():
+            key = f"{what}/{purpose}"
+            self.counts[key] = self.counts.get(key, 0) + number
+
+
+def _views(rows: Tensor) -> list[memoryview]:
+    return [memoryview(row.numpy()) for row in rows]

