@@ -101,3 +101,11 @@ def moved(made: Bed, purpose: str) -> list[dict[str, Any]]:
 
 def moved_bytes(made: Bed, *purposes: str) -> int:
     return sum(event["fields"]["bytes"] for purpose in purposes for event in moved(made, purpose))
+
+
+def transferred_bytes(made: Bed, purpose: str) -> int:
+    return sum(
+        event["fields"]["bytes"]
+        for event in made.recorder.events
+        if event["kind"] == "transfer" and event["fields"]["purpose"] == purpose
+    )

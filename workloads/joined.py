@@ -4,6 +4,7 @@ traffic of one model, whose name is the part's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from harness.config import build
 from harness.errors import UsageError
+from harness.request import Segments
 from harness.schedule import Provenance, Schedule, Synthetic
 from workloads.data import DataHome
 from workloads.workload import Workload
@@ -46,10 +48,24 @@ class Joined:
             column: np.concatenate([getattr(part, column) for part in parts.values()])[order]
             for column in ("prompt_tokens", "output_tokens")
         }
+        shared = segments(list(parts.values()))
         return Schedule(
             arrival_s=arrival_s[order], model=names[order].tolist(),
+            shared=None if shared is None else [shared[row] for row in order],
             provenance=joined({name: part.provenance for name, part in parts.items()}), **tokens,
         )  # fmt: skip
+
+
+def segments(parts: Sequence[Schedule]) -> list[Segments] | None:
+    """What their prompts share, one part behind the other: the k-th of n parts has every n-th
+    stream from k on, so that no two parts share any. None: nobody's share anything."""
+    if all(part.shared is None for part in parts):
+        return None
+    return [
+        tuple((stream * len(parts) + k, tokens) for stream, tokens in row)
+        for k, part in enumerate(parts)
+        for row in part.shared or [()] * len(part)
+    ]
 
 
 def joined(of: dict[str, Provenance]) -> Provenance:

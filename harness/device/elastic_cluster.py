@@ -17,13 +17,14 @@ from harness.device.host_copies import HostCopies
 from harness.device.kv_directory import Holder, KvDirectory
 from harness.device.kv_moves import KvMover
 from harness.device.kv_store import KvStore
+from harness.device.layer_pass import LayerPass
 from harness.device.passage import MakePieces, Passage, passage_of
 from harness.device.pipeline import Line, Pipeline, Stage, checked
 from harness.device.topology import Topology, cluster_topology
 from harness.errors import InstanceLost, RunError, UsageError
 from harness.location import Location, dram
 from harness.record import Recorder
-from harness.request import Request
+from harness.request import Batch, Request
 
 LostPolicy = Callable[[ElasticInstance], None]
 
@@ -104,6 +105,24 @@ class ElasticCluster:
     def passage(self, requests: Sequence[Request]) -> Passage:
         """Prompts that nothing is computed of, to run through the layers a piece at a time."""
         return passage_of(requests, self._make_pieces, self.directory, self._loop, self._recorder)
+
+    def layer_pass(self, batch: Batch, instance: ElasticInstance) -> LayerPass:
+        """An iteration of `batch` on `instance`, to run a few layers at a time."""
+        return LayerPass(batch, instance, self._make_pieces(), self.directory, self._recorder)
+
+    async def copy_kv(
+        self, request: Request, blocks: range, layers: range, source: Holder, target: Holder, *,
+        purpose: str,
+    ) -> None:  # fmt: skip
+        """A copy of KV `blocks` of `layers`, for which both ends have room: who holds what stays as
+        it is. InstanceLost where an end dies."""
+        start_s = self._loop.now
+        groups = source.layout.groups(layers)
+        num_bytes = await self._mover.copy(request, blocks, groups, source, target, purpose=purpose)
+        self._recorder.event(
+            "transfer", target.memory.name, start_s, self._loop.now,
+            source=source.memory.name, purpose=purpose, bytes=num_bytes, complete=True,
+        )  # fmt: skip
 
     async def move_kv(
         self,

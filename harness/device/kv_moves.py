@@ -80,6 +80,15 @@ class KvMover:
             )  # fmt: skip
         return True
 
+    async def copy(
+        self, request: Request, blocks: range, groups: Groups, source: Holder, target: Holder, *,
+        purpose: str,
+    ) -> int:  # fmt: skip
+        """Copies `blocks` of `request`, which both ends have room for, and moves nothing: bytes."""
+        which = [(request, blocks)]
+        await self._copy(which, groups, source, target, purpose, 0, None, None)
+        return _num_blocks(which) * len(groups) * source.page_bytes
+
     def _accept(
         self, requests: Sequence[Request], groups: Groups, source: Holder, target: Holder,
         owner: str,

@@ -37,7 +37,10 @@ class SimPieces:
             assert self._arrived is not None
             await self._loop.wait(self._arrived)
         cost = self._cost(instance.model, len(piece.layers), float(piece.previous is None))
-        time_s = cost.mixed_step([(0, n) for _, n in piece.batch.chunks], 0, 0)
+        batch = piece.batch
+        chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
+        context = sum([request.computed_tokens for request in batch.decodes]) + len(batch.decodes)
+        time_s = cost.mixed_step(chunks, len(batch.decodes), context)
         compute = compute_of(instance)
         await compute.enter()
         await self._loop.sleep(time_s + (cost.turnaround_s if piece.previous is None else 0.0))

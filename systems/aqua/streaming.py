@@ -3,8 +3,8 @@ is an AQUA TENSOR in swap space; each token has all of it stream through the dev
 
 With overlap a layer's KV comes while the layers before it are computed: an iteration of n layers
 takes max(load + compute / n, load / n + compute), without it the sum. In the ledger the device
-holds the whole context, of which FlexGen would hold two layers. In simulation alone: no bytes are
-read.
+holds the whole context, of which FlexGen would hold two layers. That is the simulator's, in closed
+form; `layered_streaming.py` moves bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.device.elastic import ElasticInstance
 from harness.device.elastic_cluster import ElasticCluster
 from harness.device.fabric import Memory
 from harness.device.kv_store import KvStore
-from harness.errors import InstanceLost, RunError, UsageError
+from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
 from systems.aqua import informer
 from systems.aqua.informer import InformerConfig
@@ -33,11 +33,6 @@ class Streamer:
         dram: KvStore, control: InformerConfig, loop: Loop,
         on_death: Callable[[Sequence[Request]], None], *, overlap: bool,
     ) -> None:  # fmt: skip
-        if dram.tables is not None:  # its bytes have places: a real engine
-            raise UsageError(
-                "KV that streams (system=flexgen, system.consumer.streams=true) is simulated "
-                "alone: choose engine=sim"
-            )
         self._cluster, self.instance, self._leases = cluster, instance, leases
         self._dram, self._control, self._loop = dram, control, loop
         self._on_death, self._overlap = on_death, overlap
@@ -46,6 +41,11 @@ class Streamer:
         self._lease: tuple[str, str] | None = None  # the tensor's allocation, and in which lease
         self._compute_s = 0.0  # of the last iteration
         self._iterations, self._looked_s = 0, 0.0  # since the control loop's last turn; when
+
+    @property
+    def num_blocks(self) -> int:
+        """Of the longest request."""
+        return self.instance.kv.num_blocks
 
     def submit(self, request: Request) -> None:
         self._waiting.append(request)
@@ -122,16 +122,15 @@ class Streamer:
         if self._leases is None or not due:
             return
         self._iterations, self._looked_s = 0, self._loop.now
-        old, source = self._lease, self._place()
+        old, source = self._lease, self._store()
         if old is not None and old[1] in await self._leases.overdrawn_bytes():
-            await self._copy(source, self._dram.memory, filled_bytes, "migrate")
+            await self._migrate(source, self._dram, filled_bytes)
             await self._leases.free(self.instance.name, old[0])
             self._lease = None
         elif old is None:
             new = await self._room(tensor_bytes)
             if new is not None:
-                store = self._leases.stores[new[1]]
-                await self._copy(source, store.memory, filled_bytes, "migrate")
+                await self._migrate(source, self._leases.stores[new[1]], filled_bytes)
                 self._lease = new
 
     async def _room(self, num_bytes: int) -> tuple[str, str] | None:
@@ -139,10 +138,17 @@ class Streamer:
             return None
         return await self._leases.allocate(self.instance.name, num_bytes)
 
-    def _place(self) -> Memory:
+    async def _migrate(self, source: KvStore, target: KvStore, num_bytes: int) -> None:
+        """The filled part of the tensor."""
+        await self._copy(source.memory, target.memory, num_bytes, "migrate")
+
+    def _store(self) -> KvStore:
         if self._lease is None or self._leases is None:
-            return self._dram.memory
-        return self._leases.stores[self._lease[1]].memory
+            return self._dram
+        return self._leases.stores[self._lease[1]]
+
+    def _place(self) -> Memory:
+        return self._store().memory
 
     def _bytes(self, tokens: int) -> int:
         """Of each device's part of the KV of so many tokens."""

@@ -24,6 +24,7 @@ from systems.aqua.consumer import Consumer
 from systems.aqua.coordinator.client import Remote
 from systems.aqua.coordinator.process import CoordinatorProcess
 from systems.aqua.coordinator.topology import Topology
+from systems.aqua.layered_streaming import LayeredStreamer
 from systems.aqua.leases import Leases, beat, open_coordinator
 from systems.aqua.lender import Lender
 from systems.aqua.plugin.servers import AquaInVllm
@@ -79,7 +80,9 @@ class Aqua:
         return [
             Placement(
                 devices=range(at, at + spec.tp), model=names.get(spec.name, spec.name),
-                own=None if spec.name in names else spec, elastic=Elastic(),
+                own=None if spec.name in names else spec,
+                # KV that streams does so by layer
+                elastic=Elastic(page_layers=1 if config.consumer.streams and not at else None),
             )
             for at, spec in zip(starts, both, strict=True)
         ]  # fmt: skip
@@ -103,7 +106,9 @@ class Aqua:
         self._lender_blocks = lender.kv.num_blocks
         # Of the longest request that both can serve, before any is lent.
         self._blocks = self._kv_blocks(consumer)
-        if lender.model.name == consumer.model.name:
+        if isinstance(self.consumer, Streamer):
+            self._blocks = self.consumer.num_blocks
+        elif lender.model.name == consumer.model.name:
             self._blocks = min(self._blocks, lender.kv.num_blocks)
 
     def _open_leases(self, consumer: ElasticInstance, lender: ElasticInstance) -> Leases | None:
@@ -122,7 +127,9 @@ class Aqua:
         config, layout = self._config, instance.layout
         dram = self._elastic.dram_store(instance.memory.node, config.dram_bytes, layout)
         if config.consumer.streams:
-            return Streamer(
+            # bytes that have places: a real engine
+            streamer = Streamer if dram.tables is None else LayeredStreamer
+            return streamer(
                 self._elastic, instance, self._leases, dram, config.informer_config(),
                 self._loop, self._consumer_died, overlap=config.consumer.overlap,
             )  # fmt: skip
@@ -201,10 +208,15 @@ class Aqua:
             self._send([request], self.lender, self.lender)
             return
         self._num_submitted += 1
-        if every is not None and self._num_submitted % every == 0:
+        if every is not None and self._num_submitted % every == 0 and self._lender_takes(request):
             self._send([request], self.lender, self.consumer)
         else:
             self._send([request], self.consumer, self.lender)
+
+    def _lender_takes(self, request: Request) -> bool:
+        """Where it has the request's model: longer ones can stream."""
+        longest = request.prompt_tokens + request.output_tokens - 1
+        return longest <= self._lender_blocks * self.consumer.instance.kv.block_tokens
 
     async def serve(self) -> None:
         loop = self._loop
@@ -253,5 +265,7 @@ class Aqua:
         for request in requests:
             if alive is None:
                 self._cluster.drop(request, "both instances are lost")
+            elif alive is self.lender and not self._lender_takes(request):
+                self._cluster.drop(request, "is too long for the instance that is left")
             else:
                 alive.submit(request)

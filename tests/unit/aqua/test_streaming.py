@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from systems.aqua import system
+from systems.aqua.layered_streaming import LayeredStreamer
 from tests.running import run_here
 
 WORDS = (
@@ -37,3 +39,19 @@ def test_a_neighbour_is_faster_than_dram(tmp_path: Path) -> None:
     dram, _ = tpot_s(tmp_path / "dram", "+system=flexgen")
     near, _ = tpot_s(tmp_path / "near", "+system=flexgen", "system.swap_space=neighbour")
     assert near < dram
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_closed_form_is_the_loop_over_layers(
+    tmp_path: Path, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for latency, which the loop pays for each layer and the closed form once."""
+    words = (
+        "+system=flexgen", f"system.consumer.overlap={overlap}", "hardware.pcie_latency_s=0",
+    )  # fmt: skip
+    closed, moved = tpot_s(tmp_path / "closed", *words)
+    monkeypatch.setattr(system, "Streamer", LayeredStreamer)
+    loop, same = tpot_s(tmp_path / "loop", *words)
+    assert loop == pytest.approx(closed, rel=0.05)
+    # whole blocks go out where the closed form counts tokens
+    assert same["stream in, DRAM"] == pytest.approx(moved["stream in, DRAM"], rel=0.05)

@@ -30,6 +30,26 @@ def test_parts_keep_their_requests_and_names_in_order_of_arrival() -> None:
     assert any(step.startswith("docs: ") for step in made.provenance.steps)
 
 
+def test_parts_keep_what_their_prompts_share_and_share_nothing_with_each_other() -> None:
+    own = [
+        f"workload.parts.{part}.prefixes.{key}"
+        for part in ("chat", "docs")
+        for key in ("system_prompts=2", "system_prompt_tokens=8")
+    ]
+    made = compose.workload(composed("+system=vllm", "+workload=joined", *TWO, *own)).schedule()
+    assert made.shared is not None
+    streams = {name: {s for m, row in zip(made.model, made.shared, strict=True) if m == name
+                      for s, _ in row} for name in ("chat", "docs")}  # fmt: skip
+    assert [len(each) for each in streams.values()] == [2, 2]
+    assert not streams["chat"] & streams["docs"]
+    alone = composed("+system=vllm", "+workload=joined", *TWO, *own[:2])
+    one = compose.workload(alone).schedule()
+    assert one.shared is not None
+    assert all(
+        bool(row) == (name == "chat") for name, row in zip(one.model, one.shared, strict=True)
+    )
+
+
 def test_no_part_is_refused() -> None:
     with pytest.raises(UsageError, match="names no workload"):
         compose.workload(composed("+system=vllm", "+workload=joined"))
