@@ -163,11 +163,11 @@ def test_a_run_whose_proxy_dies_serves_every_request_once(
         world = World(
             f"system.variant={variant}", f"system.schedule={schedule}",
             f"system.store.path={path}", f"system.store.restart_at_s={restart_at_s}",
-            watch=lambda system: first.append(system._proxy),
+            watch=lambda system: first.append(system._front.proxy),
         )  # fmt: skip
         requests = requests_of(*wanted)
         world.serve(requests)
-        assert world.system._proxy is not first[number]
+        assert world.system._front.proxy is not first[number]
         assert_all_served(world, requests)
         assert len(world.recorder.records) == len(requests)
         assert EmbeddedStore(path).items() == {}  # the run has ended, and nobody was forgotten
@@ -187,11 +187,11 @@ def test_a_request_that_was_queued_but_not_written_down_is_not_served_twice(
 
     def die(self: Proxy, request: Request, instance: str) -> None:
         if next(numbers) == note:
-            store = world.system._store
+            store = world.system._front.store
             for name in [n for n in store.items() if n.startswith(INSTANCE) and not registered]:
                 store.delete(name)
-            world.system._restart_proxy()
-            written.append(world.system._store.items()[key(request)]["instance"])
+            world.system._front.restart()
+            written.append(world.system._front.store.items()[key(request)]["instance"])
         else:
             moved(self, request, instance)
 
