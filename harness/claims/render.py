@@ -103,7 +103,7 @@ def _by_kind(judged: Sequence[Judged]) -> list[str]:
     counts = Counter(each.verdict for each in read)
     tally = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
     if read:
-        words = "the paper gives words, and the number or how near ours must come is our reading"
+        words = "the paper gives words only: the number or its tolerance is our reading"
         lines += ["", f"In {len(read)} of the claims {words} ({tally})."]
     return lines
 

@@ -1,15 +1,15 @@
 """Whether our value bears a claim out: one rule for all.
 
-reproduced      the mean of ours stands to the published value as the claim says, within its
-                tolerance: about it, at least it, or at most it. Values beyond what was tried
-                count by what was tried, and only for "at least"
-trend only      it does not, but the 95 % confidence interval lies wholly on the side of the
-                claim's `trend` (a ratio above 1, say)
-not reproduced  neither
-no result       what the paper sets (its testbed, its rates), or a fact about others: nothing to
-                bear out
-not attempted   there is no way to compute it here, or its runs are missing or INVALID, or fewer
-                than three seeds of what is drawn at random
+reproduced      our mean satisfies the claim (about, at least or at most the published value)
+                within its tolerance. If a curve never leaves the tested range, we use the end
+                of that range, and only for "at least"
+trend only      our mean does not, but the whole 95 % confidence interval is on the side of the
+                claim's `trend` (for example, a ratio above 1)
+not reproduced  neither of the two
+no result       a setting of the paper (its testbed, its rates) or a fact about other work: there
+                is nothing to reproduce
+not attempted   we cannot compute it here, or its runs are missing or INVALID, or there are fewer
+                than three seeds of something that is drawn at random
 """
 
 from __future__ import annotations

@@ -71,30 +71,9 @@ def first_with_room(
     return None
 
 
-def repacked(
-    batches: Sequence[DecodeBatch], kv: Callable[[str], BlockPool], lookahead_tokens: int
-) -> list[DecodeBatch]:
-    """The artifact's, before line 6: all requests of the work list in batches anew, first come
-    first served, each in the first that has room for it. kv: the blocks of a model's shape."""
-    requests = [request for batch in batches for request in batch.requests]
-    packed: list[DecodeBatch] = []
-    for request in sorted(requests, key=lambda request: request.arrival_s):
-        batch = first_with_room(packed, request, kv(request.model), lookahead_tokens)
-        if batch is None:
-            packed.append(DecodeBatch(request.model, [request]))
-        else:
-            batch.requests.append(request)
-    return packed
-
-
 def grouped(batches: Sequence[DecodeBatch]) -> list[DecodeBatch]:
     """Line 6: batches of one model side by side, models by their first batch in the list."""
     models = list(dict.fromkeys(batch.model for batch in batches))
-    return sorted(batches, key=lambda batch: models.index(batch.model))
-
-
-def by_model_order(batches: Sequence[DecodeBatch], models: Sequence[str]) -> list[DecodeBatch]:
-    """As `grouped`, the models in one order for good: the artifact's."""
     return sorted(batches, key=lambda batch: models.index(batch.model))
 
 

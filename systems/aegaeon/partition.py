@@ -32,16 +32,3 @@ def partitions(
         place_in_node |= {name: index for index, name in enumerate(members)}
     spread = sorted(pool, key=lambda instance: place_in_node[instance.name])
     return spread[:num_prefill], spread[num_prefill:]
-
-
-def check_nodes(
-    nodes: Sequence[int], prefill: Sequence[PooledInstance], decode: Sequence[PooledInstance]
-) -> None:
-    """Raises ValueError unless every node has both phases, as models pinned to nodes need it."""
-    for node in nodes:
-        for phase, instances in (("prefills", prefill), ("decodes", decode)):
-            if all(instance.node != node for instance in instances):
-                raise ValueError(
-                    f"system.variant=artifact pins models to nodes, and no instance of node {node} "
-                    f"{phase}: change system.num_prefill, or use system.variant=paper"
-                )

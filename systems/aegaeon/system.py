@@ -19,37 +19,17 @@ from harness.device.pooled import PooledInstance
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, pooled
 from harness.request import Request
-from systems.aegaeon.decode import (
-    DecodeBatch,
-    Decoder,
-    RoundLimits,
-    by_model_order,
-    grouped,
-    repacked,
-)
+from systems.aegaeon.decode import DecodeBatch, Decoder, RoundLimits
 from systems.aegaeon.estimate import Estimator
-from systems.aegaeon.partition import check_nodes, partitions
-from systems.aegaeon.prefill import Prefiller, joinable, least, pending_time_s
-from systems.aegaeon.proxy import Proxy
+from systems.aegaeon.fault import MortalProxy
+from systems.aegaeon.partition import partitions
+from systems.aegaeon.prefill import Prefiller, joinable, least
 from systems.aegaeon.scaling import Optimisations, Scaler
-from systems.aegaeon.store import StoreConfig, open_empty_store, open_store
+from systems.aegaeon.store import StoreConfig
+from systems.aegaeon.variants import Variant, check_nodes
 
 Part = TypeVar("Part", Prefiller, Decoder)
 SCHEDULES = ("disaggregated", "prefill_first", "decode_first")
-
-
-@dataclass(kw_only=True, slots=True)
-class Variant:
-    """Where the paper and its artifact differ (README.md, "Variants")."""
-
-    accumulated_group_size: bool  # line 6 of Algorithm 1; false: what is left of the group
-    load_by_time: bool  # line 9 of Algorithm 1; false: by the number of pending requests
-    pop_before_run: bool  # the request that is being prefilled is in no group and no load
-    prefetch_once: bool  # when a model has come, of this round's turns; false: at every step
-    pcie_efficiency: float  # β of eq. 4, of the nominal bandwidth
-    repack_rounds: bool  # a round's batches are made anew of all its requests; false: they live on
-    fixed_model_order: bool  # of a round; false: the rotating list's
-    pin_models_to_nodes: bool  # model i is served by node i mod n alone
 
 
 class Aegaeon:
@@ -108,9 +88,7 @@ class Aegaeon:
             model: self._serving(self._prefillers, model) for model in self._models
         }
         self._decoders_of = {model: self._serving(self._decoders, model) for model in self._models}
-        self._store = open_empty_store(config.store)
-        self._proxy = Proxy(self._store, self._dispatch_prefill)
-        self._proxy_dies_at_s = config.store.restart_at_s
+        self._front = MortalProxy(config.store, loop, self._dispatch_prefill, self._instance_with)
         self._register()
 
     def _make_partitions(self, pool: Sequence[PooledInstance]) -> None:
@@ -140,9 +118,9 @@ class Aegaeon:
     def _register(self) -> None:
         for prefiller in self._prefillers:
             role, instance = "both" if self._unified else "prefill", prefiller.instance
-            self._proxy.register(instance.name, role, instance.node)
+            self._front.proxy.register(instance.name, role, instance.node)
         for decoder in self._decoders if not self._unified else []:
-            self._proxy.register(decoder.instance.name, "decode", decoder.instance.node)
+            self._front.proxy.register(decoder.instance.name, "decode", decoder.instance.node)
 
     def _add_prefiller(self, scaler: Scaler) -> None:
         self._prefillers.append(
@@ -177,31 +155,14 @@ class Aegaeon:
     def _next_round(
         self, instance: PooledInstance, batches: Sequence[DecodeBatch]
     ) -> list[DecodeBatch]:
-        """Line 6 of Algorithm 2, on a work list."""
-        if self._variant.repack_rounds:
-            batches = repacked(batches, instance.kv, self._config.lookahead_tokens)
-        if self._variant.fixed_model_order:
-            return by_model_order(batches, self._models)
-        return grouped(batches)
+        lookahead_tokens = self._config.lookahead_tokens
+        return self._variant.next_round(batches, instance.kv, lookahead_tokens, self._models)
 
     def submit(self, request: Request) -> None:
-        dies_at_s = self._proxy_dies_at_s
-        if dies_at_s is None or self._loop.now < dies_at_s:
-            self._proxy.submit(request)
-        else:  # between the store and the dispatch: no instance will ever hear of this one
-            self._proxy_dies_at_s = None
-            self._proxy.accept(request)
-            self._restart_proxy()
+        self._front.submit(request)
 
     def _finished(self, request: Request) -> None:
-        self._proxy.finished(request)
-
-    def _restart_proxy(self) -> None:
-        """Throws the proxy away and opens another on the same store."""
-        store = open_store(self._config.store)
-        self._store.close()
-        self._store, self._proxy = store, Proxy(store, self._dispatch_prefill)
-        self._proxy.recover(self._instance_with)
+        self._front.proxy.finished(request)
 
     def _instance_with(self, request_id: int) -> str | None:
         """By what the instances say, which live on: where the request is queued or running."""
@@ -233,20 +194,18 @@ class Aegaeon:
         if self._unified:  # prefills are soon over, and do not say how much there is to decode
             decoder = self._decoders[self._prefillers.index(prefiller)]
             return len(prefiller.queue) + len(decoder.work_list)
-        if self._variant.load_by_time:
-            return pending_time_s(prefiller.queue, prefiller.instance.model, self._estimator)
-        return sum(len(group.pending) for group in prefiller.queue)
+        return self._variant.load(prefiller.queue, prefiller.instance.model, self._estimator)
 
     def _after_prefill(self, prefiller: Prefiller, request: Request) -> None:
         if request.finished:  # its first token was its last
-            self._proxy.finished(request)
+            self._front.proxy.finished(request)
         elif self._unified:
             prefiller.scaler.settle(request)
             decoder = self._decoders[self._prefillers.index(prefiller)]
             decoder.add(request, decoder.joinable(request))
         else:
             prefiller.scaler.save(request)
-            self._proxy.moved(request, self._dispatch_decode(request))
+            self._front.proxy.moved(request, self._dispatch_decode(request))
 
     def _dispatch_decode(self, request: Request) -> str:
         """Algorithm 2, line 2: as in Algorithm 1, with work list sizes for load."""
@@ -271,7 +230,7 @@ class Aegaeon:
         try:
             await self._loop.wait(Event(self._loop))
         finally:
-            self._proxy.close()
+            self._front.proxy.close()
 
     def _spawn_instances(self) -> None:
         if self._unified:

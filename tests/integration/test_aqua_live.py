@@ -79,8 +79,11 @@ def test_a_coordinator_that_is_killed_in_mid_run_loses_nothing() -> None:
 
 
 def test_the_command_pages_and_says_so(tmp_path: Path) -> None:
-    few = ("workload.num_requests=20", "engine.num_kv_blocks=320", "figure=null")
-    words = ("system.consumer.kv_share=0.5", *few)
+    words = (
+        "system.consumer.kv_share=0.5", "engine.num_kv_blocks=96", "figure=null",
+        "workload.num_requests=20", "workload.scale.to_rate_per_s=20",
+        "workload.lengths.max_prompt_tokens=200", "workload.lengths.max_output_tokens=120",
+    )  # fmt: skip
     summary = run_here(tmp_path / "run", "+system=aqua", "+workload=burstgpt", *words)
     assert summary["num_completed"] == 20
     assert summary["kv_moves"]["page out to lease"]["bytes"] > 0

@@ -130,7 +130,7 @@ def test_tokens_are_the_same_where_the_proxy_dies_and_its_store_is_all_that_is_l
     served = serve(
         tmp_path / "run", 2,
         ["+system=aegaeon", f"system.store.path={store}", "system.store.restart_at_s=0.2"],
-        watch=lambda system: proxies.append(system._proxy),
+        watch=lambda system: proxies.append(system._front.proxy),
     )  # fmt: skip
     assert_all_have_their_tokens(served, alone)
     before, after = proxies

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from harness.device.block_pool import BlockPool
 from harness.request import Request
-from systems.aegaeon.decode import DecodeBatch, by_model_order, fits, grouped, repacked
+from systems.aegaeon.decode import DecodeBatch, fits, grouped
+from systems.aegaeon.variants import by_model_order, repacked
 
 KV = {"a": BlockPool(num_blocks=12, block_tokens=16), "b": BlockPool(num_blocks=7, block_tokens=16)}
 LOOKAHEAD = 20

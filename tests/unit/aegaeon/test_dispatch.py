@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.request import Request
-from tests.unit.aegaeon.world import World, requests_of, system_node
+from tests.unit.aegaeon.trial import Trial, requests_of, system_node
 
 MODELS = ["narrow-0", "wide-1", "deep-2", "narrow-3"]
 MAX_GPSIZE = 3  # so that short stories fill groups
@@ -95,8 +95,8 @@ def queued(prefillers: list[Any]) -> list[list[tuple[str, int, list[int]]]]:
     ]
 
 
-def prefills(world: World, instance: str) -> list[dict[str, Any]]:
-    runs = [e for e in world.events("run") if e["instance"] == instance]
+def prefills(trial: Trial, instance: str) -> list[dict[str, Any]]:
+    runs = [e for e in trial.events("run") if e["instance"] == instance]
     return [e for e in runs if e["fields"]["phase"] == "prefill"]
 
 
@@ -121,22 +121,22 @@ def test_requests_join_queue_and_run_as_algorithm_1_says(story: list[tuple[int, 
 
         system.submit = submitted
 
-    world = World("system.num_prefill=3", f"system.max_group_size={MAX_GPSIZE}",
+    trial = Trial("system.num_prefill=3", f"system.max_group_size={MAX_GPSIZE}",
                   num_instances=4, watch=watch)  # fmt: skip
-    world.serve(arriving(story))
+    trial.serve(arriving(story))
     oracle[0].execute()
-    names = [prefiller.instance.name for prefiller in world.system._prefillers]
-    ran = [[e["fields"]["requests"] for e in prefills(world, name)] for name in names]
+    names = [prefiller.instance.name for prefiller in trial.system._prefillers]
+    ran = [[e["fields"]["requests"] for e in prefills(trial, name)] for name in names]
     assert ran == [[[number] for number in done] for done in oracle[0].done]  # batches of one
-    assert world.statuses() == {"completed"}
+    assert trial.statuses() == {"completed"}
 
 
 def test_of_instances_that_are_equally_idle_the_first_is_chosen() -> None:
     """Line 10 is strict."""
-    world = World("system.num_prefill=3", num_instances=4)
-    world.serve(requests_of(*((0.001 * i, model, 300, 1) for i, model in enumerate(MODELS[:3]))))
-    names = [prefiller.instance.name for prefiller in world.system._prefillers]
-    ran = [[e["fields"]["model"] for e in prefills(world, name)] for name in names]
+    trial = Trial("system.num_prefill=3", num_instances=4)
+    trial.serve(requests_of(*((0.001 * i, model, 300, 1) for i, model in enumerate(MODELS[:3]))))
+    names = [prefiller.instance.name for prefiller in trial.system._prefillers]
+    ran = [[e["fields"]["model"] for e in prefills(trial, name)] for name in names]
     assert ran == [[model] for model in MODELS[:3]]
 
 
@@ -160,13 +160,13 @@ def test_no_flood_keeps_a_group_waiting_longer_than_the_groups_ahead_of_it(
 
         system.submit = submitted
 
-    world = World(f"system.num_prefill={num_prefill}", f"system.max_group_size={MAX_GPSIZE}",
+    trial = Trial(f"system.num_prefill={num_prefill}", f"system.max_group_size={MAX_GPSIZE}",
                   num_instances=num_prefill + 1, watch=watch)  # fmt: skip
     requests = arriving(story + [(0, flooding, 200), (1, flooding, 200)] * flood)
-    world.serve(requests)
+    trial.serve(requests)
     assert began
     for number, (instance, ahead) in began.items():
-        runs = prefills(world, instance)
+        runs = prefills(trial, instance)
         [own] = [e for e in runs if number in e["fields"]["requests"]]
         before = [
             e for e in runs
@@ -214,9 +214,9 @@ def test_prefilled_requests_join_the_first_batch_with_room_or_the_shortest_work_
 
         system._dispatch_decode = dispatched
 
-    world = World("system.num_prefill=2", num_instances=2 + num_decoders, kv_slabs=5, watch=watch)
-    world.serve(arriving(story, outputs))
-    assert world.statuses() == {"completed"}
+    trial = Trial("system.num_prefill=2", num_instances=2 + num_decoders, kv_slabs=5, watch=watch)
+    trial.serve(arriving(story, outputs))
+    assert trial.statuses() == {"completed"}
 
 
 @pytest.mark.parametrize(

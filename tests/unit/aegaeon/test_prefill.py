@@ -10,7 +10,7 @@ import pytest
 from harness.device.pooled import PooledInstance
 from harness.request import Batch, Request
 from systems.aegaeon.prefill import Group, JobQueue, joinable, pending_time_s
-from tests.unit.aegaeon.world import World, requests_of
+from tests.unit.aegaeon.trial import Trial, requests_of
 
 MAX_GPSIZE = 3
 SWITCH_S, PREFILL_S = {"a": 2.0, "b": 3.0, "c": 5.0}, 1.0
@@ -47,17 +47,17 @@ def test_only_the_paper_counts_the_request_that_runs(
     variant: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue as an arrival would find it while the only request is being prefilled."""
-    world = World(f"system.variant={variant}", num_instances=2)
+    trial = Trial(f"system.variant={variant}", num_instances=2)
     seen: list[list[int]] = []
     execute = PooledInstance.execute
 
     async def look(self: PooledInstance, batch: Batch, **limits: Any) -> None:
-        prefiller = world.system._prefillers[0]
+        prefiller = trial.system._prefillers[0]
         if batch.chunks:
             seen.append([len(group.pending) for group in prefiller.queue])
             assert [r.request_id for r in prefiller.held] == [0]
         await execute(self, batch, **limits)
 
     monkeypatch.setattr(PooledInstance, "execute", look)
-    world.serve(requests_of((0.0, "narrow-0", 50, 5)))
+    trial.serve(requests_of((0.0, "narrow-0", 50, 5)))
     assert seen == [expected]

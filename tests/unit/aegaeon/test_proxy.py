@@ -12,7 +12,7 @@ from harness.request import Request
 from systems.aegaeon.proxy import INSTANCE, Proxy, key
 from systems.aegaeon.store import EmbeddedStore, Value
 from tests.unit.aegaeon.test_serving import assert_all_served
-from tests.unit.aegaeon.world import World, requests_of
+from tests.unit.aegaeon.trial import Trial, requests_of
 
 
 class Death(Exception):
@@ -160,16 +160,16 @@ def test_a_run_whose_proxy_dies_serves_every_request_once(
     first: list[Proxy] = []
     for number, restart_at_s in enumerate((0.0, 0.005, 0.051, 0.1, 0.2, 0.29)):
         path = tmp_path / f"store-{number}.jsonl"
-        world = World(
+        trial = Trial(
             f"system.variant={variant}", f"system.schedule={schedule}",
             f"system.store.path={path}", f"system.store.restart_at_s={restart_at_s}",
-            watch=lambda system: first.append(system._proxy),
+            watch=lambda system: first.append(system._front.proxy),
         )  # fmt: skip
         requests = requests_of(*wanted)
-        world.serve(requests)
-        assert world.system._proxy is not first[number]
-        assert_all_served(world, requests)
-        assert len(world.recorder.records) == len(requests)
+        trial.serve(requests)
+        assert trial.system._front.proxy is not first[number]
+        assert_all_served(trial, requests)
+        assert len(trial.recorder.records) == len(requests)
         assert EmbeddedStore(path).items() == {}  # the run has ended, and nobody was forgotten
 
 
@@ -182,37 +182,37 @@ def test_a_request_that_was_queued_but_not_written_down_is_not_served_twice(
     """The proxy dies before it writes down where a request went, for the `note`-th time.
     Where the store has lost the instances too, they are asked for whatever they have."""
     path = tmp_path / "store.jsonl"
-    world = World(f"system.schedule={schedule}", f"system.store.path={path}")
+    trial = Trial(f"system.schedule={schedule}", f"system.store.path={path}")
     moved, numbers, written = Proxy.moved, count(), []
 
     def die(self: Proxy, request: Request, instance: str) -> None:
         if next(numbers) == note:
-            store = world.system._store
+            store = trial.system._front.store
             for name in [n for n in store.items() if n.startswith(INSTANCE) and not registered]:
                 store.delete(name)
-            world.system._restart_proxy()
-            written.append(world.system._store.items()[key(request)]["instance"])
+            trial.system._front.restart()
+            written.append(trial.system._front.store.items()[key(request)]["instance"])
         else:
             moved(self, request, instance)
 
     monkeypatch.setattr(Proxy, "moved", die)
     sent = requests_of(*[(0.01 * i, ("narrow-0", "wide-1")[i % 2], 200, 40)
                          for i in range(24)])  # fmt: skip
-    world.serve(sent)
+    trial.serve(sent)
     assert len(written) == 1
     assert None not in written
-    assert_all_served(world, sent)
+    assert_all_served(trial, sent)
     assert EmbeddedStore(path).items() == {}
 
 
 def test_what_an_earlier_run_left_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store.jsonl"
-    first = World(f"system.store.path={path}")
+    first = Trial(f"system.store.path={path}")
     first.serve(requests_of((0.0, "narrow-0", 50, 8_000)), until=0.3)
     with pytest.raises(ValueError, match=rf"{path} has 1 entries .* delete the file"):
-        World(f"system.store.path={path}").serve([])
+        Trial(f"system.store.path={path}").serve([])
 
 
 def test_a_restart_on_a_store_in_memory_is_refused() -> None:
     with pytest.raises(UsageError, match=r"restart_at_s=1 needs store\.path=FILE"):
-        World("system.store.restart_at_s=1")
+        Trial("system.store.restart_at_s=1")

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from systems.aegaeon.decode import DecodeBatch, Turn
-from tests.unit.aegaeon.world import World, requests_of
+from tests.unit.aegaeon.trial import Trial, requests_of
 
 MODELS = ["deep-2", "narrow-0", "wide-1"]
 MAX_QUOTA_S, MIN_ALPHA = 0.02, 0.5
@@ -54,7 +54,7 @@ class Round:
     turns: list[Taken] = field(default_factory=list)
 
 
-def played(story: Story, tbt_s: float) -> tuple[World, list[Round]]:
+def played(story: Story, tbt_s: float) -> tuple[Trial, list[Round]]:
     """One decode instance that holds few of the deep model's requests at once."""
     rounds: list[Round] = []
     turns: list[Turn] = []
@@ -83,15 +83,15 @@ def played(story: Story, tbt_s: float) -> tuple[World, list[Round]]:
 
         decoder._reorder, decoder._turn = reordered, taken
 
-    world = World(f"system.max_quota_s={MAX_QUOTA_S}", f"system.tbt_s={tbt_s}",
+    trial = Trial(f"system.max_quota_s={MAX_QUOTA_S}", f"system.tbt_s={tbt_s}",
                   num_models=3, num_instances=2, kv_slabs=5, watch=watch)  # fmt: skip
     at_s, wanted = 0.0, []
     for gap_ms, *rest in story:
         at_s += gap_ms * 1e-3
         wanted.append((at_s, *rest))
-    world.serve(requests_of(*wanted))
-    assert world.statuses() == {"completed"}
-    return world, rounds
+    trial.serve(requests_of(*wanted))
+    assert trial.statuses() == {"completed"}
+    return trial, rounds
 
 
 def expected_quotas_s(
@@ -126,9 +126,9 @@ def first_grouped(models: tuple[str, ...]) -> list[int]:
 @example(APART, TBT_S[0])
 @example(APART, TBT_S[1])
 def test_rounds_are_those_of_algorithm_2(story: Story, tbt_s: float) -> None:
-    world, rounds = played(story, tbt_s)
+    trial, rounds = played(story, tbt_s)
     assert_every_batch_has_one_turn_beside_those_of_its_model(rounds)
-    assert_turns_are_as_long_as_equations_2_and_3_say(world, rounds)
+    assert_turns_are_as_long_as_equations_2_and_3_say(trial, rounds)
     assert_the_work_list_rotates_and_forgets_nobody(rounds)
 
 
@@ -138,13 +138,13 @@ def assert_every_batch_has_one_turn_beside_those_of_its_model(rounds: list[Round
         assert [turn.batch for turn in each.turns] == [each.came[i] for i in order]
 
 
-def assert_turns_are_as_long_as_equations_2_and_3_say(world: World, rounds: list[Round]) -> None:
+def assert_turns_are_as_long_as_equations_2_and_3_say(trial: Trial, rounds: list[Round]) -> None:
     """A turn decodes for its quota, once its requests are there, unless it finishes them sooner."""
     for each in rounds:
         for turn in each.turns:
             assert turn.quota_s == pytest.approx(each.quotas_s[id(turn.batch)])
             assert turn.quota_s <= MAX_QUOTA_S * (1 + 1e-9)
-    decodes = [e for e in world.events("run") if e["fields"]["phase"] == "decode"]
+    decodes = [e for e in trial.events("run") if e["fields"]["phase"] == "decode"]
     for turn, following in pairwise(turn for each in rounds for turn in each.turns):
         own = [e for e in decodes if turn.begun_s <= e["start_s"] < following.begun_s]
         assert {e["fields"]["model"] for e in own} <= {turn.batch.model}

@@ -9,17 +9,17 @@ import pytest
 
 from harness.errors import UsageError
 from tests.unit.aegaeon.test_serving import OFF, STAGES
-from tests.unit.aegaeon.world import World, requests_of
+from tests.unit.aegaeon.trial import Trial, requests_of
 
 STEPS = ("swap_out", "collect", "restart", "load", "adopt", "swap_in")
 
 
 def switches(overrides: list[str]) -> list[list[dict[str, Any]]]:
     """The steps of each switch of the decode instance between two models that both have KV."""
-    world = World(*overrides, "system.max_quota_s=0.05", num_instances=2)
-    world.serve(requests_of((0.0, "narrow-0", 100, 300), (0.0, "wide-1", 100, 300)))
-    decoder = world.pool[1].name
-    mine = [e for e in world.recorder.events if e["instance"] == decoder]
+    trial = Trial(*overrides, "system.max_quota_s=0.05", num_instances=2)
+    trial.serve(requests_of((0.0, "narrow-0", 100, 300), (0.0, "wide-1", 100, 300)))
+    decoder = trial.pool[1].name
+    mine = [e for e in trial.recorder.events if e["instance"] == decoder]
     found = []
     for switch in (e for e in mine if e["kind"] == "switch"):
         between = [
@@ -95,7 +95,7 @@ def test_each_stage_is_faster_than_the_one_before() -> None:
 )
 def test_an_optimisation_without_what_it_needs_is_refused(overrides: list[str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        World(*[f"{OFF}.{one}" for one in overrides])
+        Trial(*[f"{OFF}.{one}" for one in overrides])
 
 
 def test_the_artifact_prefetches_once_when_a_model_has_come_and_the_paper_at_any_time() -> None:
@@ -103,9 +103,9 @@ def test_the_artifact_prefetches_once_when_a_model_has_come_and_the_paper_at_any
     wanted = [(0.0, "narrow-0", 300, 1)] * 6 + [(0.03, "wide-1", 300, 1)]
     prefetched = {}
     for once in ("false", "true"):
-        world = World(f"system.variants.paper.prefetch_once={once}", num_instances=2)
-        world.serve(requests_of(*wanted))
-        first = world.pool[0].name
-        steps = [e for e in world.recorder.events if e["instance"] == first]
+        trial = Trial(f"system.variants.paper.prefetch_once={once}", num_instances=2)
+        trial.serve(requests_of(*wanted))
+        first = trial.pool[0].name
+        steps = [e for e in trial.recorder.events if e["instance"] == first]
         prefetched[once] = [e["fields"]["model"] for e in steps if e["kind"] == "adopt"]
     assert prefetched == {"false": ["wide-1"], "true": []}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.records.device_events import host_full
 from harness.request import Request
 from systems.aegaeon.decode import Turn
-from tests.unit.aegaeon.world import SLAB_BYTES, World, requests_of
+from tests.unit.aegaeon.trial import SLAB_BYTES, Trial, requests_of
 
 MODELS = ["narrow-0", "wide-1", "deep-2", "narrow-3"]
 OFF = "system.scaling"
@@ -38,13 +38,13 @@ arrivals = st.lists(
 )  # fmt: skip
 
 
-def assert_all_served(world: World, requests: list[Request]) -> None:
-    assert world.statuses() == {"completed"}
+def assert_all_served(trial: Trial, requests: list[Request]) -> None:
+    assert trial.statuses() == {"completed"}
     for request in requests:
-        record = world.recorder.records[request.request_id]
+        record = trial.recorder.records[request.request_id]
         assert len(record.token_times_s()) == request.output_tokens
         assert record.num_preemptions == 0  # nothing is ever computed twice
-    world.assert_nothing_is_held()
+    trial.assert_nothing_is_held()
 
 
 @pytest.mark.parametrize("overrides", VARIATIONS, ids=lambda overrides: " ".join(overrides))
@@ -54,9 +54,9 @@ def test_every_request_finishes(
     overrides: list[str], wanted: list[tuple[float, str, int, int]]
 ) -> None:
     requests = requests_of(*wanted)
-    world = World(*overrides)
-    world.serve(requests)
-    assert_all_served(world, requests)
+    trial = Trial(*overrides)
+    trial.serve(requests)
+    assert_all_served(trial, requests)
 
 
 @pytest.mark.parametrize(
@@ -69,17 +69,17 @@ def test_every_request_finishes_where_the_device_holds_little_more_than_the_long
 ) -> None:
     requests = requests_of(*wanted)
     longest = max(request.prompt_tokens + request.output_tokens for request in requests)
-    world = World(*overrides, kv_slabs=-(-longest // 16) + 1)
-    world.serve(requests)
-    assert_all_served(world, requests)
+    trial = Trial(*overrides, kv_slabs=-(-longest // 16) + 1)
+    trial.serve(requests)
+    assert_all_served(trial, requests)
 
 
 def test_a_host_cache_that_is_full_to_the_end_is_told_of() -> None:
     """The device holds one of the two and so does the host, so that they cannot change places."""
-    world = World(num_models=6, num_instances=2, kv_slabs=70, host_kv_bytes=70 * SLAB_BYTES)
-    world.serve(requests_of((0.0, "deep-2", 600, 400), (0.01, "deep-5", 600, 400)))
-    assert world.statuses() == {"timeout"}
-    assert host_full(world.recorder.events) == {
+    trial = Trial(num_models=6, num_instances=2, kv_slabs=70, host_kv_bytes=70 * SLAB_BYTES)
+    trial.serve(requests_of((0.0, "deep-2", 600, 400), (0.01, "deep-5", 600, 400)))
+    assert trial.statuses() == {"timeout"}
+    assert host_full(trial.recorder.events) == {
         "node-0": {
             "num_waits": 1,
             "seconds": pytest.approx(600.0, abs=1.0),
@@ -91,10 +91,10 @@ def test_a_host_cache_that_is_full_to_the_end_is_told_of() -> None:
 def test_batches_that_outgrow_the_device_are_split_and_all_of_them_go_on() -> None:
     """Two requests fit when they are dispatched, and not when they have grown by 640 tokens."""
     requests = requests_of((0.0, "deep-2", 320, 640), (0.0, "deep-2", 320, 640))
-    world = World(kv_slabs=61, num_models=3, num_instances=2)
-    world.serve(requests)
-    assert_all_served(world, requests)
-    assert len(world.events("swap_out")) > 2  # beyond one each after the prefills
+    trial = Trial(kv_slabs=61, num_models=3, num_instances=2)
+    trial.serve(requests)
+    assert_all_served(trial, requests)
+    assert len(trial.events("swap_out")) > 2  # beyond one each after the prefills
 
 
 @pytest.mark.parametrize(("variant", "merged"), [("paper", False), ("artifact", True)])
@@ -103,11 +103,11 @@ def test_only_the_artifact_merges_what_was_split(variant: str, merged: bool) -> 
     requests = requests_of(
         (0.0, "deep-2", 320, 400), (0.01, "deep-2", 320, 800), (0.02, "deep-2", 320, 800)
     )
-    world = World(f"system.variant={variant}", kv_slabs=70, num_models=3, num_instances=2)
-    world.serve(requests)
-    assert_all_served(world, requests)
-    first_s = world.recorder.records[0].token_times_s()[-1]
-    later = [e["fields"]["requests"] for e in world.events("run") if e["start_s"] >= first_s]
+    trial = Trial(f"system.variant={variant}", kv_slabs=70, num_models=3, num_instances=2)
+    trial.serve(requests)
+    assert_all_served(trial, requests)
+    first_s = trial.recorder.records[0].token_times_s()[-1]
+    later = [e["fields"]["requests"] for e in trial.events("run") if e["start_s"] >= first_s]
     assert ([1, 2] in later) == merged
     assert [2] in later  # as all along, or until both outgrow it in their turn
 
@@ -115,10 +115,10 @@ def test_only_the_artifact_merges_what_was_split(variant: str, merged: bool) -> 
 def test_no_request_of_a_batch_starves_while_others_are_loaded_first() -> None:
     """Quotas of a step each, shorter than a swap: each request of the two batches takes part."""
     long, short = [(0.0, "deep-2", 300, 150)] * 4, [(0.0, "narrow-0", 20, 150)] * 2
-    world = World("system.max_quota_s=0.0001", num_models=3, num_instances=2)
+    trial = Trial("system.max_quota_s=0.0001", num_models=3, num_instances=2)
     requests = requests_of(*long, *short)
-    world.serve(requests)
-    deep = [world.recorder.records[r.request_id] for r in requests if r.model == "deep-2"]
+    trial.serve(requests)
+    deep = [trial.recorder.records[r.request_id] for r in requests if r.model == "deep-2"]
     first_end_s = min(record.token_times_s()[-1] for record in deep)
     done = [sum(record.token_times_s() <= first_end_s) for record in deep]
     assert min(done) > 0.2 * max(done), done
@@ -129,7 +129,7 @@ def test_a_turn_ends_after_its_quota_however_many_requests_join_it(
 ) -> None:
     """Somebody's KV is nearly always on its way, so that the batch is hardly ever whole again."""
     quota_s = 0.5
-    world = World(f"system.max_quota_s={quota_s}", num_models=3, num_instances=2,
+    trial = Trial(f"system.max_quota_s={quota_s}", num_models=3, num_instances=2,
                   kv_slabs=4000, pcie_bytes_per_s=3e7)  # fmt: skip
     begun_s: dict[Turn, float] = {}  # when the batch was there
     ended_s: dict[Turn, float] = {}  # when its last decode began, at the latest
@@ -137,7 +137,7 @@ def test_a_turn_ends_after_its_quota_however_many_requests_join_it(
     starts = Turn.starts
 
     def observed(turn: Turn, arrived: Sequence[Request]) -> bool:
-        now_s = world.system._loop.now
+        now_s = trial.system._loop.now
         if started := starts(turn, arrived):
             begun_s.setdefault(turn, now_s)
             ended_s[turn] = now_s
@@ -147,7 +147,7 @@ def test_a_turn_ends_after_its_quota_however_many_requests_join_it(
 
     monkeypatch.setattr(Turn, "starts", observed)
     joiners = [(0.003 * i, "narrow-0", 10, 100) for i in range(400)]
-    world.serve(requests_of((0.0, "wide-1", 20, 1000), *joiners))
+    trial.serve(requests_of((0.0, "wide-1", 20, 1000), *joiners))
     lengths_s = {turn: ended_s[turn] - begun_s[turn] for turn in begun_s}
     joined = [turn for turn in lengths_s if most[turn] > 20]  # a step of them takes < 50 ms
     assert joined
@@ -156,9 +156,9 @@ def test_a_turn_ends_after_its_quota_however_many_requests_join_it(
 
 
 def test_a_batch_alone_decodes_without_a_pause() -> None:
-    world = World(num_instances=2)
-    world.serve(requests_of((0.0, "narrow-0", 50, 400)))
-    decodes = [e for e in world.events("run") if e["fields"]["phase"] == "decode"]
+    trial = Trial(num_instances=2)
+    trial.serve(requests_of((0.0, "narrow-0", 50, 400)))
+    decodes = [e for e in trial.events("run") if e["fields"]["phase"] == "decode"]
     assert len(decodes) == 1
 
 
@@ -166,10 +166,10 @@ def test_disaggregated_schedules_keep_the_phases_apart_and_unified_ones_do_not()
     wanted = [(0.1 * i, MODELS[i % 4], 100, 50) for i in range(12)]
     phases: dict[str, dict[str, set[str]]] = {}
     for schedule in ("disaggregated", "prefill_first", "decode_first"):
-        world = World(f"system.schedule={schedule}")
-        world.serve(requests_of(*wanted))
+        trial = Trial(f"system.schedule={schedule}")
+        trial.serve(requests_of(*wanted))
         phases[schedule] = {}
-        for event in world.events("run"):
+        for event in trial.events("run"):
             seen = phases[schedule].setdefault(event["instance"], set())
             seen.add(event["fields"]["phase"])
     assert all(len(seen) == 1 for seen in phases["disaggregated"].values())
@@ -182,10 +182,10 @@ def test_prefill_first_interrupts_decodes_and_decode_first_makes_prompts_wait() 
     wanted = [(0.0, "narrow-0", 50, 1000), (0.5, "wide-1", 50, 2)]
     first_token_s = {}
     for schedule in ("prefill_first", "decode_first"):
-        world = World(f"system.schedule={schedule}", num_instances=1)
+        trial = Trial(f"system.schedule={schedule}", num_instances=1)
         requests = requests_of(*wanted)
-        world.serve(requests)
-        long, late = (world.recorder.records[r.request_id].token_times_s() for r in requests)
+        trial.serve(requests)
+        long, late = (trial.recorder.records[r.request_id].token_times_s() for r in requests)
         first_token_s[schedule] = late[0]
         assert (late[0] < long[-1]) == (schedule == "prefill_first")
     assert first_token_s["prefill_first"] < first_token_s["decode_first"]
@@ -193,9 +193,9 @@ def test_prefill_first_interrupts_decodes_and_decode_first_makes_prompts_wait() 
 
 def test_the_artifacts_models_stay_on_their_nodes() -> None:
     wanted = [(0.05 * i, MODELS[i % 4], 60, 40) for i in range(20)]
-    world = World("system.variant=artifact", num_instances=4, per_node=2)
-    world.serve(requests_of(*wanted))
-    nodes = {instance.name: instance.node for instance in world.pool}
-    for event in world.events("run"):
+    trial = Trial("system.variant=artifact", num_instances=4, per_node=2)
+    trial.serve(requests_of(*wanted))
+    nodes = {instance.name: instance.node for instance in trial.pool}
+    for event in trial.events("run"):
         model = event["fields"]["model"]
         assert nodes[event["instance"]] == MODELS.index(model) % 2

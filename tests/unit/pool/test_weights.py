@@ -39,7 +39,7 @@ class SlowDevice:
         await self._loop.sleep(0.1)
 
 
-def world(cache_models: int) -> tuple[VirtualLoop, SlowDevice, WeightsBuffer]:
+def started(cache_models: int) -> tuple[VirtualLoop, SlowDevice, WeightsBuffer]:
     loop = VirtualLoop()
     device = SlowDevice(loop)
     host = Host(
@@ -52,7 +52,7 @@ def world(cache_models: int) -> tuple[VirtualLoop, SlowDevice, WeightsBuffer]:
 
 
 def test_nothing_is_prefetched_behind_weights_that_are_about_to_go() -> None:
-    loop, device, buffer = world(cache_models=3)
+    loop, device, buffer = started(cache_models=3)
 
     async def arrival() -> None:
         await loop.wait(buffer._prefetch_over)  # when the broken-off prefetch of b is over
@@ -79,7 +79,7 @@ def test_nothing_is_prefetched_behind_weights_that_are_about_to_go() -> None:
 
 
 def test_a_model_is_cached_once_all_of_it_has_been_read() -> None:
-    loop, device, buffer = world(cache_models=1)
+    loop, device, buffer = started(cache_models=1)
 
     async def main() -> None:
         await buffer.load("a", staged=True)

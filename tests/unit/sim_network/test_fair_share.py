@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.device.topology import Link
 from harness.sim.fair_share import fair_rates
-from tests.unit.sim_network.world import exact_rates
+from tests.unit.sim_network.transfers import exact_rates
 
 Flows = list[tuple[int, list[Link]]]
 CLOSE = 1e-9

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from harness.device.topology import Link, Topology
-from tests.unit.sim_network.world import (
+from tests.unit.sim_network.transfers import (
     Send,
     exact_arrivals,
     run,

@@ -1,11 +1,11 @@
-"""Transfers whose times can be worked out by hand, on round numbers (see `world.NO_LATENCY`)."""
+"""Transfers whose times a hand can work out, on round numbers (see `transfers.NO_LATENCY`)."""
 
 import pytest
 
 from harness.clock import VirtualLoop
 from harness.location import dram, hbm, ssd
 from harness.sim.network import Network
-from tests.unit.sim_network.world import Send, cluster, run
+from tests.unit.sim_network.transfers import Send, cluster, run
 
 A, B, C = hbm(0, 0), hbm(1, 0), hbm(1, 1)
 

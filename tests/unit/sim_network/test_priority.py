@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.location import hbm
-from tests.unit.sim_network.world import NO_LATENCY, Send, cluster, run
+from tests.unit.sim_network.transfers import NO_LATENCY, Send, cluster, run
 
 A, B, C = hbm(0, 0), hbm(1, 0), hbm(1, 1)
 NIC = NO_LATENCY.nic_bytes_per_s

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.clock import Event, VirtualLoop
 from harness.location import dram, hbm
 from harness.sim.network import Network
-from tests.unit.sim_network.world import Send, cluster
+from tests.unit.sim_network.transfers import Send, cluster
 
 FROM, TO = dram(0), hbm(0, 0)
 RIVALS = st.lists(

@@ -8,7 +8,7 @@ from harness.device.topology import Topology, cluster_topology
 from harness.errors import UsageError
 from harness.location import Location, dram, hbm, ssd
 from tests.running import hardware_profile
-from tests.unit.sim_network.world import PAIRS, cluster
+from tests.unit.sim_network.transfers import PAIRS, cluster
 
 # Two nodes of four GPUs; NVLink joins pairs, PCIe switches too; a leaf switch per node.
 CROSSED = {

@@ -35,7 +35,7 @@ SPECS = {"narrow": "tiny-llama", "wide": "tiny-llama-wide", "deep": "tiny-llama-
 SLAB_BYTES = 262144  # 4 KV blocks of narrow, 8 of wide, 1 of deep
 
 
-class World:
+class Trial:
     """`num_instances` pooled instances on nodes of `per_node`, each with room for two models and
     `kv_slabs` slabs of KV; models are named narrow-0, wide-1, deep-2, narrow-3, …
 
