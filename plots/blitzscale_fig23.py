@@ -63,12 +63,13 @@ def planes(path: Path) -> dict[str, float]:
     """Of the scale-ups of a run, means; the share is of their sums."""
     slots = events(path, "slot").query("role == 'loading'")
     moves = events(path, "transfer").query("purpose == 'weights'")
-    data_s, every_s = [], []
-    for slot in slots.itertuples():
-        mine = moves[(moves.instance == slot.instance) & (moves.end_s > slot.start_s)]
-        mine = mine[mine.start_s < slot.end_s].sort_values("start_s")
+    data_s: list[float] = []
+    every_s: list[float] = []
+    for name, start_s, end_s in zip(slots.instance, slots.start_s, slots.end_s, strict=True):
+        mine = moves[(moves.instance == name) & (moves.end_s > start_s) & (moves.start_s < end_s)]
+        mine = mine.sort_values("start_s")
         data_s.append(covered_s(list(zip(mine.start_s, mine.end_s, strict=True))))
-        every_s.append(slot.end_s - slot.start_s)
+        every_s.append(float(end_s - start_s))
     return {
         "scale-ups": float(len(every_s)),
         "data plane (s)": float(np.mean(data_s)),
