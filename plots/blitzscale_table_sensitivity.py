@@ -50,9 +50,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
                     "P99 TTFT": float(np.nanpercentile(ttft_s, 99)),
                     "share of loads from SSD": float(loads.source.str.startswith("ssd").mean()),
                 }
-                rows += [
-                    row(run, name, value) | {"change": change} for name, value in values.items()
-                ]
+                about = {"change": change, "experiment": experiment}
+                rows += [row(run, name, value) | about for name, value in values.items()]
     table = pd.DataFrame(rows)
     means = table.groupby(["change", "system", "quantity"]).value.mean()
     cells = []
