@@ -30,10 +30,11 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     rows: list[dict[str, Any]] = []
     for point in points:
         if point.path is not None:
-            source = SOURCES[point.overrides["system.pruning"]]
+            pruning = point.overrides["system.pruning"]
+            source = SOURCES[pruning]
+            about = {"source": source, "pruning": pruning, "seed": point.seed}
             rows += [
-                {"source": source, "seed": point.seed, "quantity": name, "value": value}
-                | {"config_hash": point.config_hash(), "verdict": point.verdict()["status"]}
+                about | {"quantity": name, "value": value}
                 for name, value in measured(point.path, source).items()
             ]
     table = pd.DataFrame(rows)
@@ -47,10 +48,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         panel.set_xticks(range(len(SOURCES)), [f"from the {each}" for each in SOURCES.values()])
         panel.set(title=name)
         panel.grid(False, axis="x")
-    stamp(
-        made, points, "A random-weight model on three paced workers; AzureConv's lengths, "
-        "shortened, arrivals drawn. Bars: mean of seeds; dots: seeds.",
-    )  # fmt: skip
+    stamp(made, points, "A random-weight model, paced workers. Bars: mean of seeds (dots).")
     return publish(made, table, folder, Path(__file__).stem)
 
 

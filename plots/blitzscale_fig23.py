@@ -36,12 +36,12 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     for point in points:
         if point.path is not None:
             about = {"system": point.overrides[SYSTEM], "seed": point.seed}
-            about |= {"config_hash": point.config_hash(), "verdict": point.verdict()["status"]}
             rows += [
                 about | {"quantity": name, "value": value}
                 for name, value in planes(point.path).items()
             ]
-    rows.append({"quantity": "solving the program, 8B (s)", "value": solving_s()})
+    solved = {"quantity": "solving the program, 8B (s)", "value": solving_s()}
+    rows.append({"system": "solver"} | solved)  # of no run
     table = pd.DataFrame(rows)
     made, (axes,) = figure(1, 1, width=5, height=3)
     names = [name for name in SYSTEMS if name in set(table.system)]
@@ -55,7 +55,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     axes.set(ylabel="seconds, mean of scale-ups", ylim=(0, 1.35 * max(below)))
     axes.grid(False, axis="x")
     axes.legend(loc="upper right")
-    stamp(made, points, "Paced workers, links slowed as in Fig. 21; a random-weight model.")
+    stamp(made, points, "Links slowed as in Fig. 21; a random-weight model.")
     return publish(made, table, folder, Path(__file__).stem)
 
 
@@ -63,12 +63,13 @@ def planes(path: Path) -> dict[str, float]:
     """Of the scale-ups of a run, means; the share is of their sums."""
     slots = events(path, "slot").query("role == 'loading'")
     moves = events(path, "transfer").query("purpose == 'weights'")
-    data_s, every_s = [], []
-    for slot in slots.itertuples():
-        mine = moves[(moves.instance == slot.instance) & (moves.end_s > slot.start_s)]
-        mine = mine[mine.start_s < slot.end_s].sort_values("start_s")
+    data_s: list[float] = []
+    every_s: list[float] = []
+    for name, start_s, end_s in zip(slots.instance, slots.start_s, slots.end_s, strict=True):
+        mine = moves[(moves.instance == name) & (moves.end_s > start_s) & (moves.start_s < end_s)]
+        mine = mine.sort_values("start_s")
         data_s.append(covered_s(list(zip(mine.start_s, mine.end_s, strict=True))))
-        every_s.append(slot.end_s - slot.start_s)
+        every_s.append(float(end_s - start_s))
     return {
         "scale-ups": float(len(every_s)),
         "data plane (s)": float(np.mean(data_s)),

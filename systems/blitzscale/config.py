@@ -17,6 +17,7 @@ COUNTS = (
     "live_batches",
 )  # fmt: skip
 PARAMETERS = ("network", "host_cache", "all_cache")
+SPARES = ("near", "spread")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -63,6 +64,9 @@ class Config:
     parameters: str  # network: from GPUs or the host copy; host_cache: with a TTL, else the SSD;
     # all_cache: every host has every model
     pruning: bool  # network: no loads beside KV that is sent, if another source exists (line 1)
+    spares: (
+        str  # near: free GPUs beside a copy first; spread: where most are free, wherever copies are
+    )
     multicast: bool  # network: chains by the planner; else each instance from a copy by itself
     zigzag: bool  # live scaling of prefills; else stop-the-world
     colocation: bool  # instances do both, prefill and decode
@@ -87,7 +91,12 @@ class Config:
     variants: dict[str, VariantConfig]
 
     def __post_init__(self) -> None:
-        known = {"variant": VARIANTS, "parameters": PARAMETERS, "scheduler": SCHEDULERS}
+        known = {
+            "variant": VARIANTS,
+            "parameters": PARAMETERS,
+            "scheduler": SCHEDULERS,
+            "spares": SPARES,
+        }
         for name, valid in known.items():
             if getattr(self, name) not in valid:
                 raise UsageError(

@@ -117,7 +117,8 @@ class Scaler:
 
     def _take(self, role: Role, count: int) -> list[Slot]:
         by_devices = {slot.devices: slot for slot in self._fleet.free()}
-        picked = chosen(self._fabric, self._parameters.sources(), list(by_devices), count)
+        near = self._parameters.sources() if self._config.spares == "near" else []
+        picked = chosen(self._fabric, near, list(by_devices), count)
         for devices in picked:
             slot = by_devices[devices]
             slot.role = role

@@ -19,6 +19,7 @@ QUICK = ("+system=blitzscale", "+workload=burstgpt", "engine=sim", "workload.num
             ["system.scheduler=new"],
             "scheduler=new is unknown; choose overlap or best_effort or ilp or ilp_free",
         ),
+        (["system.spares=far"], "system.spares=far is unknown; choose near or spread"),
         (
             ["system.variants.paper.decode={lower: 0.9, upper: 0.5}"],
             "bounds lower=0.9, upper=0.5 must be 0 < lower < upper <= 1",
