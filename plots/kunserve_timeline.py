@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.experiments.points import Point
 from plots.aegaeon import events
-from plots.kunserve import FULL, STEP_S, capacity_tokens, held, requests, steps
+from plots.kunserve import FULL, STEP_S, capacity_tokens, held, num_instances, requests, steps
 
 Floats = npt.NDArray[np.float64]
 SMOOTH_S = 2.0
@@ -21,7 +21,7 @@ def timeline(point: Point) -> pd.DataFrame:
     assert point.path is not None
     found = requests(point.path)
     times_s = steps(float(found.last_s.max()) + STEP_S)
-    total = capacity_tokens(point) * point.manifest()["engine"]["num_instances"]
+    total = capacity_tokens(point) * num_instances(point)
     running, queued = held(found, times_s)
     stamps = np.sort(np.concatenate(found.token_times_s.to_numpy()))
     waiting = _count(found.arrival_s, times_s) - _count(found.first_s, times_s)
@@ -47,7 +47,7 @@ def capacity(point: Point, times_s: Floats) -> Floats:
         return np.ones(len(times_s))
     kv = found.sort_values("end_s", kind="stable")
     whole = kv[~kv.instance.str.contains("+", regex=False)].capacity_bytes.iloc[0]
-    total = whole * point.manifest()["engine"]["num_instances"]
+    total = whole * num_instances(point)
     at = kv.groupby("end_s").capacity_bytes.sum()  # of all groups at one poll
     place = np.clip(np.searchsorted(at.index, times_s, side="right") - 1, 0, None)
     share: Floats = at.to_numpy(float)[place] / total
