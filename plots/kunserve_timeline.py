@@ -12,6 +12,7 @@ from plots.kunserve import FULL, STEP_S, capacity_tokens, held, num_instances, r
 
 Floats = npt.NDArray[np.float64]
 SMOOTH_S = 2.0
+POLL_S = 0.005  # at most between two groups that are looked at in one poll
 
 
 def timeline(point: Point) -> pd.DataFrame:
@@ -48,9 +49,10 @@ def capacity(point: Point, times_s: Floats) -> Floats:
     kv = found.sort_values("end_s", kind="stable")
     whole = kv[~kv.instance.str.contains("+", regex=False)].capacity_bytes.iloc[0]
     total = whole * num_instances(point)
-    at = kv.groupby("end_s").capacity_bytes.sum()  # of all groups at one poll
-    place = np.clip(np.searchsorted(at.index, times_s, side="right") - 1, 0, None)
-    share: Floats = at.to_numpy(float)[place] / total
+    poll = (kv.end_s.diff() > POLL_S).cumsum()  # live, groups are looked at one after the other
+    at = kv.groupby(poll).agg({"end_s": "first", "capacity_bytes": "sum"})
+    place = np.clip(np.searchsorted(at.end_s, times_s, side="right") - 1, 0, None)
+    share: Floats = at.capacity_bytes.to_numpy(float)[place] / total
     return share
 
 
