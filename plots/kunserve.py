@@ -93,6 +93,12 @@ def capacity_tokens(point: Point) -> int:
     return int(blocks * engine["block_tokens"])
 
 
+def num_instances(point: Point) -> int:
+    engine = point.manifest()["engine"]
+    found: int = engine["num_instances"] if "num_instances" in engine else len(engine["devices"])
+    return found
+
+
 def numbers(point: Point) -> dict[str, Any]:
     """One row: percentiles, KV demand over capacity, throughput."""
     assert point.path is not None

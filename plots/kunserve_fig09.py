@@ -1,6 +1,7 @@
 """Figs. 6 and 9: one drop as a Gantt chart: KV that moves each way and the tokens of victims.
 
-Fig. 6 is the blocking exchange, Fig. 9 the live one. Drawn from simulated runs of Fig. 14.
+Fig. 6 is the blocking exchange, Fig. 9 the live one. Drawn from simulated runs of Fig. 14;
+`kunserve_fig14_live` has both from live ones.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from plots.style import PALETTE, figure
 EXPERIMENTS = ("kunserve_fig14",)
 GBPS = 50
 VICTIMS = 4
+VICTIMS_RUN_S = (1.0, 10.0)  # before and after the drop
 BEFORE_S, AFTER_S = 0.6, 3.4
 TITLES = {
     "blocking": "Fig. 6: victims wait for their KV (blocking)",
@@ -34,7 +36,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         point = next(p for p in points if _is(p, exchange))
         drawn.append(point)
         found = lanes(point)
-        _gantt(axis, found)
+        gantt(axis, found)
         axis.set_title(title)
         rows.append(found.assign(exchange=exchange, config_hash=point.config_hash()))
     axes[-1].set_xlabel("seconds since the drop")
@@ -50,8 +52,9 @@ def _is(point: Point, exchange: str) -> bool:
     return same and point.seed == 0 and point.overrides["system.exchange"] == exchange
 
 
-def lanes(point: Point) -> pd.DataFrame:
-    """Moves of KV and tokens of VICTIMS requests around the first drop; times since it."""
+def lanes(point: Point, run_s: tuple[float, float] = VICTIMS_RUN_S) -> pd.DataFrame:
+    """Moves of KV, and tokens of VICTIMS requests that ran for `run_s` before and after it, around
+    the first drop; times since it."""
     assert point.path is not None
     drop_s = events(point.path, "drop").start_s.min()
     moves = events(point.path, "kv_move")
@@ -62,7 +65,7 @@ def lanes(point: Point) -> pd.DataFrame:
         for row in moves.itertuples()
     ]  # fmt: skip
     found = requests(point.path)
-    victims = found[(found.first_s < drop_s - 1) & (found.last_s > drop_s + 10)]
+    victims = found[(found.first_s < drop_s - run_s[0]) & (found.last_s > drop_s + run_s[1])]
     for k, (times, instance) in enumerate(
         zip(victims.token_times_s.iloc[:VICTIMS], victims.instance.iloc[:VICTIMS], strict=True)
     ):
@@ -75,7 +78,7 @@ def lanes(point: Point) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _gantt(axes: Axes, found: pd.DataFrame) -> None:
+def gantt(axes: Axes, found: pd.DataFrame) -> None:
     names = sorted(found.lane.unique())
     for row, name in enumerate(names):
         mine = found[found.lane == name]

@@ -8,10 +8,11 @@ import pandas as pd
 
 from harness.experiments.points import Point
 from plots.aegaeon import events
-from plots.kunserve import FULL, STEP_S, capacity_tokens, held, requests, steps
+from plots.kunserve import FULL, STEP_S, capacity_tokens, held, num_instances, requests, steps
 
 Floats = npt.NDArray[np.float64]
 SMOOTH_S = 2.0
+POLL_S = 0.005  # at most between two groups that are looked at in one poll
 
 
 def timeline(point: Point) -> pd.DataFrame:
@@ -21,7 +22,7 @@ def timeline(point: Point) -> pd.DataFrame:
     assert point.path is not None
     found = requests(point.path)
     times_s = steps(float(found.last_s.max()) + STEP_S)
-    total = capacity_tokens(point) * point.manifest()["engine"]["num_instances"]
+    total = capacity_tokens(point) * num_instances(point)
     running, queued = held(found, times_s)
     stamps = np.sort(np.concatenate(found.token_times_s.to_numpy()))
     waiting = _count(found.arrival_s, times_s) - _count(found.first_s, times_s)
@@ -47,10 +48,11 @@ def capacity(point: Point, times_s: Floats) -> Floats:
         return np.ones(len(times_s))
     kv = found.sort_values("end_s", kind="stable")
     whole = kv[~kv.instance.str.contains("+", regex=False)].capacity_bytes.iloc[0]
-    total = whole * point.manifest()["engine"]["num_instances"]
-    at = kv.groupby("end_s").capacity_bytes.sum()  # of all groups at one poll
-    place = np.clip(np.searchsorted(at.index, times_s, side="right") - 1, 0, None)
-    share: Floats = at.to_numpy(float)[place] / total
+    total = whole * num_instances(point)
+    poll = (kv.end_s.diff() > POLL_S).cumsum()  # live, groups are looked at one after the other
+    at = kv.groupby(poll).agg({"end_s": "first", "capacity_bytes": "sum"})
+    place = np.clip(np.searchsorted(at.end_s, times_s, side="right") - 1, 0, None)
+    share: Floats = at.capacity_bytes.to_numpy(float)[place] / total
     return share
 
 
