@@ -54,6 +54,10 @@ class Counters(KVConnectorPromMetrics):
             for name in BY_PURPOSE
         }  # fmt: skip
 
+        for labels in per_engine_labelvalues.values():
+            for counter in self._plain.values():
+                counter.labels(*labels)  # 0 is told, too
+
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         labels = self.per_engine_labelvalues[engine_idx]
         for key, number in transfer_stats_data.items():
