@@ -24,8 +24,8 @@ from tests.running import ROOT, composed
 
 NO_DEVICE = {"null"}  # answers at once: engine=none alone
 SYSTEMS = sorted({path.stem for path in (ROOT / "conf/system").glob("*.yaml")} - NO_DEVICE)
-# Whose memory a device here has not; whose KV streams from where nobody keeps it.
-SIMULATED_ONLY = {"muxserve": ("hardware=h800x8",), "flexgen": ("hardware=local_paced",)}
+# Whose memory a device here has not.
+SIMULATED_ONLY = {"muxserve": ("hardware=h800x8",)}
 NUM_REQUESTS = 20
 SMALL = (
     "+workload=burstgpt", f"workload.num_requests={NUM_REQUESTS}",
