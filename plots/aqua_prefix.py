@@ -7,15 +7,14 @@ the prompt are computed. Requests that wait behind it are not in this.
 
 from __future__ import annotations
 
-from math import ceil
-
 import pandas as pd
+from hydra import compose
 
 from harness.cost.model import CostModel
 from harness.device.topology import cluster_topology
 from harness.location import Location, dram, hbm
 from harness.model_spec import ModelSpec
-from harness.sim.fabric import alone
+from harness.sim.fabric import alone, issued_pace
 from plots.aqua_table_bandwidth import hardware, model
 
 PROMPT_TOKENS, SUFFIX_TOKENS = 100_000, 256  # section 9.1
@@ -30,10 +29,21 @@ def prefix_bytes(spec: ModelSpec) -> int:
 
 
 def copy_s(num_bytes: int, source: Location, message_bytes: int | None) -> float:
-    """To the device at (0, 0); messages one after the other. None: gathered into one."""
-    path = cluster_topology(hardware(HARDWARE)).path(source, hbm(0, 0))
-    messages = 1 if message_bytes is None else ceil(num_bytes / message_bytes)
-    return messages * path.latency_s + num_bytes / alone(path)
+    """To the device at (0, 0); messages issued one behind the other. None: gathered into one, which
+    is scattered by a pass over the device's memory."""
+    device = hardware(HARDWARE)
+    path = cluster_topology(device).path(source, hbm(0, 0))
+    if message_bytes is None:
+        achieved = device.memory_bandwidth_bytes_per_s * device.calibration.memory_efficiency
+        scatter_s = 2 * num_bytes / achieved
+        return path.latency_s + num_bytes / alone(path) + scatter_s
+    pace = issued_pace(path, num_bytes, message_bytes, issue_s())
+    return path.latency_s + num_bytes / min(pace.bytes_per_s, alone(path))
+
+
+def issue_s() -> float:
+    """Between copies that are issued one behind another."""
+    return float(compose("config", ["+system=aqua"])["system"]["copy_issue_s"])
 
 
 def hits() -> pd.DataFrame:

@@ -134,6 +134,7 @@ class ElasticCluster:
         purpose: str = "kv",
         priority: int = 0,
         chunk_bytes: int | None = None,
+        issue_s: float | None = None,
         owner: str = "",
         stop: Event | None = None,
     ) -> bool:
@@ -141,7 +142,8 @@ class ElasticCluster:
         `target`; requests may go on decoding meanwhile. See `KvMover.move`."""
         return await self._mover.move(
             requests, source.layout.groups(layers), source, target, now=lambda: self._loop.now,
-            purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, owner=owner, stop=stop,
+            purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, issue_s=issue_s,
+            owner=owner, stop=stop,
         )  # fmt: skip
 
     async def copy(self, source: Memory, target: Memory, num_bytes: int, purpose: str) -> None:

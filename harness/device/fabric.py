@@ -50,10 +50,13 @@ class Fabric(Protocol):
         purpose: str,
         priority: int = 0,
         chunk_bytes: int | None = None,
+        issue_s: float | None = None,
         stop: Event | None = None,
     ) -> bool:
         """Moves `num_bytes`, of each device of a group; False where `stop` broke it off. Higher
-        priorities go first, between chunks. UsageError for places without a path between them,
+        priorities go first, between chunks. `issue_s`: the chunks are copies issued one behind
+        another, each so long after the one before, of which the latencies overlap; a live engine's
+        take what they take. UsageError for places without a path between them,
         InstanceLost where an end dies meanwhile."""
         ...
 

@@ -38,13 +38,15 @@ class KvMover:
         purpose: str = "kv",
         priority: int = 0,
         chunk_bytes: int | None = None,
+        issue_s: float | None = None,
         owner: str = "",
         stop: Event | None = None,
     ) -> bool:
         """Moves the KV of `groups` of each request that `source` holds there. False, and where it
         was it stays: `target` has no room (`owner`: whose reservation may be used), or `stop` was
-        set. A request that ends or is evicted meanwhile is left out. `priority`, `chunk_bytes`: of
-        its messages. InstanceLost where an end dies: its KV is lost, the other end's is not."""
+        set. A request that ends or is evicted meanwhile is left out. `priority`, `chunk_bytes`,
+        `issue_s`: of its messages. InstanceLost where an end dies: its KV is lost, the other end's
+        is not."""
         size = source.kv.block_tokens
         asked = self._accept(requests, groups, source, target, owner)
         if asked is None:
@@ -53,7 +55,7 @@ class KvMover:
         start_s, moved = now(), 0
         try:
             sent = await self._copy(
-                whole, groups, source, target, purpose, priority, chunk_bytes, stop
+                whole, groups, source, target, purpose, priority, chunk_bytes, issue_s, stop
             )
             if not sent:
                 return False
@@ -61,7 +63,10 @@ class KvMover:
             gate = await self._directory.ground([r.request_id for r, _ in asked])
             try:
                 rest = self._rest(asked, whole, groups, source, target)
-                await self._copy(rest, groups, source, target, purpose, priority + 1, None, None)
+                await self._copy(
+                    rest, groups, source, target, purpose, priority + 1,
+                    None if issue_s is None else chunk_bytes, issue_s, None,
+                )  # fmt: skip
                 moved += _num_blocks(rest)
                 for request, _ in rest:
                     self._directory.move(request, groups, source, target)
@@ -86,7 +91,7 @@ class KvMover:
     ) -> int:  # fmt: skip
         """Copies `blocks` of `request`, which both ends have room for, and moves nothing: bytes."""
         which = [(request, blocks)]
-        await self._copy(which, groups, source, target, purpose, 0, None, None)
+        await self._copy(which, groups, source, target, purpose, 0, None, None, None)
         return _num_blocks(which) * len(groups) * source.page_bytes
 
     def _accept(
@@ -141,7 +146,8 @@ class KvMover:
 
     async def _copy(
         self, blocks: Sequence[Blocks], groups: Groups, source: Holder, target: Holder,
-        purpose: str, priority: int, chunk_bytes: int | None, stop: Event | None,
+        purpose: str, priority: int, chunk_bytes: int | None, issue_s: float | None,
+        stop: Event | None,
     ) -> bool:  # fmt: skip
         num_bytes = _num_blocks(blocks) * len(groups) * source.page_bytes
         if not num_bytes:
@@ -157,7 +163,7 @@ class KvMover:
 
         return await self._fabric.copy(
             source.memory, target.memory, num_bytes, spans, purpose=purpose, priority=priority,
-            chunk_bytes=chunk_bytes, stop=stop,
+            chunk_bytes=chunk_bytes, issue_s=issue_s, stop=stop,
         )  # fmt: skip
 
 

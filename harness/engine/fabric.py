@@ -65,7 +65,7 @@ class TorchFabric:
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,
         spans: Callable[[], Sequence[Span]], *, purpose: str, priority: int = 0,
-        chunk_bytes: int | None = None, stop: Event | None = None,
+        chunk_bytes: int | None = None, issue_s: float | None = None, stop: Event | None = None,
     ) -> bool:  # fmt: skip
         """Lanes: copies of one priority between two memories go one after the other."""
         header = self._header(source, target, priority, chunk_bytes)

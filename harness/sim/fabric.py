@@ -14,7 +14,7 @@ from harness.sim.network import Network
 
 # A copy of more chunks goes as one message at their mean rate, which ends when they would on a link
 # of its own, and shares a link with others at that rate. An urgent copy of the same purpose then
-# waits for all of it; nobody sends so many chunks but to page block by block (AQUA's baseline).
+# waits for all of it.
 MANY_CHUNKS = 4096
 
 
@@ -24,6 +24,12 @@ def mean_pace(path: Path, num_bytes: int, chunk_bytes: int) -> Link:
     messages = ceil(num_bytes / chunk_bytes)
     time_s = (messages - 1) * path.latency_s + num_bytes / alone(path)
     return Link("chunks", num_bytes / time_s)
+
+
+def issued_pace(path: Path, num_bytes: int, chunk_bytes: int, issue_s: float) -> Link:
+    """The rate of copies of `chunk_bytes` that are issued one behind another: each takes the time
+    to issue it or its bytes' time, whichever is longer, and only the first one its latency."""
+    return Link("issues", min(chunk_bytes, num_bytes) / max(issue_s, chunk_bytes / alone(path)))
 
 
 def alone(path: Path) -> float:
@@ -51,7 +57,7 @@ class SimFabric:
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,
         spans: Callable[[], Sequence[Span]], *, purpose: str, priority: int = 0,
-        chunk_bytes: int | None = None, stop: Event | None = None,
+        chunk_bytes: int | None = None, issue_s: float | None = None, stop: Event | None = None,
     ) -> bool:  # fmt: skip
         if source.place == target.place:  # every byte is read and written once
             await self._loop.sleep(2 * num_bytes / self._hbm_bytes_per_s)
@@ -61,7 +67,9 @@ class SimFabric:
         cut = Event(self._loop)
         self._ends[cut] = source.name, target.name
         path, pace = self.network.path(source.place, target.place), None
-        if chunk_bytes is not None and num_bytes > MANY_CHUNKS * chunk_bytes:
+        if chunk_bytes is not None and issue_s is not None:
+            pace, chunk_bytes = issued_pace(path, num_bytes, chunk_bytes, issue_s), None
+        elif chunk_bytes is not None and num_bytes > MANY_CHUNKS * chunk_bytes:
             pace, chunk_bytes = mean_pace(path, num_bytes, chunk_bytes), None
         rate = alone(path) if pace is None else pace.bytes_per_s
         told = [self.beside[end] for end in (source.name, target.name) if end in self.beside]

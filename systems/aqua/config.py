@@ -118,6 +118,7 @@ class AquaConfig:
     variants: dict[str, Variant]
     swap_space: str  # neighbour: leases, and DRAM when they are full or gone; dram
     copies: str  # gathered through a staging tensor, or by_block: each layer's K and V of a block
+    copy_issue_s: float  # between copies by block that are issued one behind another
     dram_bytes: int  # of the node's DRAM, for the paged KV of each of the consumer's devices
     max_num_seqs: int
     max_num_batched_tokens: int  # the lender's
@@ -130,6 +131,8 @@ class AquaConfig:
     placer: dict[str, Any]
 
     def __post_init__(self) -> None:
+        if not self.copy_issue_s > 0:
+            raise ValueError(f"copy_issue_s={self.copy_issue_s:g} must be above 0")
         for name, valid in (
             ("variant", tuple(self.variants)), ("swap_space", SWAP_SPACES), ("copies", COPIES),
         ):  # fmt: skip

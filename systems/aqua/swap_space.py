@@ -21,14 +21,16 @@ from systems.aqua.tensors import DRAM, Place, Tensors
 
 
 class SwapSpace:
-    """`leases`: None: there is DRAM alone. `chunk_bytes`: of a copy's messages; None: gathered."""
+    """`leases`: None: there is DRAM alone. `chunk_bytes`: of a copy's messages, `issue_s`
+    apart at least; None: gathered."""
 
     def __init__(
         self, cluster: ElasticCluster, consumer: ElasticInstance, leases: Leases | None,
-        dram: KvStore, variant: MigrationVariant, chunk_bytes: int | None,
+        dram: KvStore, variant: MigrationVariant, chunk_bytes: int | None, issue_s: float,
     ) -> None:  # fmt: skip
         self._cluster, self._consumer, self._leases = cluster, consumer, leases
-        self._dram, self._variant, self._chunk_bytes = dram, variant, chunk_bytes
+        self._dram, self._variant = dram, variant
+        self._chunk_bytes, self._issue_s = chunk_bytes, issue_s
         self._tensors = Tensors(1, dram.kv.num_pages * dram.page_bytes)
         self._requests: dict[Hashable, Request] = {}  # those with a tensor
         self._allocations: dict[Hashable, str] = {}  # of those in a lease
@@ -170,9 +172,12 @@ class SwapSpace:
         """None: the consumer's device. False: the lender died, and `lose` has seen to it."""
         ends = [self._consumer if p is None else self._store(p) for p in (source, target)]
         try:
+            if source is None:
+                await self._stage(requests, "gather")
             moved = await self._cluster.move_kv(
                 requests, self._layers, ends[0], ends[1], purpose=purpose,
                 chunk_bytes=self._chunk_bytes,
+                issue_s=None if self._chunk_bytes is None else self._issue_s,
             )  # fmt: skip
         except InstanceLost:
             self._consumer.check_alive()
@@ -180,9 +185,21 @@ class SwapSpace:
                 if place is not None and place.lease is not None:
                     self.lose(place.lease)
             return False
+        if moved and target is None:
+            await self._stage(requests, "scatter")
         if not moved:
             raise RunError(f"{purpose}: no room for KV that was counted to have some")
         return True
+
+    async def _stage(self, requests: Sequence[Request], what: str) -> None:
+        """The pass through the staging tensor: every byte read and written once on the device. A
+        live engine's copies do that themselves."""
+        if self._chunk_bytes is not None or self._dram.tables is not None:
+            return
+        kv, memory = self._consumer.kv, self._consumer.memory
+        pages = sum(kv.held.get(r.request_id, 0) * len(kv.all_groups) for r in requests)
+        if pages:
+            await self._cluster.copy(memory, memory, pages * self._consumer.page_bytes, what)
 
 
 def said(place: Place) -> str:

@@ -147,6 +147,7 @@ class Aqua:
         swap = SwapSpace(
             self._elastic, instance, self._leases, dram, variant.migration,
             chunk_bytes=by_block if config.copies == "by_block" else None,
+            issue_s=config.copy_issue_s,
         )  # fmt: skip
         return Consumer(
             instance, Turn(limits, config.variant == "artifact"), swap,

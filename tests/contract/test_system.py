@@ -26,8 +26,8 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 
 NO_DEVICE = {"null"}  # answers at once: engine=none alone
 SYSTEMS = sorted({path.stem for path in (ROOT / "conf/system").glob("*.yaml")} - NO_DEVICE)
-# Whose memory a device here has not; whose KV streams from where nobody keeps it.
-SIMULATED_ONLY = {"muxserve": ("hardware=h800x8",), "flexgen": ("hardware=local_paced",)}
+# Whose memory a device here has not.
+SIMULATED_ONLY = {"muxserve": ("hardware=h800x8",)}
 NUM_REQUESTS = 20
 SMALL = (
     "+workload=burstgpt", f"workload.num_requests={NUM_REQUESTS}",

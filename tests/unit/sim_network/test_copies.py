@@ -23,14 +23,18 @@ PACED = hardware_profile("local_paced")
 KV, HOST = Memory("a", hbm(0, 0)), Memory("dram0:kv", dram(0))
 
 
-def copy_s(num_bytes: int, chunk_bytes: int | None, *, beside: int = 0) -> float:
+def copy_s(
+    num_bytes: int, chunk_bytes: int | None, *, beside: int = 0, issue_s: float | None = None
+) -> float:
     """How long a copy to DRAM takes, beside another one of `beside` bytes."""
     loop = VirtualLoop()
     fabric = SimFabric(loop, Network(loop, cluster_topology(PACED)), 1e12, 0.0)
     ends: list[float] = []
 
     async def one(size: int, chunks: int | None, purpose: str) -> None:
-        await fabric.copy(KV, HOST, size, list, purpose=purpose, chunk_bytes=chunks)
+        await fabric.copy(
+            KV, HOST, size, list, purpose=purpose, chunk_bytes=chunks, issue_s=issue_s
+        )
         ends.append(loop.now)
 
     async def story() -> None:
@@ -53,6 +57,13 @@ def test_many_chunks_take_as_long_in_closed_form(
     assert copy_s(size, 1000) == pytest.approx(one_by_one, rel=1e-9)
     assert copy_s(size, None) < one_by_one / 1.5  # it does pay for its chunks
     assert copy_s(size, 1000, beside=10**6) > one_by_one  # and shares the link
+
+
+def test_copies_issued_one_behind_another_overlap_their_latencies() -> None:
+    rate, latency_s = PACED.pcie_bytes_per_s, PACED.pcie_latency_s
+    assert copy_s(300_000, 1000, issue_s=1e-9) == pytest.approx(latency_s + 300_000 / rate)
+    slow_s = 2 * 1000 / rate
+    assert copy_s(300_000, 1000, issue_s=slow_s) == pytest.approx(latency_s + 300 * slow_s)
 
 
 def test_copies_leave_batches_what_they_do_not_take() -> None:
