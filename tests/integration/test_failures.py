@@ -222,7 +222,7 @@ def test_a_killed_vllm_server_fails_the_run_and_is_named(tmp_path: Path) -> None
     try:
         # The values that the server settled are written once it is ready.
         settled = tmp_path / "run" / "logs" / "vllm-0.config.json"
-        until(settled.exists, "the server's start", 180)
+        until(settled.exists, "the server's start", 400)
         until(lambda: written_bytes(tmp_path / "run") > 1000, "the first tokens")
         processes = children(process)
         server = children(process, "vllm.entrypoints.openai.api_server")[-1]
