@@ -23,7 +23,7 @@ from harness.calibrate.profiles import Cells, Floats
 from harness.calibrate.serving import Iterations
 from harness.cost.hardware import Calibration, Hardware, StepCoefficients
 from harness.cost.law import law
-from harness.cost.terms import decode_s, mixed_s, prefill_s, steps_time_s
+from harness.cost.terms import decode_s, mixed_s, prefill_s
 
 NOISE = 0.03  # relative errors below this count squared, above it linearly
 PAIR_WEIGHT = 10  # independent cells that a pair counts for in the law, however many it has
@@ -133,7 +133,8 @@ def served_errors(terms: StepCoefficients, turnaround_s: float, seen: Iterations
     """Relative errors, execute by execute."""
     counts = seen.tokens, seen.pairs, seen.chunks, seen.decodes, seen.context_tokens
     step = decode_s(terms, seen.decodes, seen.context_tokens)
-    decodes = steps_time_s(seen.steps, step, terms.context_s * seen.decodes)
+    growth = terms.context_s * seen.decodes  # from step to step: `steps_time_s`, of arrays
+    decodes = seen.steps * step + growth * seen.steps * (seen.steps - 1) / 2
     iterations = np.where(seen.chunks > 0, mixed_s(terms, *counts), decodes)
     relative: Floats = (turnaround_s + iterations) / seen.seconds - 1
     return relative

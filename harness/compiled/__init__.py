@@ -23,7 +23,8 @@ from types import ModuleType
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
-FOLDER = PROJECT / "build" / "compiled"
+IN_WHEEL = Path(__file__).parent / "built"  # what a wheel carried here
+FOLDER = IN_WHEEL if IN_WHEEL.is_dir() else PROJECT / "build" / "compiled"
 # {"folder", "soabi", "groups": {name: {"needs": [name, …], "sources": {path: sha256},
 # "modules": {name: file}}}}, each after those that it needs
 INDEX = "index.json"

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.compiled import FOLDER, INDEX, PROJECT, sha256
+from harness.compiled import FOLDER, IN_WHEEL, INDEX, PROJECT, sha256, why_python
 
 BASE = ("kernel", "devices")  # the second needs the first
 # {group: its modules}. A system's binaries call those of BASE. What carried no weight
@@ -79,6 +79,22 @@ def described(groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
         }
         for name, paths in groups.items()
     }
+
+
+def carry(root: Path) -> bool:
+    """Lays what can be built into the packages at `root`, which a wheel is made of. False: nothing
+    could be, and the wheel is Python alone."""
+    main()
+    carried = root / IN_WHEEL.relative_to(PROJECT)
+    shutil.rmtree(carried, ignore_errors=True)
+    if not (FOLDER / INDEX).is_file():
+        return False
+    index = json.loads((FOLDER / INDEX).read_bytes())
+    if why_python(index):  # of an earlier build, and there is no compiler now
+        return False
+    shutil.copytree(FOLDER / index["folder"], carried / index["folder"])
+    shutil.copy(FOLDER / INDEX, carried)
+    return True
 
 
 def main() -> int:

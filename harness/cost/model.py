@@ -23,7 +23,7 @@ from mypy_extensions import mypyc_attr
 from harness.cost.collectives import layer_load_s
 from harness.cost.hardware import Hardware
 from harness.cost.law import coefficients, on_a_share, stage
-from harness.cost.terms import contextless_s, mixed_s, steps_time_s
+from harness.cost.terms import contextless_s, mixed_s
 from harness.model_spec import ModelSpec
 
 
@@ -86,6 +86,11 @@ class CostModel:
             read += before
         counts = float(tokens), pairs, float(num_chunks), float(num_decodes), float(read)
         return mixed_s(self.terms, *counts)
+
+
+def steps_time_s(steps: float, step_s: float, growth_s: float) -> float:
+    """Time of `steps` decode steps, the first taking `step_s`, each next `growth_s` more."""
+    return steps * step_s + growth_s * steps * (steps - 1) / 2
 
 
 def steps_to_reach(elapsed_s: float, step_s: float, growth_s: float) -> int:

@@ -56,8 +56,3 @@ def mixed_s(
     step = prefill_s(c, tokens, pairs, chunks) + c.context_s * context_tokens
     step = step + c.request_s * decodes + c.wide_s * (decodes > WIDE_BATCH)
     return step + max(c.decode_s - c.prefill_s, 0.0) * (decodes > 0)
-
-
-def steps_time_s(steps: Number, step_s: Number, growth_s: Number) -> Number:
-    """Time of `steps` decode steps, the first taking `step_s`, each next `growth_s` more."""
-    return steps * step_s + growth_s * steps * (steps - 1) / 2

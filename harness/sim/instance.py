@@ -13,8 +13,7 @@ from math import inf
 from mypy_extensions import mypyc_attr
 
 from harness.clock import Event, Loop
-from harness.cost.model import CostModel, steps_done, steps_to_reach
-from harness.cost.terms import steps_time_s
+from harness.cost.model import CostModel, steps_done, steps_time_s, steps_to_reach
 from harness.device.arriving import Arriving
 from harness.device.base import BaseInstance
 from harness.device.block_pool import BlockPool

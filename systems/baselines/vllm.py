@@ -60,14 +60,16 @@ def schedule_iteration(
     `evict` frees its blocks, and it waits at the head of the queue to be recomputed.
     """
     batch = Batch()
-    budget = limits.max_num_batched_tokens
+    budget, block_tokens = limits.max_num_batched_tokens, kv.block_tokens
     num_preempted = index = 0
     while index < len(running) and budget > 0:
         request = running[index]
         # `known_tokens` and `decoding`, written out: simulations spend their time here.
         lacking = request.prompt_tokens + request.generated_tokens - request.computed_tokens
         tokens = lacking if lacking < budget else budget
-        while not kv.grow(request, request.computed_tokens + tokens):
+        # One more token needs no block where the last one held has room, as most have.
+        in_last_block = request.computed_tokens % block_tokens if tokens == 1 else 0
+        while not in_last_block and not kv.grow(request, request.computed_tokens + tokens):
             victim = running.pop()
             evict(victim)
             waiting.appendleft(victim)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from harness.client import Client
 from harness.clock import VirtualLoop
 from harness.cluster import Cluster
-from harness.cost.model import CostModel, steps_to_reach
+from harness.cost.model import CostModel, steps_time_s, steps_to_reach
 from harness.cost.profile import HardwareProfile
-from harness.cost.terms import steps_time_s
 from harness.device.block_pool import BlockPool
 from harness.record import Recorder
 from harness.request import Request

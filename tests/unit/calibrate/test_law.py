@@ -12,8 +12,7 @@ from harness.calibrate import zoo
 from harness.cost.collectives import all_reduce_s, layer_load_s
 from harness.cost.hardware import StepCoefficients
 from harness.cost.law import coefficients, law, stage
-from harness.cost.model import CostModel
-from harness.cost.terms import steps_time_s
+from harness.cost.model import CostModel, steps_time_s
 
 MODELS = st.sampled_from([n for n in zoo.names("model") if n != "tiny-llama"])
 DEVICES = st.sampled_from(zoo.names("hardware/device"))
