@@ -1,5 +1,6 @@
 """How fast the simulator is: requests simulated per second, by how many there are, from
-bench_sim.json: a line per number of instances, and the per-token reference beside it.
+bench_sim.json: a line per number of instances, and the per-token reference beside it; and what
+whole runs of other systems take.
 
 python -m plots bench_sim
 """
@@ -23,7 +24,7 @@ MARKS = {
 
 def draw(bench: Path, out: Path) -> Path:
     found = json.loads(bench.read_text())
-    made, (speed, memory) = figure(1, 2, width=9, height=3.6)
+    made, (speed, memory, whole) = figure(1, 3, width=13, height=3.6)
     speed.set(title="Speed", xlabel="requests", ylabel="requests/s of one process")
     memory.set(title="Memory", xlabel="requests", ylabel="peak memory (GiB)")
     instances = sorted({row["instances"] for row in found["rows"]})
@@ -40,6 +41,7 @@ def draw(bench: Path, out: Path) -> Path:
     for panel in (speed, memory):
         log_scale(panel, "x")
         panel.set_ylim(bottom=0)
+    _whole_runs(whole, found.get("runs", []))
     made.legend(ncols=3, loc="outside upper center", fontsize=7)
     git, machine = found["git"], found["machine"]
     made.supxlabel(
@@ -49,6 +51,23 @@ def draw(bench: Path, out: Path) -> Path:
         color="0.35",
     )
     return save(made, out)
+
+
+def _whole_runs(axes: Axes, runs: list[dict[str, Any]]) -> None:
+    """A pair of bars for each system's run; empty where none was measured."""
+    axes.set(title="Whole runs, with configuration and files", xlabel="CPU µs a request")
+    names = list(dict.fromkeys(run["name"] for run in runs))
+    for is_compiled, shift, colour in ((False, 0.2, PALETTE[1]), (True, -0.2, PALETTE[0])):
+        chosen = [run for run in runs if run["compiled"] == is_compiled]
+        places = [names.index(run["name"]) + shift for run in chosen]
+        widths = [1e6 / run["requests_per_s"] for run in chosen]
+        bars = axes.barh(places, widths, 0.38, color=colour)
+        axes.bar_label(
+            bars, [f"{w:,.0f}{', compiled' * is_compiled}" for w in widths], fontsize=6, padding=2
+        )
+    axes.set_yticks(range(len(names)), [name.replace(": ", ":\n") for name in names], fontsize=6)
+    axes.invert_yaxis()
+    axes.margins(x=0.3)
 
 
 def _line(axes: Axes, rows: list[dict[str, Any]], value: str, style: str, **looks: Any) -> None:

@@ -5,7 +5,7 @@
 Azure conv lengths (drawn with replacement), Poisson arrivals at 2 requests/s per instance,
 llama2-7b on A100s, system vllm. Each case runs in a process of its own for its memory; the
 per-token reference runs the same policy one iteration at a time. Each case runs in Python, and
-compiled where `make setup` could do that.
+compiled where `make setup` could do that. Whole runs of other systems: `bench_systems`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from harness.records.manifest import git_revision, machine
 from harness.request import Request
 from harness.sim.instance import SimInstance
 from systems.baselines.vllm import VllmSystem
+from tests.benchmarks.bench_systems import RUNS
 from tests.running import composed, hardware_profile, model_spec
 from tests.unit.sim_oracle import PerTokenInstance
 
@@ -109,7 +110,11 @@ def in_a_process(
     num_requests: int, num_instances: int, stepping: str, pure: bool = True
 ) -> dict[str, Any]:
     case = [str(num_requests), str(num_instances), stepping]
-    command = [sys.executable, "-m", "tests.benchmarks.bench_sim", "--case", *case]
+    return _told(["tests.benchmarks.bench_sim", "--case", *case], pure)
+
+
+def _told(module: list[str], pure: bool) -> dict[str, Any]:
+    command = [sys.executable, "-m", *module]
     env = os.environ | {"HARNESS_PURE": "1" if pure else "0"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -127,11 +132,9 @@ def main() -> None:
         kind = PerTokenInstance if chosen.case[2] == "token" else SimInstance
         print(json.dumps(simulate(int(chosen.case[0]), int(chosen.case[1]), kind)))
         return
+    both = (True, False) if compiled.state() == "compiled" else (True,)
     cases = [
-        (n, i, "macro", pure)
-        for i in chosen.instances
-        for n in chosen.requests
-        for pure in ((True, False) if compiled.state() == "compiled" else (True,))
+        (n, i, "macro", pure) for i in chosen.instances for n in chosen.requests for pure in both
     ]
     tokens = [(10_000, 1, "token"), (10_000, 16, "token")]
     rows = [in_a_process(*case) for case in [*tokens, *cases]]
@@ -142,9 +145,14 @@ def main() -> None:
             f"{row['requests_per_s']:,.0f}", f"{row['us_per_request']:.1f}",
             f"{row['peak_memory_gib']:.2f}",
         )  # fmt: skip
-    Console().print(table)
+    runs = [_told(["tests.benchmarks.bench_systems", n], pure) for n in RUNS for pure in both]
+    whole = Table("whole run", "requests", "compiled", "CPU s")
+    for run in runs:
+        cells = str(run["requests"]), "yes" if run["compiled"] else "no", f"{run['cpu_s']:.2f}"
+        whole.add_row(run["name"], *cells)
+    Console().print(table, whole)
     if chosen.json:
-        found = {"machine": machine(), "git": git_revision(), "rows": rows}
+        found = {"machine": machine(), "git": git_revision(), "rows": rows, "runs": runs}
         chosen.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
