@@ -3,8 +3,7 @@ configuration to the last file, of which `bench_sim` times the loop alone.
 
     python -m tests.benchmarks.bench_systems NAME
 
-AQUA's run needs the ShareGPT trace (`data.dir`, or its download). Prints one JSON line;
-`make bench-sim` runs each in a process of its own, in Python and compiled.
+Prints one JSON line; `make bench-sim` runs each in a process of its own, in Python and compiled.
 """
 
 from __future__ import annotations
@@ -36,7 +35,11 @@ RUNS = {
         *A100, "+system=kunserve", "+workload=burstgpt", "hardware.num_devices=4",
         "workload.num_requests=380", "engine.num_kv_blocks=500",
     ),
-    "paging: AQUA": ("+experiment=aqua_swap", "workload.num_requests=300"),
+    "paging: AQUA": (
+        "+system=aqua", "+workload=burstgpt", "engine=sim", "hardware=h100x8",
+        "hardware.num_devices=2", "model=llama2-7b", "workload.num_requests=380",
+        "workload.scale.to_rate_per_s=8", "engine.num_kv_blocks=700",
+    ),
     "shared prompts, prefix cache off": (*SHARED, "system.enable_prefix_caching=false"),
     "shared prompts, prefix cache on": (*SHARED, "system.enable_prefix_caching=true"),
 }  # fmt: skip
