@@ -3,9 +3,11 @@ their schedule, and whether they were VALID.
 
 A figure's module makes its rows as it likes. A row belongs to those of the figure's runs that agree
 with it wherever it names a trait of runs: experiment, seed, engine, hardware, an option of a group,
-or a swept key by its last part. A row over several runs, as a mean over seeds is, names them all. A
-row that no run agrees with was computed from the configuration or the paper, and names none. Where
-the rest of a row does not tell, the module fills `config_hash` itself.
+or a swept key by its last part. Of two of one name the swept one counts: four runs of one
+`system=blitzscale`, swept over what each figure calls a system, are four systems. A row over
+several runs, as a mean over seeds is, names them all. A row that no run agrees with was computed
+from the configuration or the paper, and names none. Where the rest of a row does not tell, the
+module fills `config_hash` itself.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class Origin:
     verdict: str
     folder: str
     traits: Mapping[str, frozenset[str]] = field(repr=False)
+    options: Mapping[str, frozenset[str]] = field(repr=False)  # of groups, swept keys hiding none
 
     def told(self) -> str:
         """Its entry in FIGURE.json, by its hash."""
@@ -48,25 +51,33 @@ def origins(points: Sequence[Point]) -> list[Origin]:
         if point.path is None:
             continue
         manifest = point.manifest()
+        options = {
+            key: frozenset({plain(str(option))})
+            for key, option in manifest["choices"].items()
+            if "/" not in key
+        }
+        machine = {
+            "engine": frozenset({manifest["engine_name"]}),
+            "hardware": frozenset({manifest["hardware"]["name"]}),
+        }
         traits: dict[str, set[str]] = {}
-        for key, value in _traits(point, manifest["choices"]):
+        for key, value in _told(point):
             traits.setdefault(key, set()).add(plain(value))
-        traits |= {"engine": {manifest["engine_name"]}, "hardware": {manifest["hardware"]["name"]}}
         if point.path in found:  # one run of two experiments
             for key, values in found[point.path].traits.items():
                 traits.setdefault(key, set()).update(values)
+        swept = {key: frozenset(values) for key, values in traits.items()}
         found[point.path] = Origin(
             manifest["config_hash"], manifest["schedule_sha256"], point.verdict()["status"],
-            point.path.name, {key: frozenset(values) for key, values in traits.items()},
+            point.path.name, options | swept | machine, options,
         )  # fmt: skip
     return list(found.values())
 
 
-def _traits(point: Point, choices: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _told(point: Point) -> Iterator[tuple[str, str]]:
     yield "experiment", point.experiment
     yield "experiment", re.sub("_(bandwidth|beyond)$", "", point.experiment)  # drawn beside it
     yield "seed", str(point.seed)
-    yield from ((key, str(option)) for key, option in choices.items() if "/" not in key)
     for key, value in point.overrides.items():
         yield re.split(r"[./]", key.partition("@")[0])[-1], str(value)
 
@@ -81,27 +92,35 @@ def plain(value: str) -> str:
 
 def of_row(row: Mapping[str, str], runs: Sequence[Origin]) -> list[Origin]:
     """Those of `runs` that the row names by their hashes, else those that agree with it; none where
-    it names no trait of theirs."""
+    it names no trait of theirs. An option that a swept key hides counts where no run was swept over
+    what the row says."""
     if hashes := row.get("config_hash"):
         return [run for run in runs if run.config_hash in hashes.split()]
     known = {key for run in runs for key in run.traits}
     named = {key: plain(row[key]) for key in row if key in known and row[key] != ""}
-    heeded = {
+    heeded = {key: value for key, value in named.items() if any(_has(r, key, value) for r in runs)}
+    hidden = {
         key: value
         for key, value in named.items()
-        if any(value in run.traits.get(key, ()) for run in runs)
+        if key not in heeded and any(value in run.options.get(key, ()) for run in runs)
     }
     second = {row[key] for key in OTHERS if row.get(key)}
     return [
         run
         for run in runs
-        if heeded
+        if heeded | hidden
         and all(
-            value in of_run or (key == "system" and second & of_run)
+            key not in run.traits
+            or _has(run, key, value)
+            or (key == "system" and second & run.traits[key])
             for key, value in heeded.items()
-            for of_run in [run.traits.get(key, frozenset({value}))]
         )
+        and all(value in run.options.get(key, {value}) for key, value in hidden.items())
     ]
+
+
+def _has(run: Origin, key: str, value: str) -> bool:
+    return value in run.traits.get(key, ())
 
 
 def add(path: Path, runs: Sequence[Origin]) -> None:

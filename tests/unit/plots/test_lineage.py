@@ -78,3 +78,23 @@ def test_the_figures_json_tells_the_folder_of_a_hash(tmp_path: Path) -> None:
     told = {run.config_hash: run.told() for run in origins(points(tmp_path))}
     assert told["hash3"] == f"run-3, schedule {'1' * 64}, INVALID"
     assert len(told) == 4
+
+
+def test_what_was_swept_tells_runs_of_one_system_apart(tmp_path: Path) -> None:
+    """As BlitzScale's parts are: all are `system=blitzscale`, and one is called so."""
+    made = []
+    for number, (system, called) in enumerate(
+        [("blitzscale", "blitzscale"), ("blitzscale", "network"), ("vllm", "half")]
+    ):
+        path = write_run(tmp_path / f"run-{number}", steady(20), system=system)
+        manifest = json.loads((path / "manifest.json").read_text())
+        manifest |= {"config_hash": f"hash{number}", "schedule_sha256": "0" * 64}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        key = "experiment/blitzscale/system@_global_"
+        made.append(Point("exp", {key: called}, 0, path, ""))
+    path = tmp_path / "figure.csv"
+    path.write_text("system,against,value\nblitzscale,,1\nnetwork,,2\nblitzscale,half,3\nvllm,,4\n")
+    add(path, origins(made))
+    with path.open(newline="") as file:
+        found = [row["config_hash"] for row in csv.DictReader(file)]
+    assert found == ["hash0", "hash1", "hash0 hash2", "hash2"]
