@@ -182,8 +182,9 @@ class SlabAllocator:
     def _blocks_per_slab(self, shape: KvShape) -> int:
         blocks = self.slab_bytes // shape.block_bytes
         if blocks < 1:
-            raise ValueError(
+            raise UsageError(
                 f"a KV block of {shape.block_bytes} bytes is larger than a slab of "
-                f"{self.slab_bytes}; choose larger slabs"
+                f"{self.slab_bytes}; raise engine.pool.slab_bytes and engine.pool.host_slab_bytes, "
+                "or lower engine.block_tokens"
             )
         return blocks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from harness import compiled
 from harness.compiled import sha256, why_python
+from harness.compiled.__main__ import GROUPS, described
 
 SOURCE, POLICY = "harness/clock.py", "systems/baselines/vllm.py"
 
@@ -25,6 +27,22 @@ def built(content: str) -> dict[str, Any]:
     kernel, policy = group([], {SOURCE: content}), group(["kernel"], {POLICY: sha256(POLICY)})
     soabi = sysconfig.get_config_var("SOABI")
     return {"folder": "f", "soabi": soabi, "groups": {"kernel": kernel, "vllm": policy}}
+
+
+def test_groups_import_what_they_need_alone() -> None:
+    """Else a group would call the binaries of one that is Python for its changed source."""
+    groups = described(GROUPS)
+    group_of = {
+        path.removesuffix(".py").replace("/", "."): name
+        for name, paths in GROUPS.items()
+        for path in paths
+    }
+    for name, paths in GROUPS.items():
+        for path in paths:
+            nodes = ast.walk(ast.parse(Path(path).read_text()))
+            imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+            found = {group_of[str(module)] for module in imported if module in group_of}
+            assert found <= {name, *groups[name]["needs"]}, path
 
 
 def test_a_changed_kernel_makes_all_of_it_python(monkeypatch: pytest.MonkeyPatch) -> None:

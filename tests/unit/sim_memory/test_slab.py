@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from harness.device.memory import KvShape, OutOfMemory
 from harness.device.slab import SlabAllocator
+from harness.errors import UsageError
 
 
 def shape(block_bytes: int) -> KvShape:
@@ -84,7 +85,7 @@ def test_a_block_is_given_back_once() -> None:
 
 
 def test_a_block_larger_than_a_slab_is_an_error() -> None:
-    with pytest.raises(ValueError, match="128 bytes is larger than a slab of 100"):
+    with pytest.raises(UsageError, match="128 bytes is larger than a slab of 100; raise engine"):
         SlabAllocator(200, slab_bytes=100).alloc(shape(128), 1)
 
 
