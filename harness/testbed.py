@@ -50,7 +50,7 @@ class Bed:
         number, which is the order of asking: equal beds make equal prompts."""
         request = Request(self.made, self.loop.now, self.model.name, prompt_tokens, output_tokens)
         self.made += 1
-        self.recorder.records |= Recorder([request]).records
+        self.recorder.add([request])
         return request
 
     @property

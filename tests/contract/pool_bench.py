@@ -77,7 +77,7 @@ class PoolBench:
     def request(self, model: str, prompt: int = 20, output: int = 6) -> Request:
         request = Request(self._next_id, 0.0, model, prompt, output)
         self._next_id += 1
-        self.recorder.records |= Recorder([request]).records
+        self.recorder.add([request])
         return request
 
     def times(self, request: Request) -> list[float]:

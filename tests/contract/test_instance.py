@@ -56,7 +56,7 @@ class Bench:
     def request(self, prompt: int, output: int) -> Request:
         request = Request(self._next_id, 0.0, "default", prompt, output)
         self._next_id += 1
-        self.recorder.records |= Recorder([request]).records
+        self.recorder.add([request])
         return request
 
     def times(self, request: Request) -> list[float]:

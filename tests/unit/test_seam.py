@@ -133,7 +133,7 @@ def test_the_simulator_refuses_what_a_real_engine_refuses() -> None:
     ready = decoding(1, 8, 4)
     done = decoding(2, 8, 1)
     rig = Rig(40, [ready, done])
-    rig.recorder.records |= Recorder([waiting]).records
+    rig.recorder.add([waiting])
     bad = [
         (Batch(), None, "empty batch"),
         (Batch(decodes=[waiting]), None, "cannot decode now"),
