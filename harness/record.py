@@ -102,7 +102,9 @@ class Recorder:
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self.records: dict[int, TokenRecord] = {}  # by request_id
-        self._of: dict[Request, TokenRecord] = {}  # the same: no number is made an object for it
+        # The same: no number is made an object for it. Of a request that was stored and read back
+        # once it is asked for.
+        self._of: dict[Request, TokenRecord] = {}
         self.add(requests)
         self.events: list[dict[str, Any]] = []
         self.num_sent = 0
@@ -119,11 +121,18 @@ class Recorder:
             self.records[request.request_id] = self._of[request] = TokenRecord(request)
 
     def forget(self, request: Request) -> None:
-        del self.records[request.request_id], self._of[request]
+        del self.records[request.request_id]
+        self._of.pop(request, None)
+
+    def _record(self, request: Request) -> TokenRecord:
+        record = self._of.get(request)
+        if record is None:
+            record = self._of[request] = self.records[request.request_id]
+        return record
 
     def sent(self, request: Request, time_s: float) -> None:
         """A driver that writes to a socket later stamps it again, with the later time."""
-        record = self._of[request]
+        record = self._record(request)
         self.num_sent += record.status == "scheduled"
         record.sent_s, record.status = time_s, "sent"
 
@@ -131,7 +140,7 @@ class Recorder:
         """Stamps the same `segment` into the log of each of `requests`."""
         records = self._of
         for request in requests:
-            record = records[request]
+            record = records.get(request) or self._record(request)
             segments = record.segments
             if not segments:
                 record.instance = instance
@@ -140,11 +149,11 @@ class Recorder:
         self.num_tokens += segment.num_tokens * len(requests)
 
     def preempted(self, request: Request, instance: str, time_s: float) -> None:
-        self._of[request].num_preemptions += 1
+        self._record(request).num_preemptions += 1
         self.event("preempt", instance, time_s, time_s, request_id=request.request_id)
 
     def reported(self, request: Request, reported: Reported) -> None:
-        self._of[request].reported = reported
+        self._record(request).reported = reported
 
     def completed(self, request: Request) -> None:
         self._end(request, "completed", "")
@@ -165,7 +174,7 @@ class Recorder:
         )  # fmt: skip
 
     def _end(self, request: Request, status: Status, error: str) -> None:
-        record = self._of[request]
+        record = self._record(request)
         if record.status in ("completed", "failed", "timeout"):
             raise RuntimeError(
                 f"request {request.request_id} ended twice: {record.status}, {status}"

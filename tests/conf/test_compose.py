@@ -37,6 +37,7 @@ PARTS = {
     "aqua/live": "aqua_live_burst",
     "aqua/served": "aqua_rates_low",
     "aqua/system": "aqua_fig08",
+    "aqua/vllm": "aqua_vllm_burst",
     "blitzscale/system": "blitzscale_fig18",
     "blitzscale/workload": "blitzscale_fig17",
     "kunserve/dataset": "kunserve_fig10_burstgpt",
