@@ -30,7 +30,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     rows: list[dict[str, Any]] = []
     for point in points:
         if point.path is not None:
-            pruning = point.overrides["system.pruning"]
+            pruning = point.overrides["system.pruning"].lower()
             source = SOURCES[pruning]
             about = {"source": source, "pruning": pruning, "seed": point.seed}
             rows += [
