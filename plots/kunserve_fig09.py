@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from harness.errors import RunError
 from harness.experiments.points import Point
 from plots.aegaeon import events, publish
 from plots.kunserve import caption, requests
@@ -54,10 +55,12 @@ def _is(point: Point, exchange: str) -> bool:
 
 def lanes(point: Point, run_s: tuple[float, float] = VICTIMS_RUN_S) -> pd.DataFrame:
     """Moves of KV, and tokens of VICTIMS requests that ran for `run_s` before and after it, around
-    the first drop; times since it."""
+    the first drop; times since it. Raises RunError where there is none."""
     assert point.path is not None
     drop_s = events(point.path, "drop").start_s.min()
     moves = events(point.path, "kv_move")
+    if moves.empty:
+        raise RunError(f"{point.path.name}: nothing is dropped and no KV moves: there is no exchange")
     moves = moves[(moves.purpose == "exchange") & (moves.start_s < drop_s + AFTER_S)]
     rows = [
         {"lane": f"KV {row.instance} to {row.to}", "start_s": float(str(row.start_s)) - drop_s,
