@@ -60,7 +60,9 @@ def lanes(point: Point, run_s: tuple[float, float] = VICTIMS_RUN_S) -> pd.DataFr
     drop_s = events(point.path, "drop").start_s.min()
     moves = events(point.path, "kv_move")
     if moves.empty:
-        raise RunError(f"{point.path.name}: nothing is dropped and no KV moves: there is no exchange")
+        raise RunError(
+            f"{point.path.name}: nothing is dropped and no KV moves: there is no exchange"
+        )
     moves = moves[(moves.purpose == "exchange") & (moves.start_s < drop_s + AFTER_S)]
     rows = [
         {"lane": f"KV {row.instance} to {row.to}", "start_s": float(str(row.start_s)) - drop_s,
