@@ -26,7 +26,8 @@ BASE = ("kernel", "devices", "vllm")  # each needs those before it
 GROUPS = {
     "kernel": [
         "harness/clock.py", "harness/client.py", "harness/cost/model.py", "harness/cost/served.py",
-        "harness/device/base.py", "harness/device/block_pool.py", "harness/record.py",
+        "harness/device/base.py", "harness/device/block_hashes.py",
+        "harness/device/block_pool.py", "harness/device/caching_pool.py", "harness/record.py",
         "harness/request.py", "harness/sim/compute.py", "harness/sim/instance.py",
     ],
     "devices": [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
+from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from harness.request import Request, Segments
 
 HASH_BYTES = 16
+PIECE = Struct("<3q").pack  # stream, first token in it, tokens
 
 
 def block_hashes(request: Request, block_tokens: int) -> list[bytes]:
@@ -49,16 +51,15 @@ def _of_ids(ids: npt.NDArray[np.int32], block_tokens: int) -> list[bytes]:
 @lru_cache(maxsize=4096)
 def _of_segments(segments: Segments, block_tokens: int) -> list[bytes]:
     found, before = list[bytes](), b""
-    pieces, room = list[int](), block_tokens  # of the block that is being filled
+    content, room = b"", block_tokens  # of the block that is being filled
     for stream, tokens in segments:
         offset = 0
         while offset < tokens:
             taken = min(room, tokens - offset)
-            pieces += (stream, offset, taken)
+            content += PIECE(stream, offset, taken)
             offset, room = offset + taken, room - taken
             if not room:
-                content = np.array(pieces, "<i8").tobytes()
                 before = blake2b(before + content, digest_size=HASH_BYTES).digest()
                 found.append(before)
-                pieces, room = [], block_tokens
+                content, room = b"", block_tokens
     return found
