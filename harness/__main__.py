@@ -31,6 +31,7 @@ from harness.credentials import hold, without_credentials
 from harness.errors import RunError, UsageError, first_line, told
 from harness.heeded import refuse_ignored
 from harness.options import (
+    CONF,
     available,
     config_sentence,
     known_device,
@@ -40,7 +41,6 @@ from harness.options import (
     missing_groups,
 )
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
 NO_NAME = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?|null|true|false|nan|inf", re.IGNORECASE)
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="

@@ -12,6 +12,7 @@ from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 import harness.engine_profile  # noqa: F401  it makes known what configurations interpolate
 from harness.errors import UsageError
 
+CONF = Path(__file__).resolve().parent.parent / "conf"
 REQUIRED = ("system", "workload")
 # Each a mapping: an option's values, or those that conf/config.yaml gives.
 GROUPS = (
@@ -69,7 +70,15 @@ def known_groups(config: DictConfig) -> None:
         if node is None:
             raise UsageError(f"{group} is missing, and nothing can be run without it")
         if not isinstance(node, DictConfig):
-            raise UsageError(f"{group}={node} is no option of {group} and has none of its keys")
+            raise UsageError(f"{group}={node} is no option of {group}; {_valid(group)}")
+
+
+def _valid(group: str) -> str:
+    """What can be given of `group`: its options, or the keys of one that has none."""
+    if options := available(CONF, group):
+        return f"valid: {', '.join(options)}"
+    keys = OmegaConf.load(CONF / "config.yaml")[group]
+    return f"valid keys: {', '.join(f'{group}.{key}' for key in keys if key != '_target_')}"
 
 
 def config_sentence(error: Exception, conf: Path) -> str:
@@ -88,7 +97,7 @@ def config_sentence(error: Exception, conf: Path) -> str:
         if "not in struct" in first:
             valid = ", ".join(str(name) for name in parent)
             return f"unknown key {key}; valid keys there: {valid}"
-        return f"{key}: {first}"
+        return f"{key}: {first}" + (f"; {_valid(key)}" if key in GROUPS else "")
     return " ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
 

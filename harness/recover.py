@@ -23,6 +23,8 @@ from harness.records.run_folder import RunFolder
 from harness.records.tables import events_table, requests_table
 from harness.schedule import Schedule
 
+KILLED = "killed: its process ended without a word"
+
 
 def recover(path: Path) -> Recorder:
     """What was recorded until the run in `path` was killed, now in its files. Raises UsageError
@@ -34,6 +36,8 @@ def recover(path: Path) -> Recorder:
         manifest = folder.manifest()
         journal = path / JOURNAL
         if manifest["status"] != "begun" and not journal.is_file():
+            if manifest.get("reason") == KILLED:
+                raise UsageError(f"{path} has been recovered before: nothing is left to recover")
             raise UsageError(f"{path} was not killed: its manifest says {manifest['status']}")
         recorder = Recorder([])
         last = journal if journal.is_file() else path / "manifest.json"
@@ -44,10 +48,9 @@ def recover(path: Path) -> Recorder:
             folder.write_requests(requests_table(recorder))
             folder.write_events(events_table(recorder))
         if manifest["status"] == "begun":  # else it could still say why, but not write its records
-            reason = "killed: its process ended without a word"
             resolved = manifest["engine"]
             folder.write_manifest(
-                ended(manifest, "aborted", reason=reason, resolved=resolved, gpu=None, at=at)
+                ended(manifest, "aborted", reason=KILLED, resolved=resolved, gpu=None, at=at)
             )
         for left in (journal, *path.glob(PARTIAL)):
             left.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from harness.errors import first_line
 from harness.files import replaced
 from harness.request import Prompt, Request, Segments
 
+MAX_ARRIVAL_S = 1e8  # three years: much later, a float's next value is a token's time away
 COLUMNS = ("arrival_s", "model", "prompt_tokens", "output_tokens")
 SHARED = ("shared_streams", "shared_tokens")  # where prompts share something: lists, of one length
 
@@ -104,10 +105,7 @@ class Schedule:
             raise ValueError(f"a schedule's columns must be of one length, got {sorted(lengths)}")
         if len(self) == 0:
             raise ValueError("the schedule is empty: no request is left to send")
-        if not np.isfinite(self.arrival_s).all():
-            raise ValueError("arrival_s must be finite numbers")
-        if self.arrival_s[0] < 0 or (np.diff(self.arrival_s) < 0).any():
-            raise ValueError("arrival_s must start at 0 or later and never decrease")
+        _check_arrivals(self.arrival_s)
         for column in ("prompt_tokens", "output_tokens"):
             values = getattr(self, column)
             if (values < 1).any():
@@ -205,6 +203,18 @@ class Schedule:
             provenance=Provenance.parsed(metadata[b"provenance"]),
             prompts=_prompts(table) if "prompt_ids" in table.column_names else None,
             shared=_shared(table) if SHARED[0] in table.column_names else None,
+        )
+
+
+def _check_arrivals(arrival_s: npt.NDArray[np.float64]) -> None:
+    if not np.isfinite(arrival_s).all():
+        raise ValueError("arrival_s must be finite numbers")
+    if arrival_s[0] < 0 or (np.diff(arrival_s) < 0).any():
+        raise ValueError("arrival_s must start at 0 or later and never decrease")
+    if arrival_s[-1] > MAX_ARRIVAL_S:
+        raise ValueError(
+            f"the last request arrives at {arrival_s[-1]:.3g} s, later than "
+            f"{MAX_ARRIVAL_S:,.0f} s: latencies would be lost in the rounding of such times"
         )
 
 

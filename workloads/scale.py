@@ -65,6 +65,7 @@ def scaled(trace: Trace, config: ScaleConfig, seed: int) -> Trace:
         return stretched.labelled(f"stretched: timestamps divided by {rate:g}")
     step = f"{'thinned' if rate < 1 else 'upscaled'} to x{rate:g}"
     factor = np.full(len(trace), rate)
+    require_feasible(rate * len(trace), f"workload.scale.rate={rate:g}")
     return resampled(trace, factor, config.max_jitter_s, seed, "scale", step)
 
 
@@ -73,6 +74,8 @@ def with_burst(trace: Trace, burst: BurstConfig, max_jitter_s: float, seed: int)
     arrival_s = trace.arrivals()
     end_s = burst.start_s + burst.duration_s
     inside = (arrival_s >= burst.start_s) & (arrival_s < end_s)
+    num_inside = burst.factor * float(inside.sum())
+    require_feasible(num_inside, f"workload.arrivals.burst.factor={burst.factor:g}")
     factor = np.where(inside, burst.factor, 1.0)
     step = f"burst{describe_burst(burst)}"
     return resampled(trace, factor, max_jitter_s, seed, "burst", step)
@@ -86,7 +89,6 @@ def resampled(
     The label is `step` and how many were copied or left out.
     """
     arrival_s = trace.arrivals()
-    require_feasible(float(factor.sum()), f"workload.{step}")
     whole = np.floor(factor).astype(np.int64)
     chance = stream(seed, f"{purpose}.keep").random(len(trace))
     copies = whole + (chance < factor - whole)

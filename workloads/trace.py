@@ -105,7 +105,8 @@ class WindowConfig:
 def require_feasible(num_requests: float, where: str) -> None:
     """Raises UsageError for more requests than a schedule can hold."""
     if not num_requests <= MAX_REQUESTS:
-        raise UsageError(f"{where} asks for {num_requests:.3g} requests; at most {MAX_REQUESTS:,}")
+        many = f"{num_requests:.3g}" if num_requests < np.inf else "endlessly many"
+        raise UsageError(f"{where} asks for {many} requests; at most {MAX_REQUESTS:,}")
 
 
 def check_range(bounds: list[int] | list[float], where: str) -> None:

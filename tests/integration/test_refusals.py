@@ -18,7 +18,10 @@ SIM = ("+system=vllm", "+workload=trace", "engine=sim", "hardware=a100x1", "mode
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (["data=1"], "data=1 is no option of data and has none of its keys"),
+        (["data=1"], "data=1 is no option of data; valid keys: data.dir, data.cache_dir, "),
+        (["client=abc"], "client=abc is no option of client; valid keys: client.drain_s"),
+        (["faults=1"], "faults=1 is no option of faults; valid keys: faults.kill"),
+        (["data=[1]"], "data: Cannot merge DictConfig with ListConfig; valid keys: data.dir, "),
         (["~engine"], "engine is missing, and nothing can be run without it"),
         (["~seed"], "config: seed is missing: give it a value"),
         (["~model_set.cycle"], "model_set: cycle is missing: give it a value"),
@@ -46,7 +49,16 @@ SIM = ("+system=vllm", "+workload=trace", "engine=sim", "hardware=a100x1", "mode
         (["hardware.devices_per_node=1000000000000"], "devices_per_node=1000000000000 must be at"),
         (["engine=torch", "engine.num_threads=1000000"], "engine.num_threads=1000000 must be at m"),
         (["workload.lengths.scale_output=1e18"], "scale_output=1e+18 makes lengths of"),
-        (["workload.scale.rate=1e12"], "requests; at most 100,000,000"),
+        (
+            ["workload.scale.rate=1e12"],
+            "workload.scale.rate=1e+12 asks for 4e+12 requests; at most",
+        ),
+        (
+            ["workload.scale.rate=1e308"],
+            "workload.scale.rate=1e+308 asks for endlessly many requests; ",
+        ),
+        (["workload.scale={how: stretch, rate: 1e-15}"], "later than 100,000,000 s"),
+        (["workload.scale.to_rate_per_s=1e-300"], "later than 100,000,000 s"),
         (["workload.num_requests=1000000000000"], "requests; at most 100,000,000"),
         (
             ["workload.models={kind: zipf, num_models: 1000000000, alpha: 1}"],
