@@ -88,7 +88,8 @@ bench-sim: setup
 	$(PY) -m plots bench_sim
 
 bench-elastic: setup
-	$(PY) -m tests.benchmarks.bench_elastic --json results/published/bench_elastic.json
+	$(PY) -m tests.benchmarks.bench_elastic --json results/published/bench_elastic.json \
+		--page docs/simulator.md
 
 bench-client: setup
 	$(PY) -m tests.benchmarks.bench_client --json results/published/client/bench_client.json

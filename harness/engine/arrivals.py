@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
-from harness.engine.routed_attention import Abandoned
+from harness.engine.given_up import Abandoned, GivenUp
 
 
 class Arrivals:
     """`layers`: those on the device now. `over`: flights that have been given up."""
 
-    def __init__(self, layers: Mapping[int, object], over: Container[int]) -> None:
+    def __init__(self, layers: Mapping[int, object], over: GivenUp) -> None:
         self._layers, self._over = layers, over
         self._changed = threading.Condition()
 

@@ -66,7 +66,8 @@ class ElasticMemory:
     def _lost(self, header: Header, payload: bytes) -> None:
         """A peer has died. Pages that it was sending to may be given to others by the next
         command: until then its bytes are read to their end."""
-        self._mesh.wait_for_end(header["name"])
+        if header["connected"]:
+            self._mesh.wait_for_end(header["name"])
 
     def _on_peer(self, name: str, header: Header, payload: bytearray) -> None:
         """On the peer's thread."""

@@ -218,7 +218,8 @@ class TorchFabric:
     def _died(self, name: str, error: RunError) -> None:
         self.lost.add(name)
         for other in self.commands.keys() - self.lost:
-            self.commands[other].worker.send({"op": "lost", "name": name})
+            connected = frozenset((name, other)) in self._connected
+            self.commands[other].worker.send({"op": "lost", "name": name, "connected": connected})
         self.commands[name].fail()
         for tell in list(self.on_death):
             tell(name)

@@ -22,13 +22,14 @@ from harness.engine.arrivals import Arrivals
 from harness.engine.attention import CacheAttention
 from harness.engine.command_loop import CommandLoop
 from harness.engine.flight_work import StageWork, stage_work
+from harness.engine.given_up import Abandoned, GivenUp
 from harness.engine.kv_cache import KvCache
 from harness.engine.lent_attention import LentAttention
 from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.model import Step
 from harness.engine.paced_links import PacedLinks
 from harness.engine.peers import Peers, bytes_of
-from harness.engine.routed_attention import Abandoned, RoutedAttention
+from harness.engine.routed_attention import RoutedAttention
 from harness.engine.runner import Runner
 from harness.engine.transport import Header
 
@@ -53,7 +54,7 @@ class Flights:
         self._lane, self._layer_s, self._token_s = loop.lane, layer_s, token_s
         self._flights: dict[int, _Flight] = {}
         self._early: dict[int, list[tuple[Header, bytes]]] = {}  # came before the harness's word
-        self._over: set[int] = set()  # flights
+        self._over = GivenUp(runner.device)
         self._kept: dict[int, torch.Tensor] = {}  # flight -> activations of its last layer here
         self._step = 0  # the one that runs
         self.arrivals = Arrivals(layers, self._over)
@@ -79,7 +80,7 @@ class Flights:
 
     def abandon(self, header: Header, payload: bytes) -> None:
         flight = header["flight"]
-        self._over.add(flight)
+        self._over.add(flight, broken=header["broken"])
         self.arrivals.changed()
         self._routed.give_up(flight)
         self._lane("compute").put(lambda: self._forget(flight))

@@ -9,6 +9,7 @@ import torch
 
 from harness.engine.attention import CacheAttention
 from harness.engine.flight_work import HoldWork, hold_work
+from harness.engine.given_up import Abandoned, GivenUp
 from harness.engine.kv_cache import KvCache
 from harness.engine.lane import Lane
 from harness.engine.mesh import PeerLost
@@ -28,11 +29,11 @@ class _Held:
 
 
 class LentAttention:
-    """All of it happens in the lane `attend`. `over`: flights that have been given up."""
+    """All of it happens in the lane `attend`. `over`: of the worker."""
 
     def __init__(
         self, runner: Runner, cache: KvCache, peers: Peers, lane: Callable[[str], Lane],
-        over: set[int],
+        over: GivenUp,
     ) -> None:  # fmt: skip
         self._runner, self._cache, self._peers, self._over = runner, cache, peers, over
         self._lane = lane
@@ -73,16 +74,16 @@ class LentAttention:
             if flight not in self._over:
                 self._early.setdefault(flight, []).append((name, header, payload))
             return
-        with torch.inference_mode():
-            if header["step"] > held.step:
-                held.attention.advance()
-                held.step += 1
-            q, k, v = self._qkv(payload, header["tokens"])
-            out = held.attention(layer, q, k, v)
         answer = {"op": "attended", "flight": flight, "step": header["step"], "layer": layer}
         try:
+            with torch.inference_mode(), self._over.writing(flight, "attend"):
+                if header["step"] > held.step:
+                    held.attention.advance()
+                    held.step += 1
+                q, k, v = self._qkv(payload, header["tokens"])
+                out = held.attention(layer, q, k, v)
             self._peers.send(name, held.work.requester_path, out, answer)
-        except PeerLost:
+        except (PeerLost, Abandoned):
             self._holds.pop(flight, None)
 
     def _qkv(self, payload: bytes, tokens: int) -> list[torch.Tensor]:

@@ -214,7 +214,8 @@ class TorchLine:
         for name in flight.names - self._fabric.lost:
             if name != first or name in holders or flight.lost is not None:
                 worker = self._fabric.commands[name].worker
-                worker.send({"op": "abandon", "flight": number})
+                broken = flight.lost is not None
+                worker.send({"op": "abandon", "flight": number, "broken": broken})
 
 
 def chunks_of(batch: Batch) -> list[tuple[int, int, bool]]:

@@ -67,4 +67,6 @@ class TorchPieces:
     def end(self) -> None:
         for name, number in self._flights:
             if name not in self._fabric.lost:
-                self._fabric.commands[name].worker.send({"op": "abandon", "flight": number})
+                self._fabric.commands[name].worker.send(
+                    {"op": "abandon", "flight": number, "broken": False}
+                )

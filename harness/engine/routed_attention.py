@@ -13,6 +13,7 @@ import torch
 
 from harness.engine.attention import CacheAttention, cache_attention
 from harness.engine.flight_work import Part, StageWork
+from harness.engine.given_up import Abandoned, GivenUp
 from harness.engine.kv_cache import KvCache
 from harness.engine.peers import Peers
 
@@ -20,15 +21,11 @@ Answer = tuple[int, int, int, str]  # flight, step, layer, holder
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-class Abandoned(Exception):
-    """The flight is over: its harness, or a worker that it needs, has given it up."""
-
-
 class RoutedAttention:
-    """`over`: flights that have been given up, of the worker."""
+    """`over`: of the worker."""
 
     def __init__(
-        self, name: str, cache: KvCache, peers: Peers, device: torch.device, over: set[int]
+        self, name: str, cache: KvCache, peers: Peers, device: torch.device, over: GivenUp
     ) -> None:
         self._name, self._cache, self._peers, self._device = name, cache, peers, device
         self._over = over
@@ -54,7 +51,8 @@ class RoutedAttention:
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             parts = plans[layer // work.page_layers]
             if len(parts) == 1 and parts[0][2] is not None:
-                return parts[0][2](layer, q, k, v)
+                with self._over.writing(work.flight, "compute"):
+                    return parts[0][2](layer, q, k, v)
             return self._joined(work, step(), layer, parts, q, k, v)
 
         return attend
@@ -96,7 +94,8 @@ class RoutedAttention:
             out = torch.empty_like(q)
             for part, rows, mine in parts:
                 if mine is not None:
-                    result = mine(layer, *[_taken(x, rows) for x in (q, k, v)])
+                    with self._over.writing(work.flight, "compute"):
+                        result = mine(layer, *[_taken(x, rows) for x in (q, k, v)])
                 else:
                     result = self._await((work.flight, step, layer, part.holder), q)
                 if rows is None:

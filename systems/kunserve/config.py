@@ -66,7 +66,6 @@ class ArtifactConfig:
 @dataclass(kw_only=True, slots=True)
 class KunServeConfig:
     variant: str
-    replay_per_s: float  # of +workload=burstgpt, unless told otherwise; read there alone
     poll_s: float
     exchange: str
     restore: str
@@ -83,9 +82,8 @@ class KunServeConfig:
             value = getattr(self, name)
             if value not in valid:
                 raise ValueError(f"system.{name}={value} is unknown; valid: {', '.join(valid)}")
-        for name in ("poll_s", "replay_per_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"system.{name}={getattr(self, name)} must be above 0")
+        if not self.poll_s > 0:
+            raise ValueError(f"system.poll_s={self.poll_s} must be above 0")
         for name, least in (("steps_beside", 1), ("standby", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"system.{name}={getattr(self, name)} must be at least {least}")

@@ -37,7 +37,6 @@ class Llumnix:
     class Config:
         mode: str
         variant: str
-        replay_per_s: float  # of +workload=burstgpt, unless told otherwise; read there alone
         poll_s: float
         stages: int | None
         throttling_share: float
@@ -56,7 +55,7 @@ class Llumnix:
                 raise ValueError(
                     f"system.stages={self.stages} is for mode=pipeline, not mode={self.mode}"
                 )
-            for name in ("replay_per_s", "poll_s", "throttling_share", "steps_beside"):
+            for name in ("poll_s", "throttling_share", "steps_beside"):
                 if not getattr(self, name) > 0:
                     raise ValueError(f"system.{name}={getattr(self, name)} must be above 0")
 

@@ -1,11 +1,12 @@
 """Elastic instances live and simulated: stages, chains, loads and exchanges, in seconds.
 
-    python -m tests.benchmarks.bench_elastic [--rounds 5] [--json FILE]
+    python -m tests.benchmarks.bench_elastic [--rounds 5] [--json FILE] [--page FILE]
 
 Each story runs on worker processes whose layers and links are paced, and in simulation with the
 same layer time and the same links: what is compared is the machinery between them, not the
 machine's arithmetic. `by hand` is what the story would take if nothing cost anything but those.
-Live times are medians of the rounds; the ratio is simulated over live.
+Live times are medians of the rounds; the ratio is simulated over live. `--page` has its table, the
+one that begins with `HEAD`, written anew.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ LINK_BYTES_PER_S = 2e8  # a layer's weights in about six layer times (BlitzScale
 STEPS = 24
 MODEL = replace(model_spec("tiny-llama"), name="tiny-llama-16", num_layers=LAYERS)
 LAYER_BYTES = MODEL.layer_bytes
+
+HEAD = "| | by hand | simulated | live | simulated / live |\n|---|---|---|---|---|\n"
 
 Story = Callable[[Bed], Coroutine[Any, Any, float]]
 
@@ -131,6 +134,23 @@ def load_beside(direction: str) -> Story:
 
 async def exchange(bed: Bed) -> float:
     """KV of half of the layers changes sides while both requests go on decoding in a pipeline."""
+    begin_s, end_s = await exchanged(bed)
+    return end_s - begin_s
+
+
+async def longest_gap(bed: Bed) -> float:
+    """Between two tokens of a request, of those that come while that exchange goes on."""
+    begin_s, end_s = await exchanged(bed)
+    longest_s = 0.0
+    for request in bed.requests:
+        times_s = bed.recorder.records[request.request_id].token_times_s()
+        beside = (times_s[1:] > begin_s) & (times_s[:-1] < end_s)
+        longest_s = max(longest_s, float((times_s[1:] - times_s[:-1])[beside].max()))
+    return longest_s
+
+
+async def exchanged(bed: Bed) -> tuple[float, float]:
+    """From when to when."""
     first, second = bed.instances[:2]
     front, back = range(LAYERS // 2), range(LAYERS // 2, LAYERS)
     requests = {one: bed.request(400, 80) for one in (first, second)}
@@ -147,7 +167,9 @@ async def exchange(bed: Bed) -> float:
     alive = list(requests.values())
     while not all(move.done for move in moves):
         alive = await decode(pipe, alive, max_steps=1)
-    return bed.loop.now - begin_s
+    end_s = bed.loop.now
+    await decode(pipe, alive, max_steps=1)  # the gap that the end is in
+    return begin_s, end_s
 
 
 async def remote_attention(bed: Bed) -> float:
@@ -194,6 +216,7 @@ def cases() -> list[Case]:
              max(half_s, kv_s)),
         Case("KV exchange while decoding", 2, {}, exchange,
              400 * MODEL.kv_bytes_per_token / 2 / LINK_BYTES_PER_S),
+        Case("longest gap between tokens beside it", 2, {}, longest_gap, step_s),
         Case(f"{STEPS} steps with remote attention", 2, {}, remote_attention, STEPS * step_s),
     ]  # fmt: skip
     return found
@@ -218,6 +241,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path)
     arguments = parser.parse_args()
     rows = []
     print(f"{'':44}{'by hand':>9}{'simulated':>11}{'live':>8}{'ratio':>7}   live, every round")
@@ -247,6 +271,25 @@ def main() -> None:
             "link_bytes_per_s": LINK_BYTES_PER_S, "layer_bytes": LAYER_BYTES, "cases": rows,
         }  # fmt: skip
         arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    if arguments.page:
+        text = arguments.page.read_text()
+        arguments.page.write_text(text.replace(table_of(text), table(rows)))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """For a page, of the rows as JSON has them."""
+    lines = []
+    for row in rows:
+        live_s = median(row["live_s"])
+        times = f"{row['by_hand_s']:.3f} | {row['simulated_s']:.3f} | {live_s:.3f}"
+        lines.append(f"| {row['name']} | {times} | {row['simulated_s'] / live_s:.2f} |\n")
+    return HEAD + "".join(lines)
+
+
+def table_of(page: str) -> str:
+    """The one that the page has."""
+    begin = page.index(HEAD)
+    return page[begin : page.index("\n\n", begin) + 1]
 
 
 if __name__ == "__main__":
