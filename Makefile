@@ -1,5 +1,6 @@
 # make demo   install what is missing, then one real run on this machine
-# make test   install what is missing, then lint, types and tests
+# make test   install what is missing, then lint, types and tests, but those of vLLM
+# make test-vllm  the tests that run vLLM, servers or its engine
 # make engines one schedule on the three engines, compared
 # make bench  our engine's output tokens/s beside vLLM's and Hugging Face generate's
 # make bench-sim  the simulator's requests per second
@@ -16,6 +17,9 @@
 # torch for CUDA alone, its CPU build comes from TORCH_INDEX, by default PyTorch's wheel index:
 #   make test TORCH_INDEX=https://...
 
+# Tests start hundreds of processes, which would each compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 KIND ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -25,8 +29,8 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo engines test check tests fuzz bench bench-sim bench-elastic bench-client
-.PHONY: fidelity fidelity-gpu clean
+.PHONY: help setup demo engines test check tests test-vllm fuzz bench bench-sim bench-elastic
+.PHONY: bench-client fidelity fidelity-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -68,13 +72,16 @@ check: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# Two at a time, by file, since tests of one file share what is slow to make; one thread each, for
-# two share two cores. First what only computes, then what starts workers or servers, and last,
+# Three at a time on two cores, since live tests often wait; by file, since tests of one file share
+# what is slow to make; in the folders' order, which has the long ones first; one thread each. Last,
 # beside nothing else, what depends on time.
+BESIDE := OMP_NUM_THREADS=1 $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 tests: setup
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m "not live"
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m "live and not alone"
+	$(BESIDE) -n 3 -m "not alone and not vllm"
 	$(PY) -m pytest -m alone
+
+test-vllm: setup
+	$(BESIDE) -n 2 -m vllm tests/integration
 
 FUZZ_INPUTS ?= 10000
 fuzz: setup

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ def composed(*overrides: str) -> Any:
         return compose("config", list(overrides))
 
 
+@cache
 def model_spec(name: str) -> ModelSpec:
     spec: ModelSpec = typed(plain(composed(f"model={name}").model), ModelSpec, "model")
     return spec
 
 
+@cache
 def hardware_profile(name: str) -> Hardware:
     profile: Hardware = typed(plain(composed(f"hardware={name}").hardware), Hardware, "hardware")
     return profile

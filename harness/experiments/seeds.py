@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
-from scipy.stats import t as student
-
 CONFIDENCE = 0.95
 
 
@@ -29,7 +27,9 @@ def interval(values: Sequence[float]) -> Interval:
     count = len(values)
     if count < 2:
         return Interval(mean(values), None, count)
-    reach = float(student.ppf((1 + CONFIDENCE) / 2, count - 1))
+    from scipy.special import stdtrit  # not above: every command would wait for its import
+
+    reach = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))  # Student's t
     return Interval(mean(values), reach * stdev(values) / count**0.5, count)
 
 

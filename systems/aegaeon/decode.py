@@ -6,8 +6,7 @@ the list a turn of q_i seconds (eq. 2 and 3). Knows nothing of prefills.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -97,6 +96,7 @@ class Decoder:
     """The work list of one instance and its execution.
 
     reorder: line 6, of a round that begins. done: takes each request that has finished.
+    prefills_first: of an instance that also prefills, what comes before any decoding.
     """
 
     def __init__(
@@ -112,9 +112,10 @@ class Decoder:
         self.scaler = scaler
         self.instance: PooledInstance = scaler.instance
         self.work_list: list[DecodeBatch] = []  # rotating: the batch whose turn ends goes last
-        self._round: deque[Turn] = deque()  # the running turn, then those to come
+        self._turns: list[Turn] = []  # the running one, then the round's others
         self._loop, self._limits, self._estimator = loop, limits, estimator
         self._reorder, self._done = reorder, done
+        self.prefills_first: Callable[[], Awaitable[None]] | None = None
 
     @property
     def held(self) -> list[Request]:
@@ -130,7 +131,7 @@ class Decoder:
 
     def add(self, request: Request, batch: DecodeBatch | None) -> None:
         """To `batch`, at once if it is its turn, or to a new one at the end of the work list."""
-        its_turn = batch is not None and bool(self._round) and self._round[0].batch is batch
+        its_turn = batch is not None and bool(self._turns) and self._turns[0].batch is batch
         if its_turn or len(self.work_list) <= 1:  # else a running turn has nothing to learn
             self.scaler.wake.set()
         if batch is None:
@@ -138,9 +139,36 @@ class Decoder:
         else:
             batch.requests.append(request)
 
-    async def step(self) -> bool:
+    async def serve(self) -> None:
+        """Algorithm 2, from line 3 on."""
+        await self._may_decode()
+        while True:  # line 4
+            while not self.work_list:
+                await self._loop.wait(self.scaler.wake)
+                await self._may_decode()
+            self.work_list = self._reorder(self.work_list)  # line 6
+            quotas_s = round_quotas(self.work_list, self._estimator, self._limits)  # line 7
+            turns = list(map(Turn, self.work_list, quotas_s))  # line 8
+            for k, turn in enumerate(turns):  # line 9
+                self._turns = turns[k:]
+                await self._decode(turn)  # line 11
+                self._rotate(turn.batch)
+
+    async def _decode(self, turn: Turn) -> None:
+        """Line 11: decodes the turn's batch for q_i seconds, or to its last request's end."""
+        while turn.batch.requests and turn.left_s > 0:
+            if not await self._step(turn):
+                await self._loop.wait(self.scaler.wake)
+            await self._may_decode()
+
+    async def _may_decode(self) -> None:
+        """Before each look at the work list: from here on `wake` tells news."""
+        self.scaler.wake.clear()
+        if self.prefills_first is not None:
+            await self.prefills_first()
+
+    async def _step(self, turn: Turn) -> bool:
         """Goes on with the running turn. False: not yet, `wake` will tell."""
-        turn = self._turn()
         batch, scaler = turn.batch, self.scaler
         in_place = scaler.switch_to(batch.model, keep=batch.requests)
         overflow = scaler.bring_in(batch.requests)
@@ -163,6 +191,12 @@ class Decoder:
         self._drop_finished(batch)
         return True
 
+    def _rotate(self, batch: DecodeBatch) -> None:
+        """After its turn: to the end of the work list, if anybody is left in it."""
+        if batch.requests:
+            self.work_list.remove(batch)
+            self.work_list.append(batch)
+
     def _drop_finished(self, batch: DecodeBatch) -> None:
         finished = [request for request in batch.requests if request.finished]
         if finished:
@@ -172,24 +206,9 @@ class Decoder:
         for request in finished:
             self._done(request)
 
-    def _turn(self) -> Turn:
-        """The turn to go on with: the running one, the round's next, or a new round's first."""
-        while self._round:
-            turn = self._round[0]
-            if turn.batch.requests and turn.left_s > 0:
-                return turn
-            self._round.popleft()
-            if turn.batch.requests:
-                self.work_list.remove(turn.batch)
-                self.work_list.append(turn.batch)
-        self.work_list = self._reorder(self.work_list)
-        turns_s = round_quotas(self.work_list, self._estimator, self._limits)
-        self._round.extend(map(Turn, self.work_list, turns_s))
-        return self._round[0]
-
     def _upcoming(self) -> list[str]:
         """The models of the turns to come, this round's and then (in the paper) the next one's."""
-        rest = [turn.batch.model for turn in self._round]
+        rest = [turn.batch.model for turn in self._turns]
         return rest if self.scaler.prefetch_once else rest + [b.model for b in self.work_list]
 
     def _grown(self, batch: DecodeBatch, ready: list[Request]) -> list[Request]:
@@ -211,9 +230,3 @@ class Decoder:
         assert len(batch.requests) > 1, f"request {request.request_id} alone does not fit"
         batch.requests.remove(request)
         self.add(request, self.joinable(request, but=batch))
-
-    async def serve(self) -> None:
-        while True:
-            self.scaler.wake.clear()
-            if not self.work_list or not await self.step():
-                await self._loop.wait(self.scaler.wake)

@@ -19,10 +19,10 @@ class Proxy:
     """dispatch: chooses an instance, queues the request there and returns its name."""
 
     def __init__(self, store: Store, dispatch: Callable[[Request], str]) -> None:
-        self._store, self._dispatch = store, dispatch
+        self.store, self._dispatch = store, dispatch
 
     def register(self, instance: str, role: str, node: int) -> None:
-        self._store.put(INSTANCE + instance, {"role": role, "node": node})
+        self.store.put(INSTANCE + instance, {"role": role, "node": node})
 
     def submit(self, request: Request) -> None:
         self.accept(request)
@@ -30,22 +30,22 @@ class Proxy:
 
     def accept(self, request: Request) -> None:
         """From here on the request is not lost, though no instance has it yet."""
-        self._store.put(key(request), described(request, None))
+        self.store.put(key(request), described(request, None))
 
     def moved(self, request: Request, instance: str) -> None:
         """The request is queued at `instance` now."""
         if not request.finished:
-            self._store.put(key(request), described(request, instance))
+            self.store.put(key(request), described(request, instance))
 
     def finished(self, request: Request) -> None:
-        self._store.delete(key(request))
+        self.store.delete(key(request))
 
     def close(self) -> None:
         """At the end of a run: its instances are gone. Requests that are left were not served."""
-        for name in self._store.items():
+        for name in self.store.items():
             if name.startswith(INSTANCE):
-                self._store.delete(name)
-        self._store.close()
+                self.store.delete(name)
+        self.store.close()
 
     def recover(self, ask: Callable[[int], str | None]) -> None:
         """After a restart: submits again, in order of arrival, the requests that no instance has.
@@ -58,7 +58,7 @@ class Proxy:
 
         A finish that was not written down leaves an entry at its instance: not served twice.
         """
-        stored = self._store.items()
+        stored = self.store.items()
         registered = {key.removeprefix(INSTANCE) for key in stored if key.startswith(INSTANCE)}
         lost = []
         for name, value in stored.items():

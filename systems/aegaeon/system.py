@@ -24,8 +24,9 @@ from systems.aegaeon.estimate import Estimator
 from systems.aegaeon.fault import MortalProxy
 from systems.aegaeon.partition import partitions
 from systems.aegaeon.prefill import Prefiller, joinable, least
+from systems.aegaeon.proxy import Proxy
 from systems.aegaeon.scaling import Optimisations, Scaler
-from systems.aegaeon.store import StoreConfig
+from systems.aegaeon.store import StoreConfig, open_empty_store
 from systems.aegaeon.variants import Variant, check_nodes
 
 Part = TypeVar("Part", Prefiller, Decoder)
@@ -88,7 +89,7 @@ class Aegaeon:
             model: self._serving(self._prefillers, model) for model in self._models
         }
         self._decoders_of = {model: self._serving(self._decoders, model) for model in self._models}
-        self._front = MortalProxy(config.store, loop, self._dispatch_prefill, self._instance_with)
+        self._proxy = self._make_proxy(config.store)
         self._register()
 
     def _make_partitions(self, pool: Sequence[PooledInstance]) -> None:
@@ -115,12 +116,17 @@ class Aegaeon:
         on, once = self._config.scaling, self._variant.prefetch_once
         return Scaler(instance, self._loop, on, prefetch_once=once)
 
+    def _make_proxy(self, store: StoreConfig) -> Proxy:
+        if store.restart_at_s is None:
+            return Proxy(open_empty_store(store), self._dispatch_prefill)
+        return MortalProxy(store, self._loop, self._dispatch_prefill, self._instance_with)
+
     def _register(self) -> None:
         for prefiller in self._prefillers:
             role, instance = "both" if self._unified else "prefill", prefiller.instance
-            self._front.proxy.register(instance.name, role, instance.node)
+            self._proxy.register(instance.name, role, instance.node)
         for decoder in self._decoders if not self._unified else []:
-            self._front.proxy.register(decoder.instance.name, "decode", decoder.instance.node)
+            self._proxy.register(decoder.instance.name, "decode", decoder.instance.node)
 
     def _add_prefiller(self, scaler: Scaler) -> None:
         self._prefillers.append(
@@ -159,10 +165,10 @@ class Aegaeon:
         return self._variant.next_round(batches, instance.kv, lookahead_tokens, self._models)
 
     def submit(self, request: Request) -> None:
-        self._front.submit(request)
+        self._proxy.submit(request)
 
     def _finished(self, request: Request) -> None:
-        self._front.proxy.finished(request)
+        self._proxy.finished(request)
 
     def _instance_with(self, request_id: int) -> str | None:
         """By what the instances say, which live on: where the request is queued or running."""
@@ -198,14 +204,14 @@ class Aegaeon:
 
     def _after_prefill(self, prefiller: Prefiller, request: Request) -> None:
         if request.finished:  # its first token was its last
-            self._front.proxy.finished(request)
+            self._proxy.finished(request)
         elif self._unified:
             prefiller.scaler.settle(request)
             decoder = self._decoders[self._prefillers.index(prefiller)]
             decoder.add(request, decoder.joinable(request))
         else:
             prefiller.scaler.save(request)
-            self._front.proxy.moved(request, self._dispatch_decode(request))
+            self._proxy.moved(request, self._dispatch_decode(request))
 
     def _dispatch_decode(self, request: Request) -> str:
         """Algorithm 2, line 2: as in Algorithm 1, with work list sizes for load."""
@@ -230,25 +236,24 @@ class Aegaeon:
         try:
             await self._loop.wait(Event(self._loop))
         finally:
-            self._front.proxy.close()
+            self._proxy.close()
 
     def _spawn_instances(self) -> None:
+        parts: list[Prefiller | Decoder] = [*self._decoders]
         if self._unified:
             for prefiller, decoder in zip(self._prefillers, self._decoders, strict=True):
-                both = serve_both(self._config.schedule, prefiller, decoder, self._loop)
-                self._loop.spawn(both, name=prefiller.instance.name)
+                decoder.prefills_first = partial(
+                    prefills_first, self._config.schedule, prefiller, decoder, self._loop
+                )
         else:
-            parts: list[Prefiller | Decoder] = [*self._prefillers, *self._decoders]
-            for part in parts:
-                self._loop.spawn(part.serve(), name=part.instance.name)
+            parts = [*self._prefillers, *self._decoders]
+        for part in parts:
+            self._loop.spawn(part.serve(), name=part.instance.name)
 
 
-async def serve_both(schedule: str, prefiller: Prefiller, decoder: Decoder, loop: Loop) -> None:
-    """One instance of a unified schedule: the phase that goes first runs as long as it has work."""
-    wake = prefiller.scaler.wake
-    while True:
-        wake.clear()
-        prefills_now = prefiller.queue and (schedule == "prefill_first" or not decoder.work_list)
-        part = prefiller if prefills_now else decoder if decoder.work_list else None
-        if part is None or not await part.step():
-            await loop.wait(wake)
+async def prefills_first(schedule: str, prefiller: Prefiller, decoder: Decoder, loop: Loop) -> None:
+    """On an instance of a unified schedule: (a) prefills before any decode, (b) where none is."""
+    while prefiller.queue and (schedule == "prefill_first" or not decoder.work_list):
+        if not await prefiller.step():
+            await loop.wait(prefiller.scaler.wake)
+        prefiller.scaler.wake.clear()

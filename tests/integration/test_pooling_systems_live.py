@@ -126,13 +126,13 @@ def test_tokens_are_the_same_where_the_proxy_dies_and_its_store_is_all_that_is_l
 ) -> None:
     """With requests at instances, one at none, and others to come."""
     store = tmp_path / "store.jsonl"
-    proxies: list[Any] = []
+    stores: list[Any] = []
     served = serve(
         tmp_path / "run", 2,
         ["+system=aegaeon", f"system.store.path={store}", "system.store.restart_at_s=0.2"],
-        watch=lambda system: proxies.append(system._front.proxy),
+        watch=lambda system: stores.append(system._proxy.store),
     )  # fmt: skip
     assert_all_have_their_tokens(served, alone)
-    before, after = proxies
+    before, after = stores
     assert after is not before
     assert EmbeddedStore(store).items() == {}  # nobody was forgotten

@@ -22,7 +22,7 @@ from systems.aqua.config import Coordination
 from systems.aqua.plugin.servers import lending
 from tests.running import ROOT, model_spec
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]  # not live: engines count steps, not seconds
+pytestmark = [pytest.mark.vllm]  # not live: engines count steps, not seconds
 
 PLUGIN = ROOT / "systems/aqua/plugin"
 # (step of arrival, prompt tokens, output tokens); a batch is 64 tokens, a block 32

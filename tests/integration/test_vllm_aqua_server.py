@@ -27,7 +27,7 @@ from tests.integration.aqua_offline import prompt
 from tests.integration.test_vllm_aqua import BLOCK_BYTES, JOBS, REQUESTS, TIGHT, job, run_jobs
 from tests.running import ROOT, composed, hardware_profile, model_spec
 
-pytestmark = [pytest.mark.live, pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.vllm]
 
 
 def plugin_server(model: Path, run_dir: Path, system: str) -> tuple[VllmEngine, Experiment]:

@@ -26,7 +26,7 @@ from harness.record import Recorder, TokenRecord
 from harness.request import Request
 from tests.unit.drivers.specs import HARDWARE, TINY
 
-pytestmark = [pytest.mark.live, pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.vllm]
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_SERVERS = 2

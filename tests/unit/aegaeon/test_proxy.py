@@ -10,7 +10,7 @@ import pytest
 from harness.errors import UsageError
 from harness.request import Request
 from systems.aegaeon.proxy import INSTANCE, Proxy, key
-from systems.aegaeon.store import EmbeddedStore, Value
+from systems.aegaeon.store import EmbeddedStore, Store, Value
 from tests.unit.aegaeon.test_serving import assert_all_served
 from tests.unit.aegaeon.trial import Trial, requests_of
 
@@ -157,17 +157,17 @@ def test_a_run_whose_proxy_dies_serves_every_request_once(
     """At any time: in prefills, between phases, in decodes and switches. No instance ever heard of
     the request that it died with: the store alone has it."""
     wanted = [(0.01 * i, ("narrow-0", "wide-1", "deep-2")[i % 3], 200, 40) for i in range(30)]
-    first: list[Proxy] = []
+    first: list[Store] = []
     for number, restart_at_s in enumerate((0.0, 0.005, 0.051, 0.1, 0.2, 0.29)):
         path = tmp_path / f"store-{number}.jsonl"
         trial = Trial(
             f"system.variant={variant}", f"system.schedule={schedule}",
             f"system.store.path={path}", f"system.store.restart_at_s={restart_at_s}",
-            watch=lambda system: first.append(system._front.proxy),
+            watch=lambda system: first.append(system._proxy.store),
         )  # fmt: skip
         requests = requests_of(*wanted)
         trial.serve(requests)
-        assert trial.system._front.proxy is not first[number]
+        assert trial.system._proxy.store is not first[number]
         assert_all_served(trial, requests)
         assert len(trial.recorder.records) == len(requests)
         assert EmbeddedStore(path).items() == {}  # the run has ended, and nobody was forgotten
@@ -182,16 +182,19 @@ def test_a_request_that_was_queued_but_not_written_down_is_not_served_twice(
     """The proxy dies before it writes down where a request went, for the `note`-th time.
     Where the store has lost the instances too, they are asked for whatever they have."""
     path = tmp_path / "store.jsonl"
-    trial = Trial(f"system.schedule={schedule}", f"system.store.path={path}")
+    trial = Trial(
+        f"system.schedule={schedule}", f"system.store.path={path}",
+        "system.store.restart_at_s=1e9",  # here it dies by `die`, not by the clock
+    )  # fmt: skip
     moved, numbers, written = Proxy.moved, count(), []
 
     def die(self: Proxy, request: Request, instance: str) -> None:
         if next(numbers) == note:
-            store = trial.system._front.store
+            store = trial.system._proxy.store
             for name in [n for n in store.items() if n.startswith(INSTANCE) and not registered]:
                 store.delete(name)
-            trial.system._front.restart()
-            written.append(trial.system._front.store.items()[key(request)]["instance"])
+            trial.system._proxy.restart()
+            written.append(trial.system._proxy.store.items()[key(request)]["instance"])
         else:
             moved(self, request, instance)
 

@@ -43,7 +43,7 @@ class Taken:
     begun_s: float
     batch: DecodeBatch
     quota_s: float
-    finished: bool = False  # nobody was left in the batch as the next turn began
+    finished: bool = False  # nobody was left in the batch as it ended
 
 
 @dataclass
@@ -57,11 +57,10 @@ class Round:
 def played(story: Story, tbt_s: float) -> tuple[Trial, list[Round]]:
     """One decode instance that holds few of the deep model's requests at once."""
     rounds: list[Round] = []
-    turns: list[Turn] = []
 
     def watch(system: Any) -> None:
         [decoder] = system._decoders
-        reorder, turn = decoder._reorder, decoder._turn
+        reorder, decode = decoder._reorder, decoder._decode
 
         def reordered(batches: Sequence[DecodeBatch]) -> list[DecodeBatch]:
             before = rounds[-1].came if rounds else []
@@ -70,18 +69,13 @@ def played(story: Story, tbt_s: float) -> tuple[Trial, list[Round]]:
             rounds.append(Round(list(batches), forgotten, quotas_s))
             return list(reorder(batches))
 
-        def taken() -> Turn:
-            last = rounds[-1].turns[-1] if rounds else None
-            found: Turn = turn()
-            if found not in turns:
-                turns.append(found)
-                if last is not None:
-                    last.finished = not last.batch.requests
-                now_s = system._loop.now
-                rounds[-1].turns.append(Taken(now_s, found.batch, found.left_s))
-            return found
+        async def decoded(turn: Turn) -> None:
+            taken = Taken(system._loop.now, turn.batch, turn.left_s)
+            rounds[-1].turns.append(taken)
+            await decode(turn)
+            taken.finished = not turn.batch.requests
 
-        decoder._reorder, decoder._turn = reordered, taken
+        decoder._reorder, decoder._decode = reordered, decoded
 
     trial = Trial(f"system.max_quota_s={MAX_QUOTA_S}", f"system.tbt_s={tbt_s}",
                   num_models=3, num_instances=2, kv_slabs=5, watch=watch)  # fmt: skip
