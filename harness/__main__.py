@@ -42,7 +42,9 @@ from harness.options import (
 )
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
-NO_NAME = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?|null|true|false|nan|inf", re.IGNORECASE)
+NO_NAME = re.compile(
+    r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?|null|true|false|nan|inf|[\[{].*", re.IGNORECASE | re.DOTALL
+)
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
 failed_points: list[int] = []  # exit statuses of a sweep's points that did not end well
 configured: list[DictConfig] = []  # what Hydra has composed: no error before the first is ours
@@ -162,8 +164,8 @@ def known_options(arguments: Sequence[str]) -> None:
 
 
 def named_options(arguments: Sequence[str]) -> None:
-    """Raises UsageError where a group's option is a number or a truth value to Hydra, whose error
-    names neither."""
+    """Raises UsageError where a group's option is a number, a truth value, a list or a mapping to
+    Hydra, whose error names neither."""
     for word in arguments:
         key, _, value = word.partition("=")
         group = key.lstrip("+").partition("@")[0]

@@ -77,7 +77,9 @@ def _valid(group: str) -> str:
     """What can be given of `group`: its options, or the keys of one that has none."""
     if options := available(CONF, group):
         return f"valid: {', '.join(options)}"
-    keys = OmegaConf.load(CONF / "config.yaml")[group]
+    root = OmegaConf.load(CONF / "config.yaml")
+    assert isinstance(root, DictConfig)
+    keys = root[group]
     return f"valid keys: {', '.join(f'{group}.{key}' for key in keys if key != '_target_')}"
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.__main__ import failed_points, main
+from harness.__main__ import failed_points, main, named_options
 from harness.errors import UsageError
 from harness.options import config_sentence
 from harness.placement import Demand
@@ -236,10 +236,12 @@ def test_what_a_real_engine_is_told_is_checked_before_it_starts(words: list[str]
 
 
 def prepared(words: list[str]) -> tuple[int, str]:
-    """As `main` would, up to the engine's start. Hydra raises ValueError for an odd option."""
+    """As `main` would, up to the engine's start. Hydra raises ValueError for an odd option, and for
+    a list in an option's place TypeError, unless it is refused before."""
     try:
+        named_options(words)
         config = composed(*words)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except (UsageError, HydraException, OmegaConfBaseException, ValueError) as error:
         return 2, config_sentence(error, ROOT / "conf")
     try:
         with no_hang():

@@ -30,6 +30,7 @@ SIM = ("+system=vllm", "+workload=trace", "engine=sim", "hardware=a100x1", "mode
         (["~hardware.device"], "hardware.device=None is unknown; valid: cpu, A10"),
         (["--resolve"], "The --resolve flag can only be used in conjunction with --cfg"),
         (["model=0"], "model=0 does not exist; choose one of: baichuan-7b, "),
+        (["model=[null]"], "model=[null] does not exist; choose one of: baichuan-7b, "),
         (["engine=null"], "engine=null does not exist; choose one of: none, openai, "),
         (["engine.pool.host_kv_bytes=-1"], "engine: pool.host_kv_bytes=-1 must be a number of 64"),
         (["engine.pool.slab_bytes=0"], "engine: slab_bytes=0 must be at least 1"),
