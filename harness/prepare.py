@@ -18,12 +18,12 @@ from omegaconf import DictConfig
 from harness.checkpoint import check_checkpoint
 from harness.client import ClientConfig
 from harness.config import build, class_of, settings, typed
+from harness.context_limit import fit_context, models_of_schedule
 from harness.cost.hardware import Hardware
 from harness.credentials import without_credentials
 from harness.engine_api import Engine
 from harness.errors import UsageError
 from harness.faults import Faults
-from harness.fit import fit_context, models_of_schedule
 from harness.model_spec import ModelSpec
 from harness.options import GROUPS, known_groups, known_keys, plain
 from harness.prompts import require_in_vocabulary

@@ -20,8 +20,8 @@ from harness.interrupts import check
 from harness.prepare import Prepared, announce, prepare
 from harness.records.folder_lock import locked
 from harness.records.manifest import command_line, manifest
-from harness.records.report import end_table
 from harness.records.run_folder import FinishedRun, RunFolder
+from harness.records.run_table import end_table
 from harness.records.sources import Identity, why_again
 from harness.serve import serve
 

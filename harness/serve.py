@@ -17,7 +17,6 @@ import pyarrow as pa
 from rich.console import Console
 
 from harness import faults
-from harness.capacity import check_capacity
 from harness.client import Client
 from harness.clock import Loop
 from harness.cluster import Cluster
@@ -37,6 +36,7 @@ from harness.records.run_folder import RunFolder
 from harness.records.tables import events_table, requests_table
 from harness.request import Request
 from harness.schedule import Schedule
+from harness.servable import check_capacity
 from harness.system import System
 from harness.tracking import EachSecond
 

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from harness.claims.expressions import GOOD, Beyond, crossing
 from harness.experiments.points import Point
 from harness.files import write_text
-from harness.records.report import simulator
+from harness.records.run_table import simulator
 from harness.schedule import Synthetic, synthetic_kinds
 from plots.style import FOOTER_CHARACTERS, PALETTE, save
 

@@ -16,8 +16,8 @@ from rich.table import Table
 from harness.errors import UsageError
 from harness.metrics import over_time
 from harness.records.numbers import number, seconds
-from harness.records.report import COLUMNS, LATENCIES, absent, captions, seeds
 from harness.records.run_folder import FinishedRun
+from harness.records.run_table import COLUMNS, LATENCIES, absent, captions, seeds
 from harness.records.token_log import TokenLog
 from plots.conditions import differences, model, schedule, slo, valid
 from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp

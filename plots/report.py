@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 
 from harness.errors import RunError
 from harness.files import write_text
-from harness.records import report
+from harness.records import run_table
 from harness.records.answers import EARLY_ENDS, early_ends_allowed, summarise_answers
 from harness.records.device_events import standstills_s
 from harness.records.numbers import number, seconds
 from harness.records.receive_lag import receive_lag
-from harness.records.report import COLUMNS, LATENCIES, absent, origin, title
 from harness.records.run_folder import FinishedRun
+from harness.records.run_table import COLUMNS, LATENCIES, absent, origin, title
 from harness.records.sources import code_hash
 from harness.records.token_log import TokenLog
 from harness.records.verdict import Rule, rules
@@ -72,7 +72,7 @@ def page(run: FinishedRun) -> str:
         title=title(run.manifest),
         name=run.path.resolve().name,
         origin=origin(run.manifest),
-        simulator=report.simulator([run.manifest]),
+        simulator=run_table.simulator([run.manifest]),
         verdict=run.summary["verdict"],
         rules=_rules(run, events.filter(pc.is_in(events["kind"], JUDGED)).to_pylist()),
         tiles=list(_tiles(run.summary)),
@@ -166,8 +166,8 @@ def _totals(run: FinishedRun) -> Iterator[tuple[str, str]]:
     """What the table at the end of a run has below its latencies, as text."""
     goodput = number(run.summary["goodput_per_s"])
     yield "goodput", f"{goodput} requests/s within SLO {run.summary['slo']['name']}"
-    yield from report.device_lines(run.summary)
-    yield "workload", "; ".join(report.workload_lines(run.manifest["dataset"]))
+    yield from run_table.device_lines(run.summary)
+    yield "workload", "; ".join(run_table.workload_lines(run.manifest["dataset"]))
     errors = run.summary.get("errors", {})
     if errors:
         yield "errors", "; ".join(f"{count} x {text}" for text, count in errors.items())
@@ -188,7 +188,7 @@ def _provenance(run: FinishedRun) -> Iterator[tuple[str, str]]:
         yield "GPUs", ", ".join(str(gpu.get("name", gpu)) for gpu in machine["gpus"])
     yield "versions", ", ".join(f"{name} {v}" for name, v in manifest["versions"].items())
     yield "options", ", ".join(f"{group}={name}" for group, name in manifest["choices"].items())
-    yield "seeds", report.seeds(manifest)
+    yield "seeds", run_table.seeds(manifest)
 
 
 def _embedded(path: Path) -> tuple[str, str]:

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from harness.metrics import over_time
-from harness.records.report import title
 from harness.records.run_folder import FinishedRun
+from harness.records.run_table import title
 from harness.records.token_log import Floats, TokenLog
 from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp, thinned
 

@@ -21,8 +21,8 @@ from matplotlib.ticker import FuncFormatter
 
 from harness.errors import RunError
 from harness.files import replaced
-from harness.records.report import origin, simulator
 from harness.records.run_folder import FinishedRun
+from harness.records.run_table import origin, simulator
 
 PALETTE = sns.color_palette("colorblind")
 MAX_POINTS = 2000  # of a CDF or scatter: more cannot be told apart on paper

@@ -21,9 +21,9 @@ import pandas as pd
 
 from harness import engine_profile
 from harness.claims.expressions import evaluate, used
+from harness.claims.judging import MIN_SEEDS, estimate, judge
 from harness.claims.ledger import Claim, Variations, load
 from harness.claims.render import ORDER, Judged, as_json, as_markdown
-from harness.claims.verdict import MIN_SEEDS, estimate, judge
 from harness.errors import UsageError, first_line
 from harness.files import read_json, write_text
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.claims import verdict
+from harness.claims import judging
+from harness.claims.judging import Ours
 from harness.claims.ledger import Claim, Paper
-from harness.claims.verdict import Ours
 
 SIGN = {"about": "", "at_least": "≥ ", "at_most": "≤ "}
 COLUMNS = (
@@ -74,7 +74,7 @@ def _row(each: Judged) -> dict[str, Any]:
 
 def as_markdown(papers: Mapping[str, tuple[Paper, Sequence[Judged]]]) -> str:
     lines = ["# Claims", "", "Written by `python -m harness.claims`. The rule:", "", "```"]
-    lines += (verdict.__doc__ or "").partition("\n\n")[2].strip("\n").splitlines()
+    lines += (judging.__doc__ or "").partition("\n\n")[2].strip("\n").splitlines()
     lines += ["```"]
     for paper, judged in papers.values():
         counts = Counter(each.verdict for each in judged)

@@ -16,9 +16,9 @@ from harness.device.plan import MemoryPlan, PoolConfig, device_weight_bytes, pla
 from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.host_memory import HostMemory
-from harness.engine.speed import time_scale
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
+from harness.engine.warm_speed import time_scale
 from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment
 from harness.errors import UsageError

@@ -19,8 +19,8 @@ from harness.engine.link import HostLink
 from harness.engine.loader import Source, WeightsLoader, finish_copies
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
-from harness.engine.speed import timed
 from harness.engine.transport import Header
+from harness.engine.warm_speed import timed
 from harness.engine.work import ChunkWork
 from harness.model_spec import ModelSpec
 

@@ -18,8 +18,8 @@ from multiprocessing import active_children, get_context, parent_process
 from harness.errors import RunError
 from harness.experiments.capacity_search import Search, next_runs
 from harness.experiments.compose import Composed, composed, groups, sweep
+from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.points import Point, run_point
-from harness.experiments.progress import RunsProgress
 from harness.interrupts import check
 
 Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides

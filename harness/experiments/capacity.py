@@ -34,7 +34,7 @@ from rich.table import Table
 from harness import interrupts
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_text
-from harness.records.report import captions
+from harness.records.run_table import captions
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,

@@ -42,8 +42,8 @@ from harness.experiments import lineage
 from harness.experiments.batch import processes, run_all
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import ROOT, conf, sweep
+from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.points import RUNS, Point, load_points, save_points
-from harness.experiments.progress import RunsProgress
 from harness.files import write_text
 from harness.prepare import announce
 from harness.records.manifest import git_revision

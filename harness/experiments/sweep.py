@@ -31,8 +31,8 @@ from harness.errors import UsageError
 from harness.experiments.seeds import flattened, interval, settings
 from harness.files import read_json, write_text
 from harness.prepare import announce
-from harness.records.report import captions, sweep_table
 from harness.records.run_folder import FinishedRun
+from harness.records.run_table import captions, sweep_table
 
 SWEEP_ID_VARIABLE = "HARNESS_SWEEP"
 MARK = "sweep.json"

@@ -42,7 +42,7 @@ from harness.fidelity.arguments import (
     report_folder,
 )
 from harness.fidelity.parity import Row, compare, headline, over_passes, verdicts
-from harness.fidelity.points import (
+from harness.fidelity.parity_runs import (
     LoadPoint,
     Setting,
     calibration,

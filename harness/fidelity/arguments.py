@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.calibrate import zoo
 from harness.errors import UsageError
-from harness.fidelity.points import HELD_OUT, REPORTED
+from harness.fidelity.parity_runs import HELD_OUT, REPORTED
 from harness.records.run_folder import FinishedRun
 
 PUBLISHED = Path("results/published/fidelity")

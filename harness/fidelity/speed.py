@@ -25,7 +25,7 @@ from harness.calibrate.lockstep import (
 )
 from harness.calibrate.measure_vllm import MISPLACED
 from harness.cost.hardware import pair_key
-from harness.fidelity.points import Setting, calibration
+from harness.fidelity.parity_runs import Setting, calibration
 from harness.records.run_folder import FinishedRun
 
 

@@ -26,7 +26,7 @@ from harness.errors import UsageError
 from harness.location import hbm
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
-from harness.records.published import NOT_MEASURED_ELASTIC, simulator_error
+from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.elastic import SimElastic
 from harness.sim.instance import SimInstance

@@ -47,7 +47,7 @@ KV_BLOCKS = 7000  # of 16 tokens: what 80 GB leaves beside the weights
 def requests(num_requests: int, num_instances: int) -> list[Request]:
     """Lengths of real Azure conv rows, cut to llama2-7b's context; Poisson arrivals."""
     from harness.config import build  # a workload is built as the command line builds it
-    from harness.fit import fit_context, models_of_schedule
+    from harness.context_limit import fit_context, models_of_schedule
     from harness.options import plain
 
     config = composed(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.capacity import room_across
 from harness.device.elastic import ElasticInstance
+from harness.servable import room_across
 from tests.elastic import private
 
 

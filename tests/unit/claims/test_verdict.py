@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from harness.claims.__main__ import judged
 from harness.claims.expressions import Beyond
+from harness.claims.judging import Ours, estimate, judge
 from harness.claims.ledger import Claim
 from harness.claims.render import Judged
-from harness.claims.verdict import Ours, estimate, judge
 
 
 def claim(**given_values: Any) -> Claim:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.cost.profile import HardwareProfile
-from harness.engine.speed import NUM_REQUESTS, STEPS, Speed, time_scale, timed
+from harness.engine.warm_speed import NUM_REQUESTS, STEPS, Speed, time_scale, timed
 from tests.running import hardware_profile, model_spec
 from tests.unit.engine.serving import SPEC, loaded, runner_of
 

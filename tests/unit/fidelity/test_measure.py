@@ -14,7 +14,7 @@ from harness.errors import RunError
 from harness.fidelity import __main__ as fidelity
 from harness.fidelity.arguments import parser
 from harness.fidelity.parity import LATENCIES, RATES
-from harness.fidelity.points import LoadPoint
+from harness.fidelity.parity_runs import LoadPoint
 from harness.fidelity.report import markdown
 
 WORDS = ["--workloads", "azure_code", "burstgpt", "--loads", "0.3", "0.9", "--passes", "2"]

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from harness.metrics import over_time
 from harness.progress import ProgressBar, counts
-from harness.records.published import PARITY, simulator_error
-from harness.records.report import captions, end_table, origin, seconds, simulator, sweep_table
 from harness.records.run_folder import FinishedRun
+from harness.records.run_table import captions, end_table, origin, seconds, simulator, sweep_table
+from harness.records.simulator_error import PARITY, simulator_error
 from tests.running import run_here
 from tests.unit.metrics.service import Service, steady, write_run
 

@@ -51,7 +51,7 @@ def test_the_parts_of_a_run_count_and_those_of_others_do_not() -> None:
     assert not [path for path in found if path.startswith(("systems/muxserve", "systems/server"))]
     for room in ("engine", "drivers", "claims", "experiments", "fidelity", "calibrate"):
         assert not [path for path in found if path.startswith(f"harness/{room}/")], room
-    assert "harness/records/report.py" not in found
+    assert "harness/records/run_table.py" not in found
 
 
 def test_worker_processes_count_which_no_module_imports() -> None:

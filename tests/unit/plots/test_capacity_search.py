@@ -15,8 +15,8 @@ from rich.console import Console
 
 from harness.experiments import batch
 from harness.experiments.capacity_search import Search, attained, middle, next_runs
+from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.points import Point
-from harness.experiments.progress import RunsProgress
 
 KEY, DRAW = "workload.dataset.parameters.num_models", "experiment/aegaeon/inputs@_global_"
 VALUES = tuple(range(8, 82, 2))

@@ -8,12 +8,12 @@ from concurrent.futures import Future
 import pytest
 from rich.console import Console
 
-from harness.experiments import progress
-from harness.experiments.progress import RunsProgress
+from harness.experiments import figure_progress
+from harness.experiments.figure_progress import RunsProgress
 
 
 def test_a_log_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PLAIN_LINE_S", 0.0)
+    monkeypatch.setattr(figure_progress, "PLAIN_LINE_S", 0.0)
     said = io.StringIO()
     with RunsProgress(Console(file=said, width=80)) as runs:
         runs.more(2)

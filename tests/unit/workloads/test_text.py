@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import tokenizers
 
+from harness.context_limit import fit_context
 from harness.errors import UsageError
-from harness.fit import fit_context
 from harness.request import Prompt
 from harness.schedule import Schedule
 from tests.unit.workloads.conftest import Make

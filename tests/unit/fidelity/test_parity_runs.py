@@ -15,9 +15,9 @@ from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.engine_api import kv_blocks_by_model
 from harness.errors import RunError, UsageError
-from harness.fidelity import points
+from harness.fidelity import parity_runs
 from harness.fidelity.arguments import check, parser, profile_name, report_folder
-from harness.fidelity.points import same_limits, same_memory
+from harness.fidelity.parity_runs import same_limits, same_memory
 from harness.fidelity.speed import stream, time_scale
 from harness.options import plain
 from harness.records.run_folder import FinishedRun
@@ -25,7 +25,7 @@ from harness.schedule import Schedule
 from tests.running import composed, run_here
 from workloads import compose
 
-SETTING = points.Setting("tiny-llama", "local", 0.25, 0.25, 0.01)
+SETTING = parity_runs.Setting("tiny-llama", "local", 0.25, 0.25, 0.01)
 
 
 @pytest.mark.parametrize("engine", ["torch", "vllm", "sim"])
@@ -73,14 +73,14 @@ def test_the_report_that_figures_quote_is_kept_from_other_engines(
     assert report_folder(arguments) == Path(folder)
 
 
-@pytest.mark.parametrize("workload", points.HELD_OUT)
+@pytest.mark.parametrize("workload", parity_runs.HELD_OUT)
 def test_the_knee_is_of_the_requests_of_the_points(
     workload: str, data_dir: Path, tmp_path: Path
 ) -> None:
     home = [f"data.dir={data_dir}", f"data.cache_dir={tmp_path}", "data.download=false"]
 
     def replayed(rate_per_s: float) -> Schedule:
-        every = points.LoadPoint(workload, rate_per_s, 700, SETTING).overrides()
+        every = parity_runs.LoadPoint(workload, rate_per_s, 700, SETTING).overrides()
         overrides = [text for text in every if text.startswith("workload.")]
         return compose.workload(compose.composed(workload, [*home, *overrides])).schedule()
 
@@ -93,9 +93,11 @@ def test_the_knee_is_of_the_requests_of_the_points(
 def test_a_knee_counts_neither_the_start_nor_the_tail_of_a_burst() -> None:
     steady = np.arange(100, 1000) / 10  # 10/s
     slow_start, tail = np.linspace(0, 9, 50), np.linspace(101, 400, 50)
-    assert points.steady_per_s(np.concatenate([tail, slow_start, steady])) == pytest.approx(10.0)
+    assert parity_runs.steady_per_s(np.concatenate([tail, slow_start, steady])) == pytest.approx(
+        10.0
+    )
     with pytest.raises(RunError, match="9 completed"):
-        points.steady_per_s(np.arange(9.0))
+        parity_runs.steady_per_s(np.arange(9.0))
 
 
 @pytest.mark.parametrize(
@@ -128,10 +130,10 @@ def test_more_requests_than_are_held_out_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     short = SimpleNamespace(summary={"num_requests": 700})
-    monkeypatch.setattr(points, "run", lambda *_: short)
+    monkeypatch.setattr(parity_runs, "run", lambda *_: short)
     with pytest.raises(UsageError, match="--num-requests 1000: azure_code has 700"):
-        points.serve(
-            points.LoadPoint("azure_code", 1.0, 1000, SETTING), tmp_path, "torch", keep=False
+        parity_runs.serve(
+            parity_runs.LoadPoint("azure_code", 1.0, 1000, SETTING), tmp_path, "torch", keep=False
         )
 
 
@@ -144,9 +146,9 @@ def test_an_invalid_simulation_is_no_measure(
         config={"hardware": {"name": "another"}},
         summary={"num_requests": 9, "verdict": {"status": "INVALID", "reasons": ["Little"]}},
     )
-    monkeypatch.setattr(points, "run", lambda *_: made)
+    monkeypatch.setattr(parity_runs, "run", lambda *_: made)
     with pytest.raises(RunError, match="not VALID: Little"):
-        points.simulate(made, points.LoadPoint("azure_code", 1.0, 9, SETTING), tmp_path)
+        parity_runs.simulate(made, parity_runs.LoadPoint("azure_code", 1.0, 9, SETTING), tmp_path)
 
 
 def test_runs_of_different_schedules_are_no_pair(
@@ -160,13 +162,13 @@ def test_runs_of_different_schedules_are_no_pair(
         )
         for digest in "ab"
     )
-    monkeypatch.setattr(points, "run", lambda *_: other)
+    monkeypatch.setattr(parity_runs, "run", lambda *_: other)
     with pytest.raises(RunError, match="different schedules"):
-        points.simulate(real, points.LoadPoint("azure_code", 1.0, 9, SETTING), tmp_path)
+        parity_runs.simulate(real, parity_runs.LoadPoint("azure_code", 1.0, 9, SETTING), tmp_path)
 
 
 def test_a_slower_machine_is_simulated_with_all_its_times_longer() -> None:
-    words = points.known(zoo.hardware("local").calibration, SETTING, 1.5)
+    words = parity_runs.known(zoo.hardware("local").calibration, SETTING, 1.5)
     then, now = (
         composed("+system=vllm", "hardware=local", *more).hardware.calibration
         for more in ((), words)
@@ -183,9 +185,9 @@ def test_a_slower_machine_is_simulated_with_all_its_times_longer() -> None:
 
 @pytest.mark.parametrize("times", [1.0, 1.3])
 def test_a_runs_speed_is_read_from_its_token_times(tmp_path: Path, times: float) -> None:
-    point = points.LoadPoint("azure_code", 12.0, 200, SETTING)
-    words = [text for text in point.overrides() if text not in points.COMMON]
-    slower = points.known(zoo.hardware("local").calibration, SETTING, times)
+    point = parity_runs.LoadPoint("azure_code", 12.0, 200, SETTING)
+    words = [text for text in point.overrides() if text not in parity_runs.COMMON]
+    slower = parity_runs.known(zoo.hardware("local").calibration, SETTING, times)
     more = [*slower, "hardware=local", "hardware.name=elsewhere", "engine=sim", "+system=vllm"]
     more += ["workload.lengths.scale_output=0.1"]  # many answers are of one token
     run_here(tmp_path / "run", *words, *more)
@@ -195,16 +197,16 @@ def test_a_runs_speed_is_read_from_its_token_times(tmp_path: Path, times: float)
 
 
 def test_a_run_is_held_to_the_calibration_that_it_ran_with(tmp_path: Path) -> None:
-    slower = points.known(zoo.hardware("local").calibration, SETTING, 1.3)
-    point = points.LoadPoint("azure_code", 12.0, 20, SETTING)
-    words = [text for text in point.overrides() if text not in points.COMMON]
+    slower = parity_runs.known(zoo.hardware("local").calibration, SETTING, 1.3)
+    point = parity_runs.LoadPoint("azure_code", 12.0, 20, SETTING)
+    words = [text for text in point.overrides() if text not in parity_runs.COMMON]
     run_here(tmp_path / "run", *words, "hardware=local", "engine=sim", "+system=vllm", *slower)
     served = FinishedRun.load(tmp_path / "run")
-    then, now = points.calibration(served, SETTING), zoo.hardware("local").calibration
+    then, now = parity_runs.calibration(served, SETTING), zoo.hardware("local").calibration
     assert then.turnaround_s == pytest.approx(1.3 * now.turnaround_s)
-    assert points.known(then, SETTING, 1.0) == slower
+    assert parity_runs.known(then, SETTING, 1.0) == slower
     of_vllm = replace(SETTING, profile="local_vllm")
-    assert points.calibration(served, of_vllm) == zoo.hardware("local_vllm").calibration
+    assert parity_runs.calibration(served, of_vllm) == zoo.hardware("local_vllm").calibration
 
 
 def test_tokens_that_came_in_one_chunk_are_each_in_the_stream() -> None:

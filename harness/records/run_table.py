@@ -17,7 +17,7 @@ from rich.text import Text
 
 from harness.records.numbers import number, seconds
 from harness.records.percentiles import min_samples
-from harness.records.published import NOT_MEASURED_ELASTIC, simulator_error
+from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error
 from harness.schedule import shown, synthetic_kinds
 
 # Of iteration times, the surest first.
