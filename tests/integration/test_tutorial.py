@@ -57,6 +57,7 @@ def test_the_tutorials_system_runs_live_and_its_order_matters(tmp_path: Path) ->
     (policy,) = [content for language, content in blocks("add-a-system.md") if language == "python"]
     assert len(policy.splitlines()) < 60
     few = "workload.num_requests=12 workload.scale.to_rate_per_s=40 system.max_num_seqs=2"
+    few += " workload.lengths.scale_output=0.25"
     common = f"python -m harness --config-dir conf +workload=burstgpt {few}"
     shortest = run(f"{common} +system=shortest system.error=0 engine=torch", tmp_path, *QUICK)
     assert "shortest x burstgpt" in shortest
