@@ -98,6 +98,7 @@ class Schedule:
     provenance: Provenance
     prompts: list[Prompt] | None = None  # real prompts; None: engines make random ones
     shared: list[Segments] | None = None  # what random prompts share; None: nothing
+    priority: npt.NDArray[np.int64] | None = None  # higher is more important; None: all alike
 
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, column)) for column in COLUMNS}
@@ -115,6 +116,8 @@ class Schedule:
             sizes = np.array([len(prompt.ids) for prompt in self.prompts])
             if not np.array_equal(sizes, self.prompt_tokens):
                 raise ValueError("prompts must be one for each row, of prompt_tokens tokens")
+        if self.priority is not None and len(self.priority) != len(self):
+            raise ValueError("priority must be one number for each row")
         if self.shared is not None:
             if len(self.shared) != len(self) or self.prompts is not None:
                 raise ValueError("shared segments must be one list for each row of random prompts")
@@ -147,6 +150,9 @@ class Schedule:
             request.prompt = prompt
         for request, segments in zip(requests, self.shared or [], strict=False):
             request.shared = segments
+        if self.priority is not None:
+            for request, priority in zip(requests, self.priority.tolist(), strict=True):
+                request.priority = priority
         return requests
 
     def sha256(self) -> str:
@@ -161,6 +167,8 @@ class Schedule:
             digest.update(prompt.text.encode() + b"\0")
         for segments in self.shared or []:
             digest.update(np.array([*segments, (-1, 0)], "<i8").tobytes())
+        if self.priority is not None:
+            digest.update(np.ascontiguousarray(self.priority, "<i8").tobytes())
         return digest.hexdigest()
 
     def save(self, path: Path) -> None:
@@ -172,6 +180,8 @@ class Schedule:
                 "prompt_ids": pa.array([prompt.ids for prompt in self.prompts], whole),
                 "prompt_ends": pa.array([prompt.ends for prompt in self.prompts], whole),
             }
+        if self.priority is not None:
+            columns["priority"] = self.priority
         if self.shared is not None:
             whole = pa.list_(pa.int64())
             for index, name in enumerate(SHARED):
@@ -203,6 +213,9 @@ class Schedule:
             provenance=Provenance.parsed(metadata[b"provenance"]),
             prompts=_prompts(table) if "prompt_ids" in table.column_names else None,
             shared=_shared(table) if SHARED[0] in table.column_names else None,
+            priority=_column(table, "priority", pa.int64()).to_numpy()
+            if "priority" in table.column_names
+            else None,
         )
 
 

@@ -122,6 +122,7 @@ def read_canonical(table: CsvTable, provenance: Provenance) -> Trace:
         table.integers("prompt_tokens"),
         table.integers("output_tokens"),
         provenance,
+        priority=table.integers("priority") if "priority" in table.columns else None,
     )
 
 
@@ -195,6 +196,7 @@ def read_schedule(path: Path) -> Trace:
         schedule.provenance,
         None if schedule.prompts is None else objects(schedule.prompts),
         None if schedule.shared is None else objects(schedule.shared),
+        schedule.priority,
     )
 
 

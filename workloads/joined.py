@@ -49,9 +49,14 @@ class Joined:
             for column in ("prompt_tokens", "output_tokens")
         }
         shared = segments(list(parts.values()))
+        alike = all(part.priority is None for part in parts.values())
+        priority = [
+            np.zeros(len(p), np.int64) if p.priority is None else p.priority for p in parts.values()
+        ]
         return Schedule(
             arrival_s=arrival_s[order], model=names[order].tolist(),
             shared=None if shared is None else [shared[row] for row in order],
+            priority=None if alike else np.concatenate(priority)[order],
             provenance=joined({name: part.provenance for name, part in parts.items()}), **tokens,
         )  # fmt: skip
 

@@ -39,6 +39,7 @@ class Trace:
     provenance: Provenance
     prompts: Strings | None = None  # harness.request.Prompt each; None: lengths alone
     shared: Strings | None = None  # harness.request.Segments each; None: prompts share nothing
+    priority: Ints | None = None  # None: all alike
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
@@ -52,6 +53,7 @@ class Trace:
             output_tokens=self.output_tokens[rows],
             prompts=None if self.prompts is None else self.prompts[rows],
             shared=None if self.shared is None else self.shared[rows],
+            priority=None if self.priority is None else self.priority[rows],
         )
 
     def labelled(self, step: str, *synthetic: Synthetic) -> Trace:

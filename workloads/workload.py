@@ -126,6 +126,7 @@ class Workload:
             provenance=trace.provenance,
             prompts=None if trace.prompts is None else trace.prompts.tolist(),
             shared=None if trace.shared is None else trace.shared.tolist(),
+            priority=trace.priority,
         )
 
     def _read(self) -> Trace:

@@ -185,7 +185,8 @@ class Shaper:
         kv, gone = instance.kv, list[Request]()
         here = [r for r in running if r.request_id in kv.held]
         pages = {r.request_id: kv.held[r.request_id] * len(kv.groups[r.request_id]) for r in here}
-        chosen = fall_back(short, 0, 1, [Candidate(r, pages[r], 0) for r in pages]).preempted
+        running_here = [Candidate(r.request_id, pages[r.request_id], r.priority) for r in here]
+        chosen = fall_back(short, 0, 1, running_here).preempted
         for request in [r for r in here if r.request_id in chosen]:
             running.remove(request)
             self._forget(request)

@@ -8,6 +8,7 @@ takes few steps at once, for a run of decodes holds the blocks of all its steps.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,6 +56,7 @@ class Server:
         self._batches = [_MicroBatch(Event(loop)) for _ in group]
         self._tasks: list[Task] = []
         self._closing = False
+        self._preempted = False  # in this iteration, so that `waiting` has it first
 
     @property
     def running(self) -> list[Request]:
@@ -85,7 +87,9 @@ class Server:
             self._tasks.append(self._loop.spawn(self._serve(batch), name=name))
 
     def submit(self, request: Request) -> None:
-        self.waiting.append(request)
+        """Behind all that wait and are as important (§4.3: the dispatcher has priorities)."""
+        place = bisect_right(self.waiting, -request.priority, key=_urgency)
+        self.waiting.insert(place, request)
         if len(self.waiting) == 1 or any(batch.idle for batch in self._batches):
             self.wake()
 
@@ -109,7 +113,7 @@ class Server:
         """The request's KV is on no link any more, or on one less."""
         if request in self.aside and request.request_id not in self.moving:
             self.aside.remove(request)
-            self.waiting.appendleft(request)
+            self._wait_again(request)
         self.wake(idle=self.leaving is None)
 
     def stop(self) -> None:
@@ -149,7 +153,11 @@ class Server:
         """A paused request gives up its KV and waits again."""
         self.executor.evict(request)
         self.paused.remove(request)
-        self.waiting.appendleft(request)
+        self._wait_again(request)
+
+    def _wait_again(self, request: Request) -> None:
+        """Before all that wait and are as important."""
+        self.waiting.insert(bisect_left(self.waiting, -request.priority, key=_urgency), request)
 
     async def _serve(self, batch: _MicroBatch) -> None:
         try:
@@ -183,10 +191,17 @@ class Server:
 
     def _evict(self, request: Request) -> None:
         self.executor.evict(request)
+        self._preempted = True
         self.wake(idle=True)
 
     def _set_aside(self) -> None:
-        """A preempted request may not come back while its KV is on a link."""
+        """A preempted request waits behind more important ones, and may not come back while its KV
+        is on a link."""
+        if self._preempted:
+            in_order = sorted(self.waiting, key=_urgency)
+            self.waiting.clear()
+            self.waiting.extend(in_order)
+            self._preempted = False
         for request in [r for r in self.waiting if r.request_id in self.moving]:
             self.waiting.remove(request)
             self.aside.append(request)
@@ -221,3 +236,7 @@ class Server:
             return self._steps_beside
         inside = [kv.block_tokens - r.computed_tokens % kv.block_tokens for r in decodes]
         return min([self._steps_beside, *inside])
+
+
+def _urgency(request: Request) -> int:
+    return -request.priority

@@ -138,7 +138,10 @@ class KunServe:
         targets, requests = [], dict[int, Request]()
         for server in self._shaper.servers:
             kv = server.executor.kv
-            queue = [Queued(r.request_id, r.arrival_s, r.known_tokens) for r in server.waiting]
+            queue = [
+                Queued(r.request_id, r.arrival_s, r.known_tokens, r.priority)
+                for r in server.waiting
+            ]
             requests |= {request.request_id: request for request in server.waiting}
             free = kv.free_blocks * kv.block_tokens
             server.waiting.clear()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from harness.errors import RunError
+from harness.request import Request
 from tests.elastic import check, private
 from tests.kunserve import Story, burst, serve, system_on
 
@@ -213,3 +214,20 @@ def test_the_last_death_ends_the_run() -> None:
 
         with pytest.raises(RunError, match="nobody is left to serve"):
             bed.run(main())
+
+
+def test_more_important_requests_are_served_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty at once, of which memory holds some: the last five overtake those that wait."""
+    with private("sim", 2, kv_blocks=MEMORY) as bed:
+        made, request = list[Request](), bed.request
+
+        def important(prompt_tokens: int, output_tokens: int) -> Request:
+            made.append(request(prompt_tokens, output_tokens))
+            made[-1].priority = 1 if len(made) > 15 else 0
+            return made[-1]
+
+        monkeypatch.setattr(type(bed), "request", staticmethod(important))
+        serve(bed, burst(20, gap_s=0.0))
+        first_s = [bed.recorder.records[r.request_id].token_times_s()[0] for r in made]
+        overtaken = [at_s for at_s in first_s[:15] if at_s > max(first_s[15:])]
+        assert len(overtaken) >= 3, first_s

@@ -106,6 +106,24 @@ def test_the_canonical_format_and_rows_out_of_order(tmp_path: Path) -> None:
     assert trace.provenance.steps == ["sorted by arrival (1 rows came before an earlier one)"]
 
 
+def test_priorities_are_a_column_that_schedules_keep(tmp_path: Path, make: Make) -> None:
+    path, saved = tmp_path / "mine.csv", tmp_path / "schedule.parquet"
+    path.write_text(
+        "arrival_s,model,prompt_tokens,output_tokens,priority\n1,a,3,2,7\n0.5,a,5,2,0\n2,a,4,2,1\n"
+    )
+    made = make("trace", f"workload.path={path}", "workload.num_requests=2")
+    assert [request.priority for request in made.requests()] == [0, 7]
+    made.save(saved)
+    again = Schedule.load(saved)
+    assert again.priority is not None
+    assert again.priority.tolist() == [0, 7]
+    assert again.sha256() == made.sha256()
+    path.write_text("arrival_s,model,prompt_tokens,output_tokens\n1,a,3,2\n0.5,a,5,2\n2,a,4,2\n")
+    plain = make("trace", f"workload.path={path}", "workload.num_requests=2")
+    assert plain.priority is None
+    assert plain.sha256() != made.sha256()
+
+
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,4,1\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,m,4,1,5,x\n"
 
