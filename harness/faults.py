@@ -1,12 +1,14 @@
-"""Faults on purpose: instances that die at a given time, on any engine that can lose one.
+"""Faults on purpose: instances or whole hosts that die at a given time, on any engine that can
+lose one.
 
-faults.kill=[{instance: 1, at_s: 20}]
+faults.kill=[{instance: 1, at_s: 20}, {host: 0, at_s: 30}]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 
 from harness.clock import Loop
@@ -18,10 +20,15 @@ from harness.errors import UsageError
 
 @dataclass(kw_only=True, slots=True)
 class Kill:
-    instance: int  # in the order in which the system places them, from 0
     at_s: float  # since the run began
+    instance: int | None = None  # in the order in which the system places them, from 0
+    host: int | None = None  # a node, with its instances and what its memory holds, from 0
 
     def __post_init__(self) -> None:
+        if (self.instance is None) == (self.host is None):
+            raise ValueError(
+                f"instance={self.instance}, host={self.host}: one of the two is to be a number"
+            )
         if not (isfinite(self.at_s) and self.at_s >= 0):
             raise ValueError(f"at_s={self.at_s} must be a finite time of at least 0 s")
 
@@ -41,8 +48,17 @@ def start(faults: Faults, cluster: Cluster, loop: Loop) -> None:
             "faults.kill=[]"
         )
     for kill in faults.kill:
-        victim = _instance(kill.instance, cluster.elastic.instances)
-        loop.spawn(_kill(kill.at_s, victim, cluster.elastic, loop), name=f"kill {victim.name}")
+        if kill.instance is not None:
+            victim = _instance(kill.instance, cluster.elastic.instances)
+            die, name = partial(cluster.elastic.kill, victim), victim.name
+        else:
+            assert kill.host is not None
+            _check_host(kill.host, cluster.elastic)
+            die, name = partial(cluster.elastic.kill_host, kill.host), f"host {kill.host}"
+        loop.spawn(_at(kill.at_s, die, loop), name=f"kill {name}")
+    hosts = {kill.host for kill in faults.kill if kill.host is not None}
+    if hosts >= set(cluster.elastic.hosts):
+        raise UsageError(f"faults.kill names all {len(hosts)} hosts: leave one")
 
 
 def _instance(number: int, instances: Sequence[ElasticInstance]) -> ElasticInstance:
@@ -51,6 +67,16 @@ def _instance(number: int, instances: Sequence[ElasticInstance]) -> ElasticInsta
     return instances[number]
 
 
-async def _kill(at_s: float, victim: ElasticInstance, cluster: ElasticCluster, loop: Loop) -> None:
+def _check_host(node: int, cluster: ElasticCluster) -> None:
+    if cluster.on_host_lost is None:
+        raise UsageError(
+            f"faults.kill names host {node}, but this system's hosts cannot fail; name its "
+            "instances, or choose +system=blitzscale"
+        )
+    if node not in cluster.hosts:
+        raise UsageError(f"faults.kill names host {node}; valid: 0 to {len(cluster.hosts) - 1}")
+
+
+async def _at(at_s: float, die: Callable[[], None], loop: Loop) -> None:
     await loop.sleep_until(at_s)
-    cluster.kill(victim)
+    die()

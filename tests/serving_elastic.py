@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,29 +68,33 @@ def serve(
     model: str = "tiny-llama", on: Hardware | None = None,
     kill: Sequence[tuple[int, float]] = (), rest_s: float = 0.0,
     watch: Callable[[Any], None] = lambda system: None, drain_s: float = 120.0,
+    models: Mapping[str, str] | None = None, kill_hosts: Sequence[tuple[int, float]] = (),
 ) -> Served:  # fmt: skip
-    """`kill`: instances, and when. `rest_s`: how long the system goes on when all has ended."""
+    """`kill`: instances, and when. `rest_s`: how long the system goes on when all has ended.
+    `models`: specs by the name that requests carry; None: `model` for "m"."""
     in_order = sorted(requests, key=lambda request: request.arrival_s)
     ordered = [replace(request, request_id=i) for i, request in enumerate(in_order)]
     config = composed(*overrides, "+workload=burstgpt", f"engine={engine}")
-    spec = model_spec(model)
+    specs = {name: model_spec(each) for name, each in (models or {"m": model}).items()}
+    spec = next(iter(specs.values()))
     hardware = on or typed(plain(config.hardware), Hardware, "hardware")
     node = plain(config.system)
     system_class = class_of(node, "system")
     chosen = settings(node, system_class, "system")
-    placements = system_class.place(chosen, {"m": spec}, hardware, Demand({"m": 1.0}))
+    placements = system_class.place(chosen, specs, hardware, Demand(dict.fromkeys(specs, 1.0)))
     backend = build(plain(config.engine), "engine")
     loop, recorder = backend.make_loop(), Recorder(ordered)
     with TemporaryDirectory(prefix="serving-") as folder:
         experiment = Experiment(
-            loop=loop, recorder=recorder, models={"m": spec}, hardware=hardware,
+            loop=loop, recorder=recorder, models=specs, hardware=hardware,
             placements=placements, run_dir=Path(folder), seed=0, scheduler={},
             announce=lambda line: None,
         )  # fmt: skip
         with backend.start(experiment) as cluster:
             system = system_class(chosen, loop=loop, cluster=cluster)
-            killed = Faults(kill=[faults.Kill(instance=i, at_s=at_s) for i, at_s in kill])
-            faults.start(killed, cluster, loop)
+            killed = [faults.Kill(instance=i, at_s=at_s) for i, at_s in kill]
+            killed += [faults.Kill(host=i, at_s=at_s) for i, at_s in kill_hosts]
+            faults.start(Faults(kill=killed), cluster, loop)
             client = Client(
                 Client.Config(drain_s=drain_s), loop=loop, recorder=recorder, system=system
             )

@@ -30,7 +30,8 @@ LostPolicy = Callable[[ElasticInstance], None]
 
 
 class ElasticCluster:
-    """`on_lost`: called once for an instance that has died; None: its death ends the run."""
+    """`on_lost`: called once for an instance that has died; None: its death ends the run.
+    `on_host_lost`: for a node that has failed, before its instances' deaths are known."""
 
     def __init__(
         self, instances: Sequence[ElasticInstance], hosts: Mapping[int, HostCopies],
@@ -41,6 +42,7 @@ class ElasticCluster:
         self.directory = directory
         self.hardware = hardware  # its nodes, links and rates, for plans
         self.on_lost: LostPolicy | None = None
+        self.on_host_lost: Callable[[int], None] | None = None
         self._topology: Topology | None = None
         self._fabric, self._make_line, self._make_pieces = fabric, make_line, make_pieces
         self._loop, self._recorder = loop, recorder
@@ -205,6 +207,22 @@ class ElasticCluster:
         """Fault injection: `instance` dies now, as by SIGKILL."""
         self._fabric.kill(instance.name)
 
+    def kill_host(self, node: int) -> None:
+        """Fault injection: a node fails now, with its instances and the copies in its DRAM.
+        RunError where the system knows of no hosts that fail."""
+        if self.on_host_lost is None:
+            raise RunError(f"host {node} fails, and this system is not made for that")
+        host = self.hosts[node]
+        if host.lost:
+            return
+        for instance in self.instances:
+            if node_of(instance.memory) == node:
+                self.kill(instance)
+        host.fail()
+        now = self._loop.now
+        self._recorder.event("host_lost", f"node-{node}", now, now)
+        self.on_host_lost(node)
+
     def _lost(self, name: str, reason: str) -> None:
         """The engine says that an instance has died."""
         instance = next(each for each in self.instances if each.name == name)
@@ -217,6 +235,12 @@ class ElasticCluster:
         if self.on_lost is None:
             raise InstanceLost(name, reason)
         self.on_lost(instance)
+
+
+def node_of(memory: Memory) -> int:
+    """Of a device's memory, or of a group's, which is of one node."""
+    place = memory.place
+    return (place if isinstance(place, Location) else place[0]).node
 
 
 def part_of(memory: Memory, num_devices: int) -> Memory:

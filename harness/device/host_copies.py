@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.clock import Loop
+from harness.clock import Event, Loop
 from harness.device.device_layout import layer_weight_bytes
 from harness.device.elastic import ElasticInstance
 from harness.device.fabric import Fabric, Memory, Span
@@ -26,7 +26,9 @@ class HostCopies:
     ) -> None:  # fmt: skip
         self.node = node
         self.region = Region(f"DRAM of node {node}", capacity_bytes)
-        self._models = {spec.name: spec for spec in models.values()}  # as instances name them
+        # As instances name them, and as requests do: two models may have one spec's name.
+        self._models = {spec.name: spec for spec in models.values()} | dict(models)
+        self.lost = False  # it has failed
         self._fabric = fabric
         self._loop, self._recorder = loop, recorder
         self._complete = set[str]()
@@ -39,9 +41,11 @@ class HostCopies:
         self.region.hold({model: weight_bytes(self._models[model])})
         self._complete.add(model)
 
-    async def fetch(self, model: str, source: ElasticInstance | Memory) -> bool:
+    async def fetch(
+        self, model: str, source: ElasticInstance | Memory, *, stop: Event | None = None
+    ) -> bool:
         """Copies `model` here, from an instance that has all of it, another node's DRAM or an
-        SSD. OutOfMemory: it does not fit."""
+        SSD. False: `stop` broke it off, or the host has failed. OutOfMemory: it does not fit."""
         spec = self._models[model]
         self.region.hold({model: weight_bytes(spec)})
         start_s, done = self._loop.now, False
@@ -49,8 +53,9 @@ class HostCopies:
             memory = source.memory if isinstance(source, ElasticInstance) else source
             done = await self._fabric.copy(
                 memory, self.memory(model), weight_bytes(spec) // spec.tp,
-                lambda: file_spans(source, spec), purpose="weights",
+                lambda: file_spans(source, spec), purpose="weights", stop=stop,
             )  # fmt: skip
+            done = done and not self.lost
         finally:
             if done:
                 self._complete.add(model)
@@ -65,6 +70,12 @@ class HostCopies:
     def drop(self, model: str) -> None:
         self._complete.discard(model)
         self.region.hold({model: 0})
+
+    def fail(self) -> None:
+        """All that is here is lost."""
+        self.lost = True
+        for model in list(self._complete):
+            self.drop(model)
 
     def memory(self, model: str) -> Memory:
         """Of the copy, as a source of `ElasticInstance.load`."""

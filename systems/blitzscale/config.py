@@ -132,8 +132,10 @@ class Config:
                 raise UsageError(f"system.{name}={getattr(self, name)} must be above 0")
         for name in COUNTS:
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"system.{name}={value} must be at least 1")
+            least = 0 if name in ("min_prefills", "min_decodes") else 1
+            if value is not None and value < least:
+                raise UsageError(f"system.{name}={value} must be at least {least}")
+        self._check_none()
         chosen = self.chosen
         for share in (chosen.prefill, chosen.decode, chosen.migration):
             share.bounds()
@@ -144,6 +146,18 @@ class Config:
         for name, time_s in times_s.items():
             if not time_s >= 0:
                 raise UsageError(f"{name}={time_s} must be at least 0")
+
+    def _check_none(self) -> None:
+        """A model without load may have no instance: then none of either role."""
+        none = [name for name in ("min_prefills", "min_decodes") if getattr(self, name) == 0]
+        if none and self.variant != "paper":
+            raise UsageError(f"system.{none[0]}=0 needs system.variant=paper, not {self.variant}")
+        if len(none) == 1 and not self.colocation:
+            other = "min_decodes" if none == ["min_prefills"] else "min_prefills"
+            raise UsageError(
+                f"system.{none[0]}=0 needs system.{other}=0, not {getattr(self, other)}: a model "
+                "has instances of both roles, or none"
+            )
 
     @property
     def chosen(self) -> VariantConfig:
@@ -164,27 +178,32 @@ class Config:
             return None
         return InFlight(most=falling.most, least=falling.least, step_s=falling.step_s).after
 
-    def ranges(self, slots: int) -> dict[Role, Range]:
-        """How many instances of each role there may be with room for `slots`. UsageError where the
-        least of all do not fit."""
+    def ranges(self, slots: int, models: int = 1) -> dict[Role, Range]:
+        """How many instances of each role a model may have with room for `slots`, of which the
+        least of all `models` are taken. UsageError where those do not fit."""
+        share = slots // models
         if self.colocation:
-            least = slots if self.min_prefills is None else self.min_prefills
+            least = max(1, share) if self.min_prefills is None else self.min_prefills
             most = slots if self.max_prefills is None else self.max_prefills
-            if not least <= most or least > slots:
+            most = min(most, slots - (models - 1) * least)
+            if not least <= most:
+                of = "" if models == 1 else f" for {models} models"
                 raise UsageError(
-                    f"system.min_prefills={least} must be at most max_prefills={most} and the "
-                    f"{slots} instances that there is room for"
+                    f"system.min_prefills={least} must be at most max_prefills="
+                    f"{self.max_prefills} and the {slots} instances that there is room for{of}"
                 )
             return {Role.COLOCATED: Range(least, most)}
-        least_p = max(1, slots // 2) if self.min_prefills is None else self.min_prefills
-        least_d = max(1, slots - least_p) if self.min_decodes is None else self.min_decodes
-        if least_p + least_d > slots:
+        least_p = max(1, share // 2) if self.min_prefills is None else self.min_prefills
+        least_d = max(1, share - least_p) if self.min_decodes is None else self.min_decodes
+        if models * (least_p + least_d) > slots or slots < 2:
+            of = "" if models == 1 else f" for each of {models} models"
             raise UsageError(
-                f"{least_p} prefill and {least_d} decode instances do not fit in {slots}: raise "
-                "hardware.num_devices or lower system.min_prefills and min_decodes"
+                f"{least_p} prefill and {least_d} decode instances{of} do not fit in {slots}: "
+                "raise hardware.num_devices or lower system.min_prefills and min_decodes"
             )
-        most_p = slots - least_d if self.max_prefills is None else self.max_prefills
-        most_d = slots - least_p if self.max_decodes is None else self.max_decodes
+        left = slots - (models - 1) * (least_p + least_d)
+        most_p = left - least_d if self.max_prefills is None else self.max_prefills
+        most_d = left - least_p if self.max_decodes is None else self.max_decodes
         for role, least, most in (("prefills", least_p, most_p), ("decodes", least_d, most_d)):
             if most < least:
                 raise UsageError(

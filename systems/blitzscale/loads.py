@@ -27,6 +27,7 @@ class Loads:
         self._fleet, self._cluster, self._parameters = fleet, cluster, parameters
         self._loop, self._ready, self._planned = loop, ready, planned
         self._orphans: list[Slot] = []  # targets whose source has died
+        self._from_host: dict[Event, int] = {}  # that stops a load -> the host that it reads
 
     def start(self, slots: Sequence[Slot]) -> None:
         """Begins to load `slots`."""
@@ -37,14 +38,24 @@ class Loads:
             self._loop.spawn(self._bring(slot, mine), name=f"load {slot.name}")
         self._planned(plan)
 
+    def host_lost(self, node: int) -> None:
+        """What was read from its memory has to come from elsewhere."""
+        for stop, read in self._from_host.items():
+            if read == node:
+                stop.set()
+
     async def _bring(self, slot: Slot, mine: Sequence[Pull]) -> None:
         stop = Event(self._loop)
+        for pull in mine:
+            if pull.medium is Medium.HOST:
+                self._from_host[stop] = pull.source
         tasks = [
             self._loop.spawn(self._pull(slot, pull, stop), name=f"load {slot.name}")
             for pull in mine
         ]
         for task in tasks:
             await self._loop.wait(task.finished)
+        self._from_host.pop(stop, None)
         if slot.gone or slot.instance.lost is not None:
             return
         if all(task.result for task in tasks):
@@ -83,7 +94,7 @@ class Loads:
                 reads.readers -= 1
 
     def _source(self, slot: Slot, pull: Pull) -> ElasticInstance | Memory:
-        model = slot.instance.model.name
+        model = slot.model
         if pull.medium is Medium.GPU:
             return self._fleet.at_device(pull.source).instance
         if pull.medium is Medium.HOST:

@@ -13,14 +13,11 @@ from typing import Protocol
 
 from harness.clock import Loop
 from harness.device.elastic_cluster import ElasticCluster
-from harness.device.host_copies import weight_bytes
-from harness.errors import InstanceLost
-from harness.model_spec import ModelSpec
 from systems.blitzscale.chains import Chain, Crossing, Hop, Medium, Plan, Source, Target
 from systems.blitzscale.fabric import Fabric
 from systems.blitzscale.host_cache import HostCache
 from systems.blitzscale.planner import plan
-from systems.blitzscale.pool import HostCopy, ParameterPool
+from systems.blitzscale.pool_copies import PoolCopies
 from systems.blitzscale.shutdown import State
 from systems.blitzscale.slots import Fleet, Slot
 
@@ -54,19 +51,15 @@ def target_of(slot: Slot) -> Target:
 
 
 class NetworkParameters:
-    """The global parameter pool and the multicast planner (§5.1, §5.3)."""
+    """The global parameter pool and the multicast planner (§5.1, §5.3), for one model."""
 
     def __init__(
-        self, fleet: Fleet, cluster: ElasticCluster, fabric: Fabric, model: ModelSpec,
-        layers_bytes: Sequence[float], loop: Loop, *, multicast: bool, pruning: bool,
+        self, model: str, fleet: Fleet, copies: PoolCopies, fabric: Fabric,
+        layers_bytes: Sequence[float], *, multicast: bool, pruning: bool,
     ) -> None:  # fmt: skip
-        self._fleet, self._cluster, self._fabric, self._loop = fleet, cluster, fabric, loop
-        self._model, self._layers_bytes, self._multicast = model.name, layers_bytes, multicast
-        self._pruning = pruning
-        host_bytes = min(host.region.capacity_bytes for host in cluster.hosts.values())
-        self._pool = ParameterPool({model.name: weight_bytes(model)}, cluster.hosts, host_bytes)
-        for name, node in self._pool.host_copies().items():
-            cluster.hosts[node].keep(name)
+        self._model, self._fleet, self._copies, self._fabric = model, fleet, copies, fabric
+        self._layers_bytes, self._multicast, self._pruning = layers_bytes, multicast, pruning
+        self._pool = copies.pool
 
     def sources(self) -> list[Source]:
         return self._pool.sources(self._model)
@@ -75,7 +68,8 @@ class NetworkParameters:
         sources, targets = self.sources(), [target_of(slot) for slot in slots]
         busy = {
             device
-            for slot in self._fleet.slots
+            for fleet in self._copies.fleets.values()  # NICs are those of all models
+            for slot in fleet.slots
             if self._pruning
             if slot.readers
             or (slot.role.sends_kv and slot.state in (State.SERVING, State.SHUTTING))
@@ -108,50 +102,27 @@ class NetworkParameters:
         self._pool.lost(self._model, slot.name)
 
     def upkeep(self) -> None:
-        for model in self._pool.surplus():
-            if model not in self._pool.coming():
-                self._cluster.hosts[self._pool.host_copies()[model]].drop(model)
-                self._pool.dropped(model)
-        for copy in self._pool.wanted():
-            self._loop.spawn(self._copy(copy), name=f"host copy of {copy.model}")
-
-    async def _copy(self, copy: HostCopy) -> None:
-        source, host = copy.sources[0], self._cluster.hosts[copy.node]
-        gpu = source.medium is Medium.GPU
-        try:
-            if gpu:
-                held = self._fleet.at_device(source.devices[0]).instance
-                done = await host.fetch(copy.model, held)
-            else:
-                done = await host.fetch(
-                    copy.model, self._cluster.hosts[source.node].disk(copy.model)
-                )
-        except InstanceLost:
-            done = False
-        if done:
-            self._pool.copied(copy.model)
-        else:
-            self._pool.dropped(copy.model)  # `wanted` asks again
+        self._copies.upkeep()
 
 
 class CachedParameters:
     """ServerlessLLM's (`ttl_s`), or AllCache's (all hosts have the model for good)."""
 
     def __init__(
-        self, cluster: ElasticCluster, fabric: Fabric, model: ModelSpec, loop: Loop, ttl_s: float,
-        *, everything: bool,
+        self, model: str, cluster: ElasticCluster, fabric: Fabric, loop: Loop, ttl_s: float, *,
+        everything: bool,
     ) -> None:  # fmt: skip
         self._cluster, self._fabric, self._loop = cluster, fabric, loop
-        self._model = model.name
+        self._model = model
         self._cache = HostCache(inf if everything else ttl_s)
         self._deployed = set[str]()
         if everything:
             for node, host in cluster.hosts.items():
-                host.keep(model.name)
-                self._cache.loaded(node, model.name)  # for good
+                host.keep(model)
+                self._cache.loaded(node, model)  # for good
 
     def sources(self) -> list[Source]:
-        hosts = [node for node in self._cluster.hosts if self._has(node)]
+        hosts = [n for n, host in self._cluster.hosts.items() if self._has(n) and not host.lost]
         return [Source(medium=Medium.HOST, node=node) for node in hosts]
 
     def plan(self, slots: Sequence[Slot]) -> Plan:
@@ -186,11 +157,15 @@ class CachedParameters:
 
     def released(self, slot: Slot) -> None:
         self._deployed.remove(slot.name)
-        self._cache.reclaimed(slot.node, self._model, self._loop.now)
+        if not self._cluster.hosts[slot.node].lost:
+            self._cache.reclaimed(slot.node, self._model, self._loop.now)
 
     def lost(self, slot: Slot) -> None:
         if slot.name in self._deployed:
-            self.released(slot)  # its host lives
+            self.released(slot)  # its host may live
+
+    def host_lost(self, node: int) -> None:
+        self._cache.failed(node)
 
     def upkeep(self) -> None:
         for node, host in self._cluster.hosts.items():

@@ -41,9 +41,10 @@ class Range:
     most: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most:
+        if not (0 <= self.least <= self.most and self.most >= 1):
             raise UsageError(
-                f"instances least={self.least}, most={self.most} must be 1 <= least <= most"
+                f"instances least={self.least}, most={self.most} must be 0 <= least <= most, and "
+                "most at least 1"
             )
 
     def clamp(self, count: int) -> int:
@@ -79,7 +80,7 @@ def wanted(demand: float, capacity: float, bounds: Bounds, running: int, *, belo
     `below`: the load has been below the lower bound for as long as the timeout. At a constant
     demand a second call changes nothing.
     """
-    enough = max(1, ceil(demand / (bounds.upper * capacity) - ROUNDING))
+    enough = ceil(demand / (bounds.upper * capacity) - ROUNDING)
     if demand > bounds.upper * capacity * running * (1 + ROUNDING):
         return enough
     return min(enough, running) if below else running

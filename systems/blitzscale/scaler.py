@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from systems.blitzscale.growth import Fleet as Counts
 from systems.blitzscale.loads import Loads
 from systems.blitzscale.pairing import Pairing
 from systems.blitzscale.parameters import Parameters
+from systems.blitzscale.policy import Range
 from systems.blitzscale.role import Role
 from systems.blitzscale.serving import Serving
 from systems.blitzscale.shutdown import State, drained, mutated, released, revived, stopped
@@ -32,35 +33,54 @@ class Scaler:
     """`look`: what is seen now. `pairing`: told of each plan, and looks for pairs with us."""
 
     def __init__(
-        self, config: Config, fleet: Fleet, cluster: ElasticCluster, fabric: Fabric,
-        parameters: Parameters, serving: Serving, policy: Policy, loop: Loop,
+        self, config: Config, ranges: Mapping[Role, Range], fleet: Fleet, cluster: ElasticCluster,
+        fabric: Fabric, parameters: Parameters, serving: Serving, policy: Policy, loop: Loop,
         look: Callable[[], Seen], pairing: Pairing,
     ) -> None:  # fmt: skip
         self._config, self._fleet, self._cluster, self._fabric = config, fleet, cluster, fabric
         self._parameters, self._serving, self._policy = parameters, serving, policy
         self._loop, self._look, self._pairing = loop, look, pairing
-        self._loads = Loads(fleet, cluster, parameters, loop, self._loaded, pairing.planned)
-        ranges = config.ranges(len(fleet.slots))
+        self.loads = Loads(fleet, cluster, parameters, loop, self._loaded, pairing.planned)
         self._most_decodes = ranges[Role.DECODE].most if Role.DECODE in ranges else 0
         self._prompts = Role.COLOCATED if config.colocation else Role.PREFILL  # who has them
+        self._scales_to_none = not any(of_role.least for of_role in ranges.values())
+        self._least_at_work = len(ranges)  # an instance of each role
         self._ahead: tuple[int, int] | None = None  # decodes beforehand, for so many prefills
 
-    async def run(self) -> None:
-        while True:
-            self.step()
-            await self._loop.sleep(self._config.interval_s)
+    @property
+    def lacking(self) -> bool:
+        """Whether requests wait of which a role has no instance: it is served before others that
+        only want more."""
+        absent = not (self._fleet.count(self._prompts) and self._fleet.count(Role.DECODE))
+        return absent and self._has_work()
 
-    def step(self) -> None:
+    def step(self, *, may_grow: bool = True) -> None:
+        """`may_grow`: on GPUs that nobody holds; another model may lack them more."""
         self._retire()
         self._parameters.upkeep()
         seen = self._look()
-        prefills, decodes = self._policy.wanted(seen)
-        spare = len(self._fleet.free()) + self._num_revivable()
+        prefills, decodes = self._together(*self._policy.wanted(seen))
+        free = len(self._fleet.free()) if may_grow else 0
+        spare = free + self._num_revivable()
+        if not (seen.prefills or seen.decodes) and spare < self._least_at_work:
+            spare = 0  # of two models that each have one role, none would ever end
         counts = Counts(seen.prefills, seen.decodes, spare)
         mutation = self._config.mutation and seen.prefills > 1
         prescaled = self._prescaled(counts, prefills)
         self._apply(changes(counts, prefills, decodes, prescaled, mutation=mutation))
         self._pairing.look()
+
+    def _has_work(self) -> bool:
+        """Whether a request of the model is under way."""
+        return self._serving.prompts.tokens > 0 or any(
+            slot.tokens for slot in self._fleet.slots if slot.state is not None and not slot.gone
+        )
+
+    def _together(self, prefills: int, decodes: int) -> tuple[int, int]:
+        """A model that may have no instance has both roles, or neither once its work is done."""
+        if self._scales_to_none and (prefills or decodes or self._has_work()):
+            return max(1, prefills), max(1, decodes) if self._most_decodes else 0
+        return prefills, decodes
 
     def _prescaled(self, counts: Counts, prefills: int) -> int:
         """Decodes that were scaled beforehand stay as long as the prefills they were scaled for."""
@@ -113,7 +133,7 @@ class Scaler:
                 self._serving.handover.dispatch()
             targets += self._take(role, count - len(back))
         if targets:
-            self._loads.start(targets)
+            self.loads.start(targets)
 
     def _take(self, role: Role, count: int) -> list[Slot]:
         by_devices = {slot.devices: slot for slot in self._fleet.free()}

@@ -13,12 +13,14 @@ from systems.blitzscale.shutdown import Member, State
 
 
 class Slot:
-    """`state` None: nobody holds it. `wake`: set where what it waits for may have come."""
+    """Of a model, on GPUs that slots of other models have too. `state` None: nobody holds it.
+    `wake`: set where what it waits for may have come. `model`: the pool's name of it."""
 
     def __init__(
-        self, instance: ElasticInstance, devices: tuple[int, ...], node: int, loop: Loop
-    ) -> None:
-        self.instance, self.devices, self.node = instance, devices, node
+        self, instance: ElasticInstance, model: str, devices: tuple[int, ...], node: int,
+        loop: Loop,
+    ) -> None:  # fmt: skip
+        self.instance, self.model, self.devices, self.node = instance, model, devices, node
         self.name = instance.name
         self.role = Role.PREFILL
         self.state: State | None = None
@@ -39,6 +41,11 @@ class Slot:
             self.pair.set()
 
     @property
+    def held(self) -> bool:
+        """Whether its GPUs' memory is this model's."""
+        return not self.gone and (self.state is not None or self.dropping)
+
+    @property
     def tokens(self) -> int:
         """That its KV memory is taken for, those to come included."""
         kv = self.instance.kv
@@ -56,8 +63,11 @@ class Slot:
 
 
 class Fleet:
+    """A model's slots. `others`: the fleets of the models that share the GPUs."""
+
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.slots = list(slots)
+        self.others: list[Fleet] = []
         self._by_name = {slot.name: slot for slot in slots}
         self._by_device = {device: slot for slot in slots for device in slot.devices}
 
@@ -75,8 +85,17 @@ class Fleet:
         return len(self.of(role, State.SERVING, State.LOADING))
 
     def free(self) -> list[Slot]:
+        taken = {
+            device
+            for fleet in self.others
+            for slot in fleet.slots
+            if slot.held
+            for device in slot.devices
+        }
         return [
-            slot for slot in self.slots if slot.state is None and not (slot.gone or slot.dropping)
+            slot
+            for slot in self.slots
+            if not (slot.gone or slot.held) and taken.isdisjoint(slot.devices)
         ]
 
     def members(self) -> list[Member]:

@@ -1,9 +1,10 @@
-"""The system that `conf/system/blitzscale.yaml` and its baselines' files name."""
+"""The system that `conf/system/blitzscale.yaml` and its baselines' files name: a service for each
+model, on GPUs, a network and a parameter pool that all of them share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
+from functools import partial
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
@@ -11,20 +12,13 @@ from harness.cost.hardware import Hardware
 from harness.device.elastic import ElasticInstance
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.placement import Demand, Elastic, Placement, within_nodes
+from harness.placement import Demand, Elastic, Placement, tensor_parallel, within_nodes
 from harness.request import Request
 from systems.blitzscale import config as settings
-from systems.blitzscale.demand import ArtifactPolicy, ColocatedPolicy, PaperPolicy, Seen
 from systems.blitzscale.fabric import fabric_of
-from systems.blitzscale.monitor import Monitor
-from systems.blitzscale.pairing import Pairing
-from systems.blitzscale.parameters import CachedParameters, NetworkParameters
-from systems.blitzscale.policy import capacity_of
-from systems.blitzscale.prompts import Prompts, kv_tokens
-from systems.blitzscale.role import Role
-from systems.blitzscale.scaler import Policy, Scaler
-from systems.blitzscale.serving import Serving
-from systems.blitzscale.shutdown import State
+from systems.blitzscale.parameters import CachedParameters, NetworkParameters, Parameters
+from systems.blitzscale.pool_copies import PoolCopies
+from systems.blitzscale.service import Served, Service, served
 from systems.blitzscale.slots import Fleet, Slot
 
 
@@ -36,30 +30,33 @@ class BlitzScale:
         config: settings.Config, models: Mapping[str, ModelSpec], hardware: Hardware,
         demand: Demand,
     ) -> list[Placement]:  # fmt: skip
-        """Prefills first, then decodes, or instances that do both; then empty slots."""
-        model = only_model(models)
+        """For each model a slot on all GPUs, of which one model's is held at a time. The first
+        are resident: prefills, then decodes, or instances that do both."""
+        width, found = tensor_parallel(models), served(models)
         if hardware.num_nodes > 1 and not hardware.nic_bytes_per_s > 0:
             raise UsageError(
                 f"hardware={hardware.name} has no network between its {hardware.num_nodes} nodes "
                 "(nic_bytes_per_s=0), which KV and parameters cross: choose hardware that has one"
             )
-        room = within_nodes(model.tp, hardware)
+        room = within_nodes(width, hardware)
         if config.instances is not None:
             if config.instances > len(room):
                 raise UsageError(
                     f"system.instances={config.instances} does not fit: hardware={hardware.name} "
-                    f"has room for {len(room)} instances of {model.tp} devices"
+                    f"has room for {len(room)} instances of {width} devices"
                 )
             room = room[: config.instances]
-        least = sum(of_role.least for of_role in config.ranges(len(room)).values())
+        ranges = config.ranges(len(room), len(found))
+        least = sum(of_role.least for of_role in ranges.values())
         return [
             Placement(
-                devices=devices, model=next(iter(models)),
+                devices=devices, model=model.names[0],
                 elastic=Elastic(
                     page_layers=1 if config.zigzag else None,  # a batch may be split anywhere
-                    resident=None if i < least else range(0),
+                    resident=None if k * least <= i < (k + 1) * least else range(0),
                 ),
             )
+            for k, model in enumerate(found)
             for i, devices in enumerate(room)
         ]  # fmt: skip
 
@@ -70,123 +67,88 @@ class BlitzScale:
                 "system blitzscale needs instances whose weights and KV move: choose engine=torch "
                 "or engine=sim"
             )
-        self._config, self._loop, self._cluster, self._elastic = config, loop, cluster, elastic
-        self._model = only_model(cluster.models)
-        hardware = elastic.hardware
-        fabric = fabric_of(hardware)
-        self._fleet = Fleet(
-            [
-                Slot(each, tuple(at.devices), at.devices.start // hardware.devices_per_node, loop)
-                for each, at in zip(elastic.instances, cluster.placements, strict=True)
-            ]
-        )
-        self._prompts = Prompts(config.batch_tokens)
-        self._serving = Serving(self._fleet, elastic, self._prompts, loop)
-        self._monitor = Monitor(config.window_s)
-        layout = elastic.instances[0].layout
-        layers_bytes = [float(len(at) * self._model.tp) for at in layout.layer_at]
-        self._kv_tokens = layout.num_pages() // layout.num_groups * layout.block_tokens
-        self._capacity = capacity_of(
-            cluster.profile, self._model, batch_tokens=config.batch_tokens,
-            kv_tokens=self._kv_tokens,
-        )  # fmt: skip
-        self._pairing = Pairing(
-            config, self._fleet, fabric, self._serving, cluster, elastic, self._model,
-            layers_bytes, loop, self._capacity.prefill_tokens_per_s, self._arriving,
-        )  # fmt: skip
-        self._parameters: NetworkParameters | CachedParameters
+        self._config, self._loop = config, loop
+        fabric, found = fabric_of(elastic.hardware), served(cluster.models)
+        fleets = {model.key: fleet_of(model, cluster, loop) for model in found}
+        for fleet in fleets.values():
+            fleet.others = [other for other in fleets.values() if other is not fleet]
+        self._copies: PoolCopies | None = None
         if config.parameters == "network":
-            self._parameters = NetworkParameters(
-                self._fleet, elastic, fabric, self._model, layers_bytes, loop,
-                multicast=config.multicast, pruning=config.pruning,
+            specs = {model.key: model.spec for model in found}
+            self._copies = PoolCopies(specs, fleets, elastic, loop)
+        self._cached: list[CachedParameters] = []
+
+        def parameters(model: str, layers_bytes: list[float]) -> Parameters:
+            if self._copies is not None:
+                return NetworkParameters(
+                    model, fleets[model], self._copies, fabric, layers_bytes,
+                    multicast=config.multicast, pruning=config.pruning,
+                )  # fmt: skip
+            self._cached.append(
+                CachedParameters(
+                    model, elastic, fabric, loop, config.cache_ttl_s,
+                    everything=config.parameters == "all_cache",
+                )
             )  # fmt: skip
-        else:
-            self._parameters = CachedParameters(
-                elastic, fabric, self._model, loop, config.cache_ttl_s,
-                everything=config.parameters == "all_cache",
-            )  # fmt: skip
-        self._scaler = Scaler(
-            config, self._fleet, elastic, fabric, self._parameters, self._serving,
-            self._policy(hardware, layout.block_tokens), loop, self._look, self._pairing,
-        )  # fmt: skip
-        elastic.on_lost = self._lost
+            return self._cached[-1]
+
+        num_slots = len(next(iter(fleets.values())).slots)
+        self.services = [
+            Service(
+                model, fleets[model.key], config, config.ranges(num_slots, len(found)), fabric,
+                partial(parameters, model.key), elastic, cluster, loop,
+            )
+            for model in found
+        ]  # fmt: skip
+        self._of_model = {name: each for each in self.services for name in each.model.names}
+        self._of_instance = {
+            slot.name: each for each in self.services for slot in each.fleet.slots
+        }  # fmt: skip
+        elastic.on_lost, elastic.on_host_lost = self._lost, self._host_lost
 
     def submit(self, request: Request) -> None:
-        if kv_tokens(request) > self._kv_tokens:
-            self._cluster.drop(
-                request, f"its KV of {kv_tokens(request)} tokens is larger than an instance's room"
-            )
-            return
-        self._monitor.arrived(self._loop.now, request.prompt_tokens)
-        self._serving.submit(request)
+        self._of_model[request.model].submit(request)
 
     async def serve(self) -> None:
-        ranges = self._config.ranges(len(self._fleet.slots))
-        roles = [role for role, of_role in ranges.items() for _ in range(of_role.least)]
-        for slot, role in zip(self._fleet.slots, roles, strict=False):
-            slot.role = role
-            self._elastic.take(slot.instance, slot.role.value)
-            self._parameters.deployed(slot)
-            self._serving.begin(slot)
-        self._loop.spawn(self._scaler.run(), name="scaler")
+        for service in self.services:
+            service.begin()
+        self._loop.spawn(self._scale(), name="scaler")
         await self._loop.wait(Event(self._loop))
 
-    def _policy(self, hardware: Hardware, block_tokens: int) -> Policy:
-        ranges = self._config.ranges(len(self._fleet.slots))
-        if self._config.colocation:
-            return ColocatedPolicy(self._config, self._capacity, ranges[Role.COLOCATED])
-        prefills, decodes = ranges[Role.PREFILL], ranges[Role.DECODE]
-        nics_bytes_per_s = hardware.nic_bytes_per_s * self._model.tp
-        transfer_per_s = nics_bytes_per_s / self._model.held_kv_bytes_per_token
-        if self._config.variant == "paper":
-            if hardware.num_nodes == 1 or not transfer_per_s:  # KV crosses no NIC
-                transfer_per_s = inf
-            return PaperPolicy(self._config, self._capacity, prefills, decodes, transfer_per_s)
-        return ArtifactPolicy(
-            self._config, self._capacity, prefills, decodes, block_tokens, transfer_per_s
-        )
-
-    def _look(self) -> Seen:
-        decodes = self._fleet.of(Role.DECODE, State.SERVING)
-        held = sum(slot.tokens for slot in decodes) + self._serving.handover.waiting_tokens
-        if self._config.colocation:  # whose prompts wait for the same room
-            held += self._prompts.kv_tokens
-        now_s = self._loop.now
-        return Seen(
-            now_s=now_s,
-            load=self._monitor.load(now_s, queued_tokens=self._queued_tokens(), kv_tokens=held),
-            prefills=self._fleet.count(Role.PREFILL),
-            decodes=0 if self._config.colocation else self._fleet.count(Role.DECODE),
-            loading=(
-                bool(self._fleet.of(Role.PREFILL, State.LOADING)),
-                bool(self._fleet.of(Role.DECODE, State.LOADING)),
-            ),
-            sending=len(self._fleet.of(Role.PREFILL, State.SERVING)),
-            leaving_tokens=sum(s.tokens for s in self._fleet.of(Role.PREFILL, State.SERVING)),
-            moving_tokens=self._serving.handover.moving_tokens,
-        )  # fmt: skip
-
-    def _arriving(self) -> float:
-        return self._look().load.prompt_tokens_per_s
-
-    def _queued_tokens(self) -> int:
-        """Of prompts that wait, those in live pairs included."""
-        return self._prompts.tokens + self._pairing.queued_tokens
+    async def _scale(self) -> None:
+        """Models that lack an instance come first; while there is one, the others do not grow."""
+        while True:
+            lacking = [each for each in self.services if each.scaler.lacking]
+            for service in lacking:
+                service.scaler.step()
+            still = any(each.scaler.lacking for each in self.services)
+            for service in self.services:
+                if service not in lacking:
+                    service.scaler.step(may_grow=not still)
+            await self._loop.sleep(self._config.interval_s)
 
     def _lost(self, instance: ElasticInstance) -> None:
-        slot = self._fleet.named(instance.name)
-        slot.gone = True
-        self._parameters.lost(slot)
-        self._serving.handover.lost(slot)
-        for each in self._fleet.slots:  # who waits for it must see
-            each.rouse()
+        self._of_instance[instance.name].lost(instance)
+
+    def _host_lost(self, node: int) -> None:
+        """What was read from its memory is planned again, and copies there are made elsewhere."""
+        if self._copies is not None:
+            self._copies.host_lost(node)
+        for cached in self._cached:
+            cached.host_lost(node)
+        for service in self.services:
+            service.scaler.loads.host_lost(node)
 
 
-def only_model(models: Mapping[str, ModelSpec]) -> ModelSpec:
-    specs = {spec.name: spec for spec in models.values()}
-    if len(models) != 1 or len(specs) != 1:
-        raise UsageError(
-            f"system blitzscale serves one model, not {len(models)} ({', '.join(sorted(models))}): "
-            "set workload.models.kind=single"
-        )
-    return next(iter(specs.values()))
+def fleet_of(model: Served, cluster: Cluster, loop: Loop) -> Fleet:
+    """The slots that `place` asked for."""
+    assert cluster.elastic is not None
+    per_node = cluster.elastic.hardware.devices_per_node
+    placed = zip(cluster.elastic.instances, cluster.placements, strict=True)
+    return Fleet(
+        [
+            Slot(each, model.key, tuple(at.devices), at.devices.start // per_node, loop)
+            for each, at in placed
+            if at.model in model.names
+        ]
+    )

@@ -18,8 +18,8 @@ def balanced(served: Served) -> None:
         if instance.lost is None:
             assert not instance.kv.held
             assert not instance.kv.reserved
-    assert not served.system._prompts.tokens
-    assert not served.system._prompts.kv_tokens
+    assert not served.system.services[0].prompts.tokens
+    assert not served.system.services[0].prompts.kv_tokens
 
 
 def test_what_is_split_while_layers_arrive_is_collected_where_it_decodes() -> None:

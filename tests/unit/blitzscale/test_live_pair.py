@@ -75,7 +75,7 @@ class Story:
             requests = [bed.request(tokens, 1) for tokens in self.prompts]
             loop, cluster = bed.loop, bed.cluster
             source, target = slots = [
-                Slot(one, (i,), i, loop) for i, one in enumerate(bed.instances)
+                Slot(one, one.model.name, (i,), i, loop) for i, one in enumerate(bed.instances)
             ]
             prompts = Prompts(1)
             serving = Serving(Fleet(slots), cluster, prompts, loop)

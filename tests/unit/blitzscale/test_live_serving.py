@@ -80,7 +80,7 @@ def test_every_request_completes_though_one_dies(victim: str, at_s: float) -> No
         if instance.lost is None:
             assert not instance.kv.held
             assert not instance.kv.reserved
-    assert served.system._prompts.tokens == 0
+    assert served.system.services[0].prompts.tokens == 0
 
 
 def test_a_chain_is_planned_again_where_its_middle_dies() -> None:

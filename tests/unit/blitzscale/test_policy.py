@@ -64,7 +64,7 @@ def test_demand_is_what_arrives_or_the_queue_to_be_cleared() -> None:
         pytest.param(3_000, 4, False, 4, id="low, not for long enough"),
         pytest.param(3_000, 4, True, 1, id="low for the timeout"),
         pytest.param(10_000, 4, True, 2, id="down to what is enough"),
-        pytest.param(0, 3, True, 1, id="nothing"),
+        pytest.param(0, 3, True, 0, id="nothing: the range says how many stay"),
     ],
 )
 def test_instances_for_a_demand(demand: float, running: int, below: bool, expected: int) -> None:

@@ -44,9 +44,16 @@ QUICK = ("+system=blitzscale", "+workload=burstgpt", "engine=sim", "workload.num
         ),
         (["engine=vllm"], "choose engine=torch or engine=sim"),
         (["faults.kill=[{instance: 9, at_s: 1}]"], "faults.kill names instance 9; valid: 0 to 3"),
+        (["faults.kill=[{host: 4, at_s: 1}]"], "faults.kill names host 4; valid: 0 to 3"),
+        (["faults.kill=[{at_s: 1}]"], "instance=None, host=None: one of the two is to be a number"),
+        (["faults.kill=[{host: 0, instance: 1, at_s: 1}]"], "one of the two is to be a number"),
         (
-            ["workload.models={kind: uniform, num_models: 2}"],
-            "serves one model, not 2 (model-0, model-1)",
+            ["system.min_prefills=0"],
+            "system.min_prefills=0 needs system.min_decodes=0, not 1",
+        ),
+        (
+            ["model_set=tiny", "workload.models={kind: zipf, num_models: 3, alpha: 1.0}"],
+            "1 prefill and 1 decode instances for each of 3 models do not fit in 4",
         ),
     ],
     ids=lambda value: value[0].partition("=")[0] if isinstance(value, list) else "",

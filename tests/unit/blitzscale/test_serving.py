@@ -14,7 +14,7 @@ from harness.placement import Demand, resident_models
 from harness.request import Request
 from systems.blitzscale.role import Role
 from systems.blitzscale.shutdown import State
-from systems.blitzscale.system import BlitzScale, only_model
+from systems.blitzscale.system import BlitzScale
 from tests.running import composed, hardware_profile, model_spec
 from tests.serving_elastic import Served, burst, serve
 
@@ -32,7 +32,7 @@ def test_a_request_is_prefilled_in_one_place_and_decoded_in_another(system: str)
     assert served.statuses() == {"completed"}
     moves = served.events("kv_move")
     assert sorted(event["fields"]["requests"] for event in moves) == [[i] for i in range(6)]
-    fleet = served.system._fleet
+    fleet = served.system.services[0].fleet
     for event in moves:
         assert event["instance"] != event["fields"]["to"]
         assert fleet.named(event["instance"]).role is Role.PREFILL
@@ -89,7 +89,7 @@ def test_a_burst_brings_a_second_prefill_and_its_end_takes_it_away() -> None:
         burst(0.0, 12, 500, 4), rest_s=5.0,
     )  # fmt: skip
     assert served.statuses() == {"completed"}
-    fleet = served.system._fleet
+    fleet = served.system.services[0].fleet
     serving = [slot for slot in fleet.slots if slot.state is not None]
     assert len(serving) == 2
     assert {slot.role for slot in serving} == {Role.PREFILL, Role.DECODE}
@@ -223,6 +223,11 @@ def test_a_prefill_becomes_a_decode_where_kv_needs_room() -> None:
         (["system.ttl_s=-1"], "ttl_s=-1.0 must be at least 0"),
         (["system.interval_s=0"], "system.interval_s=0.0 must be above 0"),
         (["system.min_prefills=3", "system.min_decodes=2"], "do not fit in 4"),
+        (["system.min_prefills=0"], "system.min_prefills=0 needs system.min_decodes=0, not 1"),
+        (
+            ["system.min_prefills=0", "system.min_decodes=0", "system.variant=artifact"],
+            "needs system.variant=paper",
+        ),
         (["system.max_prefills=0"], "system.max_prefills=0 must be at least 1"),
         (["system.instances=5"], "room for 4 instances"),
         (["system.variants.paper.prefill.lower=0.9"], "0 < lower < upper"),
@@ -233,13 +238,6 @@ def test_a_prefill_becomes_a_decode_where_kv_needs_room() -> None:
 def test_bad_input_is_one_sentence(overrides: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         serve(["+system=blitzscale", *overrides], CALM)
-
-
-def test_it_serves_one_model() -> None:
-    tiny, deep = model_spec("tiny-llama"), model_spec("tiny-llama-deep")
-    assert only_model({"m": tiny}) is tiny
-    with pytest.raises(UsageError, match="serves one model, not 2 \\(a, b\\)"):
-        only_model({"a": tiny, "b": deep})
 
 
 def test_an_engine_that_moves_nothing_is_refused() -> None:
