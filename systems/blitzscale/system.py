@@ -67,7 +67,7 @@ class BlitzScale:
                 "system blitzscale needs instances whose weights and KV move: choose engine=torch "
                 "or engine=sim"
             )
-        self._config, self._loop = config, loop
+        self._config, self._loop, self._elastic = config, loop, elastic
         fabric, found = fabric_of(elastic.hardware), served(cluster.models)
         fleets = {model.key: fleet_of(model, cluster, loop) for model in found}
         for fleet in fleets.values():

@@ -52,7 +52,11 @@ QUICK = ("+system=blitzscale", "+workload=burstgpt", "engine=sim", "workload.num
             "system.min_prefills=0 needs system.min_decodes=0, not 1",
         ),
         (
-            ["model_set=tiny", "workload.models={kind: zipf, num_models: 3, alpha: 1.0}"],
+            [
+                "workload.num_requests=60",
+                "model_set=tiny",
+                "workload.models={kind: zipf, num_models: 3, alpha: 1.0}",
+            ],
             "1 prefill and 1 decode instances for each of 3 models do not fit in 4",
         ),
     ],
