@@ -11,11 +11,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+
+
+def available_bytes() -> int:
+    """Of this machine's memory, without swapping. A container's own limit may be lower."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    (kibibytes,) = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(kibibytes) * 1024
 
 
 def lend(holder: str, num_bytes: int) -> tuple[str, int]:
     """Takes `num_bytes` of this process's memory now: a lease's name, and the descriptor. Raises
-    OSError where there are not so many."""
+    OSError where there are not so many: asked for first, since the kernel gives all it has and
+    then ends other processes."""
+    available = available_bytes()
+    if num_bytes > available:
+        raise OSError(f"a lease of {num_bytes} bytes is beyond the {available} bytes available")
     descriptor = os.memfd_create(f"aqua-{holder}")
     os.posix_fallocate(descriptor, 0, num_bytes)
     return f"{holder}.{os.getpid()}.{descriptor}", descriptor

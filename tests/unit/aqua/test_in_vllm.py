@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
@@ -15,6 +16,7 @@ from harness.heeded import refuse_ignored
 from harness.options import plain
 from harness.placement import Demand
 from systems.aqua.config import AquaConfig
+from systems.aqua.plugin import region
 from systems.aqua.plugin.servers import AquaInVllm, plugin
 from tests.running import composed, hardware_profile, model_spec
 
@@ -105,3 +107,21 @@ def test_keys_that_reach_neither_server_nor_lender_are_refused(key: str, refused
     name = key.partition("=")[0]
     with pytest.raises(UsageError, match=f"^{name} is not heeded with engine=vllm"):
         refuse_ignored(whole.engine, whole.system, [key])
+
+
+def test_a_lease_beyond_memory_is_refused_before_any_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(region, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(os, "posix_fallocate", lambda _, __, size: taken.append(size))
+    with pytest.raises(OSError, match="a lease of 1001 bytes is beyond the 1000 bytes available"):
+        region.lend("lender", 1001)
+    assert not taken
+    _, descriptor = region.lend("lender", 1000)
+    os.close(descriptor)
+    assert taken == [1000]
+
+
+def test_the_machine_says_how_much_memory_it_has() -> None:
+    assert 1 << 20 < region.available_bytes() < 1 << 50
