@@ -46,8 +46,16 @@ def shared(trace: Trace, config: PrefixesConfig) -> Trace:
         step = f"{made} distinct prompts by turns, cut to each request's length"
         lengths = trace.prompt_tokens.tolist()
     else:
-        tokens = config.system_prompt_tokens
+        tokens, longest = config.system_prompt_tokens, int(trace.prompt_tokens.max())
+        assert tokens is not None, "check has seen to it"
+        if tokens >= longest:
+            raise UsageError(
+                f"workload.prefixes.system_prompt_tokens={tokens} leaves nothing of any prompt: "
+                f"the longest has {longest} tokens"
+            )
         step = f"{made} system prompts of {tokens} tokens by turns, at the start of each prompt"
+        if cut := int((trace.prompt_tokens < tokens).sum()):
+            step += f"; {cut} of {len(trace)} prompts are shorter and have their beginning"
         lengths = [tokens] * len(trace)
     segments = objects([((i % made, tokens),) for i, tokens in enumerate(lengths)])
     return replace(trace, shared=segments).labelled(step, Synthetic.PREFIXES_MADE)

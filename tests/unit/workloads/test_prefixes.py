@@ -83,6 +83,7 @@ def test_system_prompts_begin_each_prompt_and_lengths_stay(mooncake: str, make_b
             ("system_prompts=2", "system_prompt_tokens=9", "distinct_prompts=3"),
             "distinct_prompts or system_prompts, not both",
         ),
+        (("system_prompts=1", "system_prompt_tokens=1100"), "the longest has 1100 tokens"),
     ],
 )
 def test_what_cannot_be_shared_is_said(
