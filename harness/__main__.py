@@ -7,7 +7,6 @@ user can cause is told in one sentence.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -32,19 +31,16 @@ from harness.errors import RunError, UsageError, first_line, told
 from harness.heeded import refuse_ignored
 from harness.options import (
     CONF,
-    available,
     config_sentence,
     known_device,
     known_groups,
     known_keys,
     known_names,
     missing_groups,
+    named_options,
 )
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
-NO_NAME = re.compile(
-    r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?|null|true|false|nan|inf|[\[{].*", re.IGNORECASE | re.DOTALL
-)
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
 failed_points: list[int] = []  # exit statuses of a sweep's points that did not end well
 configured: list[DictConfig] = []  # what Hydra has composed: no error before the first is ours
@@ -161,18 +157,6 @@ def known_options(arguments: Sequence[str]) -> None:
 
     parser.error = refuse
     parser.parse_args(arguments)
-
-
-def named_options(arguments: Sequence[str]) -> None:
-    """Raises UsageError where a group's option is a number, a truth value, a list or a mapping to
-    Hydra, whose error names neither."""
-    for word in arguments:
-        key, _, value = word.partition("=")
-        group = key.lstrip("+").partition("@")[0]
-        odd = NO_NAME.fullmatch(value) and not word.startswith(("-", "~"))
-        if odd and "." not in group and available(CONF, group):
-            choices = ", ".join(available(CONF, group))
-            raise UsageError(f"{group}={value} does not exist; choose one of: {choices}")
 
 
 def null_quoted(word: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ RENAMED = {
     "workload.twin": "workload.synthetic",
     "engine.pool.unstaged_bytes_per_s": "engine.pool.pageable_bytes_per_s",
 }
+NO_NAME = re.compile(
+    r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?|null|true|false|nan|inf|[\[{].*", re.IGNORECASE | re.DOTALL
+)
 
 
 def known_names(arguments: Sequence[str]) -> None:
@@ -45,6 +49,18 @@ def known_names(arguments: Sequence[str]) -> None:
         for old, new in RENAMED.items():
             if key == old or key.startswith(f"{old}."):
                 raise UsageError(f"{key} is {new}{key.removeprefix(old)} now")
+
+
+def named_options(arguments: Sequence[str]) -> None:
+    """Raises UsageError where a group's option is a number, a truth value, a list or a mapping to
+    Hydra, whose error names neither."""
+    for word in arguments:
+        key, _, value = word.partition("=")
+        group = key.lstrip("+").partition("@")[0]
+        odd = NO_NAME.fullmatch(value) and not word.startswith(("-", "~"))
+        if odd and "." not in group and available(CONF, group):
+            choices = ", ".join(available(CONF, group))
+            raise UsageError(f"{group}={value} does not exist; choose one of: {choices}")
 
 
 def available(conf: Path, group: str) -> list[str]:

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.config import build, typed
 from harness.errors import UsageError
-from harness.options import plain
+from harness.options import named_options, plain
 from workloads.data import DataHome
 from workloads.workload import Workload
 
@@ -41,6 +41,7 @@ def composed(name: str, overrides: list[str]) -> DictConfig:
     bare = [text for text in overrides if "=" not in text]
     if bare:
         raise UsageError(f"{bare[0]!r} is not of the form key=value, as in workload.scale.rate=2")
+    named_options(overrides)
     # only these parts of config.yaml matter here; its other groups need not be composed
     defaults = OmegaConf.load(CONF / "config.yaml").defaults
     groups = [group for entry in defaults if entry != "_self_" for group in entry]

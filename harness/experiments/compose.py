@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.errors import UsageError
-from harness.options import config_sentence
+from harness.options import config_sentence, named_options
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
@@ -78,6 +78,7 @@ def _composed(experiment: str, groups: Sequence[str]) -> DictConfig:
     """With Hydra's own node, which says what was chosen and what is swept. Raises UsageError for a
     group or an option that there is not."""
     conf()
+    named_options(groups)
     words = [f"+experiment={experiment}", *groups, *QUIET]
     try:
         config: DictConfig = compose("config", overrides=words, return_hydra_config=True)

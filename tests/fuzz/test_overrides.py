@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.__main__ import failed_points, main, named_options
+from harness.__main__ import failed_points, main
 from harness.errors import UsageError
-from harness.options import config_sentence
+from harness.options import config_sentence, named_options
 from harness.placement import Demand
 from harness.prepare import prepare
 from tests.fuzz.conftest import inputs

@@ -61,6 +61,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         ["describe", "azure"],
         ["describe", "azure_code", "workload.scale.rat=2"],
         ["describe", "azure_code", "faster"],
+        ["describe", "azure_code", "model=[0]"],
         ["describe", "azure_code", "workload.scale.rate=[1"],
         ["describe", "azure_code", "--plot", "/none/such/plot.png"],
         ["schedule", "azure_code", "out.csv"],
