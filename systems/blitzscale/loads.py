@@ -56,7 +56,7 @@ class Loads:
         for task in tasks:
             await self._loop.wait(task.finished)
         self._from_host.pop(stop, None)
-        if slot.gone or slot.instance.lost is not None:
+        if slot.gone or slot.host_lost or slot.instance.lost is not None:
             return
         if all(task.result for task in tasks):
             self._parameters.deployed(slot)
@@ -69,7 +69,8 @@ class Loads:
     async def _again(self) -> None:
         """All that the same death has orphaned, in one plan."""
         await self._loop.sleep(0.0)
-        left, self._orphans = [slot for slot in self._orphans if not slot.gone], []
+        orphans, self._orphans = self._orphans, []
+        left = [slot for slot in orphans if not (slot.gone or slot.host_lost)]
         if left:
             self.start(left)
 

@@ -31,6 +31,7 @@ class Slot:
         self.readers = 0  # loads that read its weights
         self.dropping = False  # its weights are being given up
         self.gone = False  # it has died
+        self.host_lost = False  # known before its own death is: nothing can be loaded there
         self.wake = Event(loop)
         self.pair: Event | None = None  # set with `wake`: the live pair's that it is in
 
@@ -95,8 +96,12 @@ class Fleet:
         return [
             slot
             for slot in self.slots
-            if not (slot.gone or slot.held) and taken.isdisjoint(slot.devices)
+            if not (slot.gone or slot.host_lost or slot.held) and taken.isdisjoint(slot.devices)
         ]
+
+    def host_lost(self, node: int) -> None:
+        for slot in self.slots:
+            slot.host_lost = slot.host_lost or slot.node == node
 
     def members(self) -> list[Member]:
         return [

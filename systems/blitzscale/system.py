@@ -137,6 +137,7 @@ class BlitzScale:
         for cached in self._cached:
             cached.host_lost(node)
         for service in self.services:
+            service.fleet.host_lost(node)
             service.scaler.loads.host_lost(node)
 
 

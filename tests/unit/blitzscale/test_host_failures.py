@@ -3,6 +3,8 @@ and each model has a copy again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,6 +96,17 @@ def test_a_load_from_a_hosts_memory_is_planned_again_when_it_fails() -> None:
     sources = [e["fields"]["source"][:3] for e in served.events("load") if e["start_s"] >= middle_s]
     assert "ssd" in sources
     copies_again(served)
+
+
+def test_nothing_is_loaded_to_a_failed_host_before_its_instances_deaths_are_known() -> None:
+    """b is asked for between the failure of the host that has b's one copy and their deaths."""
+    for node in range(4):
+        asked = [replace(each, arrival_s=each.arrival_s + 5.0) for each in asks("b", 0.01)]
+        served = serve(
+            ["+system=blitzscale", *NONE], asked, models=MODELS, kill_hosts=[(node, 5.0)],
+        )  # fmt: skip
+        assert served.statuses() == {"completed"}
+        assert not [gpu for _, gpu, start_s, _ in slots(served) if gpu == node and start_s > 5.0]
 
 
 @pytest.mark.parametrize("system", ["blitzscale_serverlessllm", "blitzscale_allcache"])
