@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
+from tests.running import hardware_profile
 from tests.serving_elastic import Served, burst, serve
 from tests.unit.blitzscale.test_models import EIGHT, MODELS, NONE, asks, never_shared, slots
 
@@ -96,6 +97,24 @@ def test_a_load_from_a_hosts_memory_is_planned_again_when_it_fails() -> None:
     sources = [e["fields"]["source"][:3] for e in served.events("load") if e["start_s"] >= middle_s]
     assert "ssd" in sources
     copies_again(served)
+
+
+@pytest.mark.parametrize(("host", "at_s"), [(0, 1.0), (1, 8.05)])
+def test_one_of_two_hosts_fails_in_mid_run(host: int, at_s: float) -> None:
+    """Host 0 while the other one loads from it; host 1 with the only copies. SSD is left."""
+    two = replace(hardware_profile("local_cluster_x4"), devices_per_node=2)
+    bursts = [each for i in range(5) for each in burst(4.0 * i, 8, 300, 6)]
+    served = serve(
+        ["+system=blitzscale"], bursts, on=two, kill_hosts=[(host, at_s)], rest_s=30.0
+    )  # fmt: skip
+    assert served.statuses() == {"completed"}
+    held = [(gpu // 2, start_s, end_s) for _, gpu, start_s, end_s in slots(served)]
+    assert any(node == host and start_s < at_s < end_s for node, start_s, end_s in held), "in use"
+    assert {node for node, _, end_s in held if end_s > at_s + 1.0} == {1 - host}
+    again = [e for e in served.events("load") if e["start_s"] > at_s and e["fields"]["layers"]]
+    assert again[0]["fields"]["source"].startswith("ssd")
+    copies_again(served)
+    balance(served)
 
 
 def test_nothing_is_loaded_to_a_failed_host_before_its_instances_deaths_are_known() -> None:

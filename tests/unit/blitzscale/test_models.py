@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -56,11 +56,14 @@ def test_gpus_go_from_a_model_to_the_next() -> None:
     served on the same GPUs, and the parameters come from the one host copy, never from a disk."""
     requests = asks("a", 0.0) + asks("b", 20.0) + asks("c", 40.0) + asks("a", 60.0)
     seen: list[dict[str, int]] = []
+    twice: list[set[str]] = [set()]  # models in a host and in a GPU that keeps them, by look
 
     def watch(system: Any) -> None:
         async def look() -> None:
             while True:
-                seen.append(system._copies.pool.host_copies())
+                pool = system._copies.pool
+                seen.append(pool.host_copies())
+                twice.append({model for model in pool.surplus() if model in seen[-1]})
                 await system._loop.sleep(0.5)
 
         system._loop.spawn(look(), name="look")
@@ -78,6 +81,7 @@ def test_gpus_go_from_a_model_to_the_next() -> None:
     hosts = list(served.system._copies.pool.host_copies().values())
     assert len(hosts) == len(set(hosts)) == 3, "at the end all are on hosts, spread evenly"
     assert {len(copies) for copies in seen} >= {2, 3}, "none while a GPU has the model"
+    assert not any(one & other for one, other in pairwise(twice)), "dropped by the next look"
     assert not any(s.state for each in served.system.services for s in each.fleet.slots)
 
 
