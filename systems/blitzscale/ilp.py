@@ -22,15 +22,17 @@ whether it begins on the target, z_i <= T_i <= L z_i, and C2 and C3 hold where i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 
 from systems.blitzscale.pair import Pair, replay
 from systems.blitzscale.schedulers import ilp_free, stop_the_world
 
 GAP = 1e-3  # of the objective: a plan this near the optimum is taken, which saves half of the time
 ROUNDING_S = 1e-9
+SOLVE_ERROR = 4  # scipy's status: neither solved nor infeasible, nor out of time
 
 
 def ilp(pair: Pair, *, time_limit_s: float = 1.0) -> Sequence[int | None]:
@@ -46,9 +48,23 @@ def ilp(pair: Pair, *, time_limit_s: float = 1.0) -> Sequence[int | None]:
     """
     if pair.ready_s[0] > 0:
         raise ValueError(f"the first layer is loaded in {pair.ready_s[0]} s only")
-    count, layers = len(pair.layer_s), pair.num_layers
+    count = len(pair.layer_s)
     if not count:
         return []
+    result = _solved(pair, time_limit_s)
+    if result.status == SOLVE_ERROR:  # of rounding: the same program in another unit of time
+        result = _solved(in_units_of(max(pair.layer_s), pair), time_limit_s)
+    if result.x is None:
+        raise RuntimeError(f"no pipeline configuration found: {result.message}")
+    limits = [round(each) for each in result.x[:count]]
+    ends_s = sorted(replay(pair, limits).ends_s)
+    alone_s = sorted(replay(pair, stop_the_world(pair)).ends_s)
+    worse = any(a > b + ROUNDING_S for a, b in zip(ends_s, alone_s, strict=True))
+    return ilp_free(pair) if worse else limits
+
+
+def _solved(pair: Pair, time_limit_s: float) -> OptimizeResult:
+    count, layers = len(pair.layer_s), pair.num_layers
     work = np.asarray(pair.layer_s)
     load_s = slowest_load_s(pair.ready_s)
     identity = np.eye(count)
@@ -76,7 +92,7 @@ def ilp(pair: Pair, *, time_limit_s: float = 1.0) -> Sequence[int | None]:
         ]
     )  # fmt: skip
     begins = np.full(count, 0.0 if any(pair.hop_s) else 1.0)
-    result = milp(
+    return milp(
         np.concatenate([rather_less * work - work, np.ones(count), np.zeros(count)]),
         integrality=np.concatenate([np.ones(count), np.zeros(count), np.ones(count)]),
         bounds=Bounds(
@@ -86,13 +102,17 @@ def ilp(pair: Pair, *, time_limit_s: float = 1.0) -> Sequence[int | None]:
         constraints=LinearConstraint(matrix, least, np.inf),
         options={"time_limit": time_limit_s, "mip_rel_gap": GAP},
     )
-    if result.x is None:
-        raise RuntimeError(f"no pipeline configuration found: {result.message}")
-    limits = [round(each) for each in result.x[:count]]
-    ends_s = sorted(replay(pair, limits).ends_s)
-    alone_s = sorted(replay(pair, stop_the_world(pair)).ends_s)
-    worse = any(a > b + ROUNDING_S for a, b in zip(ends_s, alone_s, strict=True))
-    return ilp_free(pair) if worse else limits
+
+
+def in_units_of(unit_s: float, pair: Pair) -> Pair:
+    """`pair` with all times divided by `unit_s`: its best configurations are the same."""
+    return replace(
+        pair,
+        layer_s=tuple(each / unit_s for each in pair.layer_s),
+        ready_s=tuple(each / unit_s for each in pair.ready_s),
+        source_free_s=pair.source_free_s / unit_s,
+        hop_s=tuple(each / unit_s for each in pair.hop_s),
+    )
 
 
 def slowest_load_s(ready_s: Sequence[float]) -> float:

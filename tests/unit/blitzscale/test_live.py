@@ -53,6 +53,18 @@ def test_best_effort_leaves_half_of_the_layers_to_the_source() -> None:
     assert best_effort(pair(7, 0.0, *[1.0] * 3)) == [3, 3, 3]
 
 
+def test_a_program_that_the_solver_gives_up_is_solved_in_another_unit_of_time() -> None:
+    """HiGHS (scipy 1.17.1) answers "Solve error" to this one as it stands; drawn at random."""
+    drawn = Pair(
+        num_layers=7,
+        layer_s=(0.1, 1.018187336648071, 0.9, 4.452160810512771, 1.0, 2.5),
+        ready_s=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0),
+        source_free_s=0.0,
+    )
+    alone = replay(drawn, stop_the_world(drawn))
+    assert sum(replay(drawn, ilp(drawn)).ends_s) < sum(alone.ends_s)
+
+
 @pytest.mark.parametrize("scheduler", [ilp, ilp_free])
 def test_fig_15_b_zigzag(scheduler: Callable[[Pair], Sequence[int | None]]) -> None:
     found = replay(FIG_15, scheduler(FIG_15))
