@@ -2,110 +2,24 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness.clock import Event, WallLoop
-from harness.cluster import Endpoint
+from harness.clock import WallLoop
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_thread import IoThread
 from harness.drivers.openai_http import OpenAiEngine
-from harness.engine_api import Experiment
-from harness.errors import RunError, UsageError
-from harness.record import Recorder, TokenRecord
+from harness.errors import UsageError
+from harness.record import Recorder
 from harness.request import Request
 from tests.golden_server import GoldenServer, Script
-from tests.unit.drivers.specs import HARDWARE, TINY
+from tests.unit.drivers.endpoint import ASKED, config, experiment_for, replay, run, send_all
+from tests.unit.drivers.specs import TINY
 
 pytestmark = [pytest.mark.live, pytest.mark.alone]
-
-ASKED = 6
-
-
-def config(url: str, **changes: Any) -> OpenAiEngine.Config:
-    fields: dict[str, Any] = {
-        "url": url,
-        "model": None,
-        "api": "completions",
-        "api_key_env": None,
-        "request_timeout_s": 20.0,
-        "allow_early_end": False,
-        "cold": False,
-        "allow_cached": False,
-        "extra_body": {"temperature": 0},
-    }
-    return OpenAiEngine.Config(**fields | changes)
-
-
-def replay(
-    scripts: Mapping[str, Script] | Script, tmp_path: Path, asked: int = ASKED, **changes: Any
-) -> tuple[list[TokenRecord], GoldenServer, OpenAiEngine]:
-    """Sends one request per script at time 0 and runs until each has ended."""
-    if isinstance(scripts, Script):
-        scripts = {"default": scripts}
-    with GoldenServer(lambda body: scripts[body["model"]], list(scripts)) as server:
-        engine = OpenAiEngine(config(server.url, **changes))
-        requests = [Request(i, 0.0, name, 5, asked) for i, name in enumerate(scripts)]
-        return run(engine, requests, tmp_path), server, engine
-
-
-def run(engine: OpenAiEngine, requests: Sequence[Request], tmp_path: Path) -> list[TokenRecord]:
-    loop = engine.make_loop()
-    assert isinstance(loop, WallLoop)
-    recorder = Recorder(requests)
-    with engine.start(experiment_for(loop, recorder, requests, tmp_path)) as cluster:
-        send_all(cluster.endpoints[0], loop, recorder, requests)
-    return list(recorder.records.values())
-
-
-def send_all(
-    endpoint: Endpoint, loop: WallLoop, recorder: Recorder, requests: Sequence[Request]
-) -> None:
-    """As the client does, but all at time 0; returns when each has ended."""
-    all_done = Event(loop)
-
-    def on_done(_: Request) -> None:
-        if recorder.num_done == len(requests):
-            all_done.set()
-
-    recorder.on_done.append(on_done)
-
-    async def main() -> None:
-        for request in requests:
-            recorder.sent(request, loop.now)
-            endpoint.submit(request)
-        assert await loop.wait(all_done, until=60)
-
-    loop.run(main())
-
-
-def experiment_for(
-    loop: WallLoop,
-    recorder: Recorder,
-    requests: Sequence[Request],
-    tmp_path: Path,
-    said: list[str] | None = None,
-) -> Experiment:
-    return Experiment(
-        loop=loop,
-        recorder=recorder,
-        models={request.model: TINY for request in requests},
-        hardware=HARDWARE,
-        run_dir=tmp_path,
-        seed=0,
-        placements=[],
-        scheduler={},
-        announce=(said if said is not None else []).append,
-    )
 
 
 def test_tokens_are_stamped_between_their_write_and_the_end(tmp_path: Path) -> None:
@@ -285,85 +199,3 @@ def test_bodies_are_built_before_the_run(tmp_path: Path) -> None:
             send_all(cluster.endpoints[0], loop, recorder, requests)
         assert len({tuple(answer.body["prompt"]) for answer in server.answers}) == 3
     assert {record.status for record in recorder.records.values()} == {"completed"}
-
-
-@contextmanager
-def nothing_found() -> Iterator[str]:
-    """The address of a server that answers any GET with 404."""
-
-    class NotFound(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(404)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), NotFound) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.01])
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@pytest.mark.parametrize(("path", "hints"), [("", True), ("/v1", False)])
-def test_a_base_url_without_models_is_refused_unless_a_model_is_named(
-    tmp_path: Path, path: str, hints: bool
-) -> None:
-    requests = [Request(0, 0.0, "default", 5, 1)]
-    with nothing_found() as address, pytest.raises(UsageError) as caught:
-        run(OpenAiEngine(config(address + path)), requests, tmp_path)
-    assert f"{address}{path}/models answered HTTP 404" in str(caught.value)
-    assert "engine.model=NAME" in str(caught.value)
-    assert (f"often {address}/v1" in str(caught.value)) is hints
-
-
-def test_the_first_404_ends_the_run_in_one_sentence(tmp_path: Path) -> None:
-    requests = [Request(i, 0.0, "default", 5, 1) for i in range(20)]
-    with (
-        GoldenServer(lambda _: Script(status=404)) as server,
-        pytest.raises(RunError, match=r"/v1/completions answered HTTP 404: .*engine.model"),
-    ):
-        run(OpenAiEngine(config(server.url)), requests, tmp_path)
-
-
-def test_the_devices_behind_a_url_are_not_known() -> None:
-    resolved = OpenAiEngine(config("http://127.0.0.1:1/v1")).resolved()
-    assert resolved["devices"] == ["unknown, behind URL"]
-
-
-def test_a_url_where_nothing_listens_ends_the_run_at_its_start(tmp_path: Path) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # bound, not listening: refused
-        url = f"http://127.0.0.1:{held.getsockname()[1]}/v1"
-        with pytest.raises(UsageError, match="cannot be reached"):
-            run(OpenAiEngine(config(url)), [Request(0, 0.0, "default", 5, 1)], tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"url": "localhost:8000"}, "engine.url must be a base URL"),
-        ({"api": "embeddings"}, "engine.api=embeddings is not one of: completions, chat"),
-        ({"url": "http://"}, "engine.url must be a base URL"),
-        ({"url": "http://h:99999/v1"}, "engine.url must be a base URL"),
-        ({"url": "http://h:x/v1"}, "engine.url must be a base URL"),
-        ({"url": "http://ex..ample/v1"}, "engine.url must be a base URL"),
-        ({"url": f"http://{'x' * 300}/v1"}, "engine.url must be a base URL"),
-        ({"url": "http://h ost/v1"}, "engine.url must be a base URL"),
-        ({"url": "http://[::1/v1"}, "engine.url must be a base URL"),
-        (
-            {"url": "http://h/v1?key=1"},
-            "engine.url=http://h/v1 must be a base URL: ",
-        ),
-        ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),
-        ({"request_timeout_s": 0}, "engine.request_timeout_s=0 must be more than 0"),
-        ({"request_timeout_s": float("nan")}, "engine.request_timeout_s=nan must be"),
-    ],
-)
-def test_a_config_that_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        OpenAiEngine(config(**{"url": "http://127.0.0.1:1/v1"} | changes))
-    assert says in str(caught.value)

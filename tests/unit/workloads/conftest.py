@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.schedule import Schedule
+from tests.unit.workloads.texts import make_tokenizer
 from workloads import compose
 
 Make = Callable[..., Schedule]
@@ -33,5 +34,23 @@ def make_bare(tmp_path: Path) -> Make:
     def schedule(name: str, *overrides: str) -> Schedule:
         home = ["data.dir=null", f"data.cache_dir={tmp_path}", "data.download=false"]
         return compose.workload(compose.composed(name, [*home, *overrides])).schedule()
+
+    return schedule
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    return make_tokenizer(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def make_hf(make_bare: Make, tokenizer: Path) -> Callable[..., Schedule]:
+    """make_hf(DATASET, "workload.key=value", …)"""
+
+    def schedule(dataset: object, *overrides: str) -> Schedule:
+        return make_bare(
+            "hf", f"workload.text.dataset={dataset}", f"workload.text.tokenizer={tokenizer}",
+            "workload.num_requests=4", *overrides,
+        )  # fmt: skip
 
     return schedule

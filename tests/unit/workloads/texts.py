@@ -16,6 +16,7 @@ QUESTIONS = [
     "tell me of " + "scheduling " * 40,
     "why ?",
 ]
+PAIR = ("workload.text.prompt=article", "workload.text.output=abstract")
 ANSWERS = ["a map from pages to frames .", "yes .", "first come first served " * 3, "because ."]
 
 

