@@ -59,7 +59,7 @@ class Request:
     # What of the random tokens other prompts may have too; None: no two prompts of the schedule
     # share any, and a prefix cache need not look
     shared: Segments | None = None
-    priority: int = 0  # higher is more important, to systems that look at it
+    priority: int = 0  # higher is more important; KunServe alone looks at it
     cached_tokens: int | None = None  # found in a prefix cache at first; None: none was asked
 
     @property

@@ -15,6 +15,7 @@ from harness.errors import UsageError
 from harness.request import Segments
 from harness.schedule import Provenance, Schedule, Synthetic
 from workloads.data import DataHome
+from workloads.trace import Ints
 from workloads.workload import Workload
 
 
@@ -49,14 +50,10 @@ class Joined:
             for column in ("prompt_tokens", "output_tokens")
         }
         shared = segments(list(parts.values()))
-        alike = all(part.priority is None for part in parts.values())
-        priority = [
-            np.zeros(len(p), np.int64) if p.priority is None else p.priority for p in parts.values()
-        ]
         return Schedule(
             arrival_s=arrival_s[order], model=names[order].tolist(),
             shared=None if shared is None else [shared[row] for row in order],
-            priority=None if alike else np.concatenate(priority)[order],
+            priority=priorities(list(parts.values()), order),
             provenance=joined({name: part.provenance for name, part in parts.items()}), **tokens,
         )  # fmt: skip
 
@@ -71,6 +68,17 @@ def segments(parts: Sequence[Schedule]) -> list[Segments] | None:
         for k, part in enumerate(parts)
         for row in part.shared or [()] * len(part)
     ]
+
+
+def priorities(parts: Sequence[Schedule], order: Ints) -> Ints | None:
+    """0 where a part has none. None: no part has any."""
+    if all(part.priority is None for part in parts):
+        return None
+    alike = [np.zeros(len(part), np.int64) for part in parts]
+    of = [
+        a if part.priority is None else part.priority for part, a in zip(parts, alike, strict=True)
+    ]
+    return np.concatenate(of)[order]
 
 
 def joined(of: dict[str, Provenance]) -> Provenance:

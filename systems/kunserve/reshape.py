@@ -180,13 +180,20 @@ class Shaper:
     def _make_room(
         self, instance: ElasticInstance, layers: Sequence[int], running: list[Request]
     ) -> list[Request]:
-        """Preempts the newest until the weights of `layers` have room (recompute, §4.3)."""
+        """Preempts (recompute, §4.3) until the weights of `layers` have room: the least important,
+        of these the newest."""
         short = self.pages_of(instance, layers) - instance.kv.free_pages
         kv, gone = instance.kv, list[Request]()
         here = [r for r in running if r.request_id in kv.held]
-        pages = {r.request_id: kv.held[r.request_id] * len(kv.groups[r.request_id]) for r in here}
-        running_here = [Candidate(r.request_id, pages[r.request_id], r.priority) for r in here]
-        chosen = fall_back(short, 0, 1, running_here).preempted
+        candidates = [
+            Candidate(
+                request.request_id,
+                kv.held[request.request_id] * len(kv.groups[request.request_id]),
+                request.priority,
+            )
+            for request in here
+        ]
+        chosen = fall_back(short, 0, 1, candidates).preempted
         for request in [r for r in here if r.request_id in chosen]:
             running.remove(request)
             self._forget(request)

@@ -4,6 +4,7 @@ and each model has a copy again."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -68,8 +69,8 @@ def test_what_no_memory_has_is_read_from_disk() -> None:
     """The host of b's one copy fails while no GPU has b."""
     held: list[int] = []
 
-    def find(system: object) -> None:
-        held.append(system._copies.pool.host_copies()["tiny-llama-wide"])  # type: ignore[attr-defined]
+    def find(system: Any) -> None:
+        held.append(system._copies.pool.host_copies()["tiny-llama-wide"])
 
     serve(["+system=blitzscale", *NONE], asks("a", 0.0), models=MODELS, on=EIGHT, watch=find)
     served = serve(

@@ -10,8 +10,9 @@ import pytest
 
 from harness.errors import UsageError
 from harness.request import Request
+from systems.blitzscale.service import served
 from systems.blitzscale.shutdown import State
-from tests.running import hardware_profile
+from tests.running import hardware_profile, model_spec
 from tests.serving_elastic import Served, burst, serve
 
 MODELS = {"a": "tiny-llama", "b": "tiny-llama-wide", "c": "tiny-llama-deep"}
@@ -23,17 +24,17 @@ def asks(model: str, at_s: float, count: int = 8) -> list[Request]:
     return [replace(each, model=model) for each in burst(at_s, count, 300, 6)]
 
 
-def slots(served: Served) -> list[tuple[str, int, float, float]]:
+def slots(done: Served) -> list[tuple[str, int, float, float]]:
     """Model, GPU, from when, until when: of each time that a slot was held."""
-    found = {s.name: s for each in served.system.services for s in each.fleet.slots}
+    found = {s.name: s for each in done.system.services for s in each.fleet.slots}
     return [
         (found[e["instance"]].model, found[e["instance"]].devices[0], e["start_s"], e["end_s"])
-        for e in served.events("slot")
+        for e in done.events("slot")
     ]
 
 
-def never_shared(served: Served) -> None:
-    for (one, gpu, start, end), (other, at, since, until) in combinations(slots(served), 2):
+def never_shared(done: Served) -> None:
+    for (one, gpu, start, end), (other, at, since, until) in combinations(slots(done), 2):
         if one != other and gpu == at:
             assert end <= since + 1e-9 or until <= start + 1e-9, "a GPU has one model at a time"
 
@@ -42,13 +43,13 @@ def never_shared(served: Served) -> None:
 def test_each_model_is_served_by_instances_of_its_own(system: str) -> None:
     least = ["system.min_prefills=1", "system.min_decodes=1"]
     requests = [each for name in MODELS for each in asks(name, 0.1)]
-    served = serve([f"+system={system}", *least], requests, models=MODELS, on=EIGHT)
-    assert served.statuses() == {"completed"}
-    never_shared(served)
-    assert {model for model, *_ in slots(served)} == {
+    done = serve([f"+system={system}", *least], requests, models=MODELS, on=EIGHT)
+    assert done.statuses() == {"completed"}
+    never_shared(done)
+    assert {model for model, *_ in slots(done)} == {
         "tiny-llama", "tiny-llama-wide", "tiny-llama-deep"
     }  # fmt: skip
-    assert not any(instance.kv.held for instance in served.bed.instances)
+    assert not any(instance.kv.held for instance in done.bed.instances)
 
 
 def test_gpus_go_from_a_model_to_the_next() -> None:
@@ -68,45 +69,49 @@ def test_gpus_go_from_a_model_to_the_next() -> None:
 
         system._loop.spawn(look(), name="look")
 
-    served = serve(["+system=blitzscale", *NONE], requests, models=MODELS, rest_s=10.0, watch=watch)
-    assert served.statuses() == {"completed"}
-    never_shared(served)
+    done = serve(["+system=blitzscale", *NONE], requests, models=MODELS, rest_s=10.0, watch=watch)
+    assert done.statuses() == {"completed"}
+    never_shared(done)
     gpus: dict[str, set[int]] = {}
-    for model, gpu, *_ in slots(served):
+    for model, gpu, *_ in slots(done):
         gpus.setdefault(model, set()).add(gpu)
     assert set.intersection(*gpus.values())
-    sources = {e["fields"]["source"] for e in served.events("load") if e["fields"]["layers"]}
+    sources = {e["fields"]["source"] for e in done.events("load") if e["fields"]["layers"]}
     assert any(source.startswith("dram") for source in sources)
     assert not any(source.startswith("ssd") for source in sources)
-    hosts = list(served.system._copies.pool.host_copies().values())
+    hosts = list(done.system._copies.pool.host_copies().values())
     assert len(hosts) == len(set(hosts)) == 3, "at the end all are on hosts, spread evenly"
     assert {len(copies) for copies in seen} >= {2, 3}, "none while a GPU has the model"
     assert not any(one & other for one, other in pairwise(twice)), "dropped by the next look"
-    assert not any(s.state for each in served.system.services for s in each.fleet.slots)
+    assert not any(s.state for each in done.system.services for s in each.fleet.slots)
 
 
 def test_all_ask_at_once_with_gpus_for_two() -> None:
     """Whoever is left waits until another model's instances are given back; nothing is lost."""
     requests = [each for name in MODELS for each in asks(name, 0.1)]
-    served = serve(["+system=blitzscale", *NONE], requests, models=MODELS, rest_s=5.0)
-    assert served.statuses() == {"completed"}
-    never_shared(served)
+    done = serve(["+system=blitzscale", *NONE], requests, models=MODELS, rest_s=5.0)
+    assert done.statuses() == {"completed"}
+    never_shared(done)
 
 
 def test_colocated_models_share_gpus_too() -> None:
     requests = [each for name in MODELS for each in asks(name, 0.1)]
-    served = serve(
-        ["+system=blitzscale_colocated", "system.min_prefills=0"], requests, models=MODELS
-    )
-    assert served.statuses() == {"completed"}
-    never_shared(served)
+    done = serve(["+system=blitzscale_colocated", "system.min_prefills=0"], requests, models=MODELS)
+    assert done.statuses() == {"completed"}
+    never_shared(done)
 
 
-def test_two_models_of_one_architecture_are_two() -> None:
+def test_two_names_of_one_model_share_a_service() -> None:
     both = {"a": "tiny-llama", "b": "tiny-llama"}
-    served = serve(["+system=blitzscale"], asks("a", 0.0) + asks("b", 0.0), models=both)
-    assert len(served.system.services) == 1, "equal to the last value: one model under two names"
-    assert served.statuses() == {"completed"}
+    done = serve(["+system=blitzscale"], asks("a", 0.0) + asks("b", 0.0), models=both)
+    assert len(done.system.services) == 1
+    assert done.statuses() == {"completed"}
+
+
+def test_two_checkpoints_of_one_architecture_are_two_models() -> None:
+    spec = model_spec("tiny-llama")
+    found = served({"a": spec, "b": spec, "c": replace(spec, seed=spec.seed + 1)})
+    assert [(model.key, model.names) for model in found] == [("a", ("a", "b")), ("c", ("c",))]
 
 
 def test_there_must_be_room_for_the_least_of_all() -> None:
@@ -118,8 +123,8 @@ def test_there_must_be_room_for_the_least_of_all() -> None:
 def test_constant_load_of_two_models_moves_no_gpu() -> None:
     steady = [Request(0, 0.4 * i, name, 250, 10) for i in range(40) for name in ("a", "b")]
     two = {name: MODELS[name] for name in ("a", "b")}
-    served = serve(["+system=blitzscale", "system.prescaling=false"], steady, models=two)
-    assert not [event for event in served.events("load") if event["fields"]["layers"]]
-    serving = [s for e in served.system.services for s in e.fleet.slots if s.state]
+    done = serve(["+system=blitzscale", "system.prescaling=false"], steady, models=two)
+    assert not [event for event in done.events("load") if event["fields"]["layers"]]
+    serving = [s for e in done.system.services for s in e.fleet.slots if s.state]
     assert {slot.state for slot in serving} == {State.SERVING}
     assert len(serving) == 4

@@ -75,9 +75,10 @@ def qkv() -> Iterator[torch.Tensor]:
 def test_attention_that_was_asked_for_does_not_write_once_the_flight_is_over(
     cache: KvCache, over: GivenUp, given_up: bool
 ) -> None:
-    lane, peers = Lane(), Peers()
+    lane: Any = Lane()
+    peers: Any = Peers()
     runner: Any = SimpleNamespace(device=CPU, attention_shape=(HEADS, HEADS, HEAD_DIM))
-    lent = LentAttention(runner, cache, peers, lambda _: lane, over)  # type: ignore[arg-type]
+    lent = LentAttention(runner, cache, peers, lambda _: lane, over)
     lent.hold(*pack(HoldWork(FLIGHT, "there", {}, [], [1], {0: [part()]})))
     lane.run()
     asked = {"flight": FLIGHT, "step": 0, "layer": 0, "group": 0, "tokens": 1}
@@ -95,7 +96,8 @@ def test_a_step_does_not_write_once_its_flight_is_over(cache: KvCache, over: Giv
         FLIGHT, "model", (0, 1), 1, 1, None, [], [1], [], {0: [part()]},
         None, None, "here", None, {},
     )  # fmt: skip
-    routed = RoutedAttention("here", cache, Peers(), CPU, over)  # type: ignore[arg-type]
+    peers: Any = Peers()
+    routed = RoutedAttention("here", cache, peers, CPU, over)
     with torch.inference_mode():
         attend = routed.routed(work, [], lambda: 0)
         over.add(FLIGHT, broken=True)

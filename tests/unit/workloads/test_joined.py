@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
+from harness.schedule import Provenance, Schedule
 from tests.running import composed
-from workloads import arrivals, compose
+from workloads import arrivals, compose, joined
+
+PLAIN = Provenance("test", "test", [], "", "")
 
 TWO = (
     "+workload@workload.parts.chat=burstgpt",
@@ -48,6 +51,20 @@ def test_parts_keep_what_their_prompts_share_and_share_nothing_with_each_other()
     assert all(
         bool(row) == (name == "chat") for name, row in zip(one.model, one.shared, strict=True)
     )
+
+
+def test_a_part_without_priorities_has_the_least() -> None:
+    none, some = (
+        Schedule(
+            np.array(at_s), ["m"] * 2, np.array([4, 4]), np.array([1, 1]), PLAIN, priority=priority
+        )
+        for at_s, priority in (([0.0, 2.0], None), ([1.0, 3.0], np.array([5, 6])))
+    )
+    order = np.array([0, 2, 1, 3])
+    found = joined.priorities([none, some], order)
+    assert found is not None
+    assert found.tolist() == [0, 5, 0, 6]
+    assert joined.priorities([none, none], order) is None
 
 
 def test_no_part_is_refused() -> None:
