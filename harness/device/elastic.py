@@ -129,8 +129,12 @@ class ElasticInstance:
                     self.directory.forget(request)
 
     async def launch(self, requests: Sequence[Request]) -> Flight:
-        """Begins a flight that needs this instance; `land` ends it."""
+        """Begins a flight that needs this instance; `land` ends it. InstanceLost where it has
+        died, be it while KV of `requests` was moved."""
         flight = await self.directory.launch(requests)
+        if self.lost is not None:
+            self.directory.land(flight)
+            raise self.lost
         self.join(flight)
         return flight
 

@@ -31,6 +31,7 @@ class LayerPass:
         for layers that are not the next ones, not loaded, or whose KV is not here; InstanceLost
         where the instance dies."""
         instance = self._instance
+        instance.check_alive()
         if layers.start != self.executed:
             raise RunError(f"layers {layers} are run, but the next one is {self.executed}")
         missing = [layer for layer in layers if not instance.arrival(layer).is_set]

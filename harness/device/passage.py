@@ -113,6 +113,7 @@ class Passage:
         try:
             if self._flight is None:
                 self._flight = await self._directory.launch(self._batch.requests)
+            instance.check_alive()  # it may have died while KV of the batch was moved
             instance.join(self._flight)
             previous = self.at
             if instance in self._over:

@@ -78,11 +78,13 @@ class Pipeline(BaseInstance):
         for instance, _ in self.stages:
             instance.check_alive()
         flight = await self._directory.launch(batch.requests)
-        over = self._over(batch)
-        for instance in over:
-            instance.join(flight)
+        over: list[ElasticInstance] = []
         grown: list[tuple[Request, int]] = []
         try:
+            over = self._over(batch)
+            for instance in over:
+                instance.check_alive()  # one may have died while the batch's KV was moved
+                instance.join(flight)
             self._begin(batch, max_steps)
             self._running = False  # others may fly beside it
             self._check_layers()

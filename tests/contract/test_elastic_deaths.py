@@ -133,3 +133,33 @@ def test_the_death_of_a_holder_fails_the_pipeline_that_it_attends_for(engine: st
                 await finish(pipe, requests)
 
         made.run(story())
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "pipeline"])
+def test_a_death_while_a_batch_waits_for_its_kv_to_move(engine: str, alone: bool) -> None:
+    """The batch had found its instances alive when it began to wait."""
+    with private(engine, 2) as made:
+
+        async def story() -> None:
+            made.cluster.on_lost = lambda instance: None
+            victim = made.instances[0]
+            executor = victim if alone else halves(made)
+            request = made.request(20, 40)
+            await prefill(executor, [request])
+            directory = made.cluster.directory
+            gate = await directory.ground([request.request_id])  # as whoever moves its KV does
+
+            async def decode() -> None:
+                with pytest.raises(InstanceLost, match=victim.name):
+                    await finish(executor, [request])
+
+            waiting = made.loop.spawn(decode(), name="decode")
+            await made.loop.sleep(0.01)
+            made.cluster.kill(victim)
+            while victim.lost is None:
+                await made.loop.sleep(0.001)
+            directory.open(gate)
+            await made.loop.wait(waiting.finished)
+            assert not directory.in_air(request)
+
+        made.run(story())
