@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -24,9 +22,8 @@ from matplotlib.figure import Figure
 from harness.claims.expressions import GOOD, Beyond, crossing
 from harness.experiments.points import Point
 from harness.files import write_text
-from harness.records.run_table import simulator
 from harness.schedule import Synthetic, synthetic_kinds
-from plots.style import FOOTER_CHARACTERS, PALETTE, save
+from plots.style import PALETTE, save
 
 # (label, colour, marker, line). _artifact: as Aegaeon's authors simulated it.
 SYSTEMS: dict[str, tuple[str, Any, str, Any]] = {
@@ -153,32 +150,6 @@ def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, system: str, **line: A
         axes.axvline(end, color=colour, lw=0.7, ls=drawn["ls"])
     axes.plot(shown[x], 100 * shown["mean"], **drawn)
     axes.fill_between(shown[x], 100 * shown["min"], 100 * shown["max"], color=colour, alpha=0.15)
-
-
-def stamp(made: Figure, points: Sequence[Point], *notes: str) -> None:
-    """The footer: engine, hardware, seeds and number of runs, each once; the simulator's error."""
-    manifests = [point.manifest() for point in points if point.path is not None]
-    lines = []
-    if manifests:
-        engines = {
-            "SIMULATED" if m["simulated"] else f"engine {m['engine_name']}" for m in manifests
-        }
-        machines = {
-            f"{m['hardware']['name']} ({m['hardware']['num_devices']} x {m['hardware']['device']})"
-            for m in manifests
-        }
-        seeds = sorted({m["seeds"]["seed"] for m in manifests})
-        kinds = [kind for m in manifests for kind in synthetic_kinds(m["dataset"])]
-        parts = [
-            ", ".join(sorted(engines)),
-            ", ".join(sorted(machines)),
-            f"{len(manifests)} runs, seeds {', '.join(map(str, seeds))}",
-            *(f"{kind.upper()} in {count}" for kind, count in sorted(Counter(kinds).items())),
-        ]
-        lines.append(" · ".join(parts))
-        lines += simulator(manifests)
-    wrapped = [part for line in [*lines, *notes] for part in wrap(line, FOOTER_CHARACTERS)]
-    made.supxlabel("\n".join(wrapped), fontsize=7, color="0.35")
 
 
 def publish(made: Figure, rows: pd.DataFrame, folder: Path, name: str) -> list[Path]:

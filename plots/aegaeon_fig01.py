@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
 from harness.schedule import Schedule
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS: tuple[str, ...] = ("aegaeon_fig01",)

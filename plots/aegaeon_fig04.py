@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS: tuple[str, ...] = ()

@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from harness.experiments.points import Point
-from plots.aegaeon import curve, events, frame, gantt, publish, requests, stamp, table
+from plots.aegaeon import curve, events, frame, gantt, publish, requests, table
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig06",)

@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from harness.errors import RunError
 from harness.experiments.points import Point
 from harness.records.numbers import seconds
-from plots.aegaeon import events, overrides, publish, stamp
+from plots.aegaeon import events, overrides, publish
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig07", "aegaeon_fig07_sim")

@@ -16,8 +16,9 @@ from matplotlib.ticker import FuncFormatter
 
 from harness.experiments.points import Point
 from harness.records.numbers import seconds
-from plots.aegaeon import events, overrides, publish, stamp
+from plots.aegaeon import events, overrides, publish
 from plots.aegaeon_fig07 import KINDS, PARTS, STAGES, preempting
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig07",)

@@ -1,7 +1,9 @@
 """Fig. 11: SLO attainment by number of models (a, b) and by rate (c), and its sensitivity.
 
-Below each: ServerlessLLM by the rate at which it loads checkpoints. In the table alone, for (c):
-MuxServe whose models compete for a device's memory bandwidth.
+In (a) and (c) one of the inputs is the artifact's file and two are redrawn from it. (artifact) is
+of Aegaeon as its code schedules. Models that MuxServe puts on one device do not compete for its
+memory bandwidth; the table has (c) with them competing. Below each: ServerlessLLM by the rate at
+which it loads checkpoints, one input, but for the curves above: ours at 50 GB/s, theirs at 16.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from matplotlib.axes import Axes
 
 from harness.experiments.capacity_search import Search
 from harness.experiments.points import Point
-from plots.aegaeon import END_TO_END, beside, curve, frame, publish, stamp, table
+from plots.aegaeon import END_TO_END, beside, curve, frame, publish, table
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = (
@@ -66,13 +69,9 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         frameon=True, framealpha=0.9, edgecolor="none",
     )  # fmt: skip
     stamp(
-        made, points, "Token attainment (section 2.1): mean and range of three inputs, in (a) "
-        "and (c) the artifact's file and two redrawn from it. Vertical: 90 % is met up to here. "
-        "Inputs last 120 s in (a), 60 s in (b) and (c). MuxServe ends where its optimiser finds no "
-        "placement. (artifact): as Aegaeon's authors simulated it, of Aegaeon as their code "
-        "schedules. Models that MuxServe puts on one device do not compete for its memory "
-        "bandwidth; the table has (c) with them competing. Below: one input, but for the curves "
-        "above: ours at 50 GB/s, theirs at 16.",
+        made, points, "Tokens in time (section 2.1), mean and range of three inputs of 120 s (a) "
+        "or 60 s; vertical: 90 % is met. MuxServe ends where its optimiser finds no placement; "
+        "(artifact): as Aegaeon's authors simulate it. Below: one input.",
     )  # fmt: skip
     return publish(made, rows, folder, Path(__file__).stem)
 

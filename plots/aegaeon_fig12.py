@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.experiments.points import Point
-from plots.aegaeon import END_TO_END, LOADING, beside, curve, frame, publish, stamp, table
+from plots.aegaeon import END_TO_END, LOADING, beside, curve, frame, publish, table
 from plots.aegaeon_fig11 import AT_01, AT_05
+from plots.caption import stamp
 from plots.style import figure
 
 EXPERIMENTS = (

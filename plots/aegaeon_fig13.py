@@ -15,8 +15,9 @@ from harness.experiments.points import Point
 from harness.records.attainment import Attained
 from harness.records.slo import Slo
 from harness.records.token_log import TokenLog
-from plots.aegaeon import END_TO_END, LOADING, beside, curve, frame, publish, stamp, table
+from plots.aegaeon import END_TO_END, LOADING, beside, curve, frame, publish, table
 from plots.aegaeon_fig11 import AT_01
+from plots.caption import stamp
 from plots.style import figure
 
 EXPERIMENTS = ("aegaeon_fig11a", "aegaeon_fig13", "aegaeon_fig11a_bandwidth")

@@ -13,7 +13,8 @@ from pathlib import Path
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, overrides, publish, requests, stamp, table
+from plots.aegaeon import events, overrides, publish, requests, table
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig14", "aegaeon_fig14_rates")

@@ -14,7 +14,8 @@ import yaml
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.aegaeon import architectures, events, publish, requests, stamp
+from plots.aegaeon import architectures, events, publish, requests
+from plots.caption import stamp
 from plots.style import figure, log_scale, thinned
 
 EXPERIMENTS = ("aegaeon_fig14", "aegaeon_fig15_live")

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.experiments.points import Point
-from plots.aegaeon import curve, frame, publish, stamp, table
+from plots.aegaeon import curve, frame, publish, table
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig17_a10", "aegaeon_fig17_72b")

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import overrides, publish, spans, stamp
+from plots.aegaeon import overrides, publish, spans
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig18_small", "aegaeon_fig18_large", "aegaeon_fig18_before")
@@ -36,10 +37,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     made.legend(loc="outside upper center", ncols=3)
     stamp(
         made, points, f"Share of time that a batch runs, in bins of {BIN_S / 60:.0f} minutes. "
-        f"{hours:.0f} hours, every ten with a seed of their own and from an empty system, of 28 "
-        "models on one H20 and 19 on four, at the published mean rate, constant (no daily pattern "
-        "is published), Zipf popularity and ShareGPT lengths: not the authors' trace, which is "
-        "not public.",
+        f"{hours:.0f} hours, every ten with a seed of their own, of 28 models on one H20 and 19 on "
+        "four. Not the authors' trace: the published mean rate, constant, Zipf popularity.",
     )  # fmt: skip
     return publish(made, rows.drop(columns="label"), folder, Path(__file__).stem)
 

@@ -11,7 +11,8 @@ import yaml
 from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from harness.model_spec import ModelSpec
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
+from plots.caption import stamp
 from plots.style import figure
 
 EXPERIMENTS: tuple[str, ...] = ()

@@ -15,8 +15,9 @@ import pandas as pd
 
 from harness.claims.expressions import Beyond, crossing
 from harness.experiments.points import Point
-from plots.aegaeon import SYSTEMS, beside, publish, stamp, table
+from plots.aegaeon import SYSTEMS, beside, publish, table
 from plots.aegaeon_fig11 import AT_01, AT_05
+from plots.caption import stamp
 from plots.style import figure
 
 SWEEPS = {  # each beside one with ServerlessLLM at other rates of loading

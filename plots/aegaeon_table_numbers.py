@@ -21,10 +21,11 @@ from harness.experiments.points import Point
 from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.placement import Demand
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
 from plots.aegaeon_estimators import lowest
 from plots.aegaeon_fig04 import RATE_PER_S, SERVICE_S, M, expected
 from plots.aegaeon_table1 import PUBLISHED, spec
+from plots.caption import stamp
 from plots.style import figure
 from systems.aegaeon.quota import quotas
 from systems.muxserve.system import MuxServe

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.experiments.points import Point
-from plots.aegaeon import of_seeds, publish, stamp, table
+from plots.aegaeon import of_seeds, publish, table
+from plots.caption import stamp
 from plots.style import figure
 
 EXPERIMENTS = ("aegaeon_table_settings_group", "aegaeon_table_settings_quota")

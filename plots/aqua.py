@@ -13,10 +13,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import yaml
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from harness.schedule import shown, synthetic_kinds
 from plots.style import PALETTE
 
 # (label, colour, marker) by the option of experiment/aqua/system.
@@ -141,21 +139,3 @@ def summary(point: Point) -> dict[str, Any]:
     assert point.path is not None
     found: dict[str, Any] = json.loads((Path(point.path) / "summary.json").read_text())
     return found
-
-
-def stamp(made: Figure, points: Sequence[Point], note: str) -> None:
-    """The footer in two lines: engine, hardware, seeds, what was drawn, the simulator's error; and
-    `note` on what is shown."""
-    manifests = [point.manifest() for point in points if point.path is not None]
-    lines_ = [note]
-    if manifests:
-        names = sorted({m["hardware"]["name"] for m in manifests})
-        seeds = sorted({m["seeds"]["seed"] for m in manifests})
-        drawn = sorted({kind for m in manifests for kind in synthetic_kinds(m["dataset"])})
-        engine = "SIMULATED" if all(m["simulated"] for m in manifests) else "LIVE"
-        parts = [
-            f"{engine} on {', '.join(names)}", f"seeds {', '.join(map(str, seeds))}",
-            shown(drawn), "the simulator's error is not measured here",
-        ]  # fmt: skip
-        lines_.insert(0, " · ".join(part for part in parts if part))
-    made.supxlabel("\n".join(lines_), fontsize=7, color="0.35")

@@ -9,7 +9,8 @@ import pandas as pd
 
 from harness.experiments.points import Point
 from plots.aegaeon import publish
-from plots.aqua import by_order, lines, stamp, summed_up
+from plots.aqua import by_order, lines, summed_up
+from plots.caption import stamp
 from plots.style import figure, log_scale
 
 TITLES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "rct_s": "request completion time"}

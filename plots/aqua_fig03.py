@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from plots.aegaeon import publish
-from plots.aqua import stamp
 from plots.aqua_fig07 import batches, producer
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 from systems.aqua.profiler.plateau import BatchSample, Plateau, sweep
 

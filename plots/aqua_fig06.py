@@ -11,7 +11,7 @@ import pandas as pd
 
 from harness.experiments.points import Point
 from plots.aegaeon import publish
-from plots.aqua import stamp
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 from systems.aqua.prompt import Limits, Prompt
 from systems.aqua.turn import Turn

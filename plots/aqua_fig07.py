@@ -16,8 +16,9 @@ from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from harness.producer import Producer
 from plots.aegaeon import publish
-from plots.aqua import overrides, stamp
+from plots.aqua import overrides
 from plots.aqua_table_rates import sampled
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aqua_rates_high",)

@@ -15,8 +15,9 @@ from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
 from plots.aegaeon import publish
-from plots.aqua import config, overrides, requests, stamp
+from plots.aqua import config, overrides, requests
 from plots.aqua_prefix import hits
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aqua_fig09b",)

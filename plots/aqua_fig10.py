@@ -17,10 +17,11 @@ import pandas as pd
 from harness.experiments.points import Point
 from harness.location import hbm
 from plots.aegaeon import publish
-from plots.aqua import WINDOW_S, config, events, overrides, requests, stamp
+from plots.aqua import WINDOW_S, config, events, overrides, requests
 from plots.aqua_fig11 import while_streaming
 from plots.aqua_prefix import HARDWARE, MODEL, copy_s, prefix_bytes
 from plots.aqua_table_bandwidth import hardware, model
+from plots.caption import stamp
 from plots.style import PALETTE, cdf, figure
 
 EXPERIMENTS = ("aqua_fig10", "aqua_fig08")

@@ -14,7 +14,8 @@ import pandas as pd
 
 from harness.experiments.points import Point
 from plots.aegaeon import publish
-from plots.aqua import overrides, requests, stamp
+from plots.aqua import overrides, requests
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aqua_fig11",)

@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
 from plots.aegaeon import publish
-from plots.aqua import config, events, overrides, requests, stamp
+from plots.aqua import config, events, overrides, requests
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aqua_fig12", "aqua_fig12_steady")

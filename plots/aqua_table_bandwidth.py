@@ -19,7 +19,7 @@ from harness.location import dram, hbm
 from harness.model_spec import ModelSpec
 from harness.options import plain
 from plots.aegaeon import publish
-from plots.aqua import stamp
+from plots.caption import stamp
 from plots.style import PALETTE, figure, log_scale
 
 EXPERIMENTS: tuple[str, ...] = ()

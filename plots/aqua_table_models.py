@@ -12,12 +12,13 @@ import yaml
 from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from plots.aegaeon import publish
-from plots.aqua import overrides, stamp
+from plots.aqua import overrides
 from plots.aqua_fig03 import plateau
 from plots.aqua_prefix import PROMPT_TOKENS
 from plots.aqua_table_bandwidth import model
 from plots.aqua_table_rates import found, sampled
 from plots.aqua_table_swap import most_paged_bytes
+from plots.caption import stamp
 from plots.style import figure
 from systems.aqua.profiler.profile import MemoryProfile, context_bytes, generator_profile
 

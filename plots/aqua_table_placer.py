@@ -17,10 +17,11 @@ import yaml
 from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from plots.aegaeon import publish
-from plots.aqua import overrides, stamp
+from plots.aqua import overrides
 from plots.aqua_fig07 import producer
 from plots.aqua_table_rates import found, sampled
 from plots.aqua_table_swap import most_paged_bytes
+from plots.caption import stamp
 from plots.style import figure
 from systems.aqua.placer.assignment import ModelType, Servers, assign, counted
 from systems.aqua.placer.matching import match

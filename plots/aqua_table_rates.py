@@ -15,7 +15,8 @@ import yaml
 from harness.errors import RunError
 from harness.experiments.points import Point
 from plots.aegaeon import publish
-from plots.aqua import config, overrides, requests, stamp, summary
+from plots.aqua import config, overrides, requests, summary
+from plots.caption import stamp
 from plots.style import figure
 from systems.aqua.profiler.stable_rate import RateConfig, RateSample, stable_rate
 

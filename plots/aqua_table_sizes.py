@@ -13,8 +13,9 @@ from harness.experiments.points import Point
 from harness.location import dram, hbm
 from harness.sim.fabric import alone
 from plots.aegaeon import publish
-from plots.aqua import overrides, requests, stamp
+from plots.aqua import overrides, requests
 from plots.aqua_table_bandwidth import hardware, model
+from plots.caption import stamp
 from plots.style import figure
 from systems.aqua.profiler.profile import context_bytes
 

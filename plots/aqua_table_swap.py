@@ -11,7 +11,8 @@ import pandas as pd
 
 from harness.experiments.points import Point
 from plots.aegaeon import publish
-from plots.aqua import events, overrides, stamp
+from plots.aqua import events, overrides
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aqua_swap",)

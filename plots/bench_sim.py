@@ -13,6 +13,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from plots.caption import caption
 from plots.style import PALETTE, figure, log_scale, save
 
 MARKS = {
@@ -44,12 +45,9 @@ def draw(bench: Path, out: Path) -> Path:
     _whole_runs(whole, found.get("runs", []))
     made.legend(ncols=3, loc="outside upper center", fontsize=7)
     git, machine = found["git"], found["machine"]
-    made.supxlabel(
-        f"{machine['cpu']}, {machine['num_cores']} cores, one process · git {git['revision'][:10]}"
-        + (" with changes" if git["dirty"] else ""),
-        fontsize=7,
-        color="0.35",
-    )
+    on = f"{machine['cpu']}, {machine['num_cores']} cores, one process"
+    revision = f"git {git['revision'][:10]}" + (" with changes" if git["dirty"] else "")
+    caption(made, "", [on, revision])
     return save(made, out)
 
 

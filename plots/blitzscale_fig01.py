@@ -18,10 +18,11 @@ import yaml
 
 from harness.cost.profile import HardwareProfile
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
 from plots.aegaeon_table1 import spec
 from plots.blitzscale import Floats, each_second, row, runs
 from plots.blitzscale_table_numbers import hardware
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("blitzscale_fig24",)

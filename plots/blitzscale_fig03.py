@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import of_seeds, overrides, publish, stamp
+from plots.aegaeon import of_seeds, overrides, publish
 from plots.aegaeon_table1 import spec
 from plots.blitzscale import WORKLOADS, runs
+from plots.caption import stamp
 from plots.style import PALETTE, figure, log_scale
 
 EXPERIMENTS = ("blitzscale_fig03",)

@@ -14,10 +14,11 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp, table
+from plots.aegaeon import publish, table
 from plots.blitzscale import WORKLOADS, row, runs
 from plots.blitzscale_fig22 import used_share
 from plots.blitzscale_table_capacity import SEARCHES as CAPACITY
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 SHOWN = ("burstgpt", "azure_code")

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish, stamp
+from plots.aegaeon import events, publish
 from plots.blitzscale import SYSTEMS, WORKLOADS, row, runs
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("blitzscale_fig17",)

@@ -24,9 +24,10 @@ from harness.experiments.points import Point
 from harness.options import plain
 from harness.request import Request
 from harness.testbed import Bed, decode, prefill
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
 from plots.aegaeon_table1 import spec
 from plots.blitzscale_table_numbers import hardware
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS: tuple[str, ...] = ()

@@ -18,7 +18,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish, stamp
+from plots.aegaeon import events, publish
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("blitzscale_fig08_live",)

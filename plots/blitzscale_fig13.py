@@ -12,7 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 from systems.blitzscale.chains import arrivals_s
 

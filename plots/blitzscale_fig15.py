@@ -13,7 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 from systems.blitzscale.ilp import ilp
 from systems.blitzscale.pair import Pair, Timeline, replay

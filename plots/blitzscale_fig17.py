@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
 from plots.blitzscale import (
     MEASURES,
     PERCENT,
@@ -28,6 +28,7 @@ from plots.blitzscale import (
     runs,
     saved,
 )  # fmt: skip
+from plots.caption import stamp
 from plots.style import figure, log_scale
 
 EXPERIMENTS = ("blitzscale_fig17",)

@@ -14,8 +14,9 @@ import pandas as pd
 import yaml
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
 from plots.blitzscale import SYSTEMS, WORKLOADS, Floats, Run, held, row, runs
+from plots.caption import stamp
 from plots.style import figure
 from systems.blitzscale.host_cache import HostCache
 

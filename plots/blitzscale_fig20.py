@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
 from plots.blitzscale import MEASURES, SYSTEMS, WORKLOADS, measured, runs, saved
+from plots.caption import stamp
 from plots.style import figure
 
 EXPERIMENTS = ("blitzscale_fig17", "blitzscale_fig20")

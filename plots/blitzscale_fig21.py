@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish, stamp
+from plots.aegaeon import events, publish
 from plots.blitzscale import SYSTEMS, Floats, Run, row, runs
+from plots.caption import stamp
 from plots.style import figure
 
 EXPERIMENTS = ("blitzscale_fig21", "blitzscale_fig21_live")

@@ -15,8 +15,9 @@ import pandas as pd
 import yaml
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish, stamp
+from plots.aegaeon import events, publish
 from plots.blitzscale import SYSTEMS, WORKLOADS, Floats, Run, row, runs
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("blitzscale_fig17",)

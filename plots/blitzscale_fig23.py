@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish, stamp
+from plots.aegaeon import events, publish
 from plots.blitzscale import SYSTEM, SYSTEMS
+from plots.caption import stamp
 from plots.style import PALETTE, figure
 from systems.blitzscale.ilp import ilp
 from systems.blitzscale.pair import Pair

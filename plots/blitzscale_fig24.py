@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
 from plots.blitzscale import (
     MEASURES,
     SYSTEMS,
@@ -24,6 +24,7 @@ from plots.blitzscale import (
     runs,
     saved,
 )  # fmt: skip
+from plots.caption import stamp
 from plots.style import cdf, figure
 
 EXPERIMENTS = ("blitzscale_fig24",)

@@ -12,9 +12,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
 from plots.aegaeon_table1 import spec
 from plots.blitzscale_table_numbers import GBPS, hardware
+from plots.caption import stamp
 from plots.style import figure
 
 EXPERIMENTS: tuple[str, ...] = ()

@@ -16,8 +16,9 @@ from harness.claims.expressions import crossing
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import composed
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp, table
+from plots.aegaeon import publish, table
 from plots.blitzscale import WORKLOADS
+from plots.caption import stamp
 from plots.style import figure
 
 SHOWN = WORKLOADS | {"burstgpt_7b": "BurstGPT, Llama2-7B, cluster B, vLLM"}  # Fig. 24's

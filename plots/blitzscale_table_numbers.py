@@ -14,8 +14,9 @@ from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
 from harness.experiments.points import Point
 from harness.options import plain
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
 from plots.aegaeon_table1 import spec
+from plots.caption import stamp
 from plots.style import figure
 from systems.blitzscale.chains import Medium, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import Device, Fabric, fabric_of

@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish, stamp
+from plots.aegaeon import events, publish
 from plots.blitzscale import SYSTEMS, row, runs
+from plots.caption import stamp
 from plots.style import figure
 
 CHANGES = {

@@ -15,6 +15,7 @@ from harness.calibrate.scores import (
     PREFILL_BAR_PCT,
 )
 from harness.errors import RunError
+from plots.caption import caption
 from plots.style import PALETTE, figure, save
 
 FOLDER = Path("results/published/calibration")
@@ -27,6 +28,7 @@ BARS = {
     "prefill": (PREFILL_BAR_PCT, LEFT_OUT_PREFILL_BAR_PCT),
     "decode": (DECODE_BAR_PCT, LEFT_OUT_DECODE_BAR_PCT),
 }
+LATENCIES = "Aegaeon's artifact (vLLM, eager mode, fp16), clean cells, medians of 12 runs"
 
 
 def draw(folder: Path = FOLDER) -> Path:
@@ -42,11 +44,7 @@ def draw(folder: Path = FOLDER) -> Path:
     axes[1].tick_params(labelleft=False)
     axes[1].legend(loc="upper right")
     made.suptitle("Errors of the cost model against measured step times", fontweight="bold")
-    made.supxlabel(
-        "latencies: Aegaeon's artifact (vLLM, eager mode, fp16), clean cells, medians of 12 runs",
-        fontsize=7,
-        color="0.35",
-    )
+    caption(made, "", [LATENCIES])
     return save(made, folder / "crossval.png")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.files import read_json
 from harness.records.run_folder import FinishedRun
-from plots.style import PALETTE, figure, save, stamp
+from plots.style import PALETTE, figure, save, stamp_runs
 
 
 def draw(folder: Path) -> Path:
@@ -33,5 +33,5 @@ def draw(folder: Path) -> Path:
         axes.set(xlabel=found["key"], ylabel=term["metric"])
         axes.legend()
     made.suptitle(found["answer"], fontsize=9)
-    stamp(made, [FinishedRun.load(folder / probe["folder"]) for probe in ran])
+    stamp_runs(made, [FinishedRun.load(folder / probe["folder"]) for probe in ran])
     return save(made, folder / "capacity.png")

@@ -20,7 +20,7 @@ from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, absent, captions, seeds
 from harness.records.token_log import TokenLog
 from plots.conditions import differences, model, schedule, slo, valid
-from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp
+from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp_runs
 
 
 def draw(run_dirs: Sequence[Path], out: Path) -> Path:
@@ -46,7 +46,7 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
     log_scale(means, "y")
     tokens.set_ylim(bottom=0)
     made.legend(loc="outside upper center", ncols=2)
-    stamp(made, runs, *differences(runs))
+    stamp_runs(made, runs, *differences(runs))
     return save(made, out)
 
 

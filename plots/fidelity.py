@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.fidelity.report import labelled
+from plots.caption import caption
 from plots.style import PALETTE, figure, save
 
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tbt_s": "TBT", "e2e_s": "E2E"}
@@ -35,13 +36,12 @@ def draw(parity: Path, out: Path) -> Path:
         panel.axvline(0.9, color="0.6", lw=0.8, ls=":")
     handles, names = axes[0].get_legend_handles_labels()
     made.legend(handles, names, ncols=len(workloads), loc="outside upper center", fontsize=7)
-    made.supxlabel(
-        f"engine=sim against engine={found['engine']} · {found['model']} · "
-        f"{found['machine']['cpu']}, {found['machine']['num_cores']} cores · "
-        f"{found['num_requests']} requests a point · {found['date_utc'][:10]}",
-        fontsize=7,
-        color="0.35",
-    )
+    machine = found["machine"]
+    caption(made, "", [
+        f"engine=sim against engine={found['engine']}", found["model"],
+        f"{machine['cpu']}, {machine['num_cores']} cores",
+        f"{found['num_requests']} requests a point", found["date_utc"][:10],
+    ])  # fmt: skip
     return save(made, out)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from plots.caption import caption
 from plots.style import PALETTE, figure, save
 
 PANELS = {"e2e_mean_s": "E2E", "tpot_mean_s": "TPOT", "ttft_mean_s": "TTFT"}
@@ -42,5 +43,5 @@ def draw(folder: Path, out: Path) -> Path:
         panel.set(title=run, xlabel="time (s)", ylabel="requests")
     for panel in (axes[0], axes[3]):
         panel.legend(fontsize=6)
-    made.supxlabel("SIMULATED, engine.profile=vllm_v1, against published runs", fontsize=7)
+    caption(made, "", ["SIMULATED", "engine.profile=vllm_v1", "against published runs"])
     return save(made, out)

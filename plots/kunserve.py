@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from harness.schedule import synthetic_kinds
 from plots.aegaeon import overrides
+from plots.caption import stamp
 from plots.style import PALETTE
 
 Floats = npt.NDArray[np.float64]
@@ -218,24 +217,6 @@ def lines(axes: Axes, rows: pd.DataFrame, y: str, factor: float = 1.0, x: str = 
         axes.fill_between(shown.index, shown["min"], shown["max"], color=colour, alpha=0.15)
 
 
-def caption(made: Figure, points: Sequence[Point], note: str, width: int = 150) -> None:
-    """Two lines at most: where the numbers came from, and `note`."""
-    manifests = [point.manifest() for point in points if point.path is not None]
-    said = ["arithmetic; nothing was run"]
-    if manifests:
-        engines = {
-            "SIMULATED" if m["simulated"] else f"engine {m['engine_name']}" for m in manifests
-        }
-        machines = {
-            f"{m['hardware']['name']}, {m['hardware']['num_devices']} x {m['hardware']['device']}"
-            for m in manifests
-        }
-        seeds = sorted({m["seeds"]["seed"] for m in manifests})
-        kinds = sorted({str(kind) for m in manifests for kind in synthetic_kinds(m["dataset"])})
-        said = [
-            ", ".join(sorted(engines)), "; ".join(sorted(machines)),
-            f"{len(manifests)} runs, seeds {', '.join(map(str, seeds))}",
-            ", ".join(kinds).upper(), "Azure code arrivals",
-        ]  # fmt: skip
-    text = " · ".join(filter(None, said))
-    made.supxlabel("\n".join([text, *wrap(note, width)]), fontsize=7, color="0.35")
+def caption(made: Figure, points: Sequence[Point], note: str) -> None:
+    """`note`, and that arrivals are Azure code's (§5.1), where anything was run."""
+    stamp(made, points, f"Azure code arrivals. {note}" if points else note)

@@ -51,7 +51,7 @@ def drawn(points: Sequence[Point], folder: Path, name: str) -> list[Path]:
     shares = ", ".join(f"{100 * share:.0f}" for share in memory)
     caption(
         made, points, "SLO: 5 x P50 of replication at the lowest rate. KV (168,000 tokens) "
-        f"is full for {shares} % of its waiting, by rate.", 140,
+        f"is full for {shares} % of its waiting, by rate.",
     )  # fmt: skip
     out = pd.concat([rows.drop(columns="rate_x"), scaled.assign(part="scale")])
     return publish(made, out, folder, name)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
+from plots.caption import stamp
 from plots.kunserve_fig09 import TITLES, gantt, lanes
 from plots.kunserve_fig14 import COLOURS, measured
 from plots.style import figure

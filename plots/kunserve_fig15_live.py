@@ -13,7 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish, stamp
+from plots.aegaeon import events, publish
+from plots.caption import stamp
 from plots.kunserve import STEP_S, Floats, requests
 from plots.kunserve_timeline import timeline
 from plots.style import PALETTE, figure, log_scale

@@ -61,7 +61,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         )  # fmt: skip
     headings = ["model", "GPUs", "parameters, GiB", "share of memory, %"]
     axes.table(cells, colLabels=headings, loc="center")
-    caption(made, points, "Ours, and in brackets the published numbers.", 100)
+    caption(made, points, "Ours, and in brackets the published numbers.")
     return publish(made, table, folder, Path(__file__).stem)
 
 

@@ -15,7 +15,8 @@ import pandas as pd
 
 from harness.experiments.compose import CONF, ROOT
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
+from plots.caption import stamp
 from plots.style import figure
 
 EXPERIMENTS: tuple[str, ...] = ()

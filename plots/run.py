@@ -11,7 +11,7 @@ from harness.metrics import over_time
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import title
 from harness.records.token_log import Floats, TokenLog
-from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp, thinned
+from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp_runs, thinned
 
 
 def draw(run_dir: Path) -> Path:
@@ -29,7 +29,7 @@ def draw(run_dir: Path) -> Path:
     latency.legend()
     _load(load, series)
     made.suptitle(title(run.manifest), fontweight="bold")
-    stamp(made, [run])
+    stamp_runs(made, [run])
     return save(made, run_dir / "run.png")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import Any, Literal
 
 import matplotlib
@@ -22,12 +21,11 @@ from matplotlib.ticker import FuncFormatter
 from harness.errors import RunError
 from harness.files import replaced
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import origin, simulator
+from plots.caption import caption, origins
 
 PALETTE = sns.color_palette("colorblind")
 MAX_POINTS = 2000  # of a CDF or scatter: more cannot be told apart on paper
 DPI = 160
-FOOTER_CHARACTERS = 130  # of a line below a figure 9 inches wide
 
 
 def figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -84,17 +82,14 @@ def interval_s(duration_s: float) -> float:
     return float(next(step * decade for step in (1, 2, 5, 10) if step * decade >= wanted))
 
 
-def stamp(made: Figure, runs: Sequence[FinishedRun], *notes: str) -> None:
-    """The footer: a line per run with engine or SIMULATED, hardware, seeds, what is no recording,
-    hash; then INVALID runs, how wrong the simulator is where any run was simulated, and `notes`."""
-    lines = [f"{origin(run.manifest)} · {run.manifest['config_hash']}" for run in runs]
+def stamp_runs(made: Figure, runs: Sequence[FinishedRun], *notes: str) -> None:
+    """The caption of pictures of a few runs: which are INVALID, and `notes`; origins with the runs'
+    hashes."""
     invalid = [run.path.name for run in runs if run.summary["verdict"]["status"] != "VALID"]
-    if invalid:
-        lines.append(f"INVALID: {', '.join(invalid)}")
-    said = simulator([run.manifest for run in runs])
-    lines += [line for each in said for line in wrap(each, FOOTER_CHARACTERS)]
-    lines += notes
-    made.supxlabel("\n".join(dict.fromkeys(lines)), fontsize=7, color="0.35")
+    said = [f"INVALID: {', '.join(invalid)}."] if invalid else []
+    manifests = [run.manifest for run in runs]
+    hashes = dict.fromkeys(str(manifest["config_hash"]) for manifest in manifests)
+    caption(made, " ".join([*said, *notes]), [*origins(manifests), ", ".join(hashes)])
 
 
 def save(made: Figure, path: Path, *, keep: bool = False) -> Path:
@@ -103,7 +98,8 @@ def save(made: Figure, path: Path, *, keep: bool = False) -> Path:
     try:
         with replaced(path) as temporary:
             # A PDF would else differ by its date at every drawing.
-            about = {"CreationDate": None} if path.suffix == ".pdf" else None
+            said = str(made.get_label())
+            about = {"CreationDate": None} if path.suffix == ".pdf" else {"Description": said}
             made.savefig(temporary, dpi=DPI, metadata=about)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from harness.errors import UsageError
 from harness.experiments.seeds import Interval, interval
 from harness.records.run_folder import FinishedRun
-from plots.style import PALETTE, figure, save, stamp
+from plots.style import PALETTE, figure, save, stamp_runs
 
 RUN = "run"  # the column that names a run's folder
 
@@ -44,7 +44,7 @@ def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -
     said = f"mean and 95 % interval of {seeds.min()} to {seeds.max()} runs a point"
     runs = [FinishedRun.load(Path(folder)) for folder in rows[RUN]]
     invalid = f"; {left_out} INVALID ones left out" if left_out else ""
-    stamp(made, runs[:1], said, f"{len(runs)} runs of {table.name}{invalid}")
+    stamp_runs(made, runs[:1], said, f"{len(runs)} runs of {table.name}{invalid}")
     return save(made, out or table.with_suffix(".png"))
 
 

@@ -37,7 +37,7 @@ def test_a_line_for_each_number_of_instances_in_order(tmp_path: Path, monkeypatc
         "1 instance, per token": [100],
         "256 instances, macro": [100],
     }
-    assert drawn[0].get_supxlabel() == "C, 2 cores, one process · git abc with changes"
+    assert drawn[0].get_label() == "C, 2 cores, one process · git abc with changes"
 
 
 def test_the_command_draws_beside_the_result(tmp_path: Path) -> None:
