@@ -49,10 +49,11 @@ def system(made: Bed, name: str, *overrides: str, failed: dict[int, str] | None 
 def serve(
     made: Bed, aqua: Aqua, asked: Sequence[Asked], *kills: Kill, linger_s: float = 0.0,
     beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    once: Callable[[], bool] = lambda: True, later: Sequence[Asked] = (),
 ) -> None:  # fmt: skip
     """Serves `asked` to their ends, in order of time, and `linger_s` more. `beside`: what happens
-    meanwhile."""
-    ends, done = len(asked), Event(made.loop)
+    meanwhile. The times of `kills` and of `later` requests count from when `once` is true."""
+    ends, done = len(asked) + len(later), Event(made.loop)
 
     def count(request: Request) -> None:
         nonlocal ends
@@ -64,28 +65,39 @@ def serve(
         await made.loop.sleep_until(which.at_s)
         made.cluster.kill(made.instances[which.instance])
 
+    async def afterwards() -> None:
+        while not once():
+            await made.loop.sleep(0.002)
+        start_s = made.loop.now
+        for each in kills:
+            made.loop.spawn(kill(each._replace(at_s=start_s + each.at_s)), name="kill")
+        await _send(made, aqua, later, start_s)
+
     async def story() -> None:
         made.recorder.on_done.append(count)
         made.loop.spawn(aqua.serve(), name="system")
         start_s = made.loop.now
         if beside is not None:
             made.loop.spawn(beside(), name="beside")
-        for each in kills:
-            made.loop.spawn(kill(each._replace(at_s=start_s + each.at_s)), name="kill")
-        for each in sorted(asked):
-            if start_s + each.at_s > made.loop.now:
-                await made.loop.sleep_until(start_s + each.at_s)
-            request = made.request(each.prompt_tokens, each.output_tokens)
-            role = getattr(aqua, each.of, None)
-            if role is None or role.instance.lost is not None:
-                aqua.submit(request)
-            else:
-                role.submit(request)
+        made.loop.spawn(afterwards(), name="afterwards")
+        await _send(made, aqua, asked, start_s)
         assert await made.loop.wait(done, until=made.loop.now + 300), "somebody starves"
         await made.loop.sleep(linger_s)
 
     made.run(story())
     made.cluster.end()
+
+
+async def _send(made: Bed, aqua: Aqua, asked: Sequence[Asked], start_s: float) -> None:
+    for each in sorted(asked):
+        if start_s + each.at_s > made.loop.now:
+            await made.loop.sleep_until(start_s + each.at_s)
+        request = made.request(each.prompt_tokens, each.output_tokens)
+        role = getattr(aqua, each.of, None)
+        if role is None or role.instance.lost is not None:
+            aqua.submit(request)
+        else:
+            role.submit(request)
 
 
 def moved(made: Bed, purpose: str) -> list[dict[str, Any]]:

@@ -8,37 +8,19 @@ context; the device's copies are scratch.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
-
-from harness.clock import Event
 from harness.device.kv_store import KvStore
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
-from systems.aqua.streaming import Streamer
+from systems.aqua.streaming import BesideCopy, Streamer
 
 BUFFERS = {True: 3, False: 1}  # page groups on the device at once, by overlap: in, compute, out
 
 
 class LayeredStreamer(Streamer):
-    """A lender that dies takes the tensor with it: the request is computed again."""
-
     @property
     def num_blocks(self) -> int:
         pages = self.instance.kv.num_pages // BUFFERS[self._overlap]
         return min(pages, self._dram.kv.num_blocks)
-
-    def lose_lease(self, lease: str) -> None:
-        """The next copy from or to it says so."""
-
-    async def _one(self, request: Request) -> None:
-        while not request.finished:
-            try:
-                await self._from_its_prompt(request)
-            except InstanceLost:
-                self.instance.check_alive()
-                self._lease = None
-                self.instance.evict(request)
 
     async def _from_its_prompt(self, request: Request) -> None:
         whole = request.prompt_tokens + request.output_tokens - 1
@@ -54,9 +36,7 @@ class LayeredStreamer(Streamer):
         finally:
             self._store().kv.release(request)
             self.instance.kv.release(request)
-        if self._lease is not None and self._leases is not None:
-            await self._leases.free(self.instance.name, self._lease[0])
-        self._lease = None
+        await self._free()
 
     async def _iterate(self, request: Request, tokens: int, batch: Batch) -> None:
         store, kv, layout = self._store(), self.instance.kv, self.instance.layout
@@ -67,22 +47,22 @@ class LayeredStreamer(Streamer):
         read, written = range(kv.blocks_for(before)), range(before // kv.block_tokens, count)
         layers = pieces(layout.spec.num_layers, layout.page_layers)
         passing = self._cluster.layer_pass(batch, self.instance)
-        copies: list[_Copy] = []
+        copies: list[BesideCopy] = []
 
-        def bring(group: int) -> _Copy:
+        def bring(group: int) -> BesideCopy:
             self._take_room(request, count, group)
             return self._start(request, read, layers[group], store, into=True)
 
-        async def retire(group: int, going: _Copy) -> None:
-            await self._end(going)
+        async def retire(group: int, going: BesideCopy) -> None:
+            await going.end()
             kv.give_up(request, (group,))
 
         try:
-            going: tuple[int, _Copy] | None = None
+            going: tuple[int, BesideCopy] | None = None
             coming = bring(0)
             for group, piece in enumerate(layers):
                 copies.append(coming)
-                await self._end(coming)
+                await coming.end()
                 more = group + 1 < len(layers)
                 if self._overlap and more:
                     coming = bring(group + 1)
@@ -113,19 +93,14 @@ class LayeredStreamer(Streamer):
 
     def _start(
         self, request: Request, blocks: range, layers: range, store: KvStore, *, into: bool
-    ) -> _Copy:
+    ) -> BesideCopy:
         where = "DRAM" if store is self._dram else "lease"
         ends = (store, self.instance) if into else (self.instance, store)
         purpose = f"stream {'in' if into else 'out'}, {where}"
-        copy = _Copy(Event(self._loop))
+        copy = BesideCopy(self._loop)
         moving = self._cluster.copy_kv(request, blocks, layers, *ends, purpose=purpose)
         self._loop.spawn(copy.run(moving), name=purpose)
         return copy
-
-    async def _end(self, copy: _Copy) -> None:
-        await self._loop.wait(copy.done)
-        if copy.lost is not None:
-            raise copy.lost
 
     async def _migrate(self, source: KvStore, target: KvStore, num_bytes: int) -> None:
         request, where = self._request, "DRAM" if target is self._dram else "lease"
@@ -141,22 +116,6 @@ class LayeredStreamer(Streamer):
     def _whole_bytes(self, tokens: int) -> int:
         layout = self.instance.layout
         return self.instance.kv.blocks_for(tokens) * layout.num_groups * layout.page_bytes
-
-
-class _Copy:
-    """One beside the computing. `lost`: an end has died."""
-
-    def __init__(self, done: Event) -> None:
-        self.done = done
-        self.lost: InstanceLost | None = None
-
-    async def run(self, copying: Coroutine[Any, Any, None]) -> None:
-        try:
-            await copying
-        except InstanceLost as error:
-            self.lost = error
-        finally:
-            self.done.set()
 
 
 def pieces(num_layers: int, page_layers: int) -> list[range]:

@@ -10,7 +10,8 @@ form; `layered_streaming.py` moves bytes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from harness.clock import Event, Loop
 from harness.device.elastic import ElasticInstance
@@ -26,7 +27,8 @@ from systems.aqua.leases import Leases
 
 class Streamer:
     """`leases`: None: there is DRAM alone. `on_death`: called once with the requests that are left,
-    of which nothing is computed."""
+    of which nothing is computed. A lender that dies takes the tensor with it: the request is
+    computed again."""
 
     def __init__(
         self, cluster: ElasticCluster, instance: ElasticInstance, leases: Leases | None,
@@ -52,7 +54,7 @@ class Streamer:
         self.wake.set()
 
     def lose_lease(self, lease: str) -> None:
-        raise RunError("a streamed tensor was lost with its lender, which is not handled")
+        """The next copy from or to it says so."""
 
     async def serve(self) -> None:
         """Until the instance dies."""
@@ -67,24 +69,38 @@ class Streamer:
         except InstanceLost:
             if self.instance.lost is None:
                 raise
-        left = list(self._waiting)
+        left = [request for request in self._waiting if not request.finished]
         for request in left:
             self.instance.evict(request)
         self._on_death(left)
 
     async def _one(self, request: Request) -> None:
-        """From its prompt to its last token."""
+        while not request.finished:
+            try:
+                await self._from_its_prompt(request)
+            except InstanceLost as error:
+                self.instance.check_alive()
+                if error.name == self.instance.name:  # the coordinator's word, as in `leases`
+                    raise
+                self._lease = None
+                if not request.finished:
+                    self.instance.evict(request)
+
+    async def _from_its_prompt(self, request: Request) -> None:
+        """To its last token; what was generated before it was lost is part of the prompt."""
         whole = request.prompt_tokens + request.output_tokens - 1
         if not self.instance.kv.grow(request, whole):
             raise RunError(f"request {request.request_id} has no room")
-        tensor_bytes = self._bytes(whole)
+        tensor_bytes, prompt = self._bytes(whole), request.known_tokens
         self._lease = await self._room(tensor_bytes)
-        writes = self._bytes(request.prompt_tokens)
-        await self._beside(Batch(chunks=[(request, request.prompt_tokens)]), 0, writes)
+        await self._beside(Batch(chunks=[(request, prompt)]), 0, self._bytes(prompt))
         while not request.finished:
             await self._tend(tensor_bytes, self._bytes(request.computed_tokens))
             reads = self._bytes(request.computed_tokens)
             await self._beside(Batch(decodes=[request]), reads, self._bytes(1))
+        await self._free()
+
+    async def _free(self) -> None:
         if self._lease is not None and self._leases is not None:
             await self._leases.free(self.instance.name, self._lease[0])
         self._lease = None
@@ -99,20 +115,17 @@ class Streamer:
             later = int(reads_bytes * hidden_s / load_s)
         if reads_bytes:
             await self._copy(self._place(), self.instance.memory, reads_bytes - later, "stream in")
-        rest = self._loop.now
-        streaming = Event(self._loop)
+        start_s = self._loop.now
+        rest = BesideCopy(self._loop)
         if later:
-            self._loop.spawn(self._rest(later, streaming), name="stream in")
+            coming = self._copy(self._place(), self.instance.memory, later, "stream in")
+            self._loop.spawn(rest.run(coming), name="stream in")
         await self.instance.execute(batch, max_steps=1)
-        self._compute_s = self._loop.now - rest
-        if later and not streaming.is_set:
-            await self._loop.wait(streaming)
+        self._compute_s = self._loop.now - start_s
+        if later:
+            await rest.end()
         await self._copy(self.instance.memory, self._place(), writes_bytes, "stream out")
         self._iterations += 1
-
-    async def _rest(self, num_bytes: int, done: Event) -> None:
-        await self._copy(self._place(), self.instance.memory, num_bytes, "stream in")
-        done.set()
 
     async def _tend(self, tensor_bytes: int, filled_bytes: int) -> None:
         """The control loop, every n iterations: out of a lease that is asked back, and into one
@@ -163,3 +176,27 @@ class Streamer:
             other = target
         purpose = f"{what}, {'DRAM' if other == host else 'lease'}"
         await self._cluster.copy(source, target, num_bytes, purpose)
+
+
+class BesideCopy:
+    """One beside the computing. `lost`: an end has died."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.done = Event(loop)
+        self._loop = loop
+        self._lost: InstanceLost | None = None
+
+    async def run(self, copying: Coroutine[Any, Any, None]) -> None:
+        try:
+            await copying
+        except InstanceLost as error:
+            self._lost = error
+        finally:
+            self.done.set()
+
+    async def end(self) -> None:
+        """Returns once it is done. InstanceLost where an end has died."""
+        if not self.done.is_set:
+            await self._loop.wait(self.done)
+        if self._lost is not None:
+            raise self._lost

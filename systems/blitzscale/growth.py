@@ -52,24 +52,29 @@ def changes(
 
     `mutation`: prefills may become decodes. One always stays, for without it nothing would be
     prefilled until the new ones are loaded. Spares go to decodes whose KV has no room first, then
-    to prefills, at last to pre-scaling.
+    to prefills, at last to pre-scaling. Where deaths leave a role with no instance and no spare,
+    the other gives one up, if it has two: the paper leaves that open.
     """
     spare = fleet.spare
     missing = max(0, decodes - fleet.decodes)
-    mutate = 0
+    to_mutate = 0 if fleet.decodes or spare else 1
     if mutation:
-        surplus = max(0, fleet.prefills - prefills)
-        mutate = min(missing, fleet.prefills - 1, surplus + spare)
-    load_decodes = min(missing - mutate, spare)
+        to_mutate = max(to_mutate, max(0, fleet.prefills - prefills) + spare)
+    mutate = max(0, min(missing, fleet.prefills - 1, to_mutate))
+    no_prefill = prefills > 0 and not fleet.prefills
+    load_decodes = min(missing - mutate, max(0, spare - 1) if no_prefill else spare)
     spare -= load_decodes
     left = fleet.prefills - mutate
     load_prefills = min(max(0, prefills - left), spare)
     spare -= load_prefills
     beforehand = max(0, prescaled - max(decodes, fleet.decodes))
+    stop_decodes = max(0, fleet.decodes - max(decodes, prescaled))
+    if no_prefill and not fleet.spare and fleet.decodes > 1:
+        stop_decodes = max(1, stop_decodes)
     return Changes(
         mutate=mutate,
         load_prefills=load_prefills,
         load_decodes=load_decodes + min(beforehand, spare),
         stop_prefills=max(0, left - prefills),
-        stop_decodes=max(0, fleet.decodes - max(decodes, prescaled)),
+        stop_decodes=stop_decodes,
     )

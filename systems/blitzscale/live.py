@@ -70,6 +70,9 @@ class Pair:
         self._loaded = 0  # layers at the target, from the first one on
         while self._loaded in target.instance.resident:  # that came before the pair
             self._loaded += 1
+        if self._loaded:  # a plan made again after a death expects them once more
+            early_s = max(0.0, self._ready_s[self._loaded - 1] - loop.now)
+            self._ready_s = [each - early_s for each in self._ready_s]
         self._planned = False
         self._taken: Waiting | None = None  # by the source, for good
         self._running: Waiting | None = None  # on the target, a layer of it

@@ -35,11 +35,15 @@ class Member:
 
 
 def revived(members: Iterable[Member], role: Role, count: int) -> list[str]:
-    """Up to `count` instances that can serve as `role` at once, without loading."""
-    draining = [m for m in members if m.state is State.SHUTTING and m.role is role]
-    null = [m for m in members if m.state is State.NULL]
+    """Up to `count` instances that can serve as `role` at once, without loading. Prefills drain
+    into decodes: where deaths leave none, one that drains becomes one."""
+    each = list(members)
+    draining = [m for m in each if m.state is State.SHUTTING and m.role is role]
+    null = [m for m in each if m.state is State.NULL]
     latest_first = sorted(null, key=lambda m: (-m.since_s, m.name))
     ready = sorted(draining, key=lambda m: (-m.tokens, m.name)) + latest_first
+    if role is Role.DECODE and not any(m.role is role for m in each if m.state is not State.NULL):
+        ready += [m for m in each if m.state is State.SHUTTING and m.role is Role.PREFILL]
     return [member.name for member in ready[:count]]
 
 

@@ -16,28 +16,36 @@ pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
 CROWD = [Asked(0.01 * i, 90 + 7 * i, 60 + 5 * (i % 4), "consumer") for i in range(12)]
 LONG_CROWD = [Asked(0.01 * i, 90, 250, "consumer") for i in range(12)]
-BURST = [Asked(0.6, 60, 20, "lender") for _ in range(60)]
+BURST = [Asked(0.0, 60, 20, "lender") for _ in range(60)]
 RETURN = ("migrate to DRAM", "migrate to lease")
 CASES = {
-    "paged to the neighbour": ("aqua", [], CROWD, [], ("page out to lease", "page in from lease")),
-    "paged to DRAM": ("vllm_cfs", [], CROWD, [], ("page out to DRAM", "page in from DRAM")),
+    "paged to the neighbour": ("aqua", [], CROWD, ("page out to lease", "page in from lease")),
+    "paged to DRAM": ("vllm_cfs", [], CROWD, ("page out to DRAM", "page in from DRAM")),
     "paged beside computing": (
-        "aqua", ["system.consumer.overlap_paging=true"], CROWD, [],
+        "aqua", ["system.consumer.overlap_paging=true"], CROWD,
         ("page out to lease", "page in from lease"),
     ),
-    "artifact": ("aqua", ["system.variant=artifact"], CROWD, [], ("page out to DRAM",)),
-    "reclaimed": ("aqua", ["system.max_num_seqs=8"], LONG_CROWD + BURST, [], RETURN),
-    "dead lender": ("aqua", [], LONG_CROWD, [Kill(1, 0.6)], ("page out to lease",)),
-    "dead consumer": ("aqua", [], LONG_CROWD, [Kill(0, 0.6)], ("page out to lease",)),
+    "artifact": ("aqua", ["system.variant=artifact"], CROWD, ("page out to DRAM",)),
+    "reclaimed": ("aqua", ["system.max_num_seqs=8"], LONG_CROWD, RETURN),
+    "dead lender": ("aqua", [], LONG_CROWD, ("page out to lease",)),
+    "dead consumer": ("aqua", [], LONG_CROWD, ("page out to lease",)),
 }  # fmt: skip
+# When something has been paged to the neighbour.
+KILLS = {"dead lender": Kill(1, 0.05), "dead consumer": Kill(0, 0.05)}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_are_those_of_an_undisturbed_run(case: str) -> None:
-    name, overrides, asked, kills, purposes = CASES[case]
+    name, overrides, asked, purposes = CASES[case]
+    kills = [KILLS[case]] if case in KILLS else []
+    burst = BURST if case == "reclaimed" else []
     paced = hardware_profile("local_paced")
     with private("torch", 2, kv_blocks=128, page_layers=None, on=paced, paced=True) as made:
-        serve(made, system(made, name, *overrides), asked, *kills)
+
+        def paged() -> bool:
+            return bool(moved(made, "page out to lease"))
+
+        serve(made, system(made, name, *overrides), asked, *kills, once=paged, later=burst)
         tokens = generated(made)
     assert {record.status for record in made.recorder.records.values()} == {"completed"}
     assert tokens == undisturbed(made)

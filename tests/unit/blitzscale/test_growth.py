@@ -42,6 +42,16 @@ def test_both_scale_up_and_the_spares_go_first_to_what_is_needed() -> None:
     assert changes(short, 9, 2, 9, mutation=True) == Changes(load_prefills=3)
 
 
+def test_where_deaths_leave_a_role_without_an_instance_the_other_gives_one_up() -> None:
+    no_decode, no_prefill = Fleet(2, 0, spare=0), Fleet(0, 2, spare=0)
+    for mutation in (True, False):
+        assert changes(no_decode, 2, 1, 0, mutation=mutation) == Changes(mutate=1)
+        assert changes(no_prefill, 1, 2, 0, mutation=mutation) == Changes(stop_decodes=1)
+    # while that one drains it is not taken back for what it was
+    assert changes(Fleet(0, 1, spare=1), 1, 2, 0, mutation=True) == Changes(load_prefills=1)
+    assert changes(Fleet(0, 1, spare=0), 1, 1, 0, mutation=True) == Changes()
+
+
 def test_scale_down() -> None:
     assert changes(Fleet(4, 3, 0), 2, 1, 0, mutation=True) == Changes(
         stop_prefills=2, stop_decodes=2
@@ -109,6 +119,11 @@ FLEET = [
 def test_a_scale_up_takes_back_who_drains_then_who_is_null() -> None:
     assert revived(FLEET, Role.PREFILL, 3) == ["p2", "p3", "p4"]
     assert revived(FLEET, Role.DECODE, 9) == ["d1", "p4", "d2"]
+
+
+def test_a_prefill_that_drains_becomes_a_decode_where_there_is_none() -> None:
+    prefills = [each for each in FLEET if each.role is Role.PREFILL]
+    assert revived(prefills, Role.DECODE, 9) == ["p4", "p2", "p3"]
 
 
 def test_who_has_least_to_do_is_stopped_or_mutated() -> None:
