@@ -10,7 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
-import harness.engine_profile  # noqa: F401  it makes known what configurations interpolate
+import harness.engine_profile  # these two make known what configurations interpolate
+import harness.stable_rate  # noqa: F401
 from harness.errors import UsageError
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -144,6 +145,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
         key = error.full_key
         raise UsageError(f"{key} has no default: give {key}=...") from error
     except InterpolationResolutionError as error:
-        raise UsageError(str(error).splitlines()[0].rpartition("UsageError: ")[2]) from error
+        line = str(error).splitlines()[0]
+        raise UsageError(line.rpartition("resolving interpolation: ")[2]) from error
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}

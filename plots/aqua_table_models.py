@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
-from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from plots.aegaeon import publish
 from plots.aqua import overrides
 from plots.aqua_fig03 import plateau
 from plots.aqua_prefix import PROMPT_TOKENS
 from plots.aqua_table_bandwidth import model
-from plots.aqua_table_rates import found, sampled
+from plots.aqua_table_rates import constants, found, sampled
 from plots.aqua_table_swap import most_paged_bytes
 from plots.caption import stamp
 from plots.style import figure
@@ -67,8 +65,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
 
 def verdicts(points: Sequence[Point]) -> list[dict[str, object]]:
     """The profiler's role of each model, the printed one, and whether they are the same."""
-    constants = yaml.safe_load((CONF / "system/aqua/constants.yaml").read_text())["profiler"]
-    threshold = int(constants["producer_above_bytes"])
+    threshold = int(constants()["producer_above_bytes"])
     runs = [p for p in points if p.experiment.startswith("aqua_rates") and p.path is not None]
     samples = pd.DataFrame([sampled(p) for p in runs])
     samples = samples[samples.seed == samples.seed.min()]

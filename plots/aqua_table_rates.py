@@ -13,12 +13,13 @@ import pandas as pd
 import yaml
 
 from harness.errors import RunError
+from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from plots.aegaeon import publish
 from plots.aqua import config, overrides, requests, summary
 from plots.caption import stamp
 from plots.style import figure
-from systems.aqua.profiler.stable_rate import RateConfig, RateSample, stable_rate
+from systems.aqua.profiler.stable_rate import RateConfig, RateSample, StableRate, stable_rate
 
 EXPERIMENTS = ("aqua_rates_low", "aqua_rates_arxiv", "aqua_rates_high")
 SLA_TTFT_S, SLA_TBT_S = 1.0, 0.1  # section 4.1
@@ -106,8 +107,9 @@ def steady(of: pd.DataFrame) -> float:
     return float(rows.rate_per_s[~over.cummax()].max())
 
 
-def found(of: pd.DataFrame, name: str) -> dict[str, Any]:
-    """The search of section 4.1 over the rates that were run."""
+def searched(of: pd.DataFrame, name: str) -> tuple[StableRate, str]:
+    """The search of section 4.1 over the rates that were run, and by which rule: the SLA, or where
+    no rate meets it a steady queue."""
     rows: Iterable[Any] = of.itertuples()
     tried = {round(row.rate_per_s, 6): row for row in rows}
     # The range and steps of section 4.1's example, or of consumers' lower rates.
@@ -121,22 +123,33 @@ def found(of: pd.DataFrame, name: str) -> dict[str, Any]:
             )
         return RateSample(rate, row.ttft_s, row.tbt_p99_s, int(1e9 * row.free_gb))
 
-    searched = stable_rate(
+    result = stable_rate(
         measure,
         RateConfig(
             ttft_s=SLA_TTFT_S, tbt_p99_s=SLA_TBT_S, min_rate_per_s=low, max_rate_per_s=high,
             binary_step_per_s=2 * step, linear_step_per_s=step,
         ),
     )  # fmt: skip
-    best, rule = searched.best, "SLA"
-    if best is None:
-        best, rule = measure(steady(of)), "steady queue"
-    threshold = yaml.safe_load(
-        (Path(__file__).parents[1] / "conf/system/aqua/constants.yaml").read_text()
-    )["profiler"]["producer_above_bytes"]
-    role = "producer" if best.free_bytes > threshold else "consumer"
+    if result.best is None:
+        return StableRate(measure(steady(of)), result.samples), "steady queue"
+    return result, "SLA"
+
+
+def found(of: pd.DataFrame, name: str) -> dict[str, Any]:
+    """What `searched` gives, as a row, and the role that follows from it."""
+    result, rule = searched(of, name)
+    best = result.best
+    assert best is not None
+    role = "producer" if best.free_bytes > constants()["producer_above_bytes"] else "consumer"
     return {
         "served": name, "rate_per_s": best.rate_per_s, "ttft_s": best.ttft_s,
         "tbt_p99_s": best.tbt_p99_s, "free_gb": best.free_bytes / 1e9, "role": role,
-        "tried": len(searched.samples), "rule": rule,
+        "tried": len(result.samples), "rule": rule,
     }  # fmt: skip
+
+
+def constants() -> dict[str, Any]:
+    """The profiler's, in conf/system/aqua/constants.yaml."""
+    made: dict[str, Any] = yaml.safe_load((CONF / "system/aqua/constants.yaml").read_text())
+    found: dict[str, Any] = made["profiler"]
+    return found

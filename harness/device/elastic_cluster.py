@@ -194,12 +194,15 @@ class ElasticCluster:
     def _end_lease(self, lender: ElasticInstance, at: range, since_s: float) -> None:
         self._recorder.event("lease", lender.name, since_s, self._loop.now, bytes=len(at))
 
-    def dram_store(self, node: int, num_bytes: int, model: DeviceLayout) -> KvStore:
-        """KV of instances with the layout `model` in a node's DRAM (of each device's part)."""
+    def dram_store(
+        self, node: int, num_bytes: int, model: DeviceLayout, *, at_bytes: int = 0
+    ) -> KvStore:
+        """KV of instances with the layout `model` in a node's DRAM (of each device's part), from
+        `at_bytes` on: stores of one node must not overlap."""
         if node not in self.hosts:
             raise UsageError(f"node {node} is not of this cluster; valid: {sorted(self.hosts)}")
         memory = Memory(f"dram{node}:kv", dram(node))
-        return KvStore(f"DRAM of node {node}", memory, 0, num_bytes, model, self._fabric)
+        return KvStore(f"DRAM of node {node}", memory, at_bytes, num_bytes, model, self._fabric)
 
     # Death
 

@@ -113,15 +113,24 @@ class ConsumerConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class PairConfig:
+    """Of models that the run is asked for, by their own names."""
+
+    consumer: str
+    lender: str | None = None  # null: lender.model, or the consumer's
+
+
+@dataclass(kw_only=True, slots=True)
 class AquaConfig:
     variant: str  # one of `variants`
     variants: dict[str, Variant]
     swap_space: str  # neighbour: leases, and DRAM when they are full or gone; dram
     copies: str  # gathered through a staging tensor, or by_block: each layer's K and V of a block
     copy_issue_s: float  # between copies by block that are issued one behind another
-    dram_bytes: int  # of the node's DRAM, for the paged KV of each of the consumer's devices
+    dram_bytes: int  # of a node's DRAM, for paged KV of each device of a consumer; pairs share it
     max_num_seqs: int
     max_num_batched_tokens: int  # the lender's
+    pairs: list[PairConfig] | None  # null: one, of the models that there are
     consumer: ConsumerConfig
     lender: LenderConfig
     coordinator: Coordination
@@ -133,6 +142,8 @@ class AquaConfig:
     def __post_init__(self) -> None:
         if not self.copy_issue_s > 0:
             raise ValueError(f"copy_issue_s={self.copy_issue_s:g} must be above 0")
+        if self.pairs == []:
+            raise ValueError("pairs=[] names none; valid: null, or at least one {consumer: MODEL}")
         for name, valid in (
             ("variant", tuple(self.variants)), ("swap_space", SWAP_SPACES), ("copies", COPIES),
         ):  # fmt: skip

@@ -6,7 +6,7 @@ processes. Bytes are of each device of a tensor-parallel group, which acts as on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +50,7 @@ class Leases:
     """All raise InstanceLost for a holder that has ended: it has died, or was not heard of."""
 
     coordinator: CoordinatorClient
+    producers: Mapping[str, str]  # by consumer, as the coordinator has them
     stores: dict[str, KvStore] = field(default_factory=dict)  # by lease
     on_change: list[Callable[[], None]] = field(default_factory=list)
     _names: int = 0
@@ -95,17 +96,19 @@ class Leases:
         await self.coordinator.make(Leave(holder))
         self._tell()
 
-    async def overdrawn_bytes(self) -> dict[str, int]:
-        """By lease, where anything is."""
-        leases = await self._leases()
+    async def overdrawn_bytes(self, holder: str) -> dict[str, int]:
+        """By lease of its producer, where anything is."""
+        leases = await self._of(holder)
         return {k: each["overdrawn_bytes"] for k, each in leases.items() if each["overdrawn_bytes"]}
 
-    async def free_bytes(self) -> dict[str, int]:
-        """By lease, oldest first."""
-        return {k: each["free_bytes"] for k, each in (await self._leases()).items()}
+    async def free_bytes(self, holder: str) -> dict[str, int]:
+        """By lease of its producer, oldest first."""
+        return {k: each["free_bytes"] for k, each in (await self._of(holder)).items()}
 
-    async def _leases(self) -> dict[str, dict[str, Any]]:
-        return await self.coordinator.leases()
+    async def _of(self, holder: str) -> dict[str, dict[str, Any]]:
+        """What its producer lends it."""
+        leases, producer = await self.coordinator.leases(), self.producers[holder]
+        return {name: each for name, each in leases.items() if each["holder"] == producer}
 
     def _name(self, holder: str, kind: str) -> str:
         self._names += 1

@@ -136,7 +136,7 @@ class Streamer:
             return
         self._iterations, self._looked_s = 0, self._loop.now
         old, source = self._lease, self._store()
-        if old is not None and old[1] in await self._leases.overdrawn_bytes():
+        if old is not None and old[1] in await self._leases.overdrawn_bytes(self.instance.name):
             await self._migrate(source, self._dram, filled_bytes)
             await self._leases.free(self.instance.name, old[0])
             self._lease = None

@@ -76,14 +76,14 @@ class SwapSpace:
         """Out of overdrawn leases, and back into those with room. `needed`: in order of need."""
         if self._leases is None:
             return
-        overdrawn = await self._leases.overdrawn_bytes()
+        overdrawn = await self._leases.overdrawn_bytes(self._consumer.name)
         leaving = evacuations(
             self._tensors, overdrawn, needed, whole_leases=self._variant.whole_leases
         )
         for move in leaving:
             await self._migrate(move)
         coming = returns(
-            self._tensors, [await self._leases.free_bytes()], needed,
+            self._tensors, [await self._leases.free_bytes(self._consumer.name)], needed,
             all_or_nothing=self._variant.all_or_nothing,
         )  # fmt: skip
         for move in coming:

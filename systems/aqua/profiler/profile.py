@@ -40,6 +40,9 @@ class MemoryProfile:
     peak_batch: int | None = None  # of image and audio models
     stable_rate_per_s: float | None = None  # of LLMs
     bursts: list[Burst] = field(default_factory=list)  # of consumers
+    workload: str | None = None  # that LLMs served
+    rule: str | None = None  # of the stable rate: SLA, or steady queue where no rate meets it
+    made_by: dict[str, Any] = field(default_factory=dict)  # the command, its runs, the code
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:

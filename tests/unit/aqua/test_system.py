@@ -221,7 +221,7 @@ def test_without_an_instance_requests_fail_with_a_reason() -> None:
         aqua = system(made, "aqua", failed=failed)
         serve(made, aqua, CROWD, Kill(0, 0.05), Kill(1, 0.06))
         assert failed
-        assert set(failed.values()) == {"both instances are lost"}
+        assert set(failed.values()) == {"all instances of tiny-llama are lost"}
 
 
 def moved_at(made: Bed, at_s: float) -> list[dict[str, Any]]:

@@ -1,0 +1,119 @@
+"""`python -m plots.aqua_profiles`: AQUA-PROFILER (section 4.1) over simulated runs, a file per LLM.
+
+Serves each at the rates that it may try, searches the stable one, and has consumers page through
+bursts of 2, 3 and 5 times it. Leaves conf/system/aqua/profiles/MODEL-tpN-HARDWARE-WORKLOAD.json,
+from which experiments take their rates (`harness.stable_rate`) and lenders what to lend
+(`system.lender.profile`). Runs that are complete are not repeated. The seed is one that no
+experiment has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from harness import interrupts
+from harness.errors import RunError, UsageError
+from harness.experiments.batch import run_all
+from harness.experiments.compose import ROOT, composed, conf
+from harness.experiments.figure_progress import RunsProgress
+from harness.experiments.points import Point, run_point
+from harness.prepare import announce
+from harness.records.manifest import git_revision
+from harness.stable_rate import MAKE, PROFILES, profile_name
+from plots.aqua import config, overrides
+from plots.aqua_table_rates import EXPERIMENTS, constants, sampled, searched
+from plots.aqua_table_swap import most_paged_bytes
+from systems.aqua.profiler.profile import MemoryProfile, llm_profile, swap_demand, write_profile
+
+SEED = 100
+
+
+def profiles(points: Sequence[Point]) -> list[MemoryProfile]:
+    """Of each option of experiment/aqua/served among runs of EXPERIMENTS."""
+    by_served: dict[str, list[Point]] = {}
+    for point in points:
+        if point.seed == SEED and point.path is not None:
+            by_served.setdefault(overrides(point)["served"], []).append(point)
+    return [profile(served, found) for served, found in by_served.items()]
+
+
+def profile(served: str, points: Sequence[Point]) -> MemoryProfile:
+    asked, made = constants(), config(points[0])
+    result, rule = searched(pd.DataFrame([sampled(point) for point in points]), served)
+    assert result.best is not None
+    rate_per_s = result.best.rate_per_s
+    bursts: list[Point] = []
+    measure = partial(paged_bytes, served, rate_per_s, bursts)
+    found = llm_profile(
+        made["model"]["name"], made["hardware"]["name"], made["model"]["tp"], result,
+        asked["producer_above_bytes"],
+        swap=lambda: swap_demand(
+            measure, rate_per_s, asked["burst_factors"], asked["planned_burst"]
+        ),
+    )  # fmt: skip
+    found.workload, found.rule = made["workload"]["name"], rule
+    found.made_by = {
+        "command": MAKE, "engine": "sim", "engine_profile": made["engine"]["profile"],
+        "seed": SEED, "git": git_revision(),
+        "runs": [point.config_hash() for point in [*points, *bursts]],
+    }  # fmt: skip
+    return found
+
+
+def paged_bytes(served: str, stable_per_s: float, bursts: list[Point], rate_per_s: float) -> int:
+    """The most bytes of a shard that are paged out at once while requests come at `rate_per_s` for
+    a minute, after 25 at the stable rate. Adds the run to `bursts`."""
+    group = f"experiment/aqua/served@_global_={served}"
+    words = [
+        group, f"workload.arrivals.rate_per_s={stable_per_s}",
+        f"workload.arrivals.burst.factor={rate_per_s / stable_per_s:g}", f"seed={SEED}",
+    ]  # fmt: skip
+    point = run_point("aqua_swap", composed("aqua_swap", [group]), words, again=False)
+    if point.path is None:
+        raise RunError(f"the burst of {served} was refused: {point.refused}")
+    bursts.append(point)
+    return int(most_paged_bytes(point))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m plots.aqua_profiles", description=__doc__)
+    parser.add_argument("--out", type=Path, default=PROFILES, metavar="DIR", help="%(default)s")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (%(default)s)")
+    chosen = parser.parse_args(arguments)
+    out = chosen.out.absolute()
+    os.chdir(ROOT)
+    interrupts.listen()
+    conf()
+    try:
+        with RunsProgress() as progress:
+            runs = run_all(EXPERIMENTS, chosen.jobs, {}, again=False, progress=progress)
+            with closing(runs):
+                points = [point for _, of_experiment in runs for point in of_experiment]
+        out.mkdir(parents=True, exist_ok=True)
+        for found in profiles(points):
+            assert found.workload is not None
+            name = profile_name(found.model, found.shards, found.hardware, found.workload)
+            write_profile(out / f"{name}.json", found)
+            announce(
+                f"{name}: {found.stable_rate_per_s:g} requests/s ({found.rule}), {found.role} of "
+                f"{found.memory_balance / 1e9:.1f} GB a GPU"
+            )
+    except (UsageError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The profiler's files: experiments take their rates from them, and from nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import stable_rate
+from harness.errors import UsageError
+from harness.options import plain
+from systems.aqua.profiler.profile import MemoryProfile, read_profile, write_profile
+from tests.running import composed
+
+OWN = ("aqua_fig01", "aqua_fig08", "aqua_fig13", "aqua_swap")
+LENDERS = ("aqua_fig10", "aqua_fig11", "aqua_fig12")
+
+
+def arrivals(experiment: str) -> dict[str, Any]:
+    made: dict[str, Any] = plain(composed(f"+experiment={experiment}").workload)
+    found: dict[str, Any] = made["parts"]["llama"] if "parts" in made else made
+    return dict(found["arrivals"])
+
+
+def profiled(experiment: str) -> Path:
+    config = composed(f"+experiment={experiment}")
+    lender = experiment in LENDERS
+    spec = config.system.lender.model if lender else config.model
+    workload = "sharegpt" if lender else config.workload.name
+    name = stable_rate.profile_name(spec.name, spec.tp, config.hardware.name, workload)
+    return stable_rate.PROFILES / f"{name}.json"
+
+
+@pytest.mark.parametrize("experiment", [*OWN, *LENDERS])
+def test_an_experiment_runs_at_the_rate_in_its_models_file(
+    experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = profiled(experiment)
+    found = read_profile(path)
+    assert arrivals(experiment)["rate_per_s"] == found.stable_rate_per_s
+    found.stable_rate_per_s = 0.7
+    write_profile(tmp_path / path.name, found)
+    monkeypatch.setattr(stable_rate, "PROFILES", tmp_path)
+    made = arrivals(experiment)
+    assert made["rate_per_s"] == 0.7
+    if experiment in OWN:
+        assert made["burst"]["start_s"] == pytest.approx(25 / 0.7, abs=0.001)
+
+
+def test_every_file_is_a_profile_of_what_its_name_says() -> None:
+    paths = sorted(stable_rate.PROFILES.glob("*.json"))
+    assert paths
+    for path in paths:
+        found: MemoryProfile = read_profile(path)
+        assert found.workload is not None
+        assert path.stem == stable_rate.profile_name(
+            found.model, found.shards, found.hardware, found.workload
+        )
+        assert found.rule in ("SLA", "steady queue")
+        assert found.made_by["command"] == stable_rate.MAKE
+        assert found.made_by["runs"]
+
+
+def test_what_was_not_profiled_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"^no stable rate of llama3.1-8b-tp1-h200x8-sharegpt is"):
+        plain(composed("+experiment=aqua_fig10", "hardware=h200x8").workload)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0])
+def test_nothing_arrives_at_no_rate(rate: float) -> None:
+    with pytest.raises(UsageError, match="must be above 0"):
+        stable_rate.seconds_for(25, rate)
