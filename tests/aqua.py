@@ -12,6 +12,7 @@ from harness.options import plain
 from harness.request import Request
 from harness.testbed import Bed
 from systems.aqua.system import Aqua
+from tests.exactness import expect
 from tests.running import composed
 
 SMALL = ("system.scheduler.batch_tokens=64", "system.consumer.kv_share=0.5")
@@ -54,6 +55,8 @@ def serve(
     """Serves `asked` to their ends, in order of time, and `linger_s` more. `beside`: what happens
     meanwhile. The times of `kills` and of `later` requests count from when `once` is true."""
     ends, done = len(asked) + len(later), Event(made.loop)
+    order = [*sorted(asked), *sorted(later)]
+    expect(made, [(each.prompt_tokens, each.output_tokens) for each in order])
 
     def count(request: Request) -> None:
         nonlocal ends

@@ -6,35 +6,26 @@ test before. What a test needs to be smaller or empty is made so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
 import pytest
-import torch
 
 from harness import testbed
 from harness.config import build
 from harness.cost.hardware import Hardware
-from harness.engine.block_tables import FIRST_BLOCK
-from harness.engine.kv_cache import new_cache
-from harness.engine.linear import LoadedLayers
-from harness.engine.model import TransformerDecoder
-from harness.engine.runner import Runner
-from harness.engine.work import ChunkWork, DecodeWork
 from harness.model_spec import ModelSpec
 from harness.options import plain
-from harness.prompts import prompt_ids
-from harness.request import Request
 from harness.testbed import Bed
+from tests.exactness import ClearBed, plain_tokens
 from tests.running import composed, hardware_profile, model_spec
 
 ENGINES = ("sim", pytest.param("torch", marks=pytest.mark.live))
 KV_SHAPES = ("tiny-llama", "tiny-llama-deep", "tiny-llama-wide")
 NUM_SHARED, SHARED_BLOCKS = 4, 64
-REFERENCE_BLOCKS = 512
 
 
 @cache
@@ -49,22 +40,26 @@ def hardware(num_devices: int = 4, **changes: float) -> Hardware:
     )
 
 
+@contextmanager
 def private(
     engine: str, num_instances: int, *, model: str = "tiny-llama", kv_blocks: int = SHARED_BLOCKS,
     page_layers: int | None = 1, resident: Mapping[int, range] | None = None,
     on: Hardware | None = None, **elastic: Any,
-) -> AbstractContextManager[Bed]:  # fmt: skip
-    """A bed of its own: of tests that kill, or whose links are paced."""
+) -> Iterator[Bed]:  # fmt: skip
+    """A bed of its own: of tests that kill, or whose links are paced. A live one's prompts are
+    clear (`tests.exactness`)."""
     node = composed(f"engine={engine}").engine
     node.num_kv_blocks = kv_blocks
     if engine == "torch":
         node.device, node.num_threads = "cpu", 1
         for key, value in elastic.items():
             node.elastic[key] = value
-    return testbed.start(
+    with testbed.start(
         spec(model), on or hardware(), build(plain(node), "engine"), num_instances,
         page_layers=page_layers, resident=resident,
-    )  # fmt: skip
+    ) as bed:  # fmt: skip
+        kind = ClearBed if engine == "torch" else Bed
+        yield kind(**{each.name: getattr(bed, each.name) for each in fields(Bed)})
 
 
 class Beds:
@@ -135,47 +130,6 @@ def check(made: Bed) -> None:
         times = made.recorder.records[request.request_id].token_times_s()
         assert len(times) == request.generated_tokens, request
         assert (times[1:] >= times[:-1]).all(), request
-
-
-@cache
-def _runner(model: ModelSpec) -> Runner:
-    torch.set_num_threads(1)  # others are at work beside it
-    device = torch.device("cpu")
-    layers = LoadedLayers(model, device)
-    for layer in range(model.num_layers):
-        layers.load(layer)
-    kv = new_cache(model, REFERENCE_BLOCKS, 16, device)
-    return Runner(
-        model, TransformerDecoder(model, layers.ends, device), layers.on_device, kv, device
-    )
-
-
-_ALONE: dict[tuple[ModelSpec, tuple[int, ...]], list[int]] = {}  # many tests have the same prompts
-
-
-def plain_tokens(
-    requests: Iterable[Request], models: Mapping[str, ModelSpec]
-) -> dict[int, list[int]]:
-    """What a plain engine generates for `requests`, one by one, in this process."""
-    found = {}
-    for request in requests:
-        model = models[request.model]
-        ids = prompt_ids(request, model.vocab_size, 0)
-        key = (model, tuple(ids))
-        if len(_ALONE.get(key, ())) < request.output_tokens:
-            _ALONE[key] = _alone(model, ids, request.output_tokens)
-        found[request.request_id] = _ALONE[key][: request.output_tokens]
-    return found
-
-
-def _alone(model: ModelSpec, ids: list[int], output_tokens: int) -> list[int]:
-    runner = _runner(model)
-    blocks = range(FIRST_BLOCK, FIRST_BLOCK + REFERENCE_BLOCKS)
-    ((token,),) = runner.steps([ChunkWork(ids, 0, True, blocks)], [], 1)
-    if output_tokens == 1:
-        return [token]
-    steps = runner.steps([], [DecodeWork(token, len(ids), blocks)], output_tokens - 1)
-    return [token, *(only for (only,) in steps)]
 
 
 def undisturbed(made: Bed) -> dict[int, list[int]]:

@@ -14,6 +14,7 @@ from harness.request import Request
 from harness.testbed import Bed
 from systems.kunserve.system import KunServe
 from tests.elastic import hardware
+from tests.exactness import expect
 from tests.running import composed
 
 Arrival = tuple[float, int, int]  # s, prompt tokens, output tokens
@@ -63,6 +64,7 @@ def serve(
     rest_s: float = 2.0,
 ) -> Story:
     """Until all have ended, and `rest_s` longer. `kill`: when, and which instance."""
+    expect(bed, [(prompt, output) for _, prompt, output in arrivals])
     story = system_on(bed, *overrides)
     requests: list[Request] = []
 

@@ -20,6 +20,7 @@ from harness.record import Recorder
 from harness.request import Request
 from harness.testbed import Bed
 from tests.elastic import check, generated, undisturbed
+from tests.exactness import make_clear
 from tests.running import composed, model_spec
 
 
@@ -77,6 +78,8 @@ def serve(
     config = composed(*overrides, "+workload=burstgpt", f"engine={engine}")
     specs = {name: model_spec(each) for name, each in (models or {"m": model}).items()}
     spec = next(iter(specs.values()))
+    if engine != "sim":
+        make_clear(ordered, specs)
     hardware = on or typed(plain(config.hardware), Hardware, "hardware")
     node = plain(config.system)
     system_class = class_of(node, "system")

@@ -19,7 +19,7 @@ from harness.errors import UsageError
 from harness.placement import Demand
 from harness.prepare import Prepared, prepare
 from harness.record import Recorder
-from tests.elastic import plain_tokens
+from tests.exactness import make_clear, plain_tokens
 from tests.running import ROOT, composed
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -51,6 +51,8 @@ def serve(system: str, engine: str, run_dir: Path) -> Served:
     more = SIMULATED_ONLY.get(system, ()) if engine == "sim" else ()
     parts = prepare(composed(f"+system={system}", *SMALL, *ENGINES[engine], *more))
     requests = parts.schedule.requests()
+    if engine == "torch":
+        make_clear(requests, parts.models)
     loop, recorder = parts.engine.make_loop(), Recorder(requests)
     demand = Demand(dict.fromkeys(parts.models, 1.0))
     placements = parts.system.place(parts.system_config, parts.models, parts.hardware, demand)

@@ -1,4 +1,5 @@
-"""Golden runs and the simulator's contract hold in Python too, where they have run compiled."""
+"""What the compiled modules are held to holds in Python too: golden runs, contracts, the unit tests
+of kernel and devices and some of each compiled policy. All other tests run compiled."""
 
 from __future__ import annotations
 
@@ -11,14 +12,30 @@ import pytest
 from harness import compiled
 from tests.running import ROOT
 
-CHOSEN = ("tests/golden/test_golden.py", "tests/unit/test_sim.py")
+CHOSEN = {
+    "golden runs": ["tests/golden/test_golden.py"],
+    "contracts": ["tests/contract"],
+    "kernel and devices": [
+        "tests/unit/device", "tests/unit/pool", "tests/unit/sim_device", "tests/unit/sim_memory",
+        "tests/unit/sim_network", "tests/unit/test_sim.py",
+    ],
+    "policies": [
+        "tests/unit/blitzscale/test_serving.py", "tests/unit/kunserve/test_random_runs.py",
+        "tests/unit/llumnix/test_freeness.py", "tests/unit/serverlessllm/test_scaling.py",
+        "tests/unit/test_vllm_policy.py",
+    ],
+}  # fmt: skip
 
 
-def test_what_holds_compiled_holds_in_python() -> None:
+@pytest.mark.parametrize("what", CHOSEN)
+def test_what_holds_compiled_holds_in_python(what: str) -> None:
     if compiled.state().startswith("Python"):
         pytest.skip(f"the other tests ran in Python: {compiled.state()}")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CHOSEN],
+        [
+            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+            "-m", "not live and not alone", *CHOSEN[what],
+        ],
         cwd=ROOT, env=os.environ | {"HARNESS_PURE": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
