@@ -9,7 +9,7 @@ from harness.clock import Event
 from harness.cluster import Cluster
 from harness.config import build
 from harness.options import plain
-from harness.request import Request
+from harness.request import Request, Segments
 from harness.testbed import Bed
 from systems.aqua.system import Aqua
 from tests.exactness import expect
@@ -23,6 +23,7 @@ class Asked(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     of: str = "any"  # consumer or lender: sent there past the dispatcher
+    shared: Segments = ()  # random prompts alone
 
 
 class Kill(NamedTuple):
@@ -96,6 +97,8 @@ async def _send(made: Bed, aqua: Aqua, asked: Sequence[Asked], start_s: float) -
         if start_s + each.at_s > made.loop.now:
             await made.loop.sleep_until(start_s + each.at_s)
         request = made.request(each.prompt_tokens, each.output_tokens)
+        if each.shared:
+            request.shared, request.prompt = each.shared, None
         role = getattr(aqua, each.of, None)
         if role is None or role.instance.lost is not None:
             aqua.submit(request)

@@ -114,13 +114,16 @@ class ElasticCluster:
 
     async def copy_kv(
         self, request: Request, blocks: range, layers: range, source: Holder, target: Holder, *,
-        purpose: str,
+        purpose: str, to: Request | None = None,
     ) -> None:  # fmt: skip
         """A copy of KV `blocks` of `layers`, for which both ends have room: who holds what stays as
-        it is. InstanceLost where an end dies."""
+        it is. `to`: whose KV it is at `target`; None: the same request's. InstanceLost where an end
+        dies."""
         start_s = self._loop.now
         groups = source.layout.groups(layers)
-        num_bytes = await self._mover.copy(request, blocks, groups, source, target, purpose=purpose)
+        num_bytes = await self._mover.copy(
+            request, to or request, blocks, groups, source, target, purpose=purpose
+        )
         self._recorder.event(
             "transfer", target.memory.name, start_s, self._loop.now,
             source=source.memory.name, purpose=purpose, bytes=num_bytes, complete=True,

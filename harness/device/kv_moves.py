@@ -86,13 +86,26 @@ class KvMover:
         return True
 
     async def copy(
-        self, request: Request, blocks: range, groups: Groups, source: Holder, target: Holder, *,
-        purpose: str,
+        self, request: Request, to: Request, blocks: range, groups: Groups, source: Holder,
+        target: Holder, *, purpose: str,
     ) -> int:  # fmt: skip
-        """Copies `blocks` of `request`, which both ends have room for, and moves nothing: bytes."""
-        which = [(request, blocks)]
-        await self._copy(which, groups, source, target, purpose, 0, None, None, None)
-        return _num_blocks(which) * len(groups) * source.page_bytes
+        """Copies `blocks` of `request` to those of `to`, which both ends have room for, and moves
+        nothing: bytes."""
+        num_bytes = len(blocks) * len(groups) * source.page_bytes
+
+        def spans() -> list[Span]:
+            assert source.tables is not None
+            assert target.tables is not None
+            source.tables.reconcile([request])
+            target.tables.reconcile([to])
+            return source.tables.spans(
+                [(request, blocks)], groups, target.tables, source.page_bytes,
+                names={request.request_id: to.request_id},
+            )  # fmt: skip
+
+        if num_bytes:
+            await self._fabric.copy(source.memory, target.memory, num_bytes, spans, purpose=purpose)
+        return num_bytes
 
     def _accept(
         self, requests: Sequence[Request], groups: Groups, source: Holder, target: Holder,

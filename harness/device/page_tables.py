@@ -8,11 +8,14 @@ by itself.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from harness.device.fabric import Span
 from harness.device.page_pool import Groups, PagePool
 from harness.request import Request
+
+SAME: Mapping[int, int] = MappingProxyType({})
 
 
 class PageTables:
@@ -62,14 +65,15 @@ class PageTables:
 
     def spans(
         self, requests: Sequence[tuple[Request, range]], groups: Groups, target: PageTables,
-        page_bytes: int,
+        page_bytes: int, names: Mapping[int, int] = SAME,
     ) -> list[Span]:  # fmt: skip
-        """Blocks of `requests` from here to `target`, both reconciled; neighbours as one span."""
+        """Blocks of `requests` from here to `target`, both reconciled; neighbours as one span.
+        `names`: under which request_id they are there, where that is another."""
         found: list[Span] = []
         for request, blocks in requests:
             for group in groups:
                 here = self.ids[request.request_id][group]
-                there = target.ids[request.request_id][group]
+                there = target.ids[names.get(request.request_id, request.request_id)][group]
                 for block in blocks:
                     span = Span(
                         self.base_bytes + here[block] * page_bytes,

@@ -106,10 +106,13 @@ class ConsumerConfig:
     streams: bool  # one prompt at a time, its KV streamed through the device, as FlexGen's
     overlap: bool  # whether a layer's KV streams in while layers before it are computed
     overlap_paging: bool  # whether who stays on the device runs while others are paged
+    prefill_caching: bool  # whether common prefixes are kept in the swap space
 
     def __post_init__(self) -> None:
         if not 0 < self.kv_share <= 1:
             raise ValueError(f"kv_share={self.kv_share:g} must be above 0 and at most 1")
+        if self.streams and self.prefill_caching:
+            raise ValueError("prefill_caching=true is of paged prompts; valid with streams: false")
 
 
 @dataclass(kw_only=True, slots=True)

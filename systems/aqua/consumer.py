@@ -14,6 +14,7 @@ from harness.device.elastic import ElasticInstance
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
 from systems.aqua import fair_scheduler, informer
+from systems.aqua.cached_prefixes import CachedPrefixes
 from systems.aqua.informer import InformerConfig
 from systems.aqua.paging import falls_back, paging
 from systems.aqua.prompt import Prompt, Slice
@@ -28,9 +29,9 @@ class Consumer:
     def __init__(
         self, instance: ElasticInstance, turn: Turn, swap: SwapSpace, fallback: str,
         control: InformerConfig, loop: Loop, on_death: Callable[[Sequence[Request]], None], *,
-        overlap_paging: bool,
+        overlap_paging: bool, prefixes: CachedPrefixes | None = None,
     ) -> None:  # fmt: skip
-        self.instance, self.swap = instance, swap
+        self.instance, self.swap, self._prefixes = instance, swap, prefixes
         self.wake = Event(loop)
         self._turn, self._fallback, self._control = turn, fallback, control
         self._loop, self._on_death = loop, on_death
@@ -48,6 +49,8 @@ class Consumer:
         self._requests[request.request_id] = request
         self._arrivals[request.request_id] = self._num_arrived
         self._num_arrived += 1
+        if self._prefixes is not None:
+            self._prefixes.expect(request)
         self._turn.arrived = True
         self.wake.set()
 
@@ -109,7 +112,15 @@ class Consumer:
             if not moves.out and not moves.into:
                 return
             await self.swap.page_out([self._requests[each] for each in moves.out])
-            await self.swap.page_in([self._requests[each] for each in moves.into])
+            await self._page_in([self._requests[each] for each in moves.into])
+
+    async def _page_in(self, requests: Sequence[Request]) -> None:
+        prefixes = self._prefixes
+        new = [r for r in requests if prefixes is not None and prefixes.awaited_by(r)]
+        await self.swap.page_in([request for request in requests if request not in new])
+        if prefixes is not None:
+            for request in new:
+                await prefixes.bring(request)
 
     async def _iterate(self) -> None:
         """An iteration; or as many as are left of the slice, where nobody is prefilled."""
@@ -144,6 +155,9 @@ class Consumer:
             del self._requests[request.request_id], self._arrivals[request.request_id]
         prefilled = any(request.decoding for request in prefilling)
         turn.ran(iterations, completed=bool(done), prefilled=prefilled)
+        if self._prefixes is not None:
+            for request in prefilling:
+                await self._prefixes.keep(request)
         self._iterations += iterations
 
     def _is_here(self, prompt: Prompt) -> bool:
@@ -166,13 +180,15 @@ class Consumer:
         return [
             Prompt(
                 name, self._arrivals[name], r.known_tokens, r.computed_tokens, r.generated_tokens,
-                r.remaining_tokens, resident=name in held,
+                r.remaining_tokens, resident=name in held, cached_tokens=r.cached_tokens or 0,
             )
             for name, r in self._requests.items()
         ]  # fmt: skip
 
     async def _die(self) -> None:
         left = list(self._requests.values())
+        if self._prefixes is not None:
+            await self._prefixes.drop()
         for request in left:
             self.instance.evict(request)
             await self.swap.drop(request)

@@ -10,7 +10,7 @@ all decodes off the device. Ties go to who came first (the paper names no rule).
 Reconstructed, since the paper does not say: d's upper bound is the number of decodes, fewest
 generated tokens first, that fit on the device by themselves; memory counts as in
 `Limits.reserved_blocks`; while every prompt fits, the order is that of arrival, since Fig. 8 finds
-CFS and FCFS identical without contention.
+CFS and FCFS identical without contention; tokens from a cached prefix are no service.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def in_order_of_arrival(prompts: Sequence[Prompt], limits: Limits) -> Slice:
 def fair(prompts: Sequence[Prompt], limits: Limits) -> Slice:
     """Section 7's algorithm as it stands."""
     prefills = sorted(
-        (p for p in prompts if not p.decoding), key=lambda p: (p.computed_tokens, p.arrival)
+        (p for p in prompts if not p.decoding),
+        key=lambda p: (max(0, p.computed_tokens - p.cached_tokens), p.arrival),
     )
     decodes = sorted(
         (p for p in prompts if p.decoding), key=lambda p: (p.generated_tokens, p.arrival)

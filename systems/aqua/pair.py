@@ -16,6 +16,7 @@ from harness.device.elastic_cluster import ElasticCluster
 from harness.device.kv_store import KvStore
 from harness.errors import UsageError
 from harness.request import Request
+from systems.aqua.cached_prefixes import CachedPrefixes
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import Consumer
 from systems.aqua.layered_streaming import LayeredStreamer
@@ -90,6 +91,7 @@ class Pair:
             instance, Turn(limits, config.variant == "artifact"), swap,
             variant.scheduler.fcfs_when_in_dram, config.informer_config(), self._loop,
             self._consumer_died, overlap_paging=config.consumer.overlap_paging,
+            prefixes=CachedPrefixes(swap, instance) if config.consumer.prefill_caching else None,
         )  # fmt: skip
 
     def _kv_blocks(self, consumer: ElasticInstance) -> int:

@@ -21,6 +21,7 @@ class Prompt:
     generated_tokens: int
     remaining_tokens: int
     resident: bool = False
+    cached_tokens: int = 0  # of the computed ones, that came from a cached prefix
 
     def __post_init__(self) -> None:
         if not 0 <= self.computed_tokens < self.known_tokens or self.remaining_tokens < 1:

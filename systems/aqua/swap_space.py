@@ -17,6 +17,7 @@ from harness.request import Request
 from systems.aqua.config import MigrationVariant
 from systems.aqua.leases import Leases
 from systems.aqua.migration import Move, evacuations, returns
+from systems.aqua.prefix_cache import PrefixTensor
 from systems.aqua.tensors import DRAM, Place, Tensors
 
 
@@ -31,14 +32,15 @@ class SwapSpace:
         self._cluster, self._consumer, self._leases = cluster, consumer, leases
         self._dram, self._variant = dram, variant
         self._chunk_bytes, self._issue_s = chunk_bytes, issue_s
-        self._tensors = Tensors(1, dram.kv.num_pages * dram.page_bytes)
+        self.tensors = Tensors(1, dram.kv.num_pages * dram.page_bytes)
         self._requests: dict[Hashable, Request] = {}  # those with a tensor
         self._allocations: dict[Hashable, str] = {}  # of those in a lease
         self._layers = range(consumer.model.num_layers)
 
     def in_dram(self) -> list[bool]:
         """Of each tensor of paged prompts."""
-        return [self._tensors.in_dram(name) for name in self._tensors]
+        names = [name for name in self.tensors if not isinstance(name, PrefixTensor)]
+        return [self.tensors.in_dram(name) for name in names]
 
     # Paging, at a slice's start
 
@@ -58,8 +60,8 @@ class SwapSpace:
     async def page_in(self, requests: Sequence[Request]) -> None:
         by_place: dict[Place, list[Request]] = {}
         for request in requests:
-            if request.request_id in self._tensors:  # else lost with its lender, just before
-                (place,) = self._tensors.resolve(request.request_id)
+            if request.request_id in self.tensors:  # else lost with its lender, just before
+                (place,) = self.tensors.resolve(request.request_id)
                 by_place.setdefault(place, []).append(request)
         for place, group in by_place.items():
             if await self._move(group, place, None, f"page in from {said(place)}"):
@@ -67,8 +69,69 @@ class SwapSpace:
 
     async def drop(self, request: Request) -> None:
         """Gives up what is paged out of `request`, if anything is."""
-        if request.request_id in self._tensors:
+        if request.request_id in self.tensors:
             await self._forget([request])
+
+    # Cached prefixes: copies, whose blocks are those of a request that never runs
+
+    def num_bytes(self, blocks: int) -> int:
+        return blocks * len(self._consumer.kv.all_groups) * self._consumer.page_bytes
+
+    async def room_for(self, blocks: int) -> tuple[tuple[str, str] | None, list[dict[str, int]]]:
+        """In a lease: the allocation's name and its lease; and as `Tensors.allocate` has rooms."""
+        size = self.num_bytes(blocks)
+        found = await self._room(size)
+        return found, [{} if found is None else {found[1]: size}]
+
+    async def copy_out(
+        self, name: PrefixTensor, copy: Request, request: Request, blocks: int, place: Place,
+        found: tuple[str, str] | None,
+    ) -> None:  # fmt: skip
+        """To `name`, which is allocated, the first `blocks` of `request`, which stay."""
+        self._requests[name] = copy
+        if found is not None:
+            self._allocations[name] = found[0]
+        store = self._store(place)
+        room = store.kv.accept(copy, blocks, self._consumer.kv.all_groups)
+        assert room, "it was counted"
+        await self._copy(request, copy, range(blocks), None, place)
+
+    async def copy_in(self, name: PrefixTensor, copy: Request, request: Request) -> bool:
+        """What is computed of `request`, to blocks of its own. False: the copy was lost with its
+        lender."""
+        (place,) = self.tensors.resolve(name)
+        grown = self._consumer.kv.grow(request, request.computed_tokens)
+        assert grown, "who is chosen has room"
+        blocks = range(self._consumer.kv.held[request.request_id])
+        if await self._copy(copy, request, blocks, place, None):
+            return True
+        self._consumer.kv.release(request)
+        return False
+
+    async def drop_copy(self, name: PrefixTensor, copy: Request) -> None:
+        """Nothing where it was lost."""
+        if name in self.tensors:
+            self._store(self.tensors.resolve(name)[0]).kv.release(copy)
+            await self._free_tensor(name)
+
+    async def _copy(
+        self, request: Request, to: Request, blocks: range, source: Place | None,
+        target: Place | None,
+    ) -> bool:  # fmt: skip
+        """As `_move`."""
+        ends = [self._consumer if p is None else self._store(p) for p in (source, target)]
+        (place,) = [each for each in (source, target) if each is not None]
+        purpose = f"prefix {'in from' if target is None else 'out to'} {said(place)}"
+        try:
+            await self._cluster.copy_kv(
+                request, blocks, self._layers, ends[0], ends[1], purpose=purpose, to=to
+            )
+        except InstanceLost:
+            self._consumer.check_alive()
+            if place.lease is not None:
+                self.lose(place.lease)
+            return False
+        return True
 
     # The control loop, every n iterations
 
@@ -78,12 +141,12 @@ class SwapSpace:
             return
         overdrawn = await self._leases.overdrawn_bytes(self._consumer.name)
         leaving = evacuations(
-            self._tensors, overdrawn, needed, whole_leases=self._variant.whole_leases
+            self.tensors, overdrawn, needed, whole_leases=self._variant.whole_leases
         )
         for move in leaving:
             await self._migrate(move)
         coming = returns(
-            self._tensors, [await self._leases.free_bytes(self._consumer.name)], needed,
+            self.tensors, [await self._leases.free_bytes(self._consumer.name)], needed,
             all_or_nothing=self._variant.all_or_nothing,
         )  # fmt: skip
         for move in coming:
@@ -91,23 +154,26 @@ class SwapSpace:
 
     async def _migrate(self, move: Move) -> None:
         name = move.shard.tensor
-        if name not in self._tensors:
+        if name not in self.tensors:
             return  # lost with its lender, just before
-        request, (source,) = self._requests[name], self._tensors.resolve(name)
+        request, (source,) = self._requests[name], self.tensors.resolve(name)
         old, new = self._allocations.get(name), None
         if move.to != DRAM:
             new = await self._room(move.num_bytes)
             if new is None:
                 return
         target = DRAM if new is None else Place(new[1])
-        left = self._tensors.dram_bytes - self._tensors.bytes_in(DRAM)
+        left = self.tensors.dram_bytes - self.tensors.bytes_in(DRAM)
         if target == DRAM and move.num_bytes > left:
+            if isinstance(name, PrefixTensor):
+                await self.drop_copy(name, request)
+                return
             self._consumer.evict(request)
             await self._forget([request])
             return
         if not await self._move([request], source, target, f"migrate to {said(target)}"):
             return
-        moved = self._tensors.migrate(move.shard, target)
+        moved = self.tensors.migrate(move.shard, target)
         assert moved, "DRAM has room"
         self._allocations.pop(name, None)
         if old is not None:
@@ -119,9 +185,11 @@ class SwapSpace:
 
     def lose(self, lease: str) -> None:
         """The lender of `lease` is dead: what lay there is to be computed again."""
-        for name in self._tensors.lose(lease):
+        for name in self.tensors.lose(lease):
             request = self._requests.pop(name)
             self._allocations.pop(name, None)
+            if isinstance(name, PrefixTensor):
+                continue
             if name not in self._consumer.kv.held:  # else it was on its way out, and is still here
                 self._consumer.evict(request)
 
@@ -133,7 +201,7 @@ class SwapSpace:
         num_bytes = pages * self._consumer.page_bytes
         found = await self._room(num_bytes)
         room = {} if found is None else {found[1]: num_bytes}
-        places = self._tensors.allocate(request.request_id, [num_bytes], [room])
+        places = self.tensors.allocate(request.request_id, [num_bytes], [room])
         if places is None:
             return None
         self._requests[request.request_id] = request
@@ -152,13 +220,15 @@ class SwapSpace:
 
     async def _forget(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            if request.request_id not in self._tensors:
-                continue
-            self._tensors.free(request.request_id)
-            del self._requests[request.request_id]
-            allocation = self._allocations.pop(request.request_id, None)
-            if allocation is not None:
-                await self._free(allocation)
+            if request.request_id in self.tensors:
+                await self._free_tensor(request.request_id)
+
+    async def _free_tensor(self, name: Hashable) -> None:
+        self.tensors.free(name)
+        del self._requests[name]
+        allocation = self._allocations.pop(name, None)
+        if allocation is not None:
+            await self._free(allocation)
 
     def _store(self, place: Place) -> KvStore:
         if place.lease is None:

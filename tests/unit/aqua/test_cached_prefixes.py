@@ -1,0 +1,76 @@
+"""Prefill caching on devices: who comes later has the prefix's KV copied, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.aqua import Asked, Kill, serve, system, transferred_bytes
+from tests.unit.aqua.test_system import BURST, assert_all_done, bed
+
+CACHING = "system.consumer.prefill_caching=true"
+PREFIX = ((7, 100),)  # six blocks of 16 tokens and a quarter
+FIRST = [Asked(0.0, 140, 30, "consumer", PREFIX)]
+LATER = [Asked(1.0 + 0.001 * i, 110 + 9 * i, 40, "consumer", PREFIX) for i in range(12)]
+OTHER = [Asked(1.0, 120, 40, "consumer")]
+BLOCK_BYTES = 16 * 4 * 2 * 4 * 32 * 4  # tokens, layers, K and V, heads, dims, float32
+
+
+@pytest.mark.parametrize("place", ["lease", "DRAM"])
+def test_a_hit_is_copied_and_not_computed(place: str) -> None:
+    name = "aqua" if place == "lease" else "vllm_cfs"
+    words = [] if place == "lease" else ["system.copies=gathered"]
+    with bed() as made:
+        serve(made, system(made, name, CACHING, *words), FIRST + LATER + OTHER)
+        assert_all_done(made)
+        cached = [request.cached_tokens for request in made.requests]
+        assert cached == [0, 100, None, *[100] * 11]
+        assert transferred_bytes(made, f"prefix out to {place}") == 7 * BLOCK_BYTES
+        assert transferred_bytes(made, f"prefix in from {place}") == 12 * 7 * BLOCK_BYTES
+        assert not made.instances[0].kv.held
+    first_s = {}
+    for words in ([CACHING], []):
+        with bed() as made:
+            serve(made, system(made, "aqua", *words), FIRST + LATER[:1])
+            first_s[bool(words)] = made.recorder.records[1].token_times_s()[0]
+    assert first_s[True] < first_s[False]
+
+
+def test_a_prompt_that_is_the_prefix_computes_its_last_token() -> None:
+    with bed() as made:
+        aqua = system(made, "aqua", CACHING)
+        serve(made, aqua, [*FIRST, Asked(1.0, 100, 5, "consumer", PREFIX)])
+        assert_all_done(made)
+        assert made.requests[1].cached_tokens == 99
+
+
+def test_a_copy_goes_to_dram_when_its_lender_reclaims_and_is_used_there() -> None:
+    late = [Asked(3.0, 150, 10, "consumer", PREFIX)]
+    asked = FIRST + [Asked(0.4 + each.at_s, *each[1:]) for each in BURST]
+    with bed() as made:
+        aqua = system(made, "aqua", CACHING, "system.max_num_seqs=8")
+        keeping = [Asked(0.05 * i, 90, 300, "consumer") for i in range(3)]  # iterations to look at
+        serve(made, aqua, asked + keeping, once=lambda: made.loop.now > 1.0, later=late)
+        assert_all_done(made)
+        moved = [
+            e["fields"]["to"] for e in made.recorder.events
+            if e["kind"] == "kv_move" and e["fields"]["requests"] == [-1]
+        ]  # fmt: skip
+        assert moved
+        assert late[0].shared
+        assert made.requests[-1].cached_tokens == 100
+
+
+@pytest.mark.parametrize("at_s", [0.05, 0.5, 1.002, 1.05])
+@pytest.mark.parametrize(("victim", "overlap"), [(0, False), (1, False), (1, True)])
+def test_whoever_dies_all_end(victim: int, at_s: float, overlap: bool) -> None:
+    with bed() as made:
+        aqua = system(made, "aqua", CACHING, f"system.consumer.overlap_paging={overlap}")
+        serve(made, aqua, FIRST + LATER + OTHER, Kill(victim, at_s), linger_s=1.0)
+        assert_all_done(made)
+        for instance in made.instances:
+            assert instance.lost is not None or not instance.kv.held
+
+
+def test_with_streaming_it_is_refused() -> None:
+    with bed() as made, pytest.raises(ValueError, match="prefill_caching=true is of paged prompts"):
+        system(made, "flexgen", CACHING)
