@@ -63,8 +63,9 @@ def requests(point: Point, model: str | None = None) -> pd.DataFrame:
     return rows
 
 
-def by_order(points: Sequence[Point]) -> pd.DataFrame:
-    """The requests of every run, with its experiment, system and seed, without token times."""
+def by_order(points: Sequence[Point], group: str = "system") -> pd.DataFrame:
+    """The requests of every run, with its experiment, system and seed, without token times.
+    `group`: of experiment/aqua, whose options are the systems."""
     tables = []
     for point in points:
         if point.path is None:
@@ -76,7 +77,7 @@ def by_order(points: Sequence[Point]) -> pd.DataFrame:
         before = rows.arrival_s < start_s
         rows["phase"] = np.where(before, "before", np.where(inside, "burst", "after"))
         rows.insert(0, "seed", point.seed)
-        rows.insert(0, "system", overrides(point)["system"])
+        rows.insert(0, "system", overrides(point)[group])
         rows.insert(0, "experiment", point.experiment)
         tables.append(rows)
     return pd.concat(tables, ignore_index=True)

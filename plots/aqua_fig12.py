@@ -52,12 +52,15 @@ def marks(panel: Axes) -> None:
         panel.axvline(at_s, color="0.6", lw=0.8, ls="--")
 
 
-def timeline(point: Point) -> pd.DataFrame:
-    """In steps of STEP_S: what is lent, who waits for a first token, the borrower's tokens/s."""
-    opt, llama = requests(point, "opt"), requests(point, "llama")
+def timeline(
+    point: Point, borrower: str = "opt", lender: str = "llama", step_s: float = STEP_S
+) -> pd.DataFrame:
+    """In steps: what is lent, who waits for a first token, the borrower's tokens/s. `borrower`,
+    `lender`: the names that requests carry."""
+    opt, llama = requests(point, borrower), requests(point, lender)
     tokens = np.concatenate([np.asarray(t) for t in opt.token_times_s])
     end_s = max(tokens.max(), llama.arrival_s.max() + llama.rct_s.max())
-    at_s = np.arange(0, min(end_s, 600.0), STEP_S)
+    at_s = np.arange(0, min(end_s, 600.0), step_s)
     leases = events(point, "lease") if "lease" in kinds(point) else pd.DataFrame()
     lent = np.zeros(len(at_s))
     rows: Iterable[Any] = leases.itertuples()
@@ -66,11 +69,11 @@ def timeline(point: Point) -> pd.DataFrame:
     waiting = [
         int(((llama.arrival_s <= t) & (llama.arrival_s + llama.ttft_s > t)).sum()) for t in at_s
     ]
-    counts, _ = np.histogram(tokens, bins=np.append(at_s, at_s[-1] + STEP_S))
+    counts, _ = np.histogram(tokens, bins=np.append(at_s, at_s[-1] + step_s))
     return pd.DataFrame(
         {
-            "system": overrides(point)["system"], "seed": point.seed, "at_s": at_s,
-            "lent_gb": lent, "waiting": waiting, "tokens_per_s": counts / STEP_S,
+            "system": overrides(point).get("system", "aqua"), "seed": point.seed, "at_s": at_s,
+            "lent_gb": lent, "waiting": waiting, "tokens_per_s": counts / step_s,
             "config_hash": point.config_hash(),
         }
     )  # fmt: skip

@@ -8,9 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from harness.config import settings as config_of
+from harness.device.device_layout import DeviceLayout
+from harness.device.elastic_cluster import ElasticCluster
+from harness.device.kv_store import KvStore
 from harness.errors import UsageError
 from harness.options import plain
 from harness.placement import Demand, Placement
@@ -55,15 +59,40 @@ def test_each_consumer_pages_to_its_own_lender() -> None:
         assert not made.cluster.directory.wheres
 
 
-def test_two_consumers_have_parts_of_the_nodes_dram_that_do_not_overlap() -> None:
+def test_two_consumers_have_parts_of_the_nodes_dram_that_do_not_overlap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts: list[range] = []
+    make = ElasticCluster.dram_store
+
+    def recorded(
+        cluster: ElasticCluster, node: int, num_bytes: int, model: DeviceLayout, *, at_bytes: int
+    ) -> KvStore:
+        parts.append(range(at_bytes, at_bytes + num_bytes))
+        return make(cluster, node, num_bytes, model, at_bytes=at_bytes)
+
+    monkeypatch.setattr(ElasticCluster, "dram_store", recorded)
     with bed() as made:
-        aqua = system(made, "vllm_cfs", TWO, IDLE)
+        aqua = system(made, "vllm_cfs", TWO, IDLE, f"system.dram_bytes={2**26 + 5000}")
+        assert parts == [range(2**25), range(2**25, 2**26)]
         serve(made, aqua, CROWD)
-        first, second = (pair._dram for pair in aqua.pairs)
-        assert first.kv.num_pages == second.kv.num_pages
         assert {event["instance"] for event in moved(made, "page out to DRAM")} == {
             made.instances[0].name, made.instances[2].name,
         }  # fmt: skip
+
+
+def test_a_dead_lenders_own_requests_do_not_go_to_a_consumer_of_another_model(
+    tmp_path: Path,
+) -> None:
+    summary = run_here(
+        tmp_path / "run", "+experiment=aqua_live_elastic", "engine=sim", "hardware=local_paced",
+        "engine.num_kv_blocks=1024", "figure=null", "faults.kill=[{instance: 1, at_s: 8.5}]",
+    )  # fmt: skip
+    records = pq.read_table(tmp_path / "run" / "requests.parquet").to_pylist()
+    failed = [each for each in records if each["status"] != "completed"]
+    assert failed
+    assert {each["model"] for each in failed} == {"lender"}
+    assert summary["num_completed"] + len(failed) == 120
 
 
 @pytest.mark.parametrize("kills", [[0], [1], [0, 1], [2, 3], [0, 3]])
