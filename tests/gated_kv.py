@@ -1,4 +1,4 @@
-"""Gated moves of KV of which a test says when each page group comes, and pages filled with poison."""
+"""Gated moves of which a test says when each page group comes, and pages filled with poison."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from harness.errors import InstanceLost
 from harness.request import Batch
 from harness.testbed import finish, prefill
-from tests.elastic import ENGINES, check, generated, private, undisturbed
+from tests.elastic import ENGINES, check, generated, hardware, private, undisturbed
 from tests.gated_kv import EVERY, held, on_its_way
 
 pytestmark = [
@@ -20,7 +20,8 @@ pytestmark = [
 def test_an_end_that_dies_on_the_way(engine: str, dies: str) -> None:
     """Who awaits the move is told, and who awaits the batch. Nothing is kept; what lives goes on
     and computes the request again."""
-    with private(engine, 2) as made, held(made) as doors:
+    slow = hardware(2, nvlink_copy_bytes_per_s=2e5)  # a page group takes a quarter of a second
+    with private(engine, 2, on=slow, paced=True) as made, held(made) as doors:
 
         async def story() -> None:
             made.cluster.on_lost = lambda instance: None
@@ -42,13 +43,17 @@ def test_an_end_that_dies_on_the_way(engine: str, dies: str) -> None:
                 told.append(found.value)
 
             tasks = [made.loop.spawn(each(), name="told") for each in (move, step)]
-            doors[0].set()
-            doors[1].set()
-            await made.loop.sleep(0.05)
+            await on_its_way(made, request)
+            arrival = made.cluster.directory.arrivals[request.request_id]
+            while not made.cluster.directory.in_air(request):
+                await made.loop.sleep(0.001)
+            for door in doors[:3]:
+                door.set()
+            await made.loop.wait(arrival.groups[0])
             dead, alive = (source, target) if dies == "source" else (target, source)
             made.cluster.kill(dead)
             await made.loop.wait(dead.gone)
-            doors[2].set()
+            doors[3].set()
             for task in tasks:
                 await made.loop.wait(task.finished)
             assert [dead.name in str(error) for error in told] == [True, True]
