@@ -4,17 +4,23 @@ Full blocks are immutable, so they go first, beside running flights. Then the re
 their flights end at a step boundary, what was written meanwhile follows, the directory changes, the
 gates open (KunServe §4.2's exchange; Llumnix's migration is the same in stages). A request in a
 store is in no flight, so for swaps the second part is empty.
+
+A gated move is the other way round: flights end first, the target becomes the holder, and then the
+page groups come in the order of the layers. A batch at the target begins at once and waits for each
+group when its layer's turn comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 
-from harness.clock import Event
+from harness.clock import Event, Loop
 from harness.device.fabric import Fabric, Span
+from harness.device.kv_arrivals import KvArrival
 from harness.device.kv_directory import Holder, KvDirectory
 from harness.device.page_pool import Groups
-from harness.errors import RunError
+from harness.errors import InstanceLost, RunError
 from harness.record import Recorder
 from harness.request import Request
 
@@ -26,6 +32,7 @@ class KvMover:
 
     def __init__(self, directory: KvDirectory, fabric: Fabric, recorder: Recorder) -> None:
         self._directory, self._fabric, self._recorder = directory, fabric, recorder
+        self._numbers = count()  # of copies that a worker is told to expect
 
     async def move(
         self,
@@ -48,6 +55,8 @@ class KvMover:
         `issue_s`: of its messages. InstanceLost where an end dies: its KV is lost, the other end's
         is not."""
         size = source.kv.block_tokens
+        await self._directory.whole(requests)
+        self._check(requests, groups, source, target)
         asked = self._accept(requests, groups, source, target, owner)
         if asked is None:
             return False
@@ -85,12 +94,82 @@ class KvMover:
             )  # fmt: skip
         return True
 
+    async def move_gated(
+        self,
+        requests: Sequence[Request],
+        groups: Groups,
+        source: Holder,
+        target: Holder,
+        *,
+        loop: Loop,
+        purpose: str = "kv",
+        priority: int = 0,
+        chunk_bytes: int | None = None,
+        issue_s: float | None = None,
+        owner: str = "",
+    ) -> bool:
+        """As `move`, and batches of the requests may run at `target` as soon as their flights have
+        ended: each layer waits for its page group, of all `requests`. True: all is there. Cannot be
+        broken off. InstanceLost where an end dies: then the requests' KV is lost, and batches with
+        them raise it, too, until they are evicted."""
+        self._check(requests, groups, source, target)
+        gate = await self._directory.ground([r.request_id for r in requests])
+        start_s, come = loop.now, 0
+        try:
+            asked = self._accept(
+                [r for r in requests if self._holds(source, r, groups)], groups, source, target,
+                owner,
+            )  # fmt: skip
+            if asked is None:
+                return False
+            ids, size = [r.request_id for r, _ in asked], source.kv.blocks_for
+            blocks = [(r, range(min(n, size(r.computed_tokens)))) for r, n in asked]
+            numbers = {group: next(self._numbers) for group in groups if _num_blocks(blocks)}
+            arrival = KvArrival(loop, ids, numbers, source.memory.name)
+            try:
+                await self._fabric.expect(target.memory, list(numbers.values()))
+            except InstanceLost:
+                for request, _ in asked:
+                    target.kv.give_up(request, groups)
+                raise
+            for request, _ in asked:
+                self._directory.move(request, groups, source, target)
+            self._directory.expect(arrival)
+        finally:
+            self._directory.open(gate)
+        try:
+            for group, here in arrival.groups.items():
+                await self._copy(
+                    blocks, (group,), source, target, purpose, priority, chunk_bytes, issue_s, None,
+                    numbers[group],
+                )  # fmt: skip
+                here.set()
+                come += 1
+                for request, _ in asked:
+                    source.kv.give_up(request, (group,))
+        except InstanceLost as error:
+            arrival.fail(error)
+            await self._directory.down(ids)  # no batch waits for it when it is expected no more
+            self._fabric.expect_no_more(target.memory, list(numbers.values()))
+            raise
+        finally:
+            for request, _ in asked:
+                source.kv.give_up(request, groups)
+            self._directory.end(arrival)
+            self._recorder.event(
+                "kv_move", source.name, start_s, loop.now, to=target.name, purpose=purpose,
+                requests=ids, groups=list(groups), gated=True,
+                bytes=_num_blocks(blocks) * come * source.page_bytes,
+            )  # fmt: skip
+        return True
+
     async def copy(
         self, request: Request, to: Request, blocks: range, groups: Groups, source: Holder,
         target: Holder, *, purpose: str,
     ) -> int:  # fmt: skip
         """Copies `blocks` of `request` to those of `to`, which both ends have room for, and moves
         nothing: bytes."""
+        await self._directory.whole([request])
         num_bytes = len(blocks) * len(groups) * source.page_bytes
 
         def spans() -> list[Span]:
@@ -107,24 +186,33 @@ class KvMover:
             await self._fabric.copy(source.memory, target.memory, num_bytes, spans, purpose=purpose)
         return num_bytes
 
-    def _accept(
-        self, requests: Sequence[Request], groups: Groups, source: Holder, target: Holder,
-        owner: str,
-    ) -> list[tuple[Request, int]] | None:  # fmt: skip
-        """Room at `target` for what `source` holds now, of all requests or of none."""
+    def _holds(self, source: Holder, request: Request, groups: Groups) -> bool:
+        return set(groups) <= set(source.kv.groups.get(request.request_id, ()))
+
+    def _check(
+        self, requests: Sequence[Request], groups: Groups, source: Holder, target: Holder
+    ) -> None:
         if source.page_bytes != target.page_bytes:
             raise RunError(
                 f"{source.name} has pages of {source.page_bytes} bytes, {target.name} of "
                 f"{target.page_bytes}: they hold different models"
             )
-        taken: list[tuple[Request, int]] = []
         for request in requests:
             here = source.kv.groups.get(request.request_id, ())
-            if not set(groups) <= set(here):
+            if not self._holds(source, request, groups):
                 raise RunError(
                     f"{source.name} holds page groups {here} of request {request.request_id}, not "
                     f"{groups}"
                 )
+
+    def _accept(
+        self, requests: Sequence[Request], groups: Groups, source: Holder, target: Holder,
+        owner: str,
+    ) -> list[tuple[Request, int]] | None:  # fmt: skip
+        """Room at `target` for what `source` holds now, of all requests or of none."""
+        self._directory.arriving(requests)
+        taken: list[tuple[Request, int]] = []
+        for request in requests:
             held = source.kv.held[request.request_id]
             if not target.kv.accept(request, held, groups, owner):
                 for before, _ in taken:
@@ -160,7 +248,7 @@ class KvMover:
     async def _copy(
         self, blocks: Sequence[Blocks], groups: Groups, source: Holder, target: Holder,
         purpose: str, priority: int, chunk_bytes: int | None, issue_s: float | None,
-        stop: Event | None,
+        stop: Event | None, number: int | None = None,
     ) -> bool:  # fmt: skip
         num_bytes = _num_blocks(blocks) * len(groups) * source.page_bytes
         if not num_bytes:
@@ -176,7 +264,7 @@ class KvMover:
 
         return await self._fabric.copy(
             source.memory, target.memory, num_bytes, spans, purpose=purpose, priority=priority,
-            chunk_bytes=chunk_bytes, issue_s=issue_s, stop=stop,
+            chunk_bytes=chunk_bytes, issue_s=issue_s, stop=stop, number=number,
         )  # fmt: skip
 
 

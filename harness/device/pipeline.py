@@ -17,6 +17,7 @@ from typing import Protocol
 from harness.clock import Event, Loop
 from harness.device.base import BaseInstance
 from harness.device.elastic import ElasticInstance
+from harness.device.kv_arrivals import KvArrival
 from harness.device.kv_directory import Flight, KvDirectory
 from harness.device.page_pool import Groups
 from harness.device.staged_kv import StagedKv
@@ -30,12 +31,13 @@ Stage = tuple[ElasticInstance, range]
 @dataclass(slots=True, eq=False)
 class FlightPlan:
     """What flies: `batch` for `steps` iterations over `stages`. `remote`: by stage, whose KV of
-    which page groups lies on which other instance."""
+    which page groups lies on which other instance. `kv`: what of it is still on its way."""
 
     batch: Batch
     steps: int
     stages: Sequence[Stage]
     remote: list[dict[ElasticInstance, dict[int, Groups]]]
+    kv: Sequence[KvArrival] = ()
 
 
 class Line(Protocol):
@@ -115,8 +117,7 @@ class Pipeline(BaseInstance):
         return self._loop.now
 
     def evict(self, request: Request) -> None:
-        if self._directory.in_air(request):
-            raise RunError(f"request {request.request_id} is evicted in mid-batch")
+        self._directory.check_settled(request)
         super().evict(request)
 
     def _check_layers(self) -> None:

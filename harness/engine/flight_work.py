@@ -42,6 +42,8 @@ class StageWork:
     following_path: dict[str, Any] | None  # links to the next stage, or from the last to the first
     holder_paths: dict[str, dict[str, Any]]  # links to each holder
     keeps: bool = False  # the activations stay here; a `pass` sends them on
+    # layer, number of a copy of KV that it waits for
+    awaits: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(slots=True)

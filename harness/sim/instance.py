@@ -120,11 +120,15 @@ class SimInstance(BaseInstance):
         start_s = self._loop.now
         chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
         context = context_tokens(batch.decodes)
-        step_s = self._prefill_cost.mixed_step(chunks, len(batch.decodes), context)
+        if chunks:
+            step_s = self._prefill_cost.mixed_step(chunks, len(batch.decodes), context)
+        else:  # decodes that wait for layers
+            step_s = self._cost.decode_step(len(batch.decodes), context)[0]
         step_s += self._cost.turnaround_s
         if arriving is not None:
             await through(self._loop, arriving, step_s)
             await self.died()
+            arriving.check_kv()
             step_s = self._loop.now - start_s
         elif halt is None:
             await self._loop.sleep_until(start_s + step_s)
