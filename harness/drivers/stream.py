@@ -71,7 +71,7 @@ class Tally:
         self.done = False
         self.cut: str | None = None  # set where the answer went far beyond what was asked
         self.finish_reason: str | None = None
-        self._num_chunks = 0  # events that brought tokens
+        self._num_chunks = 0  # events that brought tokens, and not only told of some
         self._surplus_tokens = 0  # told by the usage at the end alone
         self._by_text = False  # tokens were counted by their events
         self._miscounted = False  # the usage at the end was below the count so far
@@ -92,7 +92,7 @@ class Tally:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             surplus_tokens=self._surplus_tokens,
-            buffered=self.num_tokens > 1 and self._num_chunks == 1,
+            buffered=self.num_tokens > 1 and self._num_chunks <= 1,
         )
 
     def read(self, payload: bytes) -> int:
@@ -114,9 +114,9 @@ class Tally:
         new = self._new_tokens(event)
         if self.num_tokens + new > self.max_tokens:
             self.cut = f"cut: at least {self.num_tokens + new} tokens for {self.asked_tokens} asked"
-            new = self.max_tokens - self.num_tokens
+            new = self.max_tokens - self.num_tokens if event.get("choices") else 0  # none was seen
         self.num_tokens += new
-        self._num_chunks += new > 0
+        self._num_chunks += new > 0 and bool(event.get("choices"))
         return new
 
     def _new_tokens(self, event: dict[str, Any]) -> int:

@@ -216,6 +216,8 @@ def read(points: Path) -> tuple[pd.DataFrame, list[Load]]:
     absent = [column for column in COLUMNS if column not in table]
     if absent:
         raise UsageError(f"{points} lacks {', '.join(absent)}; needed: {', '.join(COLUMNS)}")
+    if table.empty:
+        raise UsageError(f"--points {points} has no rows: each is a load to simulate")
     table = table.drop(columns=[name for name in (*FOUND, "reason") if name in table])
     return table, [
         _load(row, f"{points}, row {i + 1}") for i, row in enumerate(table.to_dict("records"))

@@ -208,7 +208,7 @@ def _odd_answers(answers: Mapping[str, Any] | None) -> Iterator[str]:
     if answers["num_buffered"]:
         yield (
             f"{answers['num_buffered']} of {total} answers were buffered: all their tokens came in "
-            "one event, and their TBT is 0"
+            "one event, so their TPOT and TBT are not the server's"
         )
 
 

@@ -89,6 +89,12 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
         read(tmp_path / "points.csv")
 
 
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    pd.DataFrame([ROW]).head(0).to_csv(tmp_path / "points.csv", index=False)
+    with pytest.raises(UsageError, match="has no rows"):
+        read(tmp_path / "points.csv")
+
+
 def test_arrivals_fill_the_stage() -> None:
     times = arrivals_s(1000, 50.0)
     assert times[-1] == pytest.approx(50.0)
