@@ -10,9 +10,10 @@ from pathlib import Path
 import pandas as pd
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish, stamp
+from plots.aegaeon import publish
 from plots.aqua import by_order, lines, summed_up
 from plots.aqua_burst import TITLES
+from plots.caption import stamp
 from plots.style import figure, log_scale
 
 EXPERIMENTS = ("aqua_live_burst",)
