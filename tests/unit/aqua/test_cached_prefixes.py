@@ -60,7 +60,7 @@ def test_a_copy_goes_to_dram_when_its_lender_reclaims_and_is_used_there() -> Non
         assert made.requests[-1].cached_tokens == 100
 
 
-@pytest.mark.parametrize("at_s", [0.05, 0.5, 1.002, 1.05])
+@pytest.mark.parametrize("at_s", [0.5, 1.002])
 @pytest.mark.parametrize(("victim", "overlap"), [(0, False), (1, False), (1, True)])
 def test_whoever_dies_all_end(victim: int, at_s: float, overlap: bool) -> None:
     with bed() as made:
