@@ -4,6 +4,9 @@ Where neither is there, tests that read them are skipped, and the others have wh
 them has: the rows that the repository carries, a download, or a synthetic trace. The head and the
 foot of the report say so.
 
+Hypothesis draws the same inputs each time, so that a commit passes or fails by what is in it;
+HYPOTHESIS=random draws others, and `make fuzz` many.
+
 Only tests that are marked `live` may start workers or servers: the others run side by side.
 """
 
@@ -16,8 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.forked_workers import Forker
+
+settings.register_profile("same", derandomize=os.environ.get("HYPOTHESIS") != "random")
+settings.load_profile("same")
 
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = ROOT.parent / "shared" / "data"
