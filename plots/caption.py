@@ -18,6 +18,7 @@ from harness.schedule import synthetic_kinds
 
 LINES = 2
 SAID_PT, FROM_PT, LEAST_PT = 7.0, 5.5, 4.0
+TIMES = "iteration times"  # the line that may be cut
 MARGIN = 0.9  # of the figure's width; small text is drawn a little wider than its outlines
 
 
@@ -53,7 +54,7 @@ def stamp(made: Figure, points: Iterable[Point], *notes: str) -> None:
 
 
 def origins(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of many runs, each part once; nothing where there is none."""
+    """Of many runs, each part once, what must not be cut first; nothing where there is none."""
     if not manifests:
         return []
     engines = {"SIMULATED" if m["simulated"] else f"engine {m['engine_name']}" for m in manifests}
@@ -63,11 +64,15 @@ def origins(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     }
     seeds = sorted({m["seeds"]["seed"] for m in manifests})
     kinds = Counter(kind for m in manifests for kind in synthetic_kinds(m["dataset"]))
-    return [
+    counted = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+    said = simulator(manifests)
+    errors = [line for line in said if not line.startswith(TIMES)]
+    times = [line for line in said if line.startswith(TIMES)]
+    runs = f"{len(manifests)} run{'s' * (len(manifests) > 1)}"
+    parts = [
         ", ".join(sorted(engines)),
-        *(f"{kind.upper()} in {count}" for kind, count in sorted(kinds.items())),
-        ", ".join(sorted(machines)),
-        f"{len(manifests)} run{'s' * (len(manifests) > 1)}, "
-        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
-        *simulator(manifests),
-    ]
+        f"{runs}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
+        f"SYNTHETIC: {counted}" if kinds else "",
+        *errors, ", ".join(sorted(machines)), *times,
+    ]  # fmt: skip
+    return [part for part in parts if part]
