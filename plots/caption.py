@@ -19,6 +19,7 @@ from harness.schedule import synthetic_kinds
 LINES = 2
 SAID_PT, FROM_PT, LEAST_PT = 7.0, 5.5, 4.0
 TIMES = "iteration times"  # the line that may be cut
+FOOT_PT = 2.0  # below the grey line
 MARGIN = 0.9  # of the figure's width; small text is drawn a little wider than its outlines
 
 
@@ -31,9 +32,10 @@ def caption(made: Figure, said: str, origins: Sequence[str]) -> None:
     # Layouts know one text below the axes: its last, empty line is the origin's place.
     said_pt = min([SAID_PT, *(width_pt / _ems(line) for line in lines)])
     made.supxlabel("\n".join([*lines, " "]), fontsize=said_pt, color="0.2")
+    foot = FOOT_PT / (72 * made.get_figheight())
     for line in wrap(origin, _columns(origin, width_pt / LEAST_PT), max_lines=1, placeholder=" …"):
         size_pt = min(FROM_PT, width_pt / _ems(line))
-        made.text(0.5, 0.01, line, fontsize=size_pt, color="0.55", ha="center", va="bottom")
+        made.text(0.5, foot, line, fontsize=size_pt, color="0.55", ha="center", va="bottom")
 
 
 def _columns(text: str, ems: float) -> int:
