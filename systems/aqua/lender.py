@@ -115,6 +115,7 @@ class Lender:
     def lose_borrower(self, place: str) -> None:
         """It has died."""
         self._borrowers = [each for each in self._borrowers if each.place != place]
+        self.wake.set()
 
     async def _inform(self, idle: bool) -> None:
         """The informer's turn: every n iterations, and when nothing can run; or every so many
