@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from harness.config import build
 from harness.config import settings as config_of
+from harness.cost.model import CostModel
 from harness.device.elastic_cluster import part_of
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
@@ -19,6 +21,7 @@ from harness.location import hbm
 from harness.options import plain
 from harness.placement import Demand, Elastic, Placement
 from harness.record import Recorder
+from harness.sim.beside_copies import BesideCopies
 from harness.testbed import Bed
 from systems.aqua.system import Aqua
 from tests.aqua import Asked, Kill, moved, serve, system
@@ -199,6 +202,22 @@ def test_a_part_is_of_some_devices(tmp_path: Path) -> None:
 
         made.run(story())
         assert len([e for e in made.recorder.events if e["kind"] == "lease"]) == 1
+
+
+def test_a_group_waits_for_its_slowest_device_alone() -> None:
+    used: list[CostModel] = []
+    costs: dict[float, Any] = defaultdict(object)
+    beside = BesideCopies(1e12, lambda rivals: costs[rivals], used.append, lambda: None)
+    both = hbm(0, 0), hbm(0, 1)
+    beside.change(both[0], 2e11)
+    beside.change(both[1], 2e11)  # as much on another one: no slower
+    assert used == [costs[0.25]]
+    beside.change(both, 2e11)
+    beside.change(both[0], -2e11)  # the other one has as much as before
+    assert used == [costs[0.25], costs[round(0.4 / 0.6, 6)]]
+    beside.change(both, -2e11)
+    beside.change(both[1], -2e11)
+    assert used[2:] == [costs[0.25], costs[0.0]]
 
 
 # Where they are
