@@ -16,7 +16,7 @@ from harness.device.elastic import ElasticInstance
 from harness.device.fabric import Fabric, Memory
 from harness.device.host_copies import HostCopies
 from harness.device.kv_directory import Holder, KvDirectory
-from harness.device.kv_moves import KvMover
+from harness.device.kv_moves import KvCopy, KvMover
 from harness.device.kv_store import KvStore
 from harness.device.layer_pass import LayerPass
 from harness.device.passage import MakePieces, Passage, passage_of
@@ -131,12 +131,29 @@ class ElasticCluster:
         dies."""
         start_s = self._loop.now
         groups = source.layout.groups(layers)
-        num_bytes = await self._mover.copy(
-            request, to or request, blocks, groups, source, target, purpose=purpose
-        )
+        copies = [KvCopy(request, to or request, blocks)]
+        num_bytes = await self._mover.copy(copies, groups, source, target, purpose=purpose)
         self._recorder.event(
             "transfer", target.memory.name, start_s, self._loop.now,
             source=source.memory.name, purpose=purpose, bytes=num_bytes, complete=True,
+        )  # fmt: skip
+
+    async def save_kv(
+        self, copies: Sequence[KvCopy], layers: range, source: Holder, target: Holder, *,
+        purpose: str, of: Sequence[Request], chunk_bytes: int | None = None,
+        issue_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """As `copy_kv`, of several requests in one copy, which counts as a move of the KV of the
+        requests `of`."""
+        start_s = self._loop.now
+        groups = source.layout.groups(layers)
+        num_bytes = await self._mover.copy(
+            copies, groups, source, target, purpose=purpose, chunk_bytes=chunk_bytes,
+            issue_s=issue_s,
+        )  # fmt: skip
+        self._recorder.event(
+            "kv_move", source.name, start_s, self._loop.now, to=target.name, purpose=purpose,
+            requests=[each.request_id for each in of], groups=list(groups), bytes=num_bytes,
         )  # fmt: skip
 
     async def move_kv(

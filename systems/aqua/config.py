@@ -16,7 +16,7 @@ SWAP_SPACES = ("neighbour", "dram")
 @dataclass(kw_only=True, slots=True)
 class SchedulerVariant:
     slice_iterations: int  # k
-    dirty_only: bool  # blocks written since the last page-out alone; not on devices yet
+    dirty_only: bool  # page out the blocks alone that were written since the last time
     fcfs_when_in_dram: str  # any, all or never
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from harness.request import Request
 from systems.aqua.cached_prefixes import CachedPrefixes
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import Consumer
+from systems.aqua.kept_copies import KeptCopies
 from systems.aqua.layered_streaming import LayeredStreamer
 from systems.aqua.leases import Leases
 from systems.aqua.lender import Lender
@@ -75,7 +76,8 @@ class Pair:
         unused = instance.kv.num_blocks - limits.num_blocks
         instance.kv.reserve(unused * len(instance.kv.all_groups), "not the consumer's")
         by_block = layout.page_bytes // (2 * layout.page_layers)
-        swap = SwapSpace(
+        space = KeptCopies if variant.scheduler.dirty_only else SwapSpace
+        swap = space(
             self._elastic, instance, self._leases, dram, variant.migration,
             chunk_bytes=by_block if config.copies == "by_block" else None,
             issue_s=config.copy_issue_s,
