@@ -1,8 +1,8 @@
 """What another program has left in a file, as a value of a run's configuration.
 
-`${in_file:FILE,KEY}` stands for what KEY has in the JSON object of FILE, like a placement of models.
-A run's configuration, manifest and digest hold the content, so that a run with another content is
-another run. `FILE` is relative to where the command was given.
+`${in_file:FILE,KEY}` stands for what KEY has in the JSON object of FILE, e.g. where models are. A
+run's configuration, manifest and digest hold the content, so that a run with another content is
+another run. FILE is relative to where the command was given.
 """
 
 from __future__ import annotations
