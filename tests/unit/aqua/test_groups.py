@@ -28,7 +28,7 @@ from harness.testbed import Bed
 from systems.aqua.system import Aqua
 from tests.aqua import Asked, Kill, moved, serve, system
 from tests.elastic import check, hardware, spec
-from tests.running import composed, hardware_profile, run_here
+from tests.running import composed, hardware_profile, run_command, run_here
 
 NUM = 4
 FOUR = f"system.pairs=[{{consumers: [{','.join(NUM * ['tiny-llama'])}], lender: wide}}]"
@@ -244,6 +244,17 @@ def test_consumers_of_two_models_share_a_lender(tmp_path: Path) -> None:
         if each["purpose"] == "page out to lease"
     }
     assert parts == {("sim-0", "device 0"), ("sim-1", "device 1")}
+
+
+def test_a_live_group_is_refused(tmp_path: Path) -> None:
+    ended = run_command(
+        "+system=aqua", "+workload=burstgpt", "hardware.num_devices=4", "tracking=none",
+        "hardware.devices_per_node=4", f"hydra.run.dir={tmp_path}", "engine=torch_paging",
+        "+model@system.lender.model=tiny-llama-wide", "system.lender.model.tp=2",
+        "system.pairs=[{consumers: [tiny-llama, tiny-llama], lender: tiny-llama-wide}]",
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr == "error: model.tp=2 is not supported by engine=torch; valid: 1\n"
 
 
 # Where they are
