@@ -1,9 +1,5 @@
-"""Fig. 11: what lending costs Llama-3.1-70B on four GPUs (a), and tokens/s of an OPT-30B whose KV
-streams through one of them (b).
-
-The paper has four OPT-30B, one for each GPU of the lender; here there is one. A tensor-parallel
-group waits for its slowest device, so one borrower slows it as four equal ones would.
-"""
+"""Fig. 11: what lending costs Llama-3.1-70B on four GPUs (a), and tokens/s of each of four OPT-30B,
+whose KV streams through one of them each (b)."""
 
 from __future__ import annotations
 
@@ -37,10 +33,10 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
             panel.bar_label(bar, fmt="%.1f", label_type="center")
         panel.set_xticks([0, 1], [label for label, _ in looks.values()])
     axes[0].set(title="(a) Llama-3.1-70B on 4 GPUs", ylabel="mean TPOT (ms)")
-    axes[1].set(title="(b) OPT-30B, 8,192 tokens", ylabel="tokens/s after the first")
+    axes[1].set(title="(b) each of four OPT-30B, 8,192 tokens", ylabel="tokens/s after the first")
     stamp(
-        made, points, "One borrower of the paper's four. Copies take memory bandwidth; that they "
-        "meet all-reduces on NVLink is not modelled. Same requests in both.",
+        made, points, "Copies take memory bandwidth; that they meet all-reduces on NVLink is not "
+        "modelled. Same requests in both.",
     )  # fmt: skip
     return publish(made, table, folder, Path(__file__).stem)
 
@@ -56,7 +52,7 @@ def run(point: Point, points: Sequence[Point]) -> dict[str, object]:
 
 
 def while_streaming(points: Sequence[Point], seed: int) -> set[int]:
-    """The lender's requests that were served while the borrower streamed, in every run of the
+    """The lender's requests that were served while the borrowers streamed, in every run of the
     seed: which is what sharing is, and the same requests are compared."""
     found: set[int] | None = None
     for point in points:

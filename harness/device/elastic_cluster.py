@@ -7,6 +7,7 @@ Systems drive this (`Cluster.elastic`); an engine supplies fabric, lines and ins
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from harness.clock import Event, Loop
 from harness.cost.hardware import Hardware
@@ -15,7 +16,7 @@ from harness.device.elastic import ElasticInstance
 from harness.device.fabric import Fabric, Memory
 from harness.device.host_copies import HostCopies
 from harness.device.kv_directory import Holder, KvDirectory
-from harness.device.kv_moves import KvMover
+from harness.device.kv_moves import KvCopy, KvMover
 from harness.device.kv_store import KvStore
 from harness.device.layer_pass import LayerPass
 from harness.device.passage import MakePieces, Passage, passage_of
@@ -27,6 +28,16 @@ from harness.record import Recorder
 from harness.request import Batch, Request
 
 LostPolicy = Callable[[ElasticInstance], None]
+
+
+@dataclass(slots=True, eq=False)
+class Lent:
+    """`at`: bytes of each of the lender's devices. `num_parts`: stores in them."""
+
+    lender: ElasticInstance
+    at: range
+    since_s: float
+    num_parts: int
 
 
 class ElasticCluster:
@@ -49,8 +60,7 @@ class ElasticCluster:
         self._mover = KvMover(directory, fabric, loop, recorder)
         self._roles: dict[ElasticInstance, tuple[str, float]] = {}  # held slots: role, since when
         fabric.on_lost = self._lost
-        # lender, its bytes, since when
-        self._leases: dict[KvStore, tuple[ElasticInstance, range, float]] = {}
+        self._leases: dict[KvStore, Lent] = {}
 
     # Slots: GPU-seconds are the integral of those held
 
@@ -84,8 +94,8 @@ class ElasticCluster:
         """The run is over: slots and leases are held until now."""
         for instance in list(self._roles):
             self._end_role(instance)
-        for lease in self._leases.values():
-            self._end_lease(*lease)
+        for lent in dict.fromkeys(self._leases.values()):
+            self._end_lease(lent)
         self._leases.clear()
 
     def note(self, kind: str, name: str, start_s: float, **fields: object) -> None:
@@ -121,12 +131,29 @@ class ElasticCluster:
         dies."""
         start_s = self._loop.now
         groups = source.layout.groups(layers)
-        num_bytes = await self._mover.copy(
-            request, to or request, blocks, groups, source, target, purpose=purpose
-        )
+        copies = [KvCopy(request, to or request, blocks)]
+        num_bytes = await self._mover.copy(copies, groups, source, target, purpose=purpose)
         self._recorder.event(
             "transfer", target.memory.name, start_s, self._loop.now,
             source=source.memory.name, purpose=purpose, bytes=num_bytes, complete=True,
+        )  # fmt: skip
+
+    async def save_kv(
+        self, copies: Sequence[KvCopy], layers: range, source: Holder, target: Holder, *,
+        purpose: str, of: Sequence[Request], chunk_bytes: int | None = None,
+        issue_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """As `copy_kv`, of several requests in one copy, which counts as a move of the KV of the
+        requests `of`."""
+        start_s = self._loop.now
+        groups = source.layout.groups(layers)
+        num_bytes = await self._mover.copy(
+            copies, groups, source, target, purpose=purpose, chunk_bytes=chunk_bytes,
+            issue_s=issue_s,
+        )  # fmt: skip
+        self._recorder.event(
+            "kv_move", source.name, start_s, self._loop.now, to=target.name, purpose=purpose,
+            requests=[each.request_id for each in of], groups=list(groups), bytes=num_bytes,
         )  # fmt: skip
 
     async def move_kv(
@@ -188,26 +215,46 @@ class ElasticCluster:
         """`num_bytes` (of each device) of the lender's KV memory, for KV of another instance with
         the layout `model`. RunError where it has not so much that is free. A borrower of fewer
         devices than the lender uses the memory of as many of them, the first ones."""
+        (store,) = await self.lend_parts(lender, num_bytes, [(range(model.spec.tp), model)])
+        return store
+
+    async def lend_parts(
+        self, lender: ElasticInstance, num_bytes: int, parts: Sequence[tuple[range, DeviceLayout]]
+    ) -> list[KvStore]:
+        """As `lend`, to a borrower for each of `parts`: those of the lender's devices, counted from
+        0, whose bytes it has, and its layout. A page is on all devices of a group, so the bytes are
+        KV memory again once all borrowers have given theirs back."""
         pages = -(-num_bytes // lender.page_bytes)
         at = await lender.lend(pages)
-        store = KvStore(
-            f"lent by {lender.name} at {at.start}", part_of(lender.memory, model.spec.tp),
-            at.start, len(at), model, self._fabric,
-        )  # fmt: skip
-        self._leases[store] = lender, at, self._loop.now
-        return store
+        name = f"lent by {lender.name} at {at.start}"
+        names = [f"{name} of device {devices.start}" for devices, _ in parts]
+        stores = [
+            KvStore(
+                name if len(parts) == 1 else own, part_of(lender.memory, devices), at.start,
+                len(at), model, self._fabric,
+            )
+            for own, (devices, model) in zip(names, parts, strict=True)
+        ]  # fmt: skip
+        lent = Lent(lender, at, self._loop.now, len(stores))
+        self._leases.update(dict.fromkeys(stores, lent))
+        return stores
 
     def reclaim(self, store: KvStore) -> None:
         """Gives a lease back to its lender. RunError where KV is still in it."""
         if store.kv.held:
             raise RunError(f"{store.name} is reclaimed with KV of {len(store.kv.held)} requests")
-        lender, at, since_s = self._leases.pop(store)
-        self._end_lease(lender, at, since_s)
-        if lender.lost is None:
-            lender.take_home(at)
+        lent = self._leases.pop(store)
+        lent.num_parts -= 1
+        if lent.num_parts:
+            return
+        self._end_lease(lent)
+        if lent.lender.lost is None:
+            lent.lender.take_home(lent.at)
 
-    def _end_lease(self, lender: ElasticInstance, at: range, since_s: float) -> None:
-        self._recorder.event("lease", lender.name, since_s, self._loop.now, bytes=len(at))
+    def _end_lease(self, lent: Lent) -> None:
+        self._recorder.event(
+            "lease", lent.lender.name, lent.since_s, self._loop.now, bytes=len(lent.at)
+        )
 
     def dram_store(
         self, node: int, num_bytes: int, model: DeviceLayout, *, at_bytes: int = 0
@@ -261,9 +308,17 @@ def node_of(memory: Memory) -> int:
     return (place if isinstance(place, Location) else place[0]).node
 
 
-def part_of(memory: Memory, num_devices: int) -> Memory:
-    """`memory` on its first `num_devices` devices; where it has no more, itself."""
+def part_of(memory: Memory, devices: range) -> Memory:
+    """`memory` on those of its devices, counted from 0; where it has no others, itself. UsageError
+    for a part that begins beyond them."""
     place = memory.place
-    if isinstance(place, Location) or num_devices >= len(place):
+    size = 1 if isinstance(place, Location) else len(place)
+    if devices.start and devices.stop > size:
+        raise UsageError(
+            f"devices {devices.start} to {devices.stop - 1} of {memory.name}; valid: 0 to "
+            f"{size - 1}"
+        )
+    if isinstance(place, Location) or len(devices) >= size:
         return memory
-    return Memory(memory.name, place[0] if num_devices == 1 else place[:num_devices])
+    part = place[devices.start : devices.stop]
+    return Memory(memory.name, part[0] if len(part) == 1 else part)

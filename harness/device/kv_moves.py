@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
+from typing import NamedTuple
 
 from harness.clock import Event, Loop
 from harness.device.fabric import Fabric, Span
@@ -26,6 +27,14 @@ from harness.record import Recorder
 from harness.request import Request
 
 Blocks = tuple[Request, range]
+
+
+class KvCopy(NamedTuple):
+    """`blocks` of the request's KV; at the target they are those of `to`."""
+
+    request: Request
+    to: Request
+    blocks: range
 
 
 class KvMover:
@@ -166,22 +175,23 @@ class KvMover:
         return True
 
     async def copy(
-        self, request: Request, to: Request, blocks: range, groups: Groups, source: Holder,
-        target: Holder, *, purpose: str,
+        self, copies: Sequence[KvCopy], groups: Groups, source: Holder, target: Holder, *,
+        purpose: str, chunk_bytes: int | None = None, issue_s: float | None = None,
     ) -> int:  # fmt: skip
-        """Copies `blocks` of `request` to those of `to`, which both ends have room for, and moves
-        nothing: bytes."""
-        await self._directory.whole([request])
-        num_bytes = len(blocks) * len(groups) * source.page_bytes
+        """Makes `copies`, which both ends have room for, and moves nothing: bytes."""
+        requests = [each.request for each in copies]
+        await self._directory.whole(requests)
+        blocks = [(each.request, each.blocks) for each in copies]
+        num_bytes = _num_blocks(blocks) * len(groups) * source.page_bytes
 
         def spans() -> list[Span]:
             assert source.tables is not None
             assert target.tables is not None
-            source.tables.reconcile([request])
-            target.tables.reconcile([to])
+            source.tables.reconcile(requests)
+            target.tables.reconcile([each.to for each in copies])
             return source.tables.spans(
-                [(request, blocks)], groups, target.tables, source.page_bytes,
-                names={request.request_id: to.request_id},
+                blocks, groups, target.tables, source.page_bytes,
+                names={each.request.request_id: each.to.request_id for each in copies},
             )  # fmt: skip
 
         if num_bytes:
@@ -189,8 +199,9 @@ class KvMover:
             over = await begin_copy(self._loop, memories)
             try:
                 await self._fabric.copy(
-                    source.memory, target.memory, num_bytes, spans, purpose=purpose
-                )
+                    source.memory, target.memory, num_bytes, spans, purpose=purpose,
+                    chunk_bytes=chunk_bytes, issue_s=issue_s,
+                )  # fmt: skip
             finally:
                 end_copy(over, memories)
         return num_bytes

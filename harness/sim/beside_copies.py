@@ -1,15 +1,19 @@
 """What copies cost a device that they read or write: memory bandwidth (AQUA section 9.3, Fig. 10).
 
-While copies take a share of the bandwidth, memory-bound work has what is left. The run under way
-ends at its next step boundary where that share changes, and goes on at the other rate; an iteration
-with prompts keeps the rate that it began with. Copies below SMALL cost nothing.
+While copies take a share of the bandwidth, memory-bound work has what is left. A tensor-parallel
+group waits for the device that has the least left. The run under way ends at its next step boundary
+where that changes, and goes on at the other rate; an iteration with prompts keeps the rate that it
+began with. Copies below SMALL cost nothing.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from harness.cost.model import CostModel
+from harness.device.fabric import Place
+from harness.location import Location
 
 SMALL = 0.02  # of the memory's bandwidth
 
@@ -22,14 +26,15 @@ class BesideCopies:
         use: Callable[[CostModel], None], halt: Callable[[], None],
     ) -> None:  # fmt: skip
         self._bytes_per_s, self._cost, self._use, self._halt = bytes_per_s, cost, use, halt
-        self._copied_bytes_per_s = 0.0
+        self._copied_bytes_per_s = defaultdict[Location, float](float)
         self._rivals = 0.0
         self._costs: dict[float, CostModel] = {}
 
-    def change(self, bytes_per_s: float) -> None:
-        """Copies begin or, below 0, end."""
-        self._copied_bytes_per_s += bytes_per_s
-        found = rivals(self._copied_bytes_per_s / self._bytes_per_s)
+    def change(self, place: Place, bytes_per_s: float) -> None:
+        """Copies of so much on each device of `place` begin or, below 0, end."""
+        for device in (place,) if isinstance(place, Location) else place:
+            self._copied_bytes_per_s[device] += bytes_per_s
+        found = rivals(max(self._copied_bytes_per_s.values()) / self._bytes_per_s)
         if found == self._rivals:
             return
         self._rivals = found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 from harness.clock import Event, Loop
-from harness.device.fabric import Memory, Span
+from harness.device.fabric import Memory, Place, Span
 from harness.device.topology import Link, Path
 from harness.errors import InstanceLost
 from harness.sim.network import Network
@@ -50,8 +50,9 @@ class SimFabric:
         self._ends: dict[Event, tuple[str, str]] = {}  # copies under way, set when an end dies
         self._lost: dict[str, Event] = {}  # the dead -> set once that is known
         self.halt: dict[str, Callable[[], None]] = {}  # instance -> ends its flights' next step
-        # instance -> told how many bytes/s more, or less, copies read and write there
-        self.beside: dict[str, Callable[[float], None]] = {}
+        # instance -> told on which of its devices copies read and write, and how many bytes/s
+        # more, or less, on each
+        self.beside: dict[str, Callable[[Place, float], None]] = {}
         self.on_lost: Callable[[str, str], None]
 
     async def copy(
@@ -63,8 +64,8 @@ class SimFabric:
         if source.place == target.place:  # every byte is read and written once
             await self._loop.sleep(2 * num_bytes / self._hbm_bytes_per_s)
             return True
-        for end in (source.name, target.name):
-            await self.require(end)
+        for name in (source.name, target.name):
+            await self.require(name)
         cut = Event(self._loop)
         self._ends[cut] = source.name, target.name
         path, pace = self.network.path(source.place, target.place), None
@@ -73,9 +74,9 @@ class SimFabric:
         elif chunk_bytes is not None and num_bytes > MANY_CHUNKS * chunk_bytes:
             pace, chunk_bytes = mean_pace(path, num_bytes, chunk_bytes), None
         rate = alone(path) if pace is None else pace.bytes_per_s
-        told = [self.beside[end] for end in (source.name, target.name) if end in self.beside]
-        for tell in told:
-            tell(rate)
+        told = [end for end in (source, target) if end.name in self.beside]
+        for end in told:
+            self.beside[end.name](end.place, rate)
         try:
             done = await self.network.transfer(
                 source.place, target.place, num_bytes, stream=purpose, priority=priority,
@@ -83,10 +84,10 @@ class SimFabric:
             )  # fmt: skip
         finally:
             del self._ends[cut]
-            for tell in told:
-                tell(-rate)
-        for end in (source.name, target.name):
-            await self.require(end)
+            for end in told:
+                self.beside[end.name](end.place, -rate)
+        for name in (source.name, target.name):
+            await self.require(name)
         return done
 
     async def expect(self, target: Memory, numbers: Sequence[int]) -> None:

@@ -63,7 +63,7 @@ class CachedPrefixes:
             return
         if self._ledger.reusable_tokens(prefix, prefix[1] + 1):
             return
-        copy = self._copies.setdefault(prefix, self._new_copy(request, prefix[1]))
+        copy = self._copies.setdefault(prefix, self._swap.stand_in(request, prefix[1]))
         blocks = self._consumer.kv.blocks_for(prefix[1])
         found, rooms = await self._swap.room_for(blocks)
         places = self._ledger.store(prefix, prefix[1], [self._swap.num_bytes(blocks)], rooms)
@@ -76,8 +76,3 @@ class CachedPrefixes:
         self._coming.clear()
         for prefix, copy in self._copies.items():
             await self._swap.drop_copy(self._ledger.tensor(prefix), copy)
-
-    def _new_copy(self, request: Request, tokens: int) -> Request:
-        """No request of the schedule has its number."""
-        number = -1 - len(self._copies)
-        return Request(number, request.arrival_s, request.model, tokens, 1, computed_tokens=tokens)

@@ -16,7 +16,7 @@ SWAP_SPACES = ("neighbour", "dram")
 @dataclass(kw_only=True, slots=True)
 class SchedulerVariant:
     slice_iterations: int  # k
-    dirty_only: bool  # blocks written since the last page-out alone; not on devices yet
+    dirty_only: bool  # page out the blocks alone that were written since the last time
     fcfs_when_in_dram: str  # any, all or never
 
     def __post_init__(self) -> None:
@@ -117,10 +117,23 @@ class ConsumerConfig:
 
 @dataclass(kw_only=True, slots=True)
 class PairConfig:
-    """Of models that the run is asked for, by their own names."""
+    """Of models that the run is asked for, by their own names. Several `consumers` borrow of a
+    lender that has a device for each of theirs."""
 
-    consumer: str
-    lender: str | None = None  # null: lender.model, or the consumer's
+    consumer: str | None = None
+    consumers: list[str] | None = None
+    lender: str | None = None  # null: lender.model, or the (first) consumer's
+
+    def __post_init__(self) -> None:
+        if (self.consumer is None) == (not self.consumers):
+            raise ValueError(
+                f"a pair has consumer={self.consumer} and consumers={self.consumers}; valid: "
+                "either consumer: MODEL or consumers: [MODEL, ...]"
+            )
+
+    @property
+    def borrowers(self) -> tuple[str, ...]:
+        return (self.consumer,) if self.consumer is not None else tuple(self.consumers or ())
 
 
 @dataclass(kw_only=True, slots=True)

@@ -153,6 +153,7 @@ class Consumer:
         done = [request for request in batch.requests if request.finished]
         for request in done:
             del self._requests[request.request_id], self._arrivals[request.request_id]
+            await self.swap.drop(request)
         prefilled = any(request.decoding for request in prefilling)
         turn.ran(iterations, completed=bool(done), prefilled=prefilled)
         if self._prefixes is not None:

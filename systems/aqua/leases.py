@@ -50,7 +50,7 @@ class Leases:
     """All raise InstanceLost for a holder that has ended: it has died, or was not heard of."""
 
     coordinator: CoordinatorClient
-    producers: Mapping[str, str]  # by consumer, as the coordinator has them
+    producers: Mapping[str, str]  # places by consumer, as the coordinator has them
     stores: dict[str, KvStore] = field(default_factory=dict)  # by lease
     on_change: list[Callable[[], None]] = field(default_factory=list)
     _names: int = 0
@@ -130,12 +130,13 @@ def lost_where_gone(holder: str) -> Iterator[None]:
 
 
 async def beat(
-    coordinator: CoordinatorClient, instance: ElasticInstance, interval_s: float, loop: Loop
-) -> None:
+    coordinator: CoordinatorClient, holder: str, instance: ElasticInstance, interval_s: float,
+    loop: Loop,
+) -> None:  # fmt: skip
     """Heartbeats of a holder, while its instance lives."""
     while instance.lost is None:
         try:
-            await coordinator.heartbeat(instance.name)
+            await coordinator.heartbeat(holder)
         except Refused:
             if instance.lost is None:
                 raise

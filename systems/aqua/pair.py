@@ -1,4 +1,5 @@
 """A consumer and its lender (section 5): who of both gets which request, and what deaths leave.
+The lender may be that of other pairs, too (`group.py`).
 
 Of every `lender.every` requests of the consumer's model one is the lender's where it has that
 model; the rest are the consumer's. A lender with a model of its own has the requests that name it.
@@ -7,59 +8,52 @@ model; the rest are the consumer's. A lender with a model of its own has the req
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
-from pathlib import Path
 
 from harness.clock import Loop
 from harness.device.elastic import ElasticInstance
 from harness.device.elastic_cluster import ElasticCluster
 from harness.device.kv_store import KvStore
-from harness.errors import UsageError
 from harness.request import Request
 from systems.aqua.cached_prefixes import CachedPrefixes
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import Consumer
+from systems.aqua.kept_copies import KeptCopies
 from systems.aqua.layered_streaming import LayeredStreamer
-from systems.aqua.leases import Leases, beat
+from systems.aqua.leases import Leases
 from systems.aqua.lender import Lender
-from systems.aqua.profiler.profile import read_profile
 from systems.aqua.prompt import Limits
 from systems.aqua.streaming import Streamer
 from systems.aqua.swap_space import SwapSpace
 from systems.aqua.turn import Turn
-from systems.baselines import vllm
-
-BEATS = 4  # heartbeats within the coordinator's timeout
 
 Server = Consumer | Streamer | Lender
 Drop = Callable[[Request, str], None]
 
 
 class Pair:
-    """`leases`: None: there is DRAM alone. `dram`: the consumer's part of it. `model_of`: a
+    """`place`: the lender's devices that lend to this consumer, at the coordinator. `leases`: None:
+    there is DRAM alone. `dram`: the consumer's part of it. `model_of`: a
     request's model by its own name. `drop`: gives a request up, for a reason. `orphan`: called with
     a request that no instance left here has the model of."""
 
     def __init__(
         self, config: AquaConfig, elastic: ElasticCluster, consumer: ElasticInstance,
-        lender: ElasticInstance, leases: Leases | None, dram: KvStore, loop: Loop,
+        lender: Lender, place: str, leases: Leases | None, dram: KvStore, loop: Loop,
         model_of: Callable[[Request], str], drop: Drop, orphan: Callable[[Request], None],
     ) -> None:  # fmt: skip
         self._config, self._elastic, self._loop = config, elastic, loop
-        self._leases, self._dram = leases, dram
+        self._place, self._leases, self._dram = place, leases, dram
         self._model_of, self._drop, self._orphan = model_of, drop, orphan
         self.consumer = self._make_consumer(consumer)
-        self.lender = self._make_lender(lender, consumer)
-        if leases is not None:
-            leases.on_change.append(self.lender.nudge)
+        self.lender = lender
         self._num_submitted = 0
-        self._lender_blocks = lender.kv.num_blocks
+        self._lender_blocks = lender.instance.kv.num_blocks
         # Of the longest request that both can serve, before any is lent.
         self._blocks = self._kv_blocks(consumer)
         if isinstance(self.consumer, Streamer):
             self._blocks = self.consumer.num_blocks
-        elif lender.model.name == consumer.model.name:
-            self._blocks = min(self._blocks, lender.kv.num_blocks)
+        elif lender.instance.model.name == consumer.model.name:
+            self._blocks = min(self._blocks, lender.instance.kv.num_blocks)
 
     def _make_consumer(self, instance: ElasticInstance) -> Consumer | Streamer:
         config, layout = self._config, instance.layout
@@ -82,7 +76,8 @@ class Pair:
         unused = instance.kv.num_blocks - limits.num_blocks
         instance.kv.reserve(unused * len(instance.kv.all_groups), "not the consumer's")
         by_block = layout.page_bytes // (2 * layout.page_layers)
-        swap = SwapSpace(
+        space = KeptCopies if variant.scheduler.dirty_only else SwapSpace
+        swap = space(
             self._elastic, instance, self._leases, dram, variant.migration,
             chunk_bytes=by_block if config.copies == "by_block" else None,
             issue_s=config.copy_issue_s,
@@ -96,33 +91,6 @@ class Pair:
 
     def _kv_blocks(self, consumer: ElasticInstance) -> int:
         return max(1, int(self._config.consumer.kv_share * consumer.kv.num_blocks))
-
-    def _make_lender(self, instance: ElasticInstance, borrower: ElasticInstance) -> Lender:
-        config = self._config
-        limits = vllm.Limits(
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            enable_chunked_prefill=True,
-            scheduler_reserve_full_isl=True,
-        )
-        return Lender(
-            self._elastic, instance, borrower.layout, self._leases, limits,
-            config.informer_config(), self._profiled(instance), self._loop, self._lender_died,
-        )  # fmt: skip
-
-    def _profiled(self, lender: ElasticInstance) -> tuple[float, int]:
-        """Its stable rate and the bytes of each device that are free at it."""
-        config = self._config.lender
-        if config.profile is None:
-            kv_bytes = lender.kv.num_pages * lender.page_bytes
-            return config.stable_rate_per_s or inf, int(config.free_share * kv_bytes)
-        found = read_profile(Path(config.profile))
-        if found.model != lender.model.name or found.role != "producer":
-            raise UsageError(
-                f"system.lender.profile={config.profile} is of {found.model}, a {found.role}; "
-                f"valid: of {lender.model.name}, a producer"
-            )
-        return found.stable_rate_per_s or inf, found.memory_balance
 
     # Serving
 
@@ -157,41 +125,29 @@ class Pair:
         longest = request.prompt_tokens + request.output_tokens - 1
         return longest <= self._lender_blocks * self.consumer.instance.kv.block_tokens
 
-    async def start(self) -> None:
-        """Joins the coordinator, and begins to serve."""
-        loop = self._loop
-        for role, each in zip(("consumer", "lender"), self.instances, strict=True):
-            self._elastic.take(each, role)
-            if self._leases is not None:
-                await self._leases.join(each.name)
-                interval_s = self._config.coordinator.heartbeat_timeout_s / BEATS
-                pulse = beat(self._leases.coordinator, each, interval_s, loop)
-                loop.spawn(pulse, name=f"heartbeat of {each.name}")
-        loop.spawn(self.lender.serve(), name=f"lender {self.lender.instance.name}")
-        loop.spawn(self.consumer.serve(), name=f"consumer {self.consumer.instance.name}")
-
     # Deaths
 
     def lost(self, instance: ElasticInstance) -> None:
         """The dead lender's leases are gone at once: nothing more is to be paged to them."""
         if instance is self.lender.instance and self._leases is not None:
-            for lease in self.lender.lent:
+            for lease in self.lender.leases_of(self._place):
                 self.consumer.lose_lease(lease)
-            self._leave(self._leases, instance)
+            self._leave(self._leases, self._place)
         self.consumer.wake.set()
         self.lender.wake.set()
 
-    def _leave(self, leases: Leases, instance: ElasticInstance) -> None:
-        self._loop.spawn(leases.leave(instance.name), name=f"{instance.name} has left")
+    def take_over(self, left: Sequence[Request]) -> None:
+        """What the dead lender was to serve."""
+        self._send(left, self.consumer, self.consumer)
+
+    def _leave(self, leases: Leases, holder: str) -> None:
+        self._loop.spawn(leases.leave(holder), name=f"{holder} has left")
 
     def _consumer_died(self, left: Sequence[Request]) -> None:
         if self._leases is not None:
-            self._leave(self._leases, self.consumer.instance)
-            self.lender.withdrawn = True
+            self._leave(self._leases, self.consumer.instance.name)
+            self.lender.lose_borrower(self._place)
         self._send(left, self.lender, self.lender)
-
-    def _lender_died(self, left: Sequence[Request]) -> None:
-        self._send(left, self.consumer, self.consumer)
 
     def _send(self, requests: Sequence[Request], to: Server, other: Server) -> None:
         """To one that lives and has its model; where neither does, to other pairs."""

@@ -1,4 +1,4 @@
-"""Which pairs of models there are to be, and on which devices. Pure.
+"""Which consumers there are to be, with which lender, and on which devices. Pure.
 
 AQUA-PLACER matches them before models start (section 5); a run has what `system.pairs` names, or
 one pair of the models that it is asked for.
@@ -7,6 +7,7 @@ one pair of the models that it is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from harness.config import typed
 from harness.cost.hardware import Hardware
@@ -15,7 +16,12 @@ from harness.model_spec import ModelSpec
 from harness.placement import Elastic, Placement
 from systems.aqua.config import AquaConfig
 
-PairOf = tuple[ModelSpec, ModelSpec]  # the consumer's and the lender's
+Each = TypeVar("Each")
+
+
+class GroupOf(NamedTuple):
+    consumers: tuple[ModelSpec, ...]
+    lender: ModelSpec
 
 
 def lender_model(config: AquaConfig) -> ModelSpec | None:
@@ -26,7 +32,7 @@ def lender_model(config: AquaConfig) -> ModelSpec | None:
     return found
 
 
-def pairs_of(config: AquaConfig, models: Mapping[str, ModelSpec]) -> list[PairOf]:
+def groups_of(config: AquaConfig, models: Mapping[str, ModelSpec]) -> list[GroupOf]:
     """`models`: by the name that requests carry. Raises UsageError for a pair of models that there
     are not, and for a model that no pair serves."""
     specs = {spec.name: spec for spec in models.values()}
@@ -39,18 +45,21 @@ def pairs_of(config: AquaConfig, models: Mapping[str, ModelSpec]) -> list[PairOf
                 f"a consumer serves one model, and {len(own)} are asked for{named}; set "
                 "model_set=one, or system.lender.model to the other, or name system.pairs"
             )
-        return [(own[0], lent or own[0])]
+        return [GroupOf((own[0],), lent or own[0])]
     known = specs if lent is None else {**specs, lent.name: lent}
     found = []
     for pair in config.pairs:
-        for name in (pair.consumer, pair.lender):
+        for name in (*pair.borrowers, pair.lender):
             if name is not None and name not in known:
                 raise UsageError(
                     f"system.pairs: model {name} is unknown; valid: {', '.join(sorted(known))}"
                 )
-        own_spec = known[pair.consumer]
-        found.append((own_spec, known[pair.lender] if pair.lender else lent or own_spec))
-    served = {spec.name for pair_of in found for spec in pair_of}
+        consumers = tuple(known[name] for name in pair.borrowers)
+        found.append(
+            GroupOf(consumers, known[pair.lender] if pair.lender else lent or consumers[0])
+        )
+        _check_devices(found[-1])
+    served = {spec.name for group in found for spec in (*group.consumers, group.lender)}
     for name in specs:
         if name not in served:
             raise UsageError(
@@ -59,33 +68,54 @@ def pairs_of(config: AquaConfig, models: Mapping[str, ModelSpec]) -> list[PairOf
     return found
 
 
+def _check_devices(group: GroupOf) -> None:
+    """One producer to one consumer, device by device (section 5)."""
+    borrowing = sum(spec.tp for spec in group.consumers)
+    if len(group.consumers) > 1 and borrowing > group.lender.tp:
+        raise UsageError(
+            f"system.pairs: {len(group.consumers)} consumers on {borrowing} devices borrow of "
+            f"{group.lender.name}, which has tp={group.lender.tp}; a device lends to one consumer's"
+        )
+
+
+def split(config: AquaConfig, instances: Sequence[Each]) -> list[tuple[list[Each], Each]]:
+    """The consumers and the lender of each group, of what stands in `placed`'s order."""
+    sizes = [len(pair.borrowers) for pair in config.pairs] if config.pairs else [1]
+    left = iter(instances)
+    found = [([next(left) for _ in range(size)], next(left)) for size in sizes]
+    assert not list(left), "as many as are placed"
+    return found
+
+
 def placed(
-    config: AquaConfig, pairs: Sequence[PairOf], models: Mapping[str, ModelSpec],
+    config: AquaConfig, groups: Sequence[GroupOf], models: Mapping[str, ModelSpec],
     hardware: Hardware,
 ) -> list[Placement]:  # fmt: skip
-    """Consumer, lender, consumer, lender, ...: each pair within a node, node by node."""
+    """Consumers, lender, consumers, lender, ...: each group within a node, node by node."""
     names = {spec.name: name for name, spec in models.items()}
     per_node = hardware.devices_per_node
     placements: list[Placement] = []
     at = 0
-    for pair in pairs:
-        needed = sum(spec.tp for spec in pair)
+    for group in groups:
+        specs = [*group.consumers, group.lender]
+        needed = sum(spec.tp for spec in specs)
         within = min(per_node, hardware.num_devices)
         if needed > within:
             raise UsageError(
                 f"consumer and lender need {needed} devices of one node for model.tp="
-                f"{pair[0].tp}, and hardware={hardware.name} has {within}; memory is lent within a "
-                "node"
+                f"{specs[0].tp}, and hardware={hardware.name} has {within}; memory is lent within "
+                "a node"
             )
         if at % per_node + needed > per_node:
             at = (at // per_node + 1) * per_node  # the next node
         if at + needed > hardware.num_devices:
             raise UsageError(
-                f"{len(pairs)} pairs do not fit on the {hardware.num_devices} devices of hardware="
+                f"{len(groups)} pairs do not fit on the {hardware.num_devices} devices of hardware="
                 f"{hardware.name}, {per_node} a node; raise hardware.num_devices"
             )
-        for consumes, spec in zip((True, False), pair, strict=True):
+        for number, spec in enumerate(specs):
             # KV that streams does so by layer
+            consumes = number < len(group.consumers)
             page_layers = 1 if config.consumer.streams and consumes else None
             placements.append(
                 Placement(

@@ -8,6 +8,7 @@ requests are evicted, and computed again.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import count
 
 from harness.device.elastic import ElasticInstance
 from harness.device.elastic_cluster import ElasticCluster
@@ -34,7 +35,10 @@ class SwapSpace:
         self._chunk_bytes, self._issue_s = chunk_bytes, issue_s
         self.tensors = Tensors(1, dram.kv.num_pages * dram.page_bytes)
         self._requests: dict[Hashable, Request] = {}  # those with a tensor
-        self._allocations: dict[Hashable, str] = {}  # of those in a lease
+        self._allocations: dict[Hashable, list[str]] = {}  # of those in a lease
+        # Of requests that never run, whose blocks copies are; the directory knows all instances'.
+        number = cluster.instances.index(consumer)
+        self._numbers = count(-1 - number, -len(cluster.instances))
         self._layers = range(consumer.model.num_layers)
 
     def in_dram(self) -> list[bool]:
@@ -74,6 +78,12 @@ class SwapSpace:
 
     # Cached prefixes: copies, whose blocks are those of a request that never runs
 
+    def stand_in(self, request: Request, tokens: int) -> Request:
+        """Such a request: none of the schedule has its number."""
+        return Request(
+            next(self._numbers), request.arrival_s, request.model, tokens, 1, computed_tokens=tokens
+        )
+
     def num_bytes(self, blocks: int) -> int:
         return blocks * len(self._consumer.kv.all_groups) * self._consumer.page_bytes
 
@@ -90,7 +100,7 @@ class SwapSpace:
         """To `name`, which is allocated, the first `blocks` of `request`, which stay."""
         self._requests[name] = copy
         if found is not None:
-            self._allocations[name] = found[0]
+            self._allocations[name] = [found[0]]
         store = self._store(place)
         room = store.kv.accept(copy, blocks, self._consumer.kv.all_groups)
         assert room, "it was counted"
@@ -157,7 +167,7 @@ class SwapSpace:
         if name not in self.tensors:
             return  # lost with its lender, just before
         request, (source,) = self._requests[name], self.tensors.resolve(name)
-        old, new = self._allocations.get(name), None
+        new: tuple[str, str] | None = None
         if move.to != DRAM:
             new = await self._room(move.num_bytes)
             if new is None:
@@ -171,15 +181,15 @@ class SwapSpace:
             self._consumer.evict(request)
             await self._forget([request])
             return
-        if not await self._move([request], source, target, f"migrate to {said(target)}"):
+        purpose = f"migrate to {said(target)}"
+        if not await self._move([self._keeper(name)], source, target, purpose):
             return
         moved = self.tensors.migrate(move.shard, target)
         assert moved, "DRAM has room"
-        self._allocations.pop(name, None)
-        if old is not None:
+        for old in self._allocations.pop(name, ()):
             await self._free(old)
         if new is not None:
-            self._allocations[name] = new[0]
+            self._allocations[name] = [new[0]]
 
     # Deaths
 
@@ -206,7 +216,7 @@ class SwapSpace:
             return None
         self._requests[request.request_id] = request
         if found is not None:
-            self._allocations[request.request_id] = found[0]
+            self._allocations[request.request_id] = [found[0]]
         return places[0]
 
     async def _room(self, num_bytes: int) -> tuple[str, str] | None:
@@ -226,9 +236,12 @@ class SwapSpace:
     async def _free_tensor(self, name: Hashable) -> None:
         self.tensors.free(name)
         del self._requests[name]
-        allocation = self._allocations.pop(name, None)
-        if allocation is not None:
+        for allocation in self._allocations.pop(name, ()):
             await self._free(allocation)
+
+    def _keeper(self, name: Hashable) -> Request:
+        """Whose the blocks of a tensor are, where it lies."""
+        return self._requests[name]
 
     def _store(self, place: Place) -> KvStore:
         if place.lease is None:
@@ -262,14 +275,16 @@ class SwapSpace:
         return True
 
     async def _stage(self, requests: Sequence[Request], what: str) -> None:
+        held = self._consumer.kv.held
+        await self._stage_blocks(sum(held.get(r.request_id, 0) for r in requests), what)
+
+    async def _stage_blocks(self, blocks: int, what: str) -> None:
         """The pass through the staging tensor: every byte read and written once on the device. A
         live engine's copies do that themselves."""
-        if self._chunk_bytes is not None or self._dram.tables is not None:
+        if self._chunk_bytes is not None or self._dram.tables is not None or not blocks:
             return
-        kv, memory = self._consumer.kv, self._consumer.memory
-        pages = sum(kv.held.get(r.request_id, 0) * len(kv.all_groups) for r in requests)
-        if pages:
-            await self._cluster.copy(memory, memory, pages * self._consumer.page_bytes, what)
+        memory = self._consumer.memory
+        await self._cluster.copy(memory, memory, self.num_bytes(blocks), what)
 
 
 def said(place: Place) -> str:

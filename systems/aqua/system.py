@@ -1,14 +1,14 @@
 """AQUA (ASPLOS'25) on devices: consumers scheduled fairly, each with a lender that it pages to.
 
-A pair is two instances on neighbouring devices of a node (`pair.py`); one coordinator keeps the
-leases of all. Requests go to the pairs that serve their model, in turn. README.md maps sections to
-files.
+A pair is two instances of a node (`pair.py`), and pairs may share their lender (`group.py`); one
+coordinator keeps the leases of all. Requests go to the pairs that serve their model, in turn.
+README.md maps sections to files.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
@@ -23,10 +23,10 @@ from systems.aqua.consumer import Consumer
 from systems.aqua.coordinator.client import Remote
 from systems.aqua.coordinator.process import CoordinatorProcess
 from systems.aqua.coordinator.topology import Topology
+from systems.aqua.group import Group, borrowers
 from systems.aqua.leases import Leases, open_coordinator
 from systems.aqua.lender import Lender
-from systems.aqua.pair import Pair
-from systems.aqua.placement import pairs_of, placed
+from systems.aqua.placement import groups_of, placed, split
 from systems.aqua.plugin.servers import AquaInVllm
 from systems.aqua.streaming import Streamer
 
@@ -41,8 +41,8 @@ class Aqua:
     def place(
         config: AquaConfig, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
-        """Of each pair the consumer's device(s), and its neighbour's."""
-        return placed(config, pairs_of(config, models), models, hardware)
+        """Of each group the consumers' device(s), and the lender's beside them."""
+        return placed(config, groups_of(config, models), models, hardware)
 
     def __init__(self, config: AquaConfig, *, loop: Loop, cluster: Cluster) -> None:
         if cluster.elastic is None:
@@ -52,41 +52,47 @@ class Aqua:
             )
         self._config, self._loop, self._cluster = config, loop, cluster
         self._elastic = cluster.elastic
-        instances = self._elastic.instances
-        both = list(zip(instances[::2], instances[1::2], strict=True))  # as `placed`
+        groups = split(config, self._elastic.instances)
         self._elastic.on_lost = self._lost
-        self._leases = self._open_leases(both)
-        self.pairs = [
-            Pair(
-                config, self._elastic, consumer, lender, self._leases,
-                self._dram(number, [each for each, _ in both]), loop, self._model_of,
+        self._leases = self._open_leases(groups)
+        everyone = [consumer for consumers, _ in groups for consumer in consumers]
+        self.groups = [
+            Group(
+                config, self._elastic, consumers, lender, self._leases,
+                [self._dram(consumer, everyone) for consumer in consumers], loop, self._model_of,
                 cluster.drop, orphan=self.submit,
             )
-            for number, (consumer, lender) in enumerate(both)
+            for consumers, lender in groups
         ]  # fmt: skip
+        self.pairs = [pair for group in self.groups for pair in group.pairs]
         self._num_submitted: Counter[str] = Counter()  # by model
 
-    def _open_leases(self, pairs: list[tuple[ElasticInstance, ElasticInstance]]) -> Leases | None:
+    def _open_leases(
+        self, groups: Sequence[tuple[Sequence[ElasticInstance], ElasticInstance]]
+    ) -> Leases | None:
         """What all share, at their coordinator; nobody has joined yet."""
         if self._config.swap_space == "dram":
             return None
-        every = [instance for pair in pairs for instance in pair]
-        producers = {consumer.name: lender.name for consumer, lender in pairs}
+        places: dict[str, ElasticInstance] = {}
+        producers = {}
+        for consumers, lender in groups:
+            for consumer, part in zip(consumers, borrowers(lender, consumers), strict=True):
+                places |= {consumer.name: consumer, part.place: lender}
+                producers[consumer.name] = part.place
         topology = Topology(
-            memory_bytes={each.name: each.kv.num_pages * each.page_bytes for each in every},
-            nodes={each.name: each.memory.node for each in every},
+            memory_bytes={k: each.kv.num_pages * each.page_bytes for k, each in places.items()},
+            nodes={name: each.memory.node for name, each in places.items()},
             producers=producers,
         )
         return Leases(open_coordinator(topology, self._config.coordinator, self._loop), producers)
 
-    def _dram(self, number: int, consumers: list[ElasticInstance]) -> KvStore:
+    def _dram(self, own: ElasticInstance, consumers: list[ElasticInstance]) -> KvStore:
         """An equal part of its node's DRAM for each consumer."""
-        own = consumers[number]
-        beside = [i for i, each in enumerate(consumers) if each.memory.node == own.memory.node]
+        beside = [each for each in consumers if each.memory.node == own.memory.node]
         size = self._config.dram_bytes // len(beside) // ALIGN_BYTES * ALIGN_BYTES
         if len(beside) == 1:
             size = self._config.dram_bytes
-        at = beside.index(number) * size
+        at = beside.index(own) * size
         return self._elastic.dram_store(own.memory.node, size, own.layout, at_bytes=at)
 
     @property
@@ -116,8 +122,8 @@ class Aqua:
         able[turn % len(able)].submit(request)
 
     async def serve(self) -> None:
-        for pair in self.pairs:
-            await pair.start()
+        for group in self.groups:
+            await group.start()
         try:
             await self._loop.wait(Event(self._loop))
         finally:
@@ -125,7 +131,7 @@ class Aqua:
                 self._leases.coordinator.close()
 
     def _lost(self, instance: ElasticInstance) -> None:
-        next(pair for pair in self.pairs if instance in pair.instances).lost(instance)
+        next(group for group in self.groups if instance in group.instances).lost(instance)
 
     def _model_of(self, request: Request) -> str:
         asked = self._cluster.models.get(request.model)

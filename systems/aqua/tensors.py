@@ -89,6 +89,19 @@ class Tensors:
         self._bytes += more
         return tuple(places)
 
+    def grow(self, name: Hashable, device: int, num_bytes: int) -> bool:
+        """A shard is so much larger, where it lies. False, and no change: DRAM has no room. Room in
+        a lease is the coordinator's to give."""
+        tensor = self._tensor(name)
+        place = tensor.places[device]
+        if place == DRAM and num_bytes > self.dram_bytes - self.bytes_in(DRAM):
+            return False
+        sizes = list(tensor.shard_bytes)
+        sizes[device] += num_bytes
+        tensor.shard_bytes = tuple(sizes)
+        self._bytes[place] += num_bytes
+        return True
+
     def resolve(self, name: Hashable) -> tuple[Place, ...]:
         """Where each shard is now."""
         return tuple(self._tensor(name).places)

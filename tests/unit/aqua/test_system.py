@@ -49,7 +49,10 @@ def assert_all_done(made: Bed) -> None:
 
 def assert_empty(made: Bed, aqua: Aqua) -> None:
     """Nothing of any request is left anywhere."""
-    assert not aqua.consumer.swap.in_dram()
+    swap = aqua.consumer.swap
+    assert not list(swap.tensors)
+    assert not swap._dram.kv.held
+    assert not any(store.kv.held for store in aqua.lender.stores())
     assert not any(instance.kv.held for instance in made.instances)
     assert not made.cluster.directory.wheres
 
@@ -259,7 +262,8 @@ def test_nobody_starves_and_no_block_is_lost(
         aqua = system(made, name, f"system.variant={variant}", beside, *gathered)
         serve(made, aqua, asked)
         assert_all_done(made)
-        assert moved_bytes(made, *OUT) == moved_bytes(made, *INTO)
+        out, into = moved_bytes(made, *OUT), moved_bytes(made, *INTO)
+        assert out <= into if variant == "artifact" else out == into  # copies stay where they are
         assert_empty(made, aqua)
 
 
