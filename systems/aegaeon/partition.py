@@ -18,9 +18,9 @@ def partitions(
     """
     if len(pool) < 2:
         raise ValueError(
-            "system aegaeon needs at least two pooled instances, one to prefill and one to decode; "
-            f"there are {len(pool)}: raise hardware.num_devices, or, if this engine has none, "
-            "choose engine=torch or engine=sim"
+            "system aegaeon needs at least two pooled instances, one to prefill and one to decode, "
+            f"and has {len(pool)}: raise hardware.num_devices, or, if this engine has none, choose "
+            "engine=torch or engine=sim"
         )
     if num_prefill is None:
         num_prefill = min(max(round(len(pool) * PREFILL_SHARE), 1), len(pool) - 1)
