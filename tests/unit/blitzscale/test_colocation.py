@@ -84,7 +84,7 @@ def test_the_surplus_is_stopped_when_it_has_decoded_what_it_has() -> None:
     ("override", "says"),
     [
         ("system.min_decodes=1", "has no effect with system.colocation=true"),
-        ("system.variant=artifact", "choose paper"),
+        ("system.variant=artifact", "choose system.variant=paper"),
         ("system.min_prefills=9", "instances that fit"),
     ],
 )
