@@ -1,5 +1,5 @@
-"""`python -m systems.aqua.coordinator --topology FILE --state FILE [--port N]`: serves until it is
-ended. On 127.0.0.1 only. Exit status 2, and a sentence, for what cannot be."""
+"""`python -m systems.aqua.coordinator --topology FILE --state FILE [--port N]`: serves on 127.0.0.1
+until it is ended. Wrong input ends it with exit status 2 and a sentence."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from systems.aqua.coordinator.topology import read_topology
 
 HOST = "127.0.0.1"
 BACKLOG = 128
-CHECKS_PER_TIMEOUT = 4  # for silent holders, with no request coming
+CHECKS_PER_TIMEOUT = 4  # how often silent holders are looked for, without requests
 
 
 def bound(port: int) -> socket.socket:
-    """Raises UsageError for a port that cannot be had."""
+    """A socket that listens on the port; 0: any free port. Raises UsageError if it is not free."""
     if not 0 <= port <= 65535:
         raise UsageError(f"port {port}; valid: 0 (any) to 65535")
-    # The protocol by name: else asyncio leaves Nagle's algorithm on, and each answer takes 40 ms.
+    # Name the protocol: else asyncio leaves Nagle's algorithm on, and each answer takes 40 ms.
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a kill, at once
     try:
@@ -42,12 +42,13 @@ def bound(port: int) -> socket.socket:
 
 
 def end_with_parent() -> None:
-    """The other end of standard input is the parent's: it closes when that one ends, however."""
+    """Ends this process when its parent ends: standard input then closes."""
     sys.stdin.read()
-    os._exit(0)  # every change is with the operating system before its answer
+    os._exit(0)  # nothing is lost: every change is written before its answer
 
 
 async def serve(arguments: argparse.Namespace) -> None:
+    """Raises UsageError for wrong input."""
     loop = asyncio.get_running_loop()
     timeout_s = arguments.heartbeat_timeout_s
     check_timeout(timeout_s)
