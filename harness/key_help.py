@@ -1,7 +1,9 @@
 """`--help` and `--help keys [PREFIX]`: what can be chosen, and every key with its meaning.
 
 A key's meaning is the comment that conf/'s YAML has at it: behind its value, or in the lines right
-above it. Options of one group share most of their keys, and the meaning of each is told once.
+above it. Options of one group share most of their keys, and the meaning of each is told once. What
+conf/meanings.yaml says of a key comes first, and comments of up to MAX_REMARKS options after it. A
+key of a paper's public code (`variants.artifact`) means what the paper's means.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from textwrap import wrap
 import yaml
 
 from harness.errors import UsageError
+from harness.key_meanings import Meaning, read_meanings
 from harness.options import GROUPS, available
 
 WIDTH = 98
 COMMENT = re.compile(r"(?:^|\s)#\s?(.*)$")
 SILENT = ("_target_", "defaults", "hydra")  # keys that nobody sets
+MAX_REMARKS = 3  # of options, beside a meaning that is told once for all
 PLUS = ("system", "workload", "experiment")  # groups that conf/config.yaml does not choose for
 OVERVIEW = """\
 python -m harness +system=NAME +workload=NAME [group=NAME ...] [key=value ...]
@@ -48,19 +52,27 @@ Groups and their options:"""
 
 @dataclass(slots=True)
 class Key:
-    """A dotted name, and its values and meanings by the options that have it."""
+    """A dotted name, and its values and meanings by the options that have it. `known_as`: the
+    names that stand behind a name with parts in capitals."""
 
     name: str
     values: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, str] = field(default_factory=dict)
+    told: str = ""  # of all options, in conf/meanings.yaml
+    known_as: set[str] = field(default_factory=set)
 
     @property
     def meaning(self) -> str:
         """What is said of it once where options agree, by option where not; "": nothing is said."""
-        each = dict(zip(self.meanings.values(), self.meanings, strict=True))
-        if len(each) <= 1:
+        each = {said: option for option, said in self.meanings.items() if said != self.told}
+        if not self.told and len(each) <= 1:
             return "".join(each)
-        return "; ".join(f"({option}) {said}" for said, option in each.items())
+        shown = each if not self.told or len(each) <= MAX_REMARKS else {}
+        said = [f"({option}) {said}" for said, option in shown.items()]
+        return "; ".join([*([self.told] if self.told else []), *said])
+
+    def begins(self, prefix: str) -> bool:
+        return any(name.startswith(prefix) for name in (self.name, *self.known_as))
 
 
 def overview(conf: Path) -> str:
@@ -81,19 +93,33 @@ def overview(conf: Path) -> str:
 def keys(conf: Path) -> list[Key]:
     """Of conf/config.yaml and of every option of every group, in the files' order."""
     found: dict[str, Key] = {}
+    once = read_meanings(conf)
     for prefix, option, path in _files(conf):
         for name, value, meaning in described(path.read_text()):
-            key = found.setdefault(prefix + name, Key(prefix + name))
-            key.values[option] = value
-            if meaning:
+            known = _told_once(once, prefix + name)
+            shared = known is not None and known.of_many
+            shown = known.name if known and shared else prefix + name
+            key = found.setdefault(shown, Key(shown, told=known.words if known else ""))
+            key.known_as.add(prefix + name)
+            if not shared:
+                key.values[option] = value
+            if meaning and not shared:
                 key.meanings[option] = meaning
+    for key in found.values():
+        papers = found.get(key.name.replace(".variants.artifact.", ".variants.paper."))
+        if papers is not None and papers is not key and not key.told:
+            key.told = papers.told or "".join(list(papers.meanings.values())[:1])
     return list(found.values())
+
+
+def _told_once(once: Sequence[Meaning], name: str) -> Meaning | None:
+    return next((meaning for meaning in once if meaning.fits(name)), None)
 
 
 def told(conf: Path, prefix: str) -> str:
     """What `--help keys PREFIX` prints. UsageError where no key begins so."""
     every = keys(conf)
-    shown = [key for key in every if key.name.startswith(prefix)]
+    shown = [key for key in every if key.begins(prefix)]
     if not shown:
         begins = prefix.split(".")[0]
         near = [key.name for key in every if key.name.split(".")[0] == begins]
