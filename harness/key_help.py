@@ -2,8 +2,8 @@
 
 A key's meaning is the comment that conf/'s YAML has at it: behind its value, or in the lines right
 above it. Options of one group share most of their keys, and the meaning of each is told once. What
-conf/meanings.yaml says of a key comes first, and comments of up to MAX_REMARKS options after it. A
-key of a paper's public code (`variants.artifact`) means what the paper's means.
+conf/meanings.yaml or a group's base/ says of a key comes first, and comments of up to MAX_REMARKS
+options after it. A key of a paper's public code (`variants.artifact`) refers to the paper's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Key:
     name: str
     values: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, str] = field(default_factory=dict)
-    told: str = ""  # of all options, in conf/meanings.yaml
+    told: str = ""  # of all options
     known_as: set[str] = field(default_factory=set)
 
     @property
@@ -102,13 +102,15 @@ def keys(conf: Path) -> list[Key]:
             key = found.setdefault(shown, Key(shown, told=known.words if known else ""))
             key.known_as.add(prefix + name)
             if not shared:
-                key.values[option] = value
-            if meaning and not shared:
-                key.meanings[option] = meaning
+                key.values.setdefault(option, value)
+            if path.parent.name == "base":
+                key.told = key.told or meaning
+            elif meaning and not shared:
+                key.meanings.setdefault(option, meaning)
     for key in found.values():
-        papers = found.get(key.name.replace(".variants.artifact.", ".variants.paper."))
-        if papers is not None and papers is not key and not key.told:
-            key.told = papers.told or "".join(list(papers.meanings.values())[:1])
+        papers = key.name.replace(".variants.artifact.", ".variants.paper.")
+        if papers != key.name and papers in found:
+            key.told = f"as {papers}"
     return list(found.values())
 
 
@@ -158,7 +160,8 @@ def _files(conf: Path) -> Iterator[tuple[str, str, Path]]:
             place = path.parent.name
             here = place in ("base", "device") or group == "system"
             if place != "profile":  # which is read by its name, and not a key
-                yield f"{group}." if here else f"{group}.{place}.", path.stem, path
+                option = place if group == "system" else path.stem
+                yield f"{group}." if here else f"{group}.{place}.", option, path
 
 
 def described(text: str) -> Iterator[tuple[str, str, str]]:
