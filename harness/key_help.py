@@ -28,26 +28,27 @@ PLUS = ("system", "workload", "experiment")  # groups that conf/config.yaml does
 OVERVIEW = """\
 python -m harness +system=NAME +workload=NAME [group=NAME ...] [key=value ...]
 
-Replays a workload against a serving system and leaves a table, a run folder and a W&B run.
-  -m                   run every combination of comma-separated values (key=1,2,4)
-  +experiment=NAME     take system, workload and values from conf/experiment/NAME.yaml
-  progress=live        a dashboard while the run lasts
-  hydra.run.dir=DIR    put the run's files in DIR
-  --config-dir DIR     options of your own, in folders as conf/ has them
-  --cfg job            print the configuration instead of running it
-  --help keys [PREFIX] every key with its meaning, e.g. --help keys engine.pool
+Sends a workload's requests to a serving system, and measures every token. The run leaves a table,
+a folder with report.html, and a W&B run.
+  -m                   sweep: run every combination of comma-separated values (key=1,2,4)
+  +experiment=NAME     take system, workload and keys from conf/experiment/NAME.yaml
+  progress=live        show a dashboard while the run lasts
+  hydra.run.dir=DIR    put the run's files into DIR
+  --config-dir DIR     use options of your own, in folders as in conf/
+  --cfg job            print the configuration, and run nothing
+  --help keys [PREFIX] explain every key that begins with PREFIX, e.g. --help keys engine.pool
 
-python -m harness COMMAND --help, of these commands:
-  figures    runs what a paper's figures lack, and draws them
-  claims     judges every published claim by those figures
-  capacity   finds the value of a key at which a condition ends
-  calibrate  measures a machine, fits and checks step times
-  fidelity   holds the simulator against real engines
-  plots      draws, compares and reports finished runs
-  workloads  schedules, statistics and synthetic traces of workloads
-  recover    makes requests.parquet of a killed run's journal
+Commands; python -m harness COMMAND --help explains each:
+  figures    draws a paper's figures, and runs what they need
+  claims     compares every published number with ours
+  capacity   finds how many GPUs, or which rate, a condition such as P99 TTFT < 1 s allows
+  calibrate  measures this machine, and fits the simulator's iteration times
+  fidelity   measures the simulator's error against real engines
+  plots      draws, compares and reports finished runs and sweeps
+  workloads  lists and describes workloads, and writes schedules
+  recover    makes the tables of a killed run from its journal
 
-Groups and their options:"""
+Groups (+: must be given), and their options:"""
 
 
 @dataclass(slots=True)
