@@ -21,8 +21,8 @@ def replay_points(words: Sequence[str], console: Console) -> None:
     )
     columns = f"CSV file with the columns {', '.join(replay.COLUMNS)}"
     made.add_argument("--points", type=Path, required=True, metavar="FILE", help=columns)
-    result = "CSV file to write: the same rows with the simulated numbers"
-    made.add_argument("--out", type=Path, required=True, metavar="FILE", help=result)
+    written = "CSV file to write: the same rows with the simulated numbers"
+    made.add_argument("--out", type=Path, required=True, metavar="FILE", help=written)
     profile = "the engine, of conf/engine/profile (vllm_v1)"
     made.add_argument("overrides", nargs="*", metavar="profile=NAME", help=profile)
     chosen = made.parse_args(words)
