@@ -1,5 +1,8 @@
-"""`python -m systems.aqua.coordinator --topology FILE --state FILE [--port N]`: serves on 127.0.0.1
-until it is ended. Wrong input ends it with exit status 2 and a sentence."""
+"""AQUA's coordinator as a REST server on 127.0.0.1. It knows all leases of memory.
+
+It serves until it is ended. A live run starts one by itself. Exit status 2, and one sentence, for a
+wrong command.
+"""
 
 from __future__ import annotations
 
@@ -67,11 +70,20 @@ async def serve(arguments: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m systems.aqua.coordinator", description=__doc__)
-    parser.add_argument("--topology", type=Path, required=True, help="devices and pairs, as JSON")
-    parser.add_argument("--state", type=Path, required=True, help="kept over restarts")
-    parser.add_argument("--port", type=int, default=8080, help="0: any that is free")
-    parser.add_argument("--heartbeat-timeout-s", type=float, required=True)
-    parser.add_argument("--with-parent", action="store_true", help="ends when its stdin closes")
+    parser.add_argument(
+        "--topology", type=Path, required=True, metavar="FILE", help="devices and pairs, JSON"
+    )
+    parser.add_argument(
+        "--state", type=Path, required=True, metavar="FILE", help="its state, over restarts"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8080, metavar="N", help="8080; 0: any free port"
+    )
+    silent = "seconds without a heartbeat after which leases end"
+    parser.add_argument(
+        "--heartbeat-timeout-s", type=float, required=True, metavar="S", help=silent
+    )
+    parser.add_argument("--with-parent", action="store_true", help="end when stdin closes")
     try:
         asyncio.run(serve(parser.parse_args(arguments)))
     except UsageError as error:
