@@ -3,8 +3,8 @@ way), so that the next page-out copies only the blocks that were written since.
 
 A copy's blocks in its store are those of a stand-in, a request that never runs; what is paged out
 has its KV there and nowhere else. A copy of who is on the device is given up when its request ends,
-when its lease is asked back or lost, when others need its room, and where it lies in DRAM though
-there is a neighbour: the next one can go there.
+when its lease is asked back or lost, when others need its room, and where it lies in DRAM and a
+lease has room for all of it.
 """
 
 from __future__ import annotations
@@ -94,8 +94,6 @@ class KeptCopies(SwapSpace):
             if not await self._copy_all(copies, group, place, out=False):
                 continue
             await self._stage_blocks(sum(len(each.blocks) for each in copies), "scatter")
-            if place == DRAM and self._leases is not None:
-                await self._forget(group)
 
     async def _copy_all(
         self, copies: Sequence[KvCopy], of: Sequence[Request], place: Place, *, out: bool
@@ -121,12 +119,17 @@ class KeptCopies(SwapSpace):
     # Room
 
     async def _room_in_copy(self, request: Request) -> Place | None:
-        """Where its copy lies, once that has room for all of it. None: no copy, or no room."""
+        """Where its copy lies, once that has room for all of it. None: there is none, it has no
+        room, or there is a better place."""
         name = request.request_id
         if name not in self.tensors:
             return None
         (place,) = self.tensors.resolve(name)
         store, keeper = self._store(place), self._keeper(name)
+        if place == DRAM and self._leases is not None:
+            free = await self._leases.free_bytes(self._consumer.name)
+            if max(free.values(), default=0) >= self.num_bytes(self._blocks(request)):
+                return None
         more = self._blocks(request) - store.kv.held[keeper.request_id]
         if more > 0:
             if place.lease is not None:
@@ -180,7 +183,8 @@ class KeptCopies(SwapSpace):
     # The control loop, and deaths
 
     async def tend(self, needed: Sequence[Hashable]) -> None:
-        if self._variant.all_or_nothing and self.tensors.shards_in(DRAM):
+        paged = [name for name, _ in self.tensors.shards_in(DRAM) if not self._here(name)]
+        if self._variant.all_or_nothing and paged:
             while await self._give_up_one(set(), leased=True):  # who takes back holds nothing
                 pass
         await super().tend(needed)

@@ -251,19 +251,26 @@ def moved_after(made: Bed, at_s: float, purpose: str) -> bool:
     variant=st.sampled_from(["paper", "artifact"]),
     free_share=st.sampled_from([0.0, 0.1, 0.5, 0.9]),
     overlap=st.booleans(),
+    dirty=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=25, deadline=None)
 def test_nobody_starves_and_no_block_is_lost(
-    asked: list[Asked], name: str, variant: str, free_share: float, overlap: bool
+    asked: list[Asked],
+    name: str,
+    variant: str,
+    free_share: float,
+    overlap: bool,
+    dirty: bool,
 ) -> None:
     with bed() as made:
         gathered = ("system.copies=gathered", f"system.lender.free_share={free_share}")
         beside = f"system.consumer.overlap_paging={overlap}"
-        aqua = system(made, name, f"system.variant={variant}", beside, *gathered)
+        only = f"system.variants.{variant}.scheduler.dirty_only={dirty}"
+        aqua = system(made, name, f"system.variant={variant}", beside, only, *gathered)
         serve(made, aqua, asked)
         assert_all_done(made)
         out, into = moved_bytes(made, *OUT), moved_bytes(made, *INTO)
-        assert out <= into if variant == "artifact" else out == into  # copies stay where they are
+        assert out <= into if dirty else out == into
         assert_empty(made, aqua)
 
 

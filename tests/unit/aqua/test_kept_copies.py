@@ -1,0 +1,147 @@
+"""Copies that stay in swap space: a page-out copies what was written since the last one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from systems.aqua.kept_copies import KeptCopies
+from systems.aqua.tensors import DRAM, Place
+from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
+from tests.unit.aqua.test_system import (
+    BURST,
+    CROWD,
+    INTO,
+    LONG_CROWD,
+    OUT,
+    assert_all_done,
+    assert_empty,
+    bed,
+)
+
+DIRTY = "system.variants.paper.scheduler.dirty_only=true"
+PLACES = pytest.mark.parametrize("name", ["aqua", "vllm_cfs"])
+
+
+@PLACES
+def test_fewer_bytes_leave_the_device_than_with_all_blocks(name: str) -> None:
+    out: dict[bool, int] = {}
+    for dirty in (False, True):
+        with bed() as made:
+            words = () if not dirty else (DIRTY,)
+            aqua = system(made, name, "system.copies=gathered", *words)
+            serve(made, aqua, LONG_CROWD)
+            assert_all_done(made)
+            assert_empty(made, aqua)
+            out[dirty] = moved_bytes(made, *OUT)
+            assert (out[dirty] < moved_bytes(made, *INTO)) == dirty
+    assert 0 < out[True] < 0.5 * out[False]
+
+
+@PLACES
+def test_a_page_out_copies_the_blocks_that_were_written_since(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: dict[int, int] = {}  # by request: tokens that its copy has
+    dropped: list[int] = []
+    save, free = KeptCopies._save, KeptCopies._free_tensor
+
+    with bed() as made:
+        size = made.instances[0].kv.block_tokens
+
+        async def checked_save(swap: KeptCopies, requests: Any, place: Place) -> None:
+            blocks = 0
+            for request in requests:
+                since = saved.get(request.request_id, 0)
+                blocks += -(-request.computed_tokens // size) - since // size
+            before = moved_bytes(made, *OUT)
+            await save(swap, requests, place)
+            assert moved_bytes(made, *OUT) - before == swap.num_bytes(blocks)
+            saved.update({r.request_id: r.computed_tokens for r in requests})
+
+        async def checked_free(swap: KeptCopies, tensor: Any) -> None:
+            dropped.append(saved.pop(tensor, 0))
+            await free(swap, tensor)
+
+        monkeypatch.setattr(KeptCopies, "_save", checked_save)
+        monkeypatch.setattr(KeptCopies, "_free_tensor", checked_free)
+        serve(made, system(made, name, "system.copies=gathered", DIRTY), LONG_CROWD)
+        assert_all_done(made)
+        assert any(dropped)
+        assert not saved
+
+
+def test_others_need_comes_before_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody goes to DRAM while a copy of who stays on the device lies in the lease."""
+    new = KeptCopies._new_copy
+    overflows = []
+
+    async def checked(swap: KeptCopies, request: Any, leaving: set[int]) -> Place | None:
+        place = await new(swap, request, leaving)
+        if place == DRAM:
+            overflows.append(request.request_id)
+            for name in swap.tensors:
+                stays = swap._here(name) and name not in leaving
+                assert not (stays and swap.tensors.resolve(name)[0] != DRAM)
+        return place
+
+    monkeypatch.setattr(KeptCopies, "_new_copy", checked)
+    never = "system.variants.paper.scheduler.fcfs_when_in_dram=never"
+    with bed() as made:
+        aqua = system(made, "aqua", "system.lender.free_share=0.2", never, DIRTY)
+        serve(made, aqua, CROWD)
+        assert_all_done(made)
+        assert overflows
+        assert_empty(made, aqua)
+
+
+def test_full_dram_leaves_recomputing() -> None:
+    with bed() as made:
+        size = 16 * made.instances[0].page_bytes
+        aqua = system(made, "vllm_cfs", f"system.dram_bytes={size}", DIRTY)
+        serve(made, aqua, CROWD)
+        assert_all_done(made)
+        assert any(record.num_preemptions for record in made.recorder.records.values())
+        assert_empty(made, aqua)
+
+
+def test_a_lender_has_its_memory_back_though_copies_were_kept() -> None:
+    with bed() as made:
+        aqua = system(made, "aqua", "system.max_num_seqs=16", DIRTY)
+        whole = made.instances[1].kv.num_pages
+        serve(made, aqua, LONG_CROWD + BURST)
+        assert_all_done(made)
+        leases = [e for e in made.recorder.events if e["kind"] == "lease"]
+        assert len(leases) >= 2
+        assert 0.4 < leases[0]["end_s"] < leases[1]["start_s"]
+        assert moved(made, "migrate to DRAM")
+        lent = sum(store.kv.num_pages for store in aqua.lender.stores())
+        assert made.instances[1].kv.num_pages + lent == whole
+        assert_empty(made, aqua)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("at_s", [0.05, 0.1, 0.15, 0.2, 0.3])
+@pytest.mark.parametrize("dies", [0, 1])
+def test_deaths(at_s: float, overlap: bool, dies: int) -> None:
+    with bed() as made:
+        aqua = system(made, "aqua", f"system.consumer.overlap_paging={overlap}", DIRTY)
+        others = [Asked(0.01, 60, 400, "lender")]
+        serve(made, aqua, CROWD + others, Kill(dies, at_s), linger_s=1.0)
+        assert_all_done(made)
+        assert not made.instances[1 - dies].kv.held
+        assert not list(aqua.consumer.swap.tensors)
+        assert not made.cluster.directory.wheres
+        if not dies:
+            assert not aqua.lender.lent
+
+
+def test_prefixes_and_copies_beside_one_another() -> None:
+    shared = [each._replace(shared=((7, 64),)) for each in CROWD]
+    with bed() as made:
+        aqua = system(made, "aqua", "system.consumer.prefill_caching=true", DIRTY)
+        serve(made, aqua, shared)
+        assert_all_done(made)
+        assert 0 < moved_bytes(made, *OUT) < moved_bytes(made, *INTO)
+        assert len(list(aqua.consumer.swap.tensors)) == 1  # the prefix stays
