@@ -13,6 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -21,19 +22,24 @@ from harness.errors import RunError
 from harness.files import replaced
 from harness.records.run_folder import FinishedRun
 from plots.caption import caption, origins
-from plots.theme import PALETTE, THEME
 
-__all__ = [
-    "PALETTE", "cdf", "figure", "interval_s", "log_scale", "save", "stamp_runs", "thinned",
-]  # fmt: skip
-
+PALETTE = sns.color_palette("colorblind")
 MAX_POINTS = 2000  # of a CDF or scatter: more cannot be told apart on paper
 DPI = 160
 
 
 def figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """A figure of `width` x `height` inches and its axes, row by row."""
-    plt.style.use(THEME)
+    sns.set_theme(
+        context="paper",
+        style="ticks",
+        palette=PALETTE,
+        rc={
+            "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6,
+            "axes.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False,
+            "legend.frameon": False,
+        },
+    )  # fmt: skip
     made, axes = plt.subplots(
         rows, columns, figsize=(width, height), layout="constrained", squeeze=False
     )

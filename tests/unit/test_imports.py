@@ -21,12 +21,7 @@ ONLY_IN = {
     "huggingface_hub": ("workloads/",),
     "fastapi": ("systems/aqua/coordinator/",),
     "uvicorn": ("systems/aqua/coordinator/",),
-    "seaborn": (),  # with its scipy.stats it takes a second, of each command that draws
-    "scipy": (
-        "harness/calibrate/", "harness/experiments/seeds.py", "systems/aegaeon/estimate.py",
-        "systems/aqua/placer/", "systems/blitzscale/ilp.py",
-    ),
-}  # fmt: skip
+}
 
 
 def imports(path: Path) -> set[str]:
