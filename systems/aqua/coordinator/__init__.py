@@ -1,1 +1,1 @@
-"""AQUA's coordinator (sections 6 and 8): which device lends memory to which. A ledger and a server."""
+"""AQUA's coordinator (sections 6 and 8): which device lends memory to which; ledger and server."""
