@@ -177,4 +177,4 @@ class SwapReplica:
 
     def _evict(self, request: Request) -> None:
         self._instance.evict(request)
-        self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
+        self._wake.set()  # an iteration that preempts admits no request: look again after it

@@ -192,7 +192,7 @@ class Replica:
 
     def _preempt(self, request: Request) -> None:
         self._instance.evict(request)
-        self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
+        self._wake.set()  # an iteration that preempts admits no request: look again after it
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -107,7 +107,7 @@ class Server:
 
     def _preempt(self, request: Request) -> None:
         self.device.evict(request)
-        self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
+        self._wake.set()  # an iteration that preempts admits no request: look again after it
 
 
 class PaperScheduler:
