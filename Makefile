@@ -1,20 +1,20 @@
-# make demo   install what is missing, then one real run on this machine
-# make test   install what is missing, then lint, types and tests, but those of vLLM
-# make test-vllm  the tests that run vLLM, servers or its engine
-# make engines one schedule on the three engines, compared
-# make bench  our engine's output tokens/s beside vLLM's and Hugging Face generate's
-# make bench-sim  the simulator's requests per second
-# make bench-elastic  pipelines, chains, loads and exchanges, simulated and live
-# make bench-client  how far the client's P99s are from a golden server's, and whether it says so
-# make figure-NAME   run what a figure lacks and draw it, e.g. make figure-aegaeon_fig11
-# make figures-PAPER every figure of a paper, then its claims, e.g. make figures-aegaeon
-# make sensitivity-PAPER its simulated figures with another engine profile: do verdicts change?
-# make fidelity-gpu  published runs of vLLM on GPUs replayed, and the simulator's error (two minutes)
-# make fuzz   10,000 odd trace files, overrides, ledgers and run folders (half an hour)
-# make fidelity   profile this machine, then the simulator's error against the real engine on it
+# make demo             install what is missing, then one real run on this machine
+# make test             install what is missing, then lint, types and all tests except vLLM's
+# make test-vllm        the tests that run vLLM, its servers or its engine
+# make engines          one schedule on three engines, compared
+# make figure-NAME      run what a figure lacks, and draw it: make figure-aegaeon_fig11
+# make figures-PAPER    all figures of a paper, then its claims: make figures-aegaeon
+# make sensitivity-PAPER  the simulated figures with another engine profile: do verdicts change?
+# make fidelity         profile this machine, then measure the simulator's error against its engine
+# make fidelity-gpu     the simulator's error against published runs of vLLM on GPUs (two minutes)
+# make bench            output tokens/s of our engine, vLLM and Hugging Face generate
+# make bench-sim        the simulator's requests per second
+# make bench-elastic    pipelines, chains of loads and KV exchanges, simulated and live
+# make bench-client     how far the client's P99s are from a server with a known schedule
+# make fuzz             10,000 odd trace files, overrides, ledgers and run folders (half an hour)
 #
-# CUDA machines get requirements/cuda.txt, others requirements/cpu.txt. Where pip's own index has
-# torch for CUDA alone, its CPU build comes from TORCH_INDEX, by default PyTorch's wheel index:
+# CUDA machines get requirements/cuda.txt, other machines requirements/cpu.txt. If pip's index has
+# torch only for CUDA, the CPU build comes from TORCH_INDEX (default: PyTorch's wheel index):
 #   make test TORCH_INDEX=https://...
 
 # Tests start hundreds of processes, which would each compile all modules again.
@@ -72,9 +72,9 @@ check: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# Three at a time on two cores, since live tests often wait; by file, since tests of one file share
-# what is slow to make; in the folders' order, which has the long ones first; one thread each. Last,
-# beside nothing else, what depends on time.
+# Three tests at a time on two cores, since live tests often wait. By file, since tests of one file
+# share slow fixtures. In the folders' order, which has long tests first. One thread each. At the
+# end, beside nothing else, the tests that depend on time.
 BESIDE := OMP_NUM_THREADS=1 $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 tests: setup
 	$(BESIDE) -n 3 -m "not alone and not vllm"

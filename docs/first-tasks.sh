@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# A researcher's first tasks, each one command or one page. All of them, simulated, in a minute or two:
-#   bash docs/first-tasks.sh
-# Some of them, e.g.:
-#   bash docs/first-tasks.sh trace report
+# A researcher's first tasks. Each task is one command or one page.
+#   bash docs/first-tasks.sh                 all tasks, simulated, in a minute or two
+#   bash docs/first-tasks.sh trace report    some tasks
 #   URL=http://host:8000/v1 bash docs/first-tasks.sh server
-# OUT=DIR: where files go, by default results/runs/first-tasks. PYTHON=…: another interpreter.
+# OUT=DIR: the folder for files (default: results/runs/first-tasks). PYTHON=…: another interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python}
@@ -17,7 +16,7 @@ harness() {
   "$python" -m harness "$@"
 }
 
-server() { # load my own server, whatever it runs
+server() { # measure my own server, with any engine
   if [ -z "${URL:-}" ]; then
     echo "server: skipped; URL=http://host:8000/v1 names an OpenAI-compatible endpoint" >&2
     return
@@ -34,22 +33,22 @@ trace() { # replay my own trace: a CSV of arrivals and lengths
     hydra.run.dir="$out/trace"
 }
 
-model() { # serve my own model; docs/add-a-model.md makes it a file
+model() { # serve my own model; docs/add-a-model.md shows how to make it a file
   harness +system=vllm +workload=burstgpt "${sim[@]}" model.name=mine model.num_layers=40 \
     model.num_kv_heads=8 hydra.run.dir="$out/model"
 }
 
-hardware() { # on my own GPU; docs/add-hardware.md makes it a file
+hardware() { # simulate my own GPU; docs/add-hardware.md shows how to make it a file
   harness +system=vllm +workload=burstgpt "${sim[@]}" hardware.name=mine \
     hardware.memory_bandwidth_bytes_per_s=3.0e+12 hydra.run.dir="$out/hardware"
 }
 
-capacity() { # how many GPUs hold this load
+capacity() { # how many GPUs does this load need?
   harness capacity hardware.num_devices=1..4 until 'ttft_s.p50<1' +system=vllm +workload=burstgpt \
     "${sim[@]}" hardware=a100x16 workload.num_requests=300 workload.scale.to_rate_per_s=30 figure=null
 }
 
-sweep() { # a number over a rate, with 95 % intervals over seeds
+sweep() { # draw mean TTFT over the rate, with 95 % intervals over seeds
   harness -m +system=vllm +workload=burstgpt "${sim[@]}" workload.num_requests=60 figure=null \
     workload.arrivals.kind=poisson workload.scale.to_rate_per_s=null \
     workload.arrivals.rate_per_s=2,8 seed=0,1,2 hydra.sweep.dir="$out/sweep"
@@ -57,18 +56,18 @@ sweep() { # a number over a rate, with 95 % intervals over seeds
     --x workload.arrivals.rate_per_s --y ttft_s.mean
 }
 
-system() { # write my own scheduler: one page, under 60 lines of code
+system() { # write my own scheduler: a page with under 60 lines of code
   echo "system: docs/add-a-system.md" >&2
 }
 
-figure() { # a number that is printed in a paper's figure, and the run that it comes from
+figure() { # draw a paper's figure, and find the run behind a number in it
   mkdir -p "$out/figure"
   harness figures aegaeon_fig06 --out "$out/figure" --jobs 2
-  # config_hash names the run's folder in results/runs; aegaeon_fig06.json spells it out
+  # The config_hash in a row names a folder in results/runs; aegaeon_fig06.json has its full name.
   head -2 "$out/figure/aegaeon_fig06.csv"
 }
 
-report() { # look at a run: report.html in its folder; any earlier run's can be made anew
+report() { # make report.html of any earlier run, in its folder
   [ -d "$out/trace" ] || trace
   harness plots report "$out/trace"
 }

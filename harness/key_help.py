@@ -1,7 +1,9 @@
 """`--help` and `--help keys [PREFIX]`: what can be chosen, and every key with its meaning.
 
 A key's meaning is the comment that conf/'s YAML has at it: behind its value, or in the lines right
-above it. Options of one group share most of their keys, and the meaning of each is told once.
+above it. Options of one group share most of their keys, and the meaning of each is told once. What
+conf/meanings.yaml or a group's base/ says of a key comes first, and comments of up to MAX_REMARKS
+options after it. A key of a paper's public code (`variants.artifact`) refers to the paper's.
 """
 
 from __future__ import annotations
@@ -15,52 +17,63 @@ from textwrap import wrap
 import yaml
 
 from harness.errors import UsageError
+from harness.key_meanings import Meaning, read_meanings
 from harness.options import GROUPS, available
 
 WIDTH = 98
 COMMENT = re.compile(r"(?:^|\s)#\s?(.*)$")
 SILENT = ("_target_", "defaults", "hydra")  # keys that nobody sets
+MAX_REMARKS = 3  # of options, beside a meaning that is told once for all
 PLUS = ("system", "workload", "experiment")  # groups that conf/config.yaml does not choose for
 OVERVIEW = """\
 python -m harness +system=NAME +workload=NAME [group=NAME ...] [key=value ...]
 
-Replays a workload against a serving system and leaves a table, a run folder and a W&B run.
-  -m                   run every combination of comma-separated values (key=1,2,4)
-  +experiment=NAME     take system, workload and values from conf/experiment/NAME.yaml
-  progress=live        a dashboard while the run lasts
-  hydra.run.dir=DIR    put the run's files in DIR
-  --config-dir DIR     options of your own, in folders as conf/ has them
-  --cfg job            print the configuration instead of running it
-  --help keys [PREFIX] every key with its meaning, e.g. --help keys engine.pool
+Sends a workload's requests to a serving system, and measures every token. The run leaves a table,
+a folder with report.html, and a W&B run.
+  -m                   sweep: run every combination of comma-separated values (key=1,2,4)
+  +experiment=NAME     take system, workload and keys from conf/experiment/NAME.yaml
+  progress=live        show a dashboard while the run lasts
+  hydra.run.dir=DIR    put the run's files into DIR
+  --config-dir DIR     use options of your own, in folders as in conf/
+  --cfg job            print the configuration, and run nothing
+  --help keys [PREFIX] explain every key that begins with PREFIX, e.g. --help keys engine.pool
 
-python -m harness COMMAND --help, of these commands:
-  figures    runs what a paper's figures lack, and draws them
-  claims     judges every published claim by those figures
-  capacity   finds the value of a key at which a condition ends
-  calibrate  measures a machine, fits and checks step times
-  fidelity   holds the simulator against real engines
-  plots      draws, compares and reports finished runs
-  workloads  schedules, statistics and synthetic traces of workloads
-  recover    makes requests.parquet of a killed run's journal
+Commands; python -m harness COMMAND --help explains each:
+  figures    draws a paper's figures, and runs what they need
+  claims     compares every published number with ours
+  capacity   finds how many GPUs, or which rate, a condition such as P99 TTFT < 1 s allows
+  calibrate  measures this machine, and fits the simulator's iteration times
+  fidelity   measures the simulator's error against real engines
+  plots      draws, compares and reports finished runs and sweeps
+  workloads  lists and describes workloads, and writes schedules
+  recover    makes the tables of a killed run from its journal
 
-Groups and their options:"""
+Groups (+: must be given), and their options:"""
 
 
 @dataclass(slots=True)
 class Key:
-    """A dotted name, and its values and meanings by the options that have it."""
+    """A dotted name, and its values and meanings by the options that have it. `known_as`: the
+    names that stand behind a name with parts in capitals."""
 
     name: str
     values: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, str] = field(default_factory=dict)
+    told: str = ""  # of all options
+    known_as: set[str] = field(default_factory=set)
 
     @property
     def meaning(self) -> str:
         """What is said of it once where options agree, by option where not; "": nothing is said."""
-        each = dict(zip(self.meanings.values(), self.meanings, strict=True))
-        if len(each) <= 1:
+        each = {said: option for option, said in self.meanings.items() if said != self.told}
+        if not self.told and len(each) <= 1:
             return "".join(each)
-        return "; ".join(f"({option}) {said}" for said, option in each.items())
+        shown = each if not self.told or len(each) <= MAX_REMARKS else {}
+        said = [f"({option}) {said}" for said, option in shown.items()]
+        return "; ".join([*([self.told] if self.told else []), *said])
+
+    def begins(self, prefix: str) -> bool:
+        return any(name.startswith(prefix) for name in (self.name, *self.known_as))
 
 
 def overview(conf: Path) -> str:
@@ -81,19 +94,35 @@ def overview(conf: Path) -> str:
 def keys(conf: Path) -> list[Key]:
     """Of conf/config.yaml and of every option of every group, in the files' order."""
     found: dict[str, Key] = {}
+    once = read_meanings(conf)
     for prefix, option, path in _files(conf):
         for name, value, meaning in described(path.read_text()):
-            key = found.setdefault(prefix + name, Key(prefix + name))
-            key.values[option] = value
-            if meaning:
-                key.meanings[option] = meaning
+            known = _told_once(once, prefix + name)
+            shared = known is not None and known.of_many
+            shown = known.name if known and shared else prefix + name
+            key = found.setdefault(shown, Key(shown, told=known.words if known else ""))
+            key.known_as.add(prefix + name)
+            if not shared:
+                key.values.setdefault(option, value)
+            if path.parent.name == "base":
+                key.told = key.told or meaning
+            elif meaning and not shared:
+                key.meanings.setdefault(option, meaning)
+    for key in found.values():
+        papers = key.name.replace(".variants.artifact.", ".variants.paper.")
+        if papers != key.name and papers in found:
+            key.told = f"as {papers}"
     return list(found.values())
+
+
+def _told_once(once: Sequence[Meaning], name: str) -> Meaning | None:
+    return next((meaning for meaning in once if meaning.fits(name)), None)
 
 
 def told(conf: Path, prefix: str) -> str:
     """What `--help keys PREFIX` prints. UsageError where no key begins so."""
     every = keys(conf)
-    shown = [key for key in every if key.name.startswith(prefix)]
+    shown = [key for key in every if key.begins(prefix)]
     if not shown:
         begins = prefix.split(".")[0]
         near = [key.name for key in every if key.name.split(".")[0] == begins]
@@ -132,7 +161,8 @@ def _files(conf: Path) -> Iterator[tuple[str, str, Path]]:
             place = path.parent.name
             here = place in ("base", "device") or group == "system"
             if place != "profile":  # which is read by its name, and not a key
-                yield f"{group}." if here else f"{group}.{place}.", path.stem, path
+                option = place if group == "system" else path.stem
+                yield f"{group}." if here else f"{group}.{place}.", option, path
 
 
 def described(text: str) -> Iterator[tuple[str, str, str]]:

@@ -102,8 +102,8 @@ class Recorder:
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self.records: dict[int, TokenRecord] = {}  # by request_id
-        # The same: no number is made an object for it. Of a request that was stored and read back
-        # once it is asked for.
+        # Of requests under way: each stamp looks here, and a dict of all would be too large for
+        # the processor's caches. Of others once they are asked for.
         self._of: dict[Request, TokenRecord] = {}
         self.add(requests)
         self.events: list[dict[str, Any]] = []
@@ -118,7 +118,7 @@ class Recorder:
     def add(self, requests: Iterable[Request]) -> None:
         """Of these it keeps a record from now on."""
         for request in requests:
-            self.records[request.request_id] = self._of[request] = TokenRecord(request)
+            self.records[request.request_id] = TokenRecord(request)
 
     def forget(self, request: Request) -> None:
         del self.records[request.request_id]
@@ -180,6 +180,7 @@ class Recorder:
                 f"request {request.request_id} ended twice: {record.status}, {status}"
             )
         record.status, record.error = status, error
+        del self._of[request]
         self.num_done += 1
         self.num_started_done += bool(record.segments)
         for callback in self.on_done:

@@ -1,8 +1,9 @@
-"""`python -m harness.recover RUN …`: what a run that was killed had recorded, as requests.parquet.
+"""`python -m harness recover RUN …`: saves what a killed run recorded.
 
-A live run keeps a journal while it lasts (`harness.records.journal`). This writes requests.parquet
-and events.parquet from it, and into the manifest that the run was aborted. There is no summary: the
-run did not end. Exit status: 0 done, 2 a folder that is no killed run's.
+A live run writes a journal while it lasts (`harness.records.journal`). This command makes
+requests.parquet and events.parquet from the journal, and marks the run as aborted in its manifest.
+There is no summary, since the run did not end. Exit status: 0 done, 2 the folder is not that
+of a killed run.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ def recover(path: Path) -> Recorder:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     about = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m harness.recover", formatter_class=about)
+    parser = argparse.ArgumentParser("python -m harness recover", formatter_class=about)
     parser.description = __doc__
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="its folder")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run's folder")
     try:
         for path in parser.parse_args(arguments).runs:
             found = recover(path)

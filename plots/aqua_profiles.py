@@ -1,10 +1,10 @@
-"""`python -m plots.aqua_profiles`: AQUA-PROFILER (section 4.1) over simulated runs, a file per LLM.
+"""`python -m plots.aqua_profiles`: finds the stable rates of AQUA's models, by simulation.
 
-Serves each at the rates that it may try, searches the stable one, and has consumers page through
-bursts of 2, 3 and 5 times it. Leaves conf/system/aqua/profiles/MODEL-tpN-HARDWARE-WORKLOAD.json,
-from which experiments take their rates (`harness.stable_rate`) and lenders what to lend
-(`system.lender.profile`). Runs that are complete are not repeated. The seed is one that no
-experiment has.
+As section 4.1: serves each LLM at several rates, searches its stable rate, and has consumers page
+through bursts of 2, 3 and 5 times this rate. Writes a file for each LLM,
+conf/system/aqua/profiles/MODEL-tpN-HARDWARE-WORKLOAD.json. Experiments take their rates from these
+files (`harness.stable_rate`), and lenders take what they can lend (`system.lender.profile`).
+Complete runs are not repeated. No experiment uses this seed.
 """
 
 from __future__ import annotations
@@ -85,8 +85,16 @@ def paged_bytes(served: str, stable_per_s: float, bursts: list[Point], rate_per_
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m plots.aqua_profiles", description=__doc__)
-    parser.add_argument("--out", type=Path, default=PROFILES, metavar="DIR", help="%(default)s")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (%(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=PROFILES,
+        metavar="DIR",
+        help="default: conf/system/aqua/profiles",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="runs at a time (%(default)s)"
+    )
     chosen = parser.parse_args(arguments)
     out = chosen.out.absolute()
     os.chdir(ROOT)

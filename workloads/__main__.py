@@ -1,6 +1,6 @@
-"""python -m workloads list | describe NAME | schedule NAME OUT.parquet [workload.key=value …]
+"""Lists and describes workloads, and writes their requests into a file.
 
-Exit status: 0; 1 for a failed download or write; 2 for a command that asks what cannot be.
+Exit status: 0 done; 1 a download or a write failed; 2 a wrong command.
 """
 
 from __future__ import annotations
@@ -55,17 +55,23 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m workloads", description=__doc__)
+    top = argparse.ArgumentParser(prog="python -m harness workloads", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="the workloads there are")
-    show = commands.add_parser("describe", help="rows, rate, burstiness, lengths, provenance")
-    show.add_argument("name", metavar="NAME")
-    show.add_argument("overrides", nargs="*", metavar="key=value")
-    show.add_argument("--plot", type=Path, metavar="FILE.png")
-    write = commands.add_parser("schedule", help="write the schedule to a file")
-    write.add_argument("name", metavar="NAME")
-    write.add_argument("out", type=Path, metavar="OUT.parquet")
-    write.add_argument("overrides", nargs="*", metavar="key=value")
+    commands.add_parser("list", help="all workloads and their datasets")
+    show = commands.add_parser(
+        "describe", help="rows, rate, burstiness, lengths and origin of one workload"
+    )
+    name, key = "a workload of the list", "e.g. workload.num_requests=100"
+    show.add_argument("name", metavar="NAME", help=name)
+    show.add_argument("overrides", nargs="*", metavar="key=value", help=key)
+    picture = "also draw arrivals and lengths"
+    show.add_argument("--plot", type=Path, metavar="FILE.png", help=picture)
+    write = commands.add_parser(
+        "schedule", help="write the requests to a file, for +workload=trace"
+    )
+    write.add_argument("name", metavar="NAME", help=name)
+    write.add_argument("out", type=Path, metavar="OUT.parquet", help="the file to write")
+    write.add_argument("overrides", nargs="*", metavar="key=value", help=key)
     return top
 
 

@@ -1,5 +1,7 @@
-"""Parameter-centric memory (KunServe §4 in miniature): two instances drop half of their layers
-each, the freed bytes become KV, KV is exchanged while decoding goes on; then all is restored.
+"""Dropped layers (KunServe §4 in miniature).
+
+Two instances drop half of their layers each. The freed bytes become KV. KV is exchanged while
+decoding goes on. Then all layers return.
 """
 
 from __future__ import annotations

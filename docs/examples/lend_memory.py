@@ -1,5 +1,7 @@
-"""A neighbour's memory (AQUA §4 in miniature): preempted KV goes to memory that another instance
-lends, and back; then the lender wants its memory, and what is there goes to DRAM.
+"""A neighbour's memory (AQUA §4 in miniature).
+
+Preempted KV goes to memory that another instance lends, and returns. Then the lender wants its
+memory back, and the KV that lies there goes to DRAM.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Prefill and decode on different instances (DistServe, BlitzScale's serving): the KV of a prompt
-goes over once it is computed, and the next prompt is computed meanwhile.
+"""Prefill and decode on different instances (DistServe, and BlitzScale's serving).
+
+The KV of a prompt moves when the prompt is computed. The next prompt is computed meanwhile.
 """
 
 from __future__ import annotations

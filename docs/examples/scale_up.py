@@ -1,8 +1,8 @@
-"""Live scaling (BlitzScale §5.2 in miniature): a second instance streams the layers of the first
-one's process while both serve, and takes over.
+"""Live scaling (BlitzScale §5.2 in miniature).
 
-Prompts that come meanwhile run layers [0, k) on the new instance, as far as it has them, and the
-rest on the old one: the split point moves with each batch. In the end the new one has everything.
+A second instance streams the layers of the first one, while both serve, and then takes over.
+Prompts that arrive meanwhile run layers [0, k) on the new instance, as far as it has them, and the
+rest on the old one. So the split moves with each batch, until the new instance has all layers.
 """
 
 from __future__ import annotations

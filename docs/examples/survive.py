@@ -1,5 +1,7 @@
-"""A member dies: what was under way on it fails by name, and the system decides. Here a second
-instance, which was being given the first one's layers, computes the lost requests again.
+"""An instance dies. Its work fails by name, and the system decides what to do.
+
+Here a second instance, which was receiving the layers of the first one, computes the lost requests
+again.
 """
 
 from __future__ import annotations

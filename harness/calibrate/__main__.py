@@ -1,7 +1,7 @@
-"""Calibrates the simulator's cost model: `python -m harness.calibrate COMMAND`.
+"""`python -m harness calibrate COMMAND`: gives the simulator its iteration times.
 
-fit, crossval and predict work on measured latencies; measure profiles an engine on this machine,
-ours or a real vLLM server.
+fit, crossval and predict work on measured latencies from files. measure profiles an engine on this
+machine: our engine, or a real vLLM server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.calibrate.crossval import leave_one_out
 from harness.calibrate.fit import fit_law, fit_pair, on_limits
 from harness.calibrate.outputs import writable_file, writable_folder
 from harness.calibrate.predict import COLUMNS, predict
-from harness.calibrate.profiles import DATA_DIR, read_profiles
+from harness.calibrate.profiles import read_profiles
 from harness.calibrate.scores import batch_alone_pct, scores, table
 from harness.calibrate.sources import DEVICE, compare, distserve
 from harness.errors import RunError, UsageError
@@ -138,48 +138,71 @@ def numbers(words: str) -> list[int]:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog="python -m harness.calibrate",
+        prog="python -m harness calibrate",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = made.add_subparsers(dest="command", required=True)
 
     def command(name: str, function: object, what: str) -> argparse.ArgumentParser:
-        one = commands.add_parser(name, help=what, description=what)
+        one = commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
         one.set_defaults(function=function)
         return one
 
     for name, function, what in (
-        ("fit", fit, "fit the measured profiles, print R² and MAPE per pair, write conf/"),
-        ("crossval", crossval, "predict each model and each device from the others"),
+        (
+            "fit",
+            fit,
+            "fit iteration times to measured latencies, and write them to conf/",
+        ),
+        (
+            "crossval",
+            crossval,
+            "fit without each model and each device in turn, and predict the one left out",
+        ),
     ):
         one = command(name, function, what)
-        one.add_argument("--profiles", type=Path, help=f"default: {DATA_DIR.name}/profiles")
-        one.add_argument("--published", type=Path, help=f"default: {DATA_DIR.name}/gpu_e2e")
-        one.add_argument("--results", type=Path, default=RESULTS, help="default: %(default)s")
+        data = "$HARNESS_DATA_DIR"
+        folder(one, "--profiles", None, f"measured latencies; default: {data}/profiles")
+        folder(one, "--published", None, f"published GPU runs; default: {data}/gpu_e2e")
+        folder(one, "--results", RESULTS, "reports; default: results/published/calibration")
         if name == "fit":
-            silicons, engines = zoo.CONF / "hardware" / "silicon", zoo.CONF / "engine" / "profile"
-            one.add_argument("--silicon", type=Path, default=silicons, help="default: %(default)s")
-            one.add_argument("--engines", type=Path, default=engines, help="default: %(default)s")
-            conf = zoo.CONF / "hardware" / "calibration"
-            one.add_argument("--conf", type=Path, default=conf, help="default: %(default)s")
-    one = command("predict", predict_cells, f"predict cells: a CSV with {', '.join(COLUMNS)}")
-    one.add_argument("--cells", type=Path, required=True, help="CSV file to read")
-    one.add_argument("--out", type=Path, required=True, help="CSV file to write")
-    one = command("measure", measure, "profile an engine here and write its hardware/local")
-    one.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="%(default)s")
-    one.add_argument("--model", default="tiny-llama", help="default: %(default)s")
+            hardware, engines = zoo.CONF / "hardware", zoo.CONF / "engine" / "profile"
+            folder(one, "--silicon", hardware / "silicon", "default: conf/hardware/silicon")
+            folder(one, "--engines", engines, "default: conf/engine/profile")
+            folder(one, "--conf", hardware / "calibration", "default: conf/hardware/calibration")
+    one = command(
+        "predict", predict_cells, "predict the iteration times of the cells in a CSV file"
+    )
+    columns = f"CSV file to read, with {', '.join(COLUMNS)}"
+    one.add_argument("--cells", type=Path, required=True, metavar="FILE", help=columns)
+    one.add_argument("--out", type=Path, required=True, metavar="FILE", help="CSV file to write")
+    one = command(
+        "measure", measure, "profile an engine on this machine; write conf/hardware/local*"
+    )
+    engine = "our engine, or a vLLM server (%(default)s)"
+    one.add_argument("--engine", choices=("torch", "vllm"), default="torch", help=engine)
+    one.add_argument("--model", default="tiny-llama", metavar="NAME", help="%(default)s")
+    tokens, sizes = "prompt lengths, tokens (%(default)s)", "batch sizes (%(default)s)"
     lengths, batches = "16,64,256,1024", "1,2,4,8,16,32"
-    one.add_argument("--lengths", type=numbers, default=lengths, help="default: %(default)s")
-    one.add_argument("--batches", type=numbers, default=batches, help="default: %(default)s")
-    one.add_argument("--repeats", type=int, help=f"per cell, of torch; default: {REPEATS}")
-    per_load = "per round, mix and load; default: %(default)s"
-    one.add_argument("--num-requests", type=int, default=100, help=per_load)
-    one.add_argument("--num-threads", type=int, help="of torch; default: cores but one")
-    one.add_argument("--hardware", help="the profile of the GPU that torch runs on: h100x1; no CPU")
-    outs = "local.yaml, of a GPU local_gpu.yaml, of vLLM local_vllm.yaml"
-    one.add_argument("--out", type=Path, help=f"default, in conf/hardware: {outs}")
+    one.add_argument("--lengths", type=numbers, default=lengths, metavar="N,N", help=tokens)
+    one.add_argument("--batches", type=numbers, default=batches, metavar="N,N", help=sizes)
+    repeats = f"runs of each length and batch, torch alone ({REPEATS})"
+    one.add_argument("--repeats", type=int, metavar="N", help=repeats)
+    per_load = "requests of each round, mix and load (%(default)s)"
+    one.add_argument("--num-requests", type=int, default=100, metavar="N", help=per_load)
+    threads = "CPU threads, torch alone (all cores but one)"
+    one.add_argument("--num-threads", type=int, metavar="N", help=threads)
+    gpu = "profile of this machine's GPU, torch alone, e.g. h100x1; without it, the CPU"
+    one.add_argument("--hardware", metavar="NAME", help=gpu)
+    outs = "local.yaml for a CPU, local_gpu.yaml for a GPU, local_vllm.yaml for vLLM"
+    out = f"profile to write; default, in conf/hardware: {outs}"
+    one.add_argument("--out", type=Path, metavar="FILE", help=out)
     return made
+
+
+def folder(one: argparse.ArgumentParser, name: str, default: Path | None, what: str) -> None:
+    one.add_argument(name, type=Path, default=default, metavar="DIR", help=what)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -26,33 +26,37 @@ def fit_page(
     sets = ", ".join(FITTED_SETS)
     return f"""# Silicon and engines, fitted to published measurements
 
-Written by `python -m harness.calibrate fit`, which writes conf/hardware/silicon and
+Written by `python -m harness calibrate fit`, which also writes conf/hardware/silicon and
 conf/engine/profile/vllm_v1.yaml.
 
-Fitted, all together: {len(seen.offline)} offline batches of LLM-Inference-Bench (vLLM 0.5 and
-TensorRT-LLM on A100-40GB and H100; of 1,139, without mixtures and other models that the zoo
-lacks, batches that may not have fitted into memory, and cells faster than reading the weights
-once a token); {len(seen.prefill)} prefills of at least 1,024 tokens of Aegaeon's artifact (A100,
-H100, H800); and the mean TPOT of {used} loads below saturation of {sets}. The other {left} served
-points are held out: [their errors](../fidelity/gpu/gpu.md). A chip's constants are common to all
-of these, each engine has its own. The RTX 4090 and RTX PRO 6000 are of LLMServingSim's kernel
-profiles alone, with no run of theirs. H200 has the shares of an H100; B200, L40S, A10 and H20 the
-mean of the four: both are `datasheet`. ML.ENERGY's sweeps have no prompt lengths, and are not
-used.
+Three kinds of measurements are fitted together:
+
+- {len(seen.offline)} offline batches of LLM-Inference-Bench: vLLM 0.5 and TensorRT-LLM on A100-40GB
+  and H100. The source has 1,139. We left out mixtures of experts and other models that the zoo
+  lacks, batches that may not have fitted into memory, and cells that are faster than reading the
+  weights once per token;
+- {len(seen.prefill)} prefills of at least 1,024 tokens from Aegaeon's artifact (A100, H100, H800);
+- the mean TPOT of {used} loads below saturation, from {sets}. The other {left} served points are
+  held out ([errors](../fidelity/gpu/gpu.md)).
+
+The constants of a chip are common to all three. Each engine has its own constants. The RTX 4090
+and RTX PRO 6000 come from LLMServingSim's kernel profiles alone, without a run on these boards.
+The H200 has the shares of an H100. B200, L40S, A10 and H20 have the mean of the four. Both are
+called `datasheet`. ML.ENERGY's sweeps have no prompt lengths, so we do not use them.
 
 Offline batches, median over the cells of each model: {median:.1f} %; target
 {OFFLINE_BAR_PCT:g} %: {verdict}.
 
 {markdown(summed(scored))}
 
-Share of the roofline that products reach, by the tokens of an iteration: on every measured device a
-function of tokens and no constant.
+The share of the roofline that products reach depends on the tokens of an iteration, on every
+measured device:
 
 {markdown(efficiency(found))}
 
 {markdown(constants(found))}
 
-What an engine adds, in milliseconds or times:
+What an engine adds, in milliseconds, or as a factor:
 
 {markdown(engines(fitted))}
 """
@@ -126,10 +130,10 @@ def engines(fitted: Fitted) -> pd.DataFrame:
 CROSSVAL = """\
 # Silicon and engines, each model and each chip left out
 
-Written by `python -m harness.calibrate crossval`. A model is left out of everything. A chip too,
-and it is then predicted with the other chip's shares of its own datasheet, as a device that
-nobody measured is with the mean. Of engines that ran nowhere else there is nothing to predict.
-Percent.
+Written by `python -m harness calibrate crossval`. All errors are in percent. Each model, and each
+chip, is left out of all data. A chip that is left out is predicted with the other chip's shares,
+of its own datasheet. (A device that nobody measured is predicted with the mean shares.) An engine
+that ran on one chip only has no prediction for the other chip.
 """
 
 

@@ -86,11 +86,11 @@ def fit_report(
 Bars for every pair: prefill MAPE ≤ {PREFILL_BAR_PCT:g} %, decode MAPE ≤ {DECODE_BAR_PCT:g} %,
 R² > {R2_BAR}. Met: {met}.
 
-`batch_alone_pct` is the decode error of the median step at each batch size, a free value for
-each: where even that misses the bar, the measurements scatter more than the bar allows. It does
-for {len(late) - len(tighter)} of the {len(late)} pairs that miss the bar for decode; not for
-{pairs(tighter)}.
-A pair with hardly more than one cell per batch size tells nothing that way.
+`batch_alone_pct` is the decode error with a free value (the median step) for each batch size. If
+even this error misses the bar, the measurements scatter by more than the bar. This is so for
+{len(late) - len(tighter)} of the {len(late)} pairs that miss the bar for decode; not for
+{pairs(tighter)}. For a pair with little more than one cell per batch size, this column tells
+nothing.
 
 {markdown(fitted[FIT_COLUMNS])}
 
@@ -98,18 +98,18 @@ A pair with hardly more than one cell per batch size tells nothing that way.
 
 {markdown(law[LEFT_OUT_COLUMNS])}
 
-Constants that ended on a limit of the search: {limits(limited)}.
-An efficiency of 1 is the datasheet's peak, which kernels do not reach: the cells say little of it
-there. Where launching its kernels takes a decode longer than reading the weights, how fast memory
-is read hardly shows.
+Constants that ended on a limit of the search: {limits(limited)}. An efficiency of 1 is the
+datasheet's peak, which kernels do not reach. It means that the cells say little about this
+constant. If a decode takes longer to launch its kernels than to read the weights, the speed of
+memory hardly shows.
 
 ## Three independent sources on A100
 
-DistServe's coefficients are of two engines; MuxServe's are from its own profiles of LLaMA,
-Splitwise's from its own of Llama-2-70B, at 576 tokens of context. None was fitted. `outside_pct`:
-how far the model lies outside the range of what they say, in percent of the nearest of them.
-Prefill in µs per token from 512 to 2048 tokens, a decode step of 1 and of 32 requests at 128 tokens
-in ms. Beside OPT-13B stands MuxServe's LLaMA-13B, of nearly its size.
+None of these sources was fitted. DistServe has coefficients of two engines. MuxServe has profiles
+of LLaMA, and Splitwise has profiles of Llama-2-70B, at 576 tokens of context. `outside_pct` is
+how far the model lies outside the range of the sources, in percent of the nearest source. Prefill
+is in µs per token, from 512 to 2048 tokens. Decode is in ms per step, of 1 and of 32 requests at
+128 tokens. MuxServe's LLaMA-13B is compared with OPT-13B, which has nearly the same size.
 
 {markdown(sources)}
 """
@@ -138,13 +138,14 @@ def crossval_report(left_out: dict[str, pd.DataFrame]) -> str:
     return f"""# How well the cost model predicts what it was not shown
 
 {DATA}
-The law is fitted without one model and its twins (as many layers of the same hidden size, as many
-KV heads), or without one device and all others of its chip (the same FLOP/s), and predicts the
-pairs left out. Bars, median over pairs:
-{LEFT_OUT_PREFILL_BAR_PCT:g} % for prefill, {LEFT_OUT_DECODE_BAR_PCT:g} % for decode.
-Tensor parallelism was measured on {wide}. Where no other chip tells of it, what it adds to
-kernel launches rests on the start value in harness/calibrate/fit.py, chosen with these data in
-sight; the medians over single GPUs do not depend on it.
+
+The law is fitted without one model and its twins, and predicts the pairs that were left
+out. Twins have the same number of layers, hidden size and KV heads. The same is done without one
+device and all devices of the same chip (the same FLOP/s). Bars, median over pairs:
+{LEFT_OUT_PREFILL_BAR_PCT:g} % for prefill, {LEFT_OUT_DECODE_BAR_PCT:g} % for decode. Tensor
+parallelism was measured on {wide}. If no other chip has it, what it adds to kernel launches is
+the start value in harness/calibrate/fit.py, which was chosen with these data in sight. The
+medians over single GPUs do not depend on it.
 
 {markdown(summary)}
 

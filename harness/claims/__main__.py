@@ -1,10 +1,9 @@
-"""`python -m harness.claims [PAPER …]`: judges each published number by our figures' data.
+"""`python -m harness claims [PAPER …]`: compares each published number with ours, and judges it.
 
-Reads results/claims/PAPER.yaml and the CSV files in results/published/PAPER that
-`python -m harness.experiments.figures` leaves; runs nothing. A folder there that has an engine
-profile's name holds the same figures simulated with it: notes say where a verdict changes. Writes
-results/claims/PAPER.json and results/claims/README.md. Exit status: 0 done, whatever the verdicts;
-2 a wrong command or ledger.
+Reads the claims in results/claims/PAPER.yaml and the figures' CSV files in results/published/PAPER.
+Runs nothing. Writes results/claims/README.md, which has the rule, and results/claims/PAPER.json. If
+the figures were also simulated with another engine profile (`make sensitivity-PAPER`), notes say
+where a verdict changes. Exit status: 0 done, whatever the verdicts; 2 a wrong command or ledger.
 """
 
 from __future__ import annotations
@@ -121,9 +120,9 @@ def _command(claim: Claim, *options: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     about = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m harness.claims", formatter_class=about)
+    parser = argparse.ArgumentParser("python -m harness claims", formatter_class=about)
     parser.description = __doc__
-    parser.add_argument("papers", nargs="*", metavar="PAPER", help="default: all that have claims")
+    parser.add_argument("papers", nargs="*", metavar="PAPER", help="default: all papers")
     names = parser.parse_args(arguments).papers
     try:
         for name in names:

@@ -73,7 +73,8 @@ def _row(each: Judged) -> dict[str, Any]:
 
 
 def as_markdown(papers: Mapping[str, tuple[Paper, Sequence[Judged]]]) -> str:
-    lines = ["# Claims", "", "Written by `python -m harness.claims`. The rule:", "", "```"]
+    lines = ["# Do the papers' claims reproduce?", "", *_summary(papers), ""]
+    lines += ["Written by `python -m harness claims`. The rule behind a verdict:", "", "```"]
     lines += (judging.__doc__ or "").partition("\n\n")[2].strip("\n").splitlines()
     lines += ["```"]
     for paper, judged in papers.values():
@@ -86,6 +87,17 @@ def as_markdown(papers: Mapping[str, tuple[Paper, Sequence[Judged]]]) -> str:
         lines += ["", _cells(COLUMNS), _cells(["---"] * len(COLUMNS))]
         lines += [_cells(_columns(each)) for each in judged]
     return "\n".join(lines) + "\n"
+
+
+def _summary(papers: Mapping[str, tuple[Paper, Sequence[Judged]]]) -> list[str]:
+    """One row for each paper: how many of its claims have which verdict."""
+    lines = [_cells(["paper", "claims", *ORDER]), _cells(["---"] * (len(ORDER) + 2))]
+    for paper, judged in papers.values():
+        counts = Counter(each.verdict for each in judged)
+        name = paper.title.partition(":")[0]
+        numbers = [len(judged), *(counts[verdict] for verdict in ORDER)]
+        lines.append(_cells([name, *map(str, numbers)]))
+    return lines
 
 
 def _by_kind(judged: Sequence[Judged]) -> list[str]:

@@ -84,8 +84,11 @@ class BlockPool:
         held, size = self._blocks, self.block_tokens
         grown, more = list[tuple[Request, int]](), 0
         for request in decodes:
+            computed = request.computed_tokens
+            if steps <= -computed % size:
+                continue  # the last block held has room for them
             before = held[request.request_id]
-            after = -(-(request.computed_tokens + steps) // size)
+            after = -(-(computed + steps) // size)
             if after > before:
                 held[request.request_id] = after
                 more += after - before

@@ -18,6 +18,7 @@ from harness.device.fabric import Fabric, Memory, Span
 from harness.device.kv_arrivals import KvArrival
 from harness.device.kv_directory import Flight, KvDirectory
 from harness.device.kv_region import KvRegion
+from harness.device.page_uses import begin_compaction, end_compaction
 from harness.errors import InstanceLost, RunError, UsageError
 from harness.record import Recorder
 from harness.request import Batch, Request
@@ -198,7 +199,8 @@ class ElasticInstance:
         wanted = [k for k in layers if not self._here[k].is_set and k not in self._loading]
         taken = self._region.given(wanted)
         if taken:
-            await self._retreat(self._region.take_back(wanted))
+            self._region.take_back(wanted)
+            await self._retreat()
         self._loading.update(wanted)
         start_s, complete = self._loop.now, False
         try:
@@ -279,22 +281,28 @@ class ElasticInstance:
     async def lend(self, pages: int) -> range:
         """Gives up `pages` of the KV memory in one piece: their bytes. RunError where not so many
         are free."""
-        lent, rest = self._region.lend(pages)
-        await self._retreat(rest)
+        lent = self._region.lend(pages)
+        await self._retreat()
         return lent
 
     def take_home(self, lent: range) -> None:
         """Bytes that were lent are the KV's again."""
         self._region.take_home(lent)
 
-    async def _retreat(self, rest: Sequence[range]) -> None:
-        """Blocks that lie elsewhere than in the pages `rest` move there."""
-        gate = await self.directory.ground(self._region.outside(rest))
+    async def _retreat(self) -> None:
+        """Blocks that lie in bytes which are no pages any more move to pages."""
+        if self.tables is None:
+            return
+        outside = self._region.outside()
+        gate = await self.directory.ground(outside)
         try:
-            spans = self._region.retreat(rest)
-            if spans:
-                size = sum(span.num_bytes for span in spans)
-                await self.copy_from(self.memory, size, lambda: spans, purpose="compaction")
+            await begin_compaction(self._loop, self.tables.uses)
+            try:
+                if spans := self._region.retreat(outside):
+                    size = sum(span.num_bytes for span in spans)
+                    await self.copy_from(self.memory, size, lambda: spans, purpose="compaction")
+            finally:
+                end_compaction(self.tables.uses)
         finally:
             self.directory.open(gate)
 

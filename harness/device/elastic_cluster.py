@@ -57,7 +57,7 @@ class ElasticCluster:
         self._topology: Topology | None = None
         self._fabric, self._make_line, self._make_pieces = fabric, make_line, make_pieces
         self._loop, self._recorder = loop, recorder
-        self._mover = KvMover(directory, fabric, recorder)
+        self._mover = KvMover(directory, fabric, loop, recorder)
         self._roles: dict[ElasticInstance, tuple[str, float]] = {}  # held slots: role, since when
         fabric.on_lost = self._lost
         self._leases: dict[KvStore, Lent] = {}
@@ -180,12 +180,12 @@ class ElasticCluster:
             if not isinstance(target, ElasticInstance):
                 raise RunError(f"a gated move goes to an instance, not to {target.name}")
             return await self._mover.move_gated(
-                requests, source.layout.groups(layers), source, target, loop=self._loop,
+                requests, source.layout.groups(layers), source, target,
                 purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, issue_s=issue_s,
                 owner=owner,
             )  # fmt: skip
         return await self._mover.move(
-            requests, source.layout.groups(layers), source, target, now=lambda: self._loop.now,
+            requests, source.layout.groups(layers), source, target,
             purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, issue_s=issue_s,
             owner=owner, stop=stop,
         )  # fmt: skip

@@ -12,7 +12,7 @@ group when its layer's turn comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from harness.device.fabric import Fabric, Span
 from harness.device.kv_arrivals import KvArrival
 from harness.device.kv_directory import Holder, KvDirectory
 from harness.device.page_pool import Groups
+from harness.device.page_uses import PageUses, begin_copy, end_copy
 from harness.errors import InstanceLost, RunError
 from harness.record import Recorder
 from harness.request import Request
@@ -39,8 +40,11 @@ class KvCopy(NamedTuple):
 class KvMover:
     """One for a cluster."""
 
-    def __init__(self, directory: KvDirectory, fabric: Fabric, recorder: Recorder) -> None:
-        self._directory, self._fabric, self._recorder = directory, fabric, recorder
+    def __init__(
+        self, directory: KvDirectory, fabric: Fabric, loop: Loop, recorder: Recorder
+    ) -> None:
+        self._directory, self._fabric = directory, fabric
+        self._loop, self._recorder = loop, recorder
         self._numbers = count()  # of copies that a worker is told to expect
 
     async def move(
@@ -50,7 +54,6 @@ class KvMover:
         source: Holder,
         target: Holder,
         *,
-        now: Callable[[], float],
         purpose: str = "kv",
         priority: int = 0,
         chunk_bytes: int | None = None,
@@ -70,7 +73,7 @@ class KvMover:
         if asked is None:
             return False
         whole = [(r, range(min(n, r.computed_tokens // size))) for r, n in asked]
-        start_s, moved = now(), 0
+        start_s, moved = self._loop.now, 0
         try:
             sent = await self._copy(
                 whole, groups, source, target, purpose, priority, chunk_bytes, issue_s, stop
@@ -97,7 +100,7 @@ class KvMover:
                 if request.request_id in target.kv.groups:
                     target.kv.give_up(request, groups)
             self._recorder.event(
-                "kv_move", source.name, start_s, now(), to=target.name, purpose=purpose,
+                "kv_move", source.name, start_s, self._loop.now, to=target.name, purpose=purpose,
                 requests=[r.request_id for r in requests], groups=list(groups),
                 bytes=moved * len(groups) * source.page_bytes,
             )  # fmt: skip
@@ -110,7 +113,6 @@ class KvMover:
         source: Holder,
         target: Holder,
         *,
-        loop: Loop,
         purpose: str = "kv",
         priority: int = 0,
         chunk_bytes: int | None = None,
@@ -123,7 +125,7 @@ class KvMover:
         them raise it, too, until they are evicted."""
         self._check(requests, groups, source, target)
         gate = await self._directory.ground([r.request_id for r in requests])
-        start_s, come = loop.now, 0
+        start_s, come = self._loop.now, 0
         try:
             asked = self._accept(
                 [r for r in requests if self._holds(source, r, groups)], groups, source, target,
@@ -134,7 +136,7 @@ class KvMover:
             ids, size = [r.request_id for r, _ in asked], source.kv.blocks_for
             blocks = [(r, range(min(n, size(r.computed_tokens)))) for r, n in asked]
             numbers = {group: next(self._numbers) for group in groups if _num_blocks(blocks)}
-            arrival = KvArrival(loop, ids, numbers, source.memory.name)
+            arrival = KvArrival(self._loop, ids, numbers, source.memory.name)
             try:
                 await self._fabric.expect(target.memory, list(numbers.values()))
             except InstanceLost:
@@ -166,7 +168,7 @@ class KvMover:
                 source.kv.give_up(request, groups)
             self._directory.end(arrival)
             self._recorder.event(
-                "kv_move", source.name, start_s, loop.now, to=target.name, purpose=purpose,
+                "kv_move", source.name, start_s, self._loop.now, to=target.name, purpose=purpose,
                 requests=ids, groups=list(groups), gated=True,
                 bytes=_num_blocks(blocks) * come * source.page_bytes,
             )  # fmt: skip
@@ -193,10 +195,15 @@ class KvMover:
             )  # fmt: skip
 
         if num_bytes:
-            await self._fabric.copy(
-                source.memory, target.memory, num_bytes, spans, purpose=purpose,
-                chunk_bytes=chunk_bytes, issue_s=issue_s,
-            )  # fmt: skip
+            memories = _uses(source, target)
+            over = await begin_copy(self._loop, memories)
+            try:
+                await self._fabric.copy(
+                    source.memory, target.memory, num_bytes, spans, purpose=purpose,
+                    chunk_bytes=chunk_bytes, issue_s=issue_s,
+                )  # fmt: skip
+            finally:
+                end_copy(over, memories)
         return num_bytes
 
     def _holds(self, source: Holder, request: Request, groups: Groups) -> bool:
@@ -275,10 +282,19 @@ class KvMover:
             target.tables.reconcile(requests)
             return source.tables.spans(blocks, groups, target.tables, source.page_bytes)
 
-        return await self._fabric.copy(
-            source.memory, target.memory, num_bytes, spans, purpose=purpose, priority=priority,
-            chunk_bytes=chunk_bytes, issue_s=issue_s, stop=stop, number=number,
-        )  # fmt: skip
+        memories = _uses(source, target)
+        over = await begin_copy(self._loop, memories)
+        try:
+            return await self._fabric.copy(
+                source.memory, target.memory, num_bytes, spans, purpose=purpose, priority=priority,
+                chunk_bytes=chunk_bytes, issue_s=issue_s, stop=stop, number=number,
+            )  # fmt: skip
+        finally:
+            end_copy(over, memories)
+
+
+def _uses(source: Holder, target: Holder) -> list[PageUses]:
+    return [each.tables.uses for each in (source, target) if each.tables is not None]
 
 
 def _num_blocks(blocks: Sequence[Blocks]) -> int:

@@ -30,19 +30,20 @@ class KvRegion:
         """Those of `layers` whose bytes are pages now."""
         return self._given.intersection(layers)
 
-    def take_back(self, layers: Collection[int]) -> list[range]:
-        """The bytes of `layers` are no pages any more; the page ids that are left."""
-        return self._shrink(self._given.difference(layers), self._lent, f"layers {[*layers]}")
+    def take_back(self, layers: Collection[int]) -> None:
+        """The bytes of `layers` are no pages any more, once blocks there have retreated."""
+        self._shrink(self._given.difference(layers), self._lent, f"layers {[*layers]}")
 
-    def lend(self, pages: int) -> tuple[range, list[range]]:
-        """The last `pages` before the weights, in one piece: their bytes, and the ids left."""
+    def lend(self, pages: int) -> range:
+        """The last `pages` before the weights, in one piece: their bytes, which are free once
+        blocks there have retreated."""
         size = self._layout.page_bytes
         stop = min([ids.start for ids in self._lent] or [self._layout.layer_at[0].start // size])
         ids = range(stop - pages, stop)
         if ids.start < 1:
             raise self._refusal("a lease", pages)
-        rest = self._shrink(self._given, [*self._lent, ids], "a lease")
-        return range(ids.start * size, ids.stop * size), rest
+        self._shrink(self._given, [*self._lent, ids], "a lease")
+        return range(ids.start * size, ids.stop * size)
 
     def take_home(self, lent: range) -> None:
         """Bytes that were lent are the KV's again."""
@@ -50,21 +51,23 @@ class KvRegion:
         self._lent.remove(range(lent.start // size, lent.stop // size))
         self._extend()
 
-    def outside(self, rest: Sequence[range]) -> list[int]:
-        """request_ids with blocks elsewhere than in `rest`."""
-        return [] if self.tables is None else self.tables.outside(rest)
+    def outside(self) -> list[int]:
+        """request_ids with blocks in bytes that are no pages any more."""
+        return [] if self.tables is None else self.tables.outside()
 
-    def retreat(self, rest: Sequence[range]) -> list[Span]:
-        """The copies that bring all blocks into `rest`."""
-        return [] if self.tables is None else self.tables.retreat(rest, self._layout.page_bytes)
+    def retreat(self, request_ids: Collection[int]) -> list[Span]:
+        """The copies that bring these requests' blocks into the pages that are left."""
+        size = self._layout.page_bytes
+        return [] if self.tables is None else self.tables.retreat(request_ids, size)
 
-    def _shrink(self, given: set[int], lent: list[range], why: str) -> list[range]:
+    def _shrink(self, given: set[int], lent: list[range], why: str) -> None:
         rest = without(self._layout.pages(given), lent)
         num_pages = sum(map(len, rest))
         if not self.pool.resize_pages(num_pages):
             raise self._refusal(why, self.pool.num_pages - num_pages)
         self._given, self._lent = given, lent
-        return rest
+        if self.tables is not None:
+            self.tables.restrict(rest)
 
     def _extend(self) -> None:
         pages = without(self._layout.pages(self._given), self._lent)

@@ -8,11 +8,12 @@ by itself.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from harness.device.fabric import Span
 from harness.device.page_pool import Groups, PagePool
+from harness.device.page_uses import PageUses
 from harness.request import Request
 
 SAME: Mapping[int, int] = MappingProxyType({})
@@ -27,6 +28,7 @@ class PageTables:
         self._pages = {page for ids in pages for page in ids}
         self._free = sorted(self._pages)
         self.ids: dict[int, dict[int, list[int]]] = {}  # request_id -> group -> pages, in order
+        self.uses = PageUses()
 
     def reconcile(self, requests: Iterable[Request]) -> None:
         """Has `ids` agree with the pool for `requests`, and takes back what is released."""
@@ -87,32 +89,35 @@ class PageTables:
         """More ids may be used."""
         more = {page for ids in pages for page in ids} - self._pages
         self._pages |= more
-        for page in sorted(more):
+        used = {page for mine in self.ids.values() for ids in mine.values() for page in ids}
+        for page in sorted(more - used):
             heapq.heappush(self._free, page)
 
-    def outside(self, pages: Sequence[range]) -> list[int]:
-        """request_ids whose blocks lie elsewhere than in `pages`."""
-        keep = {page for ids in pages for page in ids}
+    def restrict(self, pages: Sequence[range]) -> None:
+        """Only ids of `pages` are given out from now on. Blocks elsewhere stay until `retreat`."""
+        self._pages = {page for ids in pages for page in ids}
+        self._free = [page for page in self._free if page in self._pages]
+        heapq.heapify(self._free)
+
+    def outside(self) -> list[int]:
+        """request_ids with blocks in ids that may not be used any more."""
         return [
             request_id
             for request_id, mine in self.ids.items()
             if request_id in self._pool.held
-            and any(page not in keep for ids in mine.values() for page in ids)
+            and any(page not in self._pages for ids in mine.values() for page in ids)
         ]
 
-    def retreat(self, pages: Sequence[range], page_bytes: int) -> list[Span]:
-        """Only ids of `pages` may be used from now on: the copies that get blocks there."""
+    def retreat(self, request_ids: Collection[int], page_bytes: int) -> list[Span]:
+        """The copies that get the requests' blocks to ids that may be used."""
         for request_id in [r for r in self.ids if r not in self._pool.held]:
             self._drop(request_id, tuple(self.ids[request_id]))
-        keep = {page for ids in pages for page in ids}
-        self._pages = keep
-        self._free = [page for page in self._free if page in keep]
-        heapq.heapify(self._free)
+        self._take_back()
         spans = []
-        for mine in self.ids.values():
-            for ids in mine.values():
+        for request_id in self.ids.keys() & request_ids:
+            for ids in self.ids[request_id].values():
                 for i, page in enumerate(ids):
-                    if page not in keep:
+                    if page not in self._pages:
                         ids[i] = heapq.heappop(self._free)
                         at = self.base_bytes + page * page_bytes
                         spans.append(Span(at, self.base_bytes + ids[i] * page_bytes, page_bytes))

@@ -7,9 +7,6 @@ within slabs: fragmentation, kept here as an observable (Aegaeon Fig. 16).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
-
 from harness.device.memory import KvShape, OutOfMemory
 from harness.errors import UsageError
 
@@ -122,28 +119,27 @@ class SlabAllocator:
         self._used.difference_update(offsets)
         if num_used - len(self._used) != len(offsets):
             raise KeyError("blocks are given back that nobody uses")
-        for index, freed in self._by_slab(offsets):
-            pool = self._owner[index]
-            slab = pool.free.get(index)
-            if slab is None:
-                slab = pool.free[index] = _Slab(range(0))
-            returned = slab.returned
-            pool.num_used += len(returned)
-            returned += freed
-            pool.num_used -= len(returned)
-            if len(returned) + len(slab.fresh) == pool.blocks_per_slab:
-                del pool.free[index], self._owner[index]
-                pool.num_slabs -= 1
-                self._free_slabs.append(index)
+        size, start, end = self.slab_bytes, 0, len(offsets)
+        while start < end:  # a run of blocks of one slab
+            index = offsets[start] // size
+            first, beyond, stop = index * size, (index + 1) * size, start + 1
+            while stop < end and first <= offsets[stop] < beyond:
+                stop += 1
+            self._return(index, offsets[start:stop])
+            start = stop
 
-    def _by_slab(self, offsets: list[int]) -> Iterable[tuple[int, Iterable[int]]]:
-        """(slab, blocks in it), runs of `offsets` in their order."""
-        if not offsets:
-            return []
-        first, last = min(offsets) // self.slab_bytes, max(offsets) // self.slab_bytes
-        if first == last:
-            return [(first, offsets)]
-        return groupby(offsets, key=self.slab_bytes.__rfloordiv__)  # offset // slab
+    def _return(self, index: int, freed: list[int]) -> None:
+        """Gives back blocks of one slab."""
+        pool = self._owner[index]
+        slab = pool.free.get(index)
+        if slab is None:
+            slab = pool.free[index] = _Slab(range(0))
+        slab.returned += freed
+        pool.num_used -= len(freed)
+        if len(slab.returned) + len(slab.fresh) == pool.blocks_per_slab:
+            del pool.free[index], self._owner[index]
+            pool.num_slabs -= 1
+            self._free_slabs.append(index)
 
     def allocated_bytes(self, shape: KvShape | None = None) -> int:
         """Bytes of the slabs that `shape` has, or all shapes."""

@@ -1,15 +1,16 @@
 """`python -m harness capacity KEY=LO..HI until CONDITION …`: where a condition begins or ends.
 
     python -m harness capacity hardware.num_devices=1..16 until 'ttft_s.p99<1' \\
-        +system=vllm +workload=azure_conv workload.rate_scale=4 model=llama3-8b engine=sim
+        +system=vllm +workload=azure_conv workload.scale.rate=4 model=llama3-8b engine=sim \\
+        hardware=a100x16
 
-Bisection over KEY between LO and HI, whichever of the two the condition holds at: the largest
-value up to which it does, or the smallest from which. Whole numbers where LO and HI are whole,
-else to within --within of the value. CONDITION is of summary.json's numbers, by dotted names, e.g.
-'ttft_s.p99<1 and tpot_s.p99<=0.1'. The rest is that of any run, on any engine.
+Finds, between LO and HI, the largest value of KEY for which CONDITION holds, or the smallest, by
+bisection. With whole LO and HI the value is whole. CONDITION compares numbers of summary.json, by
+dotted names, e.g. 'ttft_s.p99<1 and tpot_s.p99<=0.1'. What follows is what any run takes, on any
+engine.
 
-Every probe is a run of its own, in FOLDER/VALUE; one that is complete is not repeated. Leaves
-capacity.json and capacity.png beside them.
+Each value that is tried is a run in FOLDER/VALUE. A complete run is not repeated. The answer is
+in capacity.json and capacity.png in FOLDER.
 """
 
 from __future__ import annotations
@@ -229,14 +230,15 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "python -m harness capacity", description=__doc__, formatter_class=about
     )
-    made.add_argument("span", metavar="KEY=LO..HI")
-    made.add_argument("until", choices=["until"], metavar="until")
-    made.add_argument("condition", metavar="CONDITION")
-    made.add_argument("overrides", nargs="+", metavar="+system=NAME +workload=NAME …")
-    made.add_argument("--within", type=float, default=0.02, help="of a value (%(default)s)")
-    made.add_argument(
-        "--folder", type=Path, help="of the probes; results/runs/capacity-KEY-HASH by default"
-    )
+    made.add_argument("span", metavar="KEY=LO..HI", help="the key, and the range to search")
+    made.add_argument("until", choices=["until"], metavar="until", help="this word")
+    made.add_argument("condition", metavar="CONDITION", help="e.g. 'ttft_s.p99<1'")
+    run = "+system=NAME +workload=NAME …"
+    made.add_argument("overrides", nargs="+", metavar=run, help="what each run is given")
+    exact = "how exact a value is, as a share of it, if it is not whole (%(default)s)"
+    made.add_argument("--within", type=float, default=0.02, metavar="SHARE", help=exact)
+    where = "where the runs are; default: results/runs/capacity-KEY-HASH"
+    made.add_argument("--folder", type=Path, metavar="DIR", help=where)
     return made
 
 

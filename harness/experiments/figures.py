@@ -1,22 +1,23 @@
-"""`python -m harness.experiments.figures FIGURE …`: runs what a figure lacks, then draws it.
+"""`python -m harness figures FIGURE …`: runs what a figure lacks, then draws it.
 
-A figure is a module plots/FIGURE.py: `draw(points, folder)`, and EXPERIMENTS, the names in
-conf/experiment that it is made of, each one run or a sweep (hydra.sweeper.params); in some also
-SEARCHES, over which key of which of them the ends of curves are to be found (`capacity_search`). A
-run that is complete is not repeated, whichever figure it was made for. Simulated runs share the
-cores; runs on a real engine come one after another, with nothing beside them.
+    python -m harness figures aegaeon_fig11
+    python -m harness figures 'kunserve_*'
 
-Leaves PNG, PDF and CSV files in results/published/PAPER/, and FIGURE.json: from which engine,
-hardware, seeds and version of the code they came.
+Leaves PNG, PDF and CSV files in results/published/PAPER, and FIGURE.json with the engine, hardware,
+seeds and version of the code behind them. A complete run is not repeated. Simulated runs share the
+cores. Runs on a real engine come one after the other, with nothing beside them.
 
-key=value after the figures is an override of those of their experiments that run on a real engine,
-for another machine than this project's own figures come from, e.g. on one GPU
+key=value after the figures changes their runs on a real engine, for example to use a GPU:
 
-  python -m harness.experiments.figures aegaeon_fig07 aegaeon_fig15 --out DIR \\
-      experiment/aegaeon/machine@_global_=gpu hardware=h200_shared
+    python -m harness figures aegaeon_fig07 aegaeon_fig15 --out DIR \\
+        experiment/aegaeon/machine@_global_=gpu hardware=h200_shared
 
---simulated key=value is an override of the simulated ones, and leaves out figures with runs on a
-real engine: do conclusions depend on it? `make sensitivity-PAPER` asks that of engine.profile.
+--simulated key=value changes simulated runs, and leaves out figures with runs on a real engine. It
+shows whether conclusions depend on the key (`make sensitivity-PAPER` does so for engine.profile).
+
+A figure is a module plots/FIGURE.py with `draw(points, folder)` and EXPERIMENTS, names of
+conf/experiment. SEARCHES in some modules names keys for which the ends of curves are searched
+(`harness.experiments.capacity_search`).
 """
 
 from __future__ import annotations
@@ -163,18 +164,20 @@ def _tell(
 
 def _parser() -> argparse.ArgumentParser:
     about = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m harness.experiments.figures", formatter_class=about)
+    parser = argparse.ArgumentParser("python -m harness figures", formatter_class=about)
     parser.description = __doc__
-    what = "a name, a pattern of it, or key=value"
+    what = "a figure, a pattern such as 'aqua_*', or key=value"
     parser.add_argument("figures", nargs="+", metavar="FIGURE", help=what)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="not to results/published")
-    overrides = "override of simulated runs; may be repeated"
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/published/PAPER")
+    overrides = "change simulated runs; may be given several times"
     parser.add_argument(
         "--simulated", action="append", default=[], metavar="key=value", help=overrides
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (%(default)s)")
-    parser.add_argument("--again", action="store_true", help="repeat runs that are complete")
-    parser.add_argument("--draw-only", action="store_true", help="from the runs of the last time")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="runs at a time (%(default)s)"
+    )
+    parser.add_argument("--again", action="store_true", help="repeat complete runs")
+    parser.add_argument("--draw-only", action="store_true", help="draw from the last runs")
     return parser
 
 

@@ -1,18 +1,17 @@
-"""`python -m harness.fidelity`: serves held-out schedules for real and in simulation, and says by
-how much the simulator was off, by load.
+"""`python -m harness fidelity`: measures the error of the simulator against a real engine.
 
-The engine is profiled first (`harness.calibrate measure`, which writes conf/hardware/local.yaml, or
-local_vllm.yaml for --engine vllm): the simulator is judged by what it knows of this machine today.
-Loads are shares of the knee, the rate at which the engine completes requests that all arrive at
-once; it is measured before them.
-A point is simulated as calibrated, and once more at the speed that the machine had during its real
-run (`harness.fidelity.speed`), since that drifts.
-All of it is done in several passes: errors are medians over them, and how far the real runs of a
-point are apart stands beside.
-Writes parity.json, parity.md and parity.png.
+Writes parity.json, parity.md and parity.png. It works in several passes, since the machine's speed
+drifts; errors are medians over the passes. Each pass
 
-`replay` simulates the loads of a table, `gpu` the runs on GPUs that others published; `--help`
-after either says how.
+1. profiles the engine (`harness calibrate measure`, which writes conf/hardware/local*.yaml);
+2. runs each workload at each load on the engine, and in simulation. A load is a share of the knee,
+   the rate at which the engine completes requests that all arrive at once;
+3. simulates each point again at the speed that the real run had (`harness.fidelity.speed`).
+
+Two commands run no engine; `--help` after each explains it:
+
+    python -m harness fidelity replay   simulates the loads of a table
+    python -m harness fidelity gpu      simulates runs of vLLM on GPUs that others published
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `python -m harness.fidelity` is told, whether it can be done, and where its files go."""
+"""What `python -m harness fidelity` is told, whether it can be done, and where its files go."""
 
 from __future__ import annotations
 
@@ -19,34 +19,50 @@ MAX_LOAD = 100.0
 
 
 def parser(about: str | None = None) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m harness.fidelity", description=about)
-    made.add_argument("--engine", choices=("torch", "vllm"), default="torch")
-    made.add_argument("--workloads", nargs="+", choices=tuple(HELD_OUT), default=list(REPORTED))
-    made.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
-    made.add_argument("--num-requests", type=int, default=700, help="per point; P99 needs 662")
-    made.add_argument("--model", default="tiny-llama", help="default: %(default)s")
-    made.add_argument("--hardware", help="of the GPU here, as harness.calibrate measure takes it")
-    scale = "of the traces' lengths; default: %(default)s"
-    made.add_argument("--length-scale", type=float, default=0.25, help=scale)
-    made.add_argument("--ttft-s", type=float, default=0.25, help="SLO; default: %(default)s")
-    made.add_argument("--tbt-s", type=float, default=0.01, help="SLO; default: %(default)s")
-    made.add_argument("--passes", type=int, default=3)
+    made = argparse.ArgumentParser(
+        prog="python -m harness fidelity", description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    engine = "our engine, or vLLM servers (%(default)s)"
+    made.add_argument("--engine", choices=("torch", "vllm"), default="torch", help=engine)
+    names, loads = f"default: {' '.join(REPORTED)}", f"default: {' '.join(map(str, LOADS))}"
+    held_out = f"of {', '.join(HELD_OUT)}; {names}"
+    made.add_argument(
+        "--workloads", nargs="+", choices=tuple(HELD_OUT), default=list(REPORTED), metavar="NAME",
+        help=held_out,
+    )  # fmt: skip
+    shares = f"shares of the knee; {loads}"
+    made.add_argument(
+        "--loads", nargs="+", type=float, default=list(LOADS), metavar="SHARE", help=shares
+    )
+    per_point = "requests of each point (%(default)s); P99 needs 662"
+    made.add_argument("--num-requests", type=int, default=700, metavar="N", help=per_point)
+    made.add_argument("--model", default="tiny-llama", metavar="NAME", help="%(default)s")
+    gpu = "profile of this machine's GPU, e.g. h100x1; without it, the CPU"
+    made.add_argument("--hardware", metavar="NAME", help=gpu)
+    scale = "factor on the traces' lengths (%(default)s)"
+    made.add_argument("--length-scale", type=float, default=0.25, metavar="X", help=scale)
+    ttft, tbt = "SLO of TTFT, seconds (%(default)s)", "SLO of TBT, seconds (%(default)s)"
+    made.add_argument("--ttft-s", type=float, default=0.25, metavar="S", help=ttft)
+    made.add_argument("--tbt-s", type=float, default=0.01, metavar="S", help=tbt)
+    made.add_argument("--passes", type=int, default=3, metavar="N", help="%(default)s")
     made.add_argument(
         "--calibrate",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="profile the engine here before each pass",
+        help="profile the engine before each pass (yes)",
     )
     made.add_argument(
         "--keep",
         action="store_true",
-        help="simulate anew, beside the real runs that --runs holds:"
-        " torch's by the calibration that each ran with, vLLM's by the one in conf/ now",
+        help="keep the real runs in --runs, and simulate again: for torch with the calibration"
+        " of each run, for vllm with the calibration in conf/",
     )
-    made.add_argument("--runs", type=Path, default=Path("results/runs/fidelity"))
+    runs = Path("results/runs/fidelity")
+    made.add_argument("--runs", type=Path, default=runs, metavar="DIR", help="%(default)s")
     made.add_argument(
-        "--out", type=Path, help=f"default: {PUBLISHED}, vllm/ in it for vllm, --runs for less"
-        " than every workload, load, request and pass"
+        "--out", type=Path, metavar="DIR", help=f"default: {PUBLISHED} (for vllm {PUBLISHED}/vllm)"
+        " for a whole report, and --runs for a part of it",
     )  # fmt: skip
     return made
 

@@ -1,4 +1,4 @@
-"""The commands of `python -m harness.fidelity` that serve nothing: they replay what others did."""
+"""The commands of `python -m harness fidelity` that serve nothing: they replay what others did."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from harness.fidelity.arguments import PUBLISHED
 
 def replay_points(words: Sequence[str], console: Console) -> None:
     made = argparse.ArgumentParser(
-        prog="python -m harness.fidelity replay",
+        prog="python -m harness fidelity replay",
         description=replay.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    columns = f"CSV with {', '.join(replay.COLUMNS)}"
-    made.add_argument("--points", type=Path, required=True, help=columns)
-    made.add_argument("--out", type=Path, required=True, help="the same with what was simulated")
-    made.add_argument("overrides", nargs="*", metavar="profile=NAME", help="default: vllm_v1")
+    columns = f"CSV file with the columns {', '.join(replay.COLUMNS)}"
+    made.add_argument("--points", type=Path, required=True, metavar="FILE", help=columns)
+    written = "CSV file to write: the same rows with the simulated numbers"
+    made.add_argument("--out", type=Path, required=True, metavar="FILE", help=written)
+    profile = "the engine, of conf/engine/profile (vllm_v1)"
+    made.add_argument("overrides", nargs="*", metavar="profile=NAME", help=profile)
     chosen = made.parse_args(words)
     result = replay.replay(chosen.points, chosen.out, _profile(chosen.overrides))
     simulated = int((result.reason == "").sum())
@@ -42,11 +44,13 @@ def _profile(overrides: Sequence[str]) -> str:
 
 def gpu_report(words: Sequence[str], console: Console) -> None:
     made = argparse.ArgumentParser(
-        prog="python -m harness.fidelity gpu", description=gpu.__doc__,
+        prog="python -m harness fidelity gpu", description=gpu.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    made.add_argument("--published", type=Path, help="default: shared/data/gpu_e2e")
-    made.add_argument("--out", type=Path, default=PUBLISHED / "gpu", help="default: %(default)s")
+    data = "the published runs; default: $HARNESS_DATA_DIR/gpu_e2e"
+    made.add_argument("--published", type=Path, metavar="DIR", help=data)
+    out = PUBLISHED / "gpu"
+    made.add_argument("--out", type=Path, default=out, metavar="DIR", help="%(default)s")
     chosen = made.parse_args(words)
     page = gpu.report(chosen.published, chosen.out)
     console.print(f"{page}", soft_wrap=True)

@@ -1,5 +1,7 @@
-"""Replays the runs of real vLLM on GPUs that others published, and says how far the simulator is
-off: signed errors by point and metric, beside those of other simulators of the same runs.
+"""`python -m harness fidelity gpu`: simulates runs of real vLLM on GPUs that others published.
+
+Tells the error of the simulator by point and metric, beside the errors of other simulators of the
+same runs.
 
 Writes points.csv (loads), requests.csv (runs of which every request is known), others.csv (other
 simulators' predictions), errors.json (by GPU and profile, for captions), gpu.md and gpu.png.

@@ -37,8 +37,9 @@ def page(
     held = done[done.held_out]
     parts = [
         "# The simulator against real vLLM on GPUs\n",
-        INTRODUCTION,
+        "Means of absolute errors of held-out points:\n",
         markdown(targets(held, single)),
+        INTRODUCTION,
         "\n## Beside other simulators, on the same runs\n",
         OTHERS,
         markdown(beside(held, others)),
@@ -63,52 +64,58 @@ def page(
 
 
 INTRODUCTION = """\
-Runs of real vLLM that others published, replayed by `python -m harness.fidelity gpu` (`make
-fidelity-gpu`) with engine.profile=vllm_v1: inference-perf's load sweep on an H100 (vLLM 0.11),
-BLIS's ground truth on H100 and A100 (0.15.1), and LLMServingSim's runs on an RTX 4090 and RTX PRO
-6000 (0.19). All errors are signed, simulated over measured. **Held out** is what no constant was
-fitted to: of BLIS's runs its own held-out set (eval38), with CodeLlama-34B and Qwen3-14B as
-models and the A100 as a GPU that no end-to-end point was fitted on; every saturated stage; and
-the RTX boards. Fitted were inference-perf's stages below saturation and BLIS's own training set
-(trainval13): 20 points, mean TPOT alone. [How](../../calibration/silicon.md). Nothing is fitted
-per point. TTFT contains the client and the API: one constant, 19 ms, from one point,
-inference-perf's 1 request/s without prefix caching.
 
-Which points are fitted, and the form of the model, were chosen with the errors of others in sight,
-those of eval38 among them: fitted to inference-perf alone it was 5 to 8 % off there. So these are
-somewhat optimistic.
+We replay runs of real vLLM that others published, with engine.profile=vllm_v1 (`make
+fidelity-gpu`). An error is (simulated - measured) / measured.
 
-Sources: kubernetes-sigs/inference-perf 7de5ef2 (Apache-2.0; demos/kubecon-na-2025),
-inference-sim/sim-to-real-accuracy-validation 7f3b270 and dcec3fd (numbers alone, measured and of
-other simulators), casys-kaist/LLMServingSim 5daddb2 (MIT).
+| runs | GPU | vLLM | held out | fitted |
+| --- | --- | --- | --- | --- |
+| inference-perf's load sweep | H100 | 0.11 | saturated stages | stages below saturation |
+| BLIS's ground truth | H100, A100 | 0.15.1 | eval38, its held-out set | trainval13 |
+| LLMServingSim's runs | RTX 4090, RTX PRO 6000 | 0.19 | all | none |
 
-Means of absolute errors of held-out points:
+**Held out** means that no constant was fitted to a point. In eval38, CodeLlama-34B and Qwen3-14B
+are models without a fitted point, and the A100 is a GPU without a fitted end-to-end point.
+Constants were fitted to the mean TPOT of 20 points, and to nothing else of them
+([how](../../calibration/silicon.md)). No constant is fitted per point. TTFT contains the client
+and the API: one constant of 19 ms, from inference-perf's 1 request/s without prefix caching.
+
+The errors are somewhat optimistic. We chose the fitted points and the form of the model with
+other errors in sight, those of eval38 among them. Fitted to inference-perf alone, the model was 5
+to 8 % off there.
+
+Sources: kubernetes-sigs/inference-perf 7de5ef2 (Apache-2.0; demos/kubecon-na-2025);
+inference-sim/sim-to-real-accuracy-validation 7f3b270 and dcec3fd (only numbers, measured and from
+other simulators); casys-kaist/LLMServingSim 5daddb2 (MIT).
 """
 OTHERS = """\
 Mean absolute errors, percent, of the held-out BLIS runs (eval38). Each simulator is compared with
-ours on the very points that it predicted. blis-trained-physics and blis-evolved were fitted to
-trainval13, as ours was in part; the rest to nothing here. Those without a prefix cache cannot
-know TTFT of runs that have one. ITL of the others, which is of re-tokenised texts, stands in the
-column TPOT.
+ours on the points that it predicted. blis-trained-physics and blis-evolved were fitted to
+trainval13, as ours was in part. The others were fitted to nothing here. A simulator without a
+prefix cache cannot predict TTFT of runs that have one. The column TPOT has the ITL of the other
+simulators, which comes from re-tokenised texts.
 """
 BOARDS = """\
 
-LLMServingSim was given these boards' profiles too, and vLLM's block count of the RTX 4090, as
-ours. It simulates the prefix cache, which hits at most 7.6 % of the prompt tokens here; ours has no
-token ids of these requests. `each`: median of the absolute errors of requests. Its runs on H100, of
-300 requests, are not replayed.
+Both simulators had the profiles of these boards, and vLLM's block count of the RTX 4090.
+LLMServingSim simulates the prefix cache, which hits at most 7.6 % of the prompt tokens here. Ours
+has no token ids of these requests. `each` is the median of the absolute errors of requests. We do
+not replay LLMServingSim's runs on H100, which have 300 requests.
 """
 REGIME = """\
-Held-out points by the share of max_num_seqs that runs at once: light below 0.3, near the knee
-above 0.8; saturated where a client of 440 connections is full. Mean absolute error, percent.
+Mean absolute error of held-out points, percent. A regime is the share of max_num_seqs that runs
+at once: light is below 0.3, near the knee is above 0.8. Saturated means that all 440 connections
+of the client are in use.
 """
 CURVES = """\
-Running and waiting requests, per second, against vLLM's own counts: the root mean square of the
-difference, and the greatest count. Simulated requests count as running from their first token.
+Running and waiting requests, each second, compared with vLLM's own counts. The table has the root
+mean square of the difference, and the largest count. A simulated request counts as running from its
+first token.
 """
 POINTS = """\
-Signed errors, percent; fitted points in brackets. B: BLIS (trained-physics), A: AIConfigurator,
-V: Vidur, of the E2E mean; their held-out points are eval38.
+Signed errors, percent. Fitted points are in brackets. The last columns are other simulators'
+errors of mean E2E: B is BLIS (trained-physics), A is AIConfigurator, V is Vidur. Their held-out
+points are eval38.
 """
 
 
@@ -236,33 +243,33 @@ def missed(held: pd.DataFrame, single: pd.DataFrame) -> str:
     a100 = held[held.gpu == "a100_sxm"].ttft_mean_s_error_pct
     eight = held[(held.model == "llama3.1-8b") & (held.set == "eval38")].ttft_mean_s_error_pct
     return f"""\
-- **Two GPUs over PCIe** (Qwen3-32B on two RTX PRO 6000): E2E {qwen.sim_e2e_error_pct:+.1f} %. The
-  link is a datasheet's at NCCL's usual share; {step_ms:.0f} ms an iteration are short, 0.1 ms of
-  each of its 128 all-reduces. Times of NCCL's all-reduce of 0.1 to 20 MB between two such boards
+- **Two GPUs over PCIe** (Qwen3-32B on two RTX PRO 6000): E2E {qwen.sim_e2e_error_pct:+.1f} %. We
+  take the link from the datasheet, at NCCL's usual share. Each iteration is {step_ms:.0f} ms too
+  short, which is 0.1 ms for each of its 128 all-reduces. NCCL's times for all-reduces of 0.1 to
+  20 MB between two such boards would tell.
+- **Memory full** (RTX 4090): E2E {ada.sim_e2e_error_pct:+.1f} %. We do not simulate hits in the
+  prefix cache, among them hits of preempted requests that return. Also, vLLM 0.19 schedules while
+  the GPU works, but the profile's iteration costs are from 0.11 and 0.15. Without engine costs
+  the error is +2.9 %, and the RTX PRO 6000's is -7.2 %. One profile for such different versions
+  is a compromise.
+- **max_num_batched_tokens 1024** (one run of Llama-3.1-8B): E2E {small.min():+.1f} %. Prompts
+  compute 16 tokens here, and nothing in the model makes such an engine slower. The same load with
+  2048 and 8192 is within 3 %. Iteration times, or a second run, would tell whether the setting is
+  the cause.
+- **Long contexts**: 91 decodes of 1,700 tokens (Llama-3.1-8B, reasoning) are {long:+.1f} %. By
+  the fit an H100 reads KV at 89 % of its bandwidth; 74 % would meet this point. One share holds
+  for all models. It is too low for Llama-2-7B, whose queries share no KV heads: its offline
+  batches are 3 to 9 % slow. A term for the multiplications of each query corrects Llama-2-7B and
+  the offline cells (4.5 to 3.2 % on A100). But the term must differ between engines, and it costs
+  half a per cent of the held-out TPOT. Decode attention of an H100, timed alone under vLLM 0.15,
   would tell.
-- **Memory full** (RTX 4090): E2E {ada.sim_e2e_error_pct:+.1f} %. Hits in the prefix cache, among
-  them those of preempted requests that come back, are not simulated; and vLLM 0.19 schedules
-  beside the GPU, while the profile's iteration costs are of 0.11 and 0.15. With no engine costs
-  at all the error is +2.9 %, and the RTX PRO 6000's becomes -7.2 %. One profile for versions
-  eight apart is a compromise.
-- **max_num_batched_tokens 1024** (one run of Llama-3.1-8B): E2E {small.min():+.1f} %. Nothing in
-  the model makes such an engine slower where prompts compute 16 tokens; the same load with 2048
-  and 8192 is within 3 %. Its iteration times, or a second run, would tell whether it is the
-  setting.
-- **Long contexts**: 91 decodes of 1,700 tokens (Llama-3.1-8B, reasoning) are {long:+.1f} %. An
-  H100 reads KV at 89 % of its bandwidth by the fit; 74 % would meet this point. One share holds
-  for all models there, and it is too low for Llama-2-7B, whose queries share no KV heads: offline
-  batches of it are 3 to 9 % slow. A term for each query's own multiplications puts the latter
-  right, and the offline cells (4.5 to 3.2 % on A100), but has to be another for each engine, and
-  costs half a per cent of the held-out TPOT. Decode attention of an H100 timed by itself, under
-  vLLM 0.15, would tell.
-- **TTFT** of Llama-3.1-8B in BLIS's runs is {eight.mean():+.1f} % in the mean: the constant is of
-  another client (19 ms; BLIS fits 15.6 to its own). Of CodeLlama-34B on A100 it is
-  {a100.mean():+.1f} %, and prompts there compute 1 to 16 tokens: attention behind a cached prefix
-  on an A100 was measured nowhere here.
-- **Near the knee** one stage is in use (prefix caching at 170 requests/s of a capacity of 176),
-  and fitted: its TPOT is within 2 %, its TTFT nearly three times what it was, as its distance to
-  capacity is 3 % against 4 %.
-- **Mistral-Nemo-12B** is fitted and still 5 to 8 % slow: other constants would trade it for
-  Qwen3-14B, 3 to 5 % fast.
+- **TTFT** of Llama-3.1-8B in BLIS's runs is {eight.mean():+.1f} % in the mean. Our constant
+  belongs to another client (19 ms; BLIS fits 15.6 ms to its own). TTFT of CodeLlama-34B on A100
+  is {a100.mean():+.1f} %. Prompts there compute 1 to 16 tokens, and no source measured attention
+  behind a cached prefix on an A100.
+- **Near the knee** there is one stage, which is fitted (prefix caching at 170 requests/s of a
+  capacity of 176). Its TPOT is within 2 %. Its TTFT is nearly three times the measured value: the
+  simulated engine is 3 % from its capacity, the real one 4 %.
+- **Mistral-Nemo-12B** is fitted and still 5 to 8 % slow. Other constants would make it better and
+  Qwen3-14B worse, which is 3 to 5 % fast.
 """

@@ -1,15 +1,14 @@
-"""`python -m harness.fidelity replay --points FILE.csv --out FILE.csv [profile=vllm_v1]`: what the
-simulator says of loads that somebody measured, or of loads that nobody has.
+"""`python -m harness fidelity replay`: simulates the loads of a table.
 
-Each row is a load of equal requests on `num_gpus` GPUs, in instances of `tp`, scheduled by the same
-policy code as any run. Arrivals are exponential gaps, scaled so that rate·duration requests fill
-the duration; with `max_outstanding`, a client with so many connections sends no more at once, and a
-request's times begin when it is sent. A row that cannot be simulated keeps its numbers empty and
-says why in `reason`.
+Each row is a load of equal requests on `num_gpus` GPUs, in instances of `tp` GPUs each. The policy
+code is the same as in any run. Gaps between arrivals are exponential, scaled so that rate x
+duration requests fill the duration. With `max_outstanding`, a client with so many connections sends
+no more at once, and the times of a request begin when it is sent. A row that cannot be simulated
+keeps its numbers empty and says why in `reason`.
 
-`distinct_prompts` of them are sent by turns; empty: no prompt is sent twice. With prefix caching
-they are found again, as vLLM's scheduler does it (`harness.device.caching_pool`). A load begins
-with an empty cache; its capacity is that of one in which every distinct prompt has been before.
+`distinct_prompts` prompts are sent by turns; empty: no prompt is sent twice. With prefix caching
+these prompts are found again, as vLLM's scheduler does it. A load begins with an empty cache; its
+capacity is the capacity of a load in which every distinct prompt was sent before.
 """
 
 from __future__ import annotations

@@ -15,33 +15,36 @@ def markdown(found: Mapping[str, Any]) -> str:
     lines = [
         "# How wrong the simulator is",
         "",
-        f"engine=sim against engine={found['engine']}, model {found['model']}, "
-        f"{machine['cpu']} with {machine['num_cores']} cores, {found['date_utc']}. "
-        f"{found['num_requests']} requests a point, identical schedules, held out from "
-        f"calibration; lengths are {found['setting']['length_scale']:g} times the traces'. "
-        "Errors are (simulated − real) / real, "
-        f"of the medians over {found['num_passes']} passes, each simulated by its calibration, "
-        "which parity.json has.",
-        "",
-        f"Knees (requests/s): {_knees(found['knees_per_s'])}."
-        + (" The real runs are an earlier report's." if found["real_runs_kept"] else ""),
-        "",
-        "`times`: what a real run's iterations with decodes took over what calibration has for "
-        "them, in each pass: the machine's speed drifts, and calibration may be off for such "
-        "iterations. Beside each target stands what is left when a point is simulated at that "
-        "speed, which is no prediction; the verdict is on simulations as calibrated.",
-        "",
-        "`single pass`: the worst of any point in any one pass, which medians over passes hide. "
-        "`spread`: of the real runs of one point among themselves, the most of any point.",
+        "An error is (simulated − real) / real, of medians over passes. Each target is for the "
+        "worst point up to 0.9 of the knee, the saturation load.",
         "",
         "| target up to 0.9 of the knee | limit | worst | median size | met | single pass "
         "| worst at its speed | median size at its speed | spread |",
         "|---|---|---|---|---|---|---|---|---|",
         *(_target(row) for row in found["targets"]),
         "",
+        "- `single pass`: the worst error of any point in any one pass. Medians hide it.",
+        "- `at its speed`: the error if all simulated times are scaled to the speed of the real "
+        "run. This is no prediction, and the verdict does not use it.",
+        "- `spread`: how far the real runs of one point differ, at most.",
+        "- `times`, in the tables below: the time of a real run's iterations with decodes, divided "
+        "by the calibrated time, in each pass. The machine's speed drifts, and the calibration may "
+        "be wrong for these iterations.",
+        "",
+        f"engine=sim against engine={found['engine']}, model {found['model']}, "
+        f"{machine['cpu']} with {machine['num_cores']} cores, {found['date_utc']}. "
+        f"{found['num_requests']} requests per point, {found['num_passes']} "
+        f"{'pass' if found['num_passes'] == 1 else 'passes'}. Both engines run identical "
+        "schedules. Calibration did not use these requests. Lengths are "
+        f"{found['setting']['length_scale']:g} times those of the traces. parity.json has the "
+        "calibration of each pass.",
+        "",
+        f"Knees (requests/s): {_knees(found['knees_per_s'])}."
+        + (" The real runs are from an earlier report." if found["real_runs_kept"] else ""),
+        "",
     ]
     if found["invalid"]:
-        lines += ["Real runs that judged themselves INVALID, and are left out:", ""]
+        lines += ["Real runs that are INVALID, and therefore left out:", ""]
         lines += [f"- {reason}" for reason in found["invalid"]] + [""]
     for workload in dict.fromkeys(row["workload"] for row in found["rows"]):
         rows, passes = (

@@ -1,1 +1,1 @@
-"""Aegaeon (SOSP'25): models take turns on pooled instances, token by token."""
+"""Aegaeon (SOSP'25): many models take turns on pooled instances, token by token."""

@@ -1,7 +1,7 @@
 """Batched decoding-phase scheduling: Algorithm 2 (§4.3), a weighted round-robin over batches.
 
-Each instance has a rotating work list of batches, one model each. A round gives every batch of
-the list a turn of q_i seconds (eq. 2 and 3). Knows nothing of prefills.
+Each instance has a rotating work list of batches; a batch has requests of one model. A round gives
+every batch of the list a turn of q_i seconds (eq. 2 and 3). Knows nothing of prefills.
 """
 
 from __future__ import annotations
@@ -21,22 +21,29 @@ from systems.aegaeon.scaling import Scaler
 
 @dataclass(slots=True, eq=False)
 class DecodeBatch:
+    """Requests of one model that decode together."""
+
     model: str
     requests: list[Request]  # oldest first
 
     @property
     def context_tokens(self) -> int:
+        """Tokens of all requests so far."""
         return sum(request.known_tokens for request in self.requests)
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
+    """One batch's turn in a round."""
+
     batch: DecodeBatch
-    left_s: float  # of its quota, which decoding uses up once `awaited` is empty
-    awaited: list[Request] | None = None  # of the batch as the turn began: not here yet
+    left_s: float  # left of the quota; decoding uses it up once `awaited` is empty
+    # Requests of the batch at the start of the turn whose KV is not here yet; None: not begun.
+    awaited: list[Request] | None = None
 
     def starts(self, arrived: Sequence[Request]) -> bool:
-        """Whether the clock runs. Who joins later does not stop it."""
+        """Whether the turn's clock runs: the KV of every request that was in the batch at its start
+        has arrived. A request that joins later does not stop the clock."""
         if self.awaited is None:
             self.awaited = self.batch.requests
         if self.awaited:
@@ -47,14 +54,19 @@ class Turn:
 
 @dataclass(kw_only=True, slots=True)
 class RoundLimits:
-    tbt_s: float  # d
+    """Constants of a round."""
+
+    tbt_s: float  # d of eq. 2 and 3
     max_quota_s: float  # Q_MAX
-    min_alpha: float
-    lookahead_tokens: int  # that each request of a batch is to have room for
+    min_alpha: float  # eq. 3
+    lookahead_tokens: int  # a batch has room for so many more tokens of each request
 
 
 def fits(batch: DecodeBatch, request: Request, kv: BlockPool, lookahead_tokens: int) -> bool:
-    """Line 2: whether the KV of the whole batch, grown a little, fits on the GPU if alone."""
+    """Line 2: whether the KV of the batch with `request` fits if the batch is alone on the device.
+
+    lookahead_tokens: by how much each request may still grow. kv: blocks of the model's shape.
+    """
     grown = [*batch.requests, request]
     blocks = sum(kv.blocks_for(r.known_tokens + lookahead_tokens) for r in grown)
     return blocks <= kv.num_blocks
@@ -63,7 +75,7 @@ def fits(batch: DecodeBatch, request: Request, kv: BlockPool, lookahead_tokens: 
 def first_with_room(
     batches: Iterable[DecodeBatch], request: Request, kv: BlockPool, lookahead_tokens: int
 ) -> DecodeBatch | None:
-    """The first batch of the request's model that it fits in."""
+    """The first batch of the request's model that has room for it; None if there is none."""
     for batch in batches:
         if batch.model == request.model and fits(batch, request, kv, lookahead_tokens):
             return batch
@@ -79,7 +91,10 @@ def grouped(batches: Sequence[DecodeBatch]) -> list[DecodeBatch]:
 def round_quotas(
     batches: Sequence[DecodeBatch], estimator: Estimator, limits: RoundLimits
 ) -> list[float]:
-    """Line 7. c adds up over models, not batches: batches of one model switch nothing."""
+    """Line 7: the quota of each batch in seconds.
+
+    c is the sum of switching times over models, since batches of one model need no switch.
+    """
     step_s = [estimator.decode_s(b.model, len(b.requests), b.context_tokens) for b in batches]
     switching_s = sum(estimator.switch_s(model) for model in {b.model for b in batches})
     found = quotas(
@@ -93,10 +108,10 @@ def round_quotas(
 
 
 class Decoder:
-    """The work list of one instance and its execution.
+    """The work list of one instance, and its execution.
 
-    reorder: line 6, of a round that begins. done: takes each request that has finished.
-    prefills_first: of an instance that also prefills, what comes before any decoding.
+    reorder: line 6, at the start of a round. done: takes each request that has finished.
+    prefills_first: on an instance that also prefills, awaited before any decoding; else None.
     """
 
     def __init__(
@@ -119,10 +134,12 @@ class Decoder:
 
     @property
     def held(self) -> list[Request]:
+        """All requests of the work list."""
         return [request for batch in self.work_list for request in batch.requests]
 
     def joinable(self, request: Request, but: DecodeBatch | None = None) -> DecodeBatch | None:
-        """The first batch of the request's model that has room for it, `but` aside."""
+        """The first batch of the request's model that has room for it, other than `but`; None if
+        there is none."""
         same = [b for b in self.work_list if b.model == request.model and b is not but]
         if not same:
             return None
@@ -130,9 +147,12 @@ class Decoder:
         return first_with_room(same, request, kv, self._limits.lookahead_tokens)
 
     def add(self, request: Request, batch: DecodeBatch | None) -> None:
-        """To `batch`, at once if it is its turn, or to a new one at the end of the work list."""
+        """Adds the request to `batch`, or to a new batch at the end of the work list if None.
+
+        If it is the batch's turn, the request takes part in it.
+        """
         its_turn = batch is not None and bool(self._turns) and self._turns[0].batch is batch
-        if its_turn or len(self.work_list) <= 1:  # else a running turn has nothing to learn
+        if its_turn or len(self.work_list) <= 1:  # else the running turn does not change
             self.scaler.wake.set()
         if batch is None:
             self.work_list.append(DecodeBatch(request.model, [request]))
@@ -140,7 +160,7 @@ class Decoder:
             batch.requests.append(request)
 
     async def serve(self) -> None:
-        """Algorithm 2, from line 3 on."""
+        """Runs Algorithm 2 from line 3 on; does not return."""
         await self._may_decode()
         while True:  # line 4
             while not self.work_list:
@@ -155,20 +175,21 @@ class Decoder:
                 self._rotate(turn.batch)
 
     async def _decode(self, turn: Turn) -> None:
-        """Line 11: decodes the turn's batch for q_i seconds, or to its last request's end."""
+        """Line 11: decodes the turn's batch for q_i seconds, or until its last request ends."""
         while turn.batch.requests and turn.left_s > 0:
             if not await self._step(turn):
                 await self._loop.wait(self.scaler.wake)
             await self._may_decode()
 
     async def _may_decode(self) -> None:
-        """Before each look at the work list: from here on `wake` tells news."""
+        """Called before each look at the work list. `wake` is set by what happens after this."""
         self.scaler.wake.clear()
         if self.prefills_first is not None:
             await self.prefills_first()
 
     async def _step(self, turn: Turn) -> bool:
-        """Goes on with the running turn. False: not yet, `wake` will tell."""
+        """Continues the running turn. False if no request can decode yet; `wake` is set when to try
+        again."""
         batch, scaler = turn.batch, self.scaler
         in_place = scaler.switch_to(batch.model, keep=batch.requests)
         overflow = scaler.bring_in(batch.requests)
@@ -192,7 +213,7 @@ class Decoder:
         return True
 
     def _rotate(self, batch: DecodeBatch) -> None:
-        """After its turn: to the end of the work list, if anybody is left in it."""
+        """Moves the batch to the end of the work list after its turn, if it has requests left."""
         if batch.requests:
             self.work_list.remove(batch)
             self.work_list.append(batch)
@@ -207,13 +228,16 @@ class Decoder:
             self._done(request)
 
     def _upcoming(self) -> list[str]:
-        """The models of the turns to come, this round's and then (in the paper) the next one's."""
+        """The models of the turns left in this round and, in the paper's variant, of the next."""
         rest = [turn.batch.model for turn in self._turns]
         return rest if self.scaler.prefetch_once else rest + [b.model for b in self.work_list]
 
     def _grown(self, batch: DecodeBatch, ready: list[Request]) -> list[Request]:
-        """Those of `ready` that have room for one more token. Where some have none and none is
-        coming, the newest one makes room: it goes on in another batch of the model."""
+        """The requests of `ready` that have room for one more token.
+
+        If some have no room and no room is about to come free, the newest request leaves the
+        batch: its KV is swapped out, and it continues in another batch of the model.
+        """
         kv = self.instance.kv(batch.model)
         grown = [r for r in ready if kv.grow(r, r.computed_tokens + 1)]
         if len(grown) == len(ready) or self.scaler.room_is_coming():
@@ -225,8 +249,8 @@ class Decoder:
         return [r for r in grown if r is not newest]
 
     def _split(self, batch: DecodeBatch, request: Request) -> None:
-        """`batch` has outgrown the GPU: `request` joins another of the same model, or makes one,
-        "if a single batch requires more KV cache space than is available"."""
+        """`batch` has outgrown the device: `request` joins another batch of the model, or makes a
+        new one, "if a single batch requires more KV cache space than is available" (§4.3)."""
         assert len(batch.requests) > 1, f"request {request.request_id} alone does not fit"
         batch.requests.remove(request)
         self.add(request, self.joinable(request, but=batch))

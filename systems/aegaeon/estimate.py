@@ -1,8 +1,8 @@
 """Latency estimates of appendix A.2: equations 4, 5 and 6.
 
-C1 to C6 come from least squares over profiled times, model by model (the equations leave the
-number of layers to them), so the estimates are as wrong as the paper's form is. What a step
-really takes is never asked for while serving.
+C1 to C6 are fitted to profiled times by least squares, model by model, because the equations have
+no term for the number of layers. The estimates are as wrong as the equations' form. While serving,
+the scheduler uses these estimates only, never the true time of a step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from scipy.optimize import nnls
 from harness.model_spec import ModelSpec
 from harness.placement import Profile
 
-# The cells of the authors' published profiles; prompts come one at a time (§4.2).
+# The lengths and batch sizes of the authors' published profiles. Prefill batches have one prompt
+# (§4.2).
 LENGTHS_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 FLASH_BLOCK = 128  # b of eq. 5: query rows of a FlashAttention tile; C2 absorbs any other value
@@ -28,7 +29,7 @@ Terms = tuple[float, float, float]
 
 @dataclass(slots=True, frozen=True)
 class PrefillFit:
-    """Eq. 5 for a batch of one."""
+    """Eq. 5 for a batch of one prompt, in seconds."""
 
     constants: Terms  # C1, C2, C3
     r_squared: float
@@ -39,8 +40,11 @@ class PrefillFit:
 
 @dataclass(slots=True, frozen=True)
 class DecodeFit:
-    """Eq. 6 with one more term, C6 times the batch size, as the artifact appends it: as printed
-    nothing in it depends on the batch size but the contexts' sum, and little is explained."""
+    """Eq. 6 for one decode step, in seconds, with one more term: C6 times the batch size.
+
+    The artifact appends this term. As printed, only the sum of contexts depends on the batch size,
+    and the equation explains little of the measured times.
+    """
 
     constants: Terms  # C4, C5, C6
     r_squared: float
@@ -50,7 +54,10 @@ class DecodeFit:
 
 
 class Estimator:
-    """`pcie_efficiency`: β of eq. 4, a share of the nominal bandwidth (README.md says why)."""
+    """Estimates in seconds for all `models`, fitted to `profile`.
+
+    pcie_efficiency: β of eq. 4, a share of the nominal bandwidth (README.md says why).
+    """
 
     def __init__(
         self, profile: Profile, models: Mapping[str, ModelSpec], pcie_efficiency: float
@@ -67,41 +74,44 @@ class Estimator:
         }
 
     def switch_s(self, model: str) -> float:
-        """Eq. 4: weights over nominal bandwidth times β. A group's devices load side by side."""
+        """Eq. 4: weights / (nominal bandwidth x β). With tensor parallelism, devices load their
+        shards side by side."""
         return self._switch_s[model]
 
     def prefill_s(self, model: str, prompt_tokens: int) -> float:
+        """Eq. 5 for one prompt."""
         return self.prefill_fits[model](self._models[model], prompt_tokens)
 
     def decode_s(self, model: str, batch_size: int, context_tokens: int) -> float:
-        """One step of a batch whose contexts add up to `context_tokens`."""
+        """Eq. 6: one step of a batch whose contexts add up to `context_tokens`."""
         return self.decode_fits[model](self._models[model], batch_size, context_tokens)
 
 
 def kind(spec: ModelSpec) -> tuple[str, int]:
-    """Models of one architecture are profiled once."""
+    """What is profiled once: the architecture and the degree of tensor parallelism."""
     return spec.name, spec.tp
 
 
 def summed(terms: Terms, constants: Terms) -> float:
-    """Their products' sum; a scheduler asks often, and three numbers are no work for NumPy."""
+    """The sum of products, without NumPy: it is called often, and three numbers are few."""
     return terms[0] * constants[0] + terms[1] * constants[1] + terms[2] * constants[2]
 
 
 def prefill_terms(spec: ModelSpec, tokens: int) -> Terms:
-    """What C1, C2 and C3 multiply in eq. 5, with t = l and t2 = l² for one prompt of l tokens."""
+    """What C1, C2 and C3 multiply in eq. 5, for one prompt of l tokens: t = l and t2 = l²."""
     h, m = spec.hidden_size, spec.intermediate_size
     products = 4.0 * tokens * h * h + 2.0 * tokens * h * m
     return products, 3.0 * h * tokens * tokens / FLASH_BLOCK, 1.0
 
 
 def decode_terms(spec: ModelSpec, batch_size: int, context_tokens: int) -> Terms:
-    """What C4 and C5 multiply in eq. 6, and the batch size."""
+    """What C4 and C5 multiply in eq. 6, and the batch size, which C6 multiplies."""
     h, m = spec.hidden_size, spec.intermediate_size
     return 4.0 * h * h + 2.0 * h * m, 3.0 * h * context_tokens, float(batch_size)
 
 
 def fit_prefill(profile: Profile, spec: ModelSpec) -> PrefillFit:
+    """C1 to C3 of one model, fitted to the profile's times at `LENGTHS_TOKENS`."""
     lengths = lengths_of(spec)
     terms = np.array([prefill_terms(spec, n) for n in lengths])
     times_s = np.array([profile.prefill_s(spec, n) for n in lengths])
@@ -110,6 +120,7 @@ def fit_prefill(profile: Profile, spec: ModelSpec) -> PrefillFit:
 
 
 def fit_decode(profile: Profile, spec: ModelSpec) -> DecodeFit:
+    """C4 to C6 of one model, fitted at `BATCH_SIZES` x `LENGTHS_TOKENS`."""
     cells = [(size, size * n) for size in BATCH_SIZES for n in lengths_of(spec)]
     terms = np.array([decode_terms(spec, *cell) for cell in cells])
     times_s = np.array([profile.decode_step_s(spec, *cell) for cell in cells])
@@ -123,11 +134,15 @@ def as_terms(constants: Floats) -> Terms:
 
 
 def lengths_of(spec: ModelSpec) -> Sequence[int]:
+    """The profiled lengths that are within the model's context."""
     return [n for n in LENGTHS_TOKENS if n < spec.max_position]
 
 
 def least_squares(terms: Floats, times_s: Floats) -> Floats:
-    """Constants of at least 0: a longer job is never estimated as shorter."""
+    """Constants (3), at least 0, so that a longer job is never estimated as shorter.
+
+    terms: (cells, 3); times_s: (cells,).
+    """
     scale = terms.max(axis=0)  # the terms differ by ten orders of magnitude
     constants, _ = nnls(terms / scale, times_s)
     return np.asarray(constants / scale)

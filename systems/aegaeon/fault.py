@@ -1,4 +1,4 @@
-"""The one fault that can be had on purpose (`system.store.restart_at_s`): the proxy dies."""
+"""A fault on purpose: the proxy dies and is opened anew (`system.store.restart_at_s`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from systems.aegaeon.store import StoreConfig, open_empty_store, open_store
 
 
 class MortalProxy(Proxy):
-    """A proxy that dies once, and what takes its place. dispatch, ask: as Proxy has them.
+    """A proxy that dies once, and its successor. dispatch, ask: as in `Proxy`.
 
-    It dies with the first request from `restart_at_s` on, between the store and the dispatch: no
-    instance has heard of that request. All that the proxy remembers is lost; the store is not.
+    It dies with the first request at or after `restart_at_s`, between the entry in the store and
+    the dispatch: no instance knows that request yet. The proxy loses all that it remembers; the
+    store lives on.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class MortalProxy(Proxy):
             self.restart()
 
     def restart(self) -> None:
-        """Throws the proxy away and opens another on the same store."""
+        """Discards the proxy's memory and opens a new proxy on the same store."""
         store = open_store(self._config)
         self.store.close()
         super().__init__(store, self._dispatch)

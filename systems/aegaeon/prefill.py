@@ -1,7 +1,7 @@
 """Grouped prefill-phase scheduling: Algorithm 1 (§4.2).
 
 The decisions are pure functions over job queues; `Prefiller` runs one instance's queue. Knows
-nothing of decoding: a request whose first token is out is handed on.
+nothing of decoding: a request that has its first token is handed on.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from systems.aegaeon.scaling import Scaler
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Prefill jobs of one model. `size` counts those that were ever in it: "executing a request
-    does not decrease g.size", so a group takes MAX_GPSIZE in all and FCFS holds beyond it."""
+    """Prefill jobs of one model.
+
+    A group takes MAX_GPSIZE requests in all, so that FCFS holds among groups: "executing a request
+    does not decrease g.size" (§4.2).
+    """
 
     model: str
     pending: deque[Request] = field(default_factory=deque)  # the front one may be running
-    size: int = 0
+    size: int = 0  # requests that were ever in the group
 
     def add(self, request: Request) -> None:
+        """To the end of the group."""
         self.pending.append(request)
         self.size += 1
 
@@ -37,9 +41,10 @@ JobQueue = deque[Group]
 def joinable(
     queues: Sequence[JobQueue], model: str, max_size: int, *, accumulated: bool
 ) -> tuple[int, Group] | None:
-    """Lines 4 to 8: the first group of `model` with room, instance by instance, and whose it is.
+    """Lines 4 to 8: the first group of `model` with room, instance by instance.
 
-    accumulated: its size is `Group.size`, as the paper says; else what is left of it.
+    Returns (index of its queue, group), or None. accumulated: a group's size is `Group.size`, as in
+    the paper; else the number of its pending requests.
     """
     for index, queue in enumerate(queues):
         for group in queue:
@@ -50,14 +55,14 @@ def joinable(
 
 
 def least(loads: Sequence[float]) -> int:
-    """Lines 10 to 12: the first of the least loaded."""
+    """Lines 10 to 12: the index of the least load, the first among equals."""
     return loads.index(min(loads))
 
 
 def pending_time_s(queue: JobQueue, running: str | None, estimator: Estimator) -> float:
-    """Line 9: to finish all pending groups, "including execution and auto-scaling time".
+    """Line 9: seconds to finish all pending groups, "including execution and auto-scaling time".
 
-    running: the instance's model, which its next group need not switch to.
+    running: the instance's model; a first group of this model needs no switch.
     """
     total_s, model = 0.0, running
     for group in queue:
@@ -69,10 +74,10 @@ def pending_time_s(queue: JobQueue, running: str | None, estimator: Estimator) -
 
 
 class Prefiller:
-    """The job queue of one instance, and its execution from the front, one request a batch.
+    """The job queue of one instance, and its execution from the front; a batch has one request.
 
-    hand_on: takes each request whose prefill is done, finished or not. pop_before_run: the running
-    request is in its group no more, and a group of nobody else is gone.
+    hand_on: takes each request whose prefill is done, finished or not. pop_before_run: the request
+    leaves its group before its prefill; a group that is then empty leaves the queue.
     """
 
     def __init__(
@@ -91,13 +96,13 @@ class Prefiller:
 
     @property
     def held(self) -> list[Request]:
-        """Queued or running here."""
+        """The requests that are queued or running here."""
         queued = [request for group in self.queue for request in group.pending]
         running = [self.running] if self.running and self.running not in queued else []
         return running + queued
 
     def add(self, request: Request, group: Group | None) -> None:
-        """To `group`, or (line 13) to a new one at the end of the queue."""
+        """Adds the request to `group`, or (line 13) to a new group at the end of the queue."""
         if group is None:
             group = Group(request.model)
             self.queue.append(group)
@@ -106,7 +111,8 @@ class Prefiller:
         self.scaler.wake.set()
 
     async def step(self) -> bool:
-        """Line 15: prefills one request of the front group. False: not yet, `wake` will tell."""
+        """Line 15: prefills one request of the front group. False if the model or room for the KV
+        is not there yet; `scaler.wake` is set when to try again."""
         group = self.queue[0]
         request = group.pending[0]
         if not self.scaler.switch_to(group.model, keep=self.scaler.residents(group.model)):

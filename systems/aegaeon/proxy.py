@@ -1,8 +1,8 @@
-"""The proxy layer of §3.3: requests pass it on their way to an instance, and it can die.
+"""The proxy layer of §3.3: requests pass it on their way to an instance. It can die.
 
-Whatever it would need again is in the shared store before it matters: a request from before it
-is dispatched until it has finished, and where it is meanwhile. KV and tokens so far are the
-instances'; a request whose instance is gone too starts anew.
+What a new proxy needs is in the shared store: every request, from before its dispatch until it has
+finished, and the instance where it is. Instances keep KV and generated tokens. A request whose
+instance is gone too starts anew.
 """
 
 from __future__ import annotations
@@ -22,41 +22,45 @@ class Proxy:
         self.store, self._dispatch = store, dispatch
 
     def register(self, instance: str, role: str, node: int) -> None:
+        """Enters an instance into the store. role: prefill, decode or both."""
         self.store.put(INSTANCE + instance, {"role": role, "node": node})
 
     def submit(self, request: Request) -> None:
+        """Stores the request, then dispatches it."""
         self.accept(request)
         self.moved(request, self._dispatch(request))
 
     def accept(self, request: Request) -> None:
-        """From here on the request is not lost, though no instance has it yet."""
+        """Enters the request into the store, before any instance has it."""
         self.store.put(key(request), described(request, None))
 
     def moved(self, request: Request, instance: str) -> None:
-        """The request is queued at `instance` now."""
+        """Tells that the request is queued at `instance` now."""
         if not request.finished:
             self.store.put(key(request), described(request, instance))
 
     def finished(self, request: Request) -> None:
+        """Removes the request from the store."""
         self.store.delete(key(request))
 
     def close(self) -> None:
-        """At the end of a run: its instances are gone. Requests that are left were not served."""
+        """Ends the run: removes its instances from the store. Requests that are left in the store
+        were not served."""
         for name in self.store.items():
             if name.startswith(INSTANCE):
                 self.store.delete(name)
         self.store.close()
 
     def recover(self, ask: Callable[[int], str | None]) -> None:
-        """After a restart: submits again, in order of arrival, the requests that no instance has.
+        """After a restart: submits the requests again that no instance has, in order of arrival.
 
-        A request at a registered instance is that instance's, which has lived on. Where the store
-        names no instance or one that is gone, the instances are asked for this request: its
-        proxy may have died between queuing it and writing down where. (Writing that first would
-        lose the requests that were written down and never queued.) `ask`: by request_id, the name
-        of the instance that has it.
+        ask: request_id -> name of the instance that has the request, or None.
 
-        A finish that was not written down leaves an entry at its instance: not served twice.
+        A request at a registered instance stays there, since instances live on. If the store names
+        no instance, or one that is gone, the instances are asked: the old proxy may have died
+        between queuing the request and storing where. (Storing the place first would lose requests
+        that were never queued.) If the old proxy died before it removed a finished request, the
+        entry remains at its instance; the request is not served twice.
         """
         stored = self.store.items()
         registered = {key.removeprefix(INSTANCE) for key in stored if key.startswith(INSTANCE)}

@@ -1,7 +1,4 @@
-"""How long each batch of a round decodes: equations 2 and 3 of §4.3.
-
-Pure arithmetic. Knows neither where its step times come from nor what is done with the quotas.
-"""
+"""How long each batch of a round decodes: equations 2 and 3 of §4.3. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -11,8 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class Quotas:
+    """The result of eq. 2 and 3 for one round."""
+
     alpha: float  # eq. 3: every batch meets min(1, 1/alpha) of its deadlines in this round
-    turns_s: list[float]  # eq. 2: q_i
+    turns_s: list[float]  # eq. 2: q_i of each batch
 
 
 def quotas(
@@ -23,13 +22,13 @@ def quotas(
     max_quota_s: float,
     min_alpha: float,
 ) -> Quotas:
-    """The quota of each batch, given its step time t_k.
+    """The quota of each batch, given its step times t_k in seconds.
 
     switching_s: c, the sum of the switching times of the round's models; above 0. tbt_s: d.
-    With n_k = d/t_k, batch i decodes n_i·q_i/d tokens' worth of deadlines in its turn: its quota
-    buys n_i·q_i seconds. Eq. 2 makes that c/(α - Σ1/n) for every batch alike, which is the round's
-    time (c + Σq) divided by α; eq. 3 takes the least α whose longest quota is Q_MAX, but no less
-    than min_alpha (0.5), so that turns stay short where deadlines are easily met.
+    max_quota_s: Q_MAX. With n_k = d/t_k, batch i generates in its turn tokens for n_i·q_i seconds
+    of deadlines. Eq. 2 makes n_i·q_i = c/(α - Σ1/n), equal for all batches, which is the round's
+    time (c + Σq) divided by α. Eq. 3 takes the least α whose longest quota is at most Q_MAX, and at
+    least min_alpha (0.5), so that turns stay short if deadlines are easily met.
     """
     n = [tbt_s / t for t in step_s]
     busy = sum(1 / n_k for n_k in n)

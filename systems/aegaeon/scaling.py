@@ -1,9 +1,9 @@
-"""Preemptive auto-scaling of one instance (§5): from any model and its KV to the next one's.
+"""Preemptive auto-scaling of one instance (§5): switches from one model and its KV to another.
 
-The sequence of Fig. 7 (T0) and what each optimisation takes away from it: component reuse (T1,
-Fig. 8a), explicit memory management (T2, Fig. 8b) with prefetching, and fine-grained KV
-synchronisation (T3, Fig. 10). The operations themselves are `harness.device.pooled`'s. Knows
-nothing of quotas and queues: a scheduler says which model it wants and whose KV.
+It starts from the sequence of Fig. 7 (T0). Each optimisation removes a part of it: component reuse
+(T1, Fig. 8a), explicit memory management (T2, Fig. 8b) with prefetching, and fine-grained KV
+synchronisation (T3, Fig. 10). `harness.device.pooled` has the operations. Knows nothing of quotas
+and queues: a scheduler says which model it wants, and the KV of which requests.
 """
 
 from __future__ import annotations
@@ -19,27 +19,33 @@ from harness.request import Request
 
 @dataclass(kw_only=True, slots=True)
 class Optimisations:
-    """`system.scaling`. All off is T0; each needs what stands above it."""
+    """`system.scaling`. All off is T0. Raises ValueError for combinations that make no sense."""
 
     component_reuse: bool  # §5.1: the engine lives on; off: it is restarted for every model
     explicit_memory: bool  # §5.2: weights go through the stage buffer into a buffer of our own
-    prefetch: bool  # §5.2: the next model is loaded beside the running one, where it fits
-    fine_grained_sync: bool  # §5.3: KV moves beside everything else, request by request
+    prefetch: bool  # §5.2: the next model is loaded beside the running one if it fits
+    fine_grained_sync: bool  # §5.3: KV moves request by request, beside all other work
 
     def __post_init__(self) -> None:
         if self.explicit_memory and not self.component_reuse:
-            raise ValueError("explicit_memory=true needs component_reuse=true: its buffers live on")
+            raise ValueError(
+                "explicit_memory=true needs component_reuse=true: its buffers outlive a switch"
+            )
         if self.prefetch and not self.explicit_memory:
-            raise ValueError("prefetch=true needs explicit_memory=true: room behind the weights")
+            raise ValueError(
+                "prefetch=true needs explicit_memory=true: it loads into the weights buffer"
+            )
         if self.fine_grained_sync and not self.component_reuse:
             raise ValueError("fine_grained_sync=true needs component_reuse=true: restarts lose KV")
 
 
 class Scaler:
-    """`wake` is set whenever something that a scheduler may be waiting for has happened: weights
-    are in place, a request's KV has arrived, room for KV has come free. Schedulers set it too.
+    """Switches one instance between models.
 
-    prefetch_once: what to prefetch is chosen when a model has come, once; else at any time."""
+    `wake` is set when something happens that a scheduler may wait for: weights are in place, a
+    request's KV has arrived, or room for KV has come free. Schedulers set it too. prefetch_once: a
+    model to prefetch is chosen only once after each switch; else at any time.
+    """
 
     def __init__(
         self, instance: PooledInstance, loop: Loop, on: Optimisations, *, prefetch_once: bool
@@ -54,12 +60,12 @@ class Scaler:
         self._num_leaving = 0
         self._switching = False
         self._may_choose = not prefetch_once
-        self._short_of_room = False  # somebody waits for what leaves
+        self._short_of_room = False  # a scheduler waits for KV to leave
 
     def switch_to(self, model: str, keep: Collection[Request]) -> bool:
-        """Whether `model` is in place and all KV but that of `keep` has left or is leaving.
+        """Whether `model` is in place, and all KV except that of `keep` has left or is leaving.
 
-        If not, what is missing is under way when this returns, and `wake` tells when to ask again.
+        If not, it begins what is missing; `wake` is set when to ask again.
         """
         if self._switching or (not self._on.fine_grained_sync and self.room_is_coming()):
             return False
@@ -101,7 +107,7 @@ class Scaler:
         await self.instance.load(model, staged=self._on.explicit_memory)
 
     def prefetch(self, upcoming: Iterable[str]) -> None:
-        """Begins to load the first of `upcoming` that is not the running model, where it fits."""
+        """Begins to load the first of `upcoming` that is not the running model, if it fits."""
         if self._on.prefetch and self._may_choose:
             self._may_choose = not self.prefetch_once
             following = next((m for m in upcoming if m != self.instance.model), None)
@@ -109,11 +115,11 @@ class Scaler:
                 self.instance.prefetch(following)
 
     def settle(self, request: Request) -> None:
-        """A prefill has left the request's KV on the device, and here it stays for now."""
+        """Tells that a prefill has left the request's KV on the device, where it stays for now."""
         self._here[request] = None
 
     def save(self, request: Request) -> Event:
-        """Begins to swap the request's KV out; set once it is in the host's memory."""
+        """Begins to swap the request's KV out. The event is set once the KV is in host memory."""
         self._here.pop(request, None)
         self._num_leaving += 1
         return self._swap_out(request)
@@ -128,10 +134,11 @@ class Scaler:
             self.wake.set()
 
     def bring_in(self, requests: Sequence[Request]) -> Request | None:
-        """Begins to swap in those of `requests`, oldest first, whose KV is elsewhere.
+        """Begins to swap in the requests, oldest first, whose KV is not on the device.
 
-        Returns the first that finds no room, unless room is about to come free: `wake` tells.
-        Without fine-grained synchronisation nothing moves before the weights are in place.
+        Returns the first request that has no room; None if all have room, or if room is about to
+        come free, when `wake` is set. Without fine-grained synchronisation no KV moves before the
+        weights are in place.
         """
         if self._switching and not self._on.fine_grained_sync:
             return None
@@ -150,20 +157,21 @@ class Scaler:
         self.wake.set()
 
     def ready(self, requests: Sequence[Request]) -> list[Request]:
-        """Those of `requests` that can decode now; all or none without fine-grained sync."""
+        """The requests whose KV is here; without fine-grained synchronisation all or none."""
         here = [r for r in requests if r in self._here]
         if self._arriving:
             here = [r for r in here if r not in self._arriving]
         return here if self._on.fine_grained_sync or len(here) == len(requests) else []
 
     def room_is_coming(self) -> bool:
-        """Whether KV is leaving the device; then `wake` is set when some of it has left."""
+        """Whether KV is leaving the device. If so, `wake` is set when some of it has left."""
         self._short_of_room = self._num_leaving > 0
         return self._short_of_room
 
     def residents(self, model: str) -> list[Request]:
+        """The requests of `model` whose KV is on the device or on its way in."""
         return [r for r in self._here if r.model == model]
 
     def newest(self) -> Request | None:
-        """Of the requests whose KV is here and at rest."""
+        """The newest request whose KV is here and not moving; None if there is none."""
         return next((r for r in reversed(self._here) if r not in self._arriving), None)

@@ -1,7 +1,7 @@
 """The shared store of §3.3: metadata of requests and instances that outlives a proxy.
 
-Two kinds behind four operations: embedded (a dict, with an append-only file if one is named) and
-Redis. Knows nothing of what the values mean.
+There are two kinds, with the same four operations: embedded (a dict, with an append-only file if a
+path is given) and Redis. Knows nothing of what the values mean.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ Value = Mapping[str, str | int | float | None]
 
 @dataclass(kw_only=True, slots=True)
 class StoreConfig:
+    """`system.store`. Raises ValueError for values that do not fit together."""
+
     kind: str  # embedded or redis
     path: str | None  # embedded: the file; null: in memory only
     url: str  # redis
-    namespace: str  # redis: the hash that holds everything
-    restart_at_s: float | None  # a fault: the proxy dies with the first request from then on
+    namespace: str  # redis: the hash that holds all entries
+    restart_at_s: float | None  # the proxy dies with the first request at or after it; null: never
 
     def __post_init__(self) -> None:
         if self.kind not in ("embedded", "redis"):
@@ -39,18 +41,21 @@ class StoreConfig:
 
 
 class Store(Protocol):
+    """A map from keys to values."""
+
     def put(self, key: str, value: Value) -> None: ...
 
     def delete(self, key: str) -> None: ...
 
     def items(self) -> dict[str, Value]:
-        """Everything there is, oldest first where the store knows."""
+        """All entries; the embedded store gives them in the order of their first `put`."""
         ...
 
     def close(self) -> None: ...
 
 
 def open_store(config: StoreConfig) -> Store:
+    """Raises UsageError if it cannot be opened."""
     if config.kind == "redis":
         return RedisStore(connected(config.url), config.namespace)
     try:
@@ -62,7 +67,7 @@ def open_store(config: StoreConfig) -> Store:
 
 
 def open_empty_store(config: StoreConfig) -> Store:
-    """Raises ValueError where an earlier run left something: its requests are not this run's."""
+    """Like `open_store`. Raises ValueError if an earlier run has left entries in the store."""
     store = open_store(config)
     left = len(store.items())
     if not left:
@@ -81,8 +86,11 @@ def open_empty_store(config: StoreConfig) -> Store:
 
 
 class EmbeddedStore:
-    """Each change is a line of JSON at the end of `path`, written before the call returns; opening
-    the file again replays it. One process writes at a time."""
+    """A dict, with a file if `path` is given.
+
+    Each change is a line of JSON at the end of the file, written before the call returns. Opening
+    the file again replays the lines. Only one process may write at a time.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._values: dict[str, Value] = {}
@@ -93,7 +101,8 @@ class EmbeddedStore:
             self._file.truncate(end)
 
     def _replay(self, path: Path) -> int:
-        """Where the last whole line ends: a writer may have died within one."""
+        """Applies all whole lines; returns where the last one ends. A writer that died may have
+        left half a line."""
         end = 0
         for line in path.read_bytes().splitlines(keepends=True):
             if not line.endswith(b"\n"):
@@ -130,7 +139,8 @@ class EmbeddedStore:
 
 
 def connected(url: str) -> Any:
-    """A client of the Redis at `url`, which has answered."""
+    """A client of the Redis at `url`. Raises UsageError if it does not answer, or if the Python
+    package is missing."""
     try:
         redis: Any = import_module("redis")
     except ImportError as error:
@@ -147,9 +157,10 @@ def connected(url: str) -> Any:
 
 
 class RedisStore:
-    """A Redis hash. Each operation is one round trip, waited for.
+    """A Redis hash. Each operation waits for one round trip.
 
-    client: a redis.Redis that decodes responses; of its operations these four."""
+    client: a redis.Redis that decodes responses; only four of its operations are used.
+    """
 
     def __init__(self, client: Any, namespace: str) -> None:
         self._client = client

@@ -1,8 +1,8 @@
 """Aegaeon (SOSP'25): the parts of Fig. 5 put together.
 
-Requests go through the proxy (§3.3) to prefill instances by Algorithm 1 and from there to decode
-instances by Algorithm 2 (§4), which switch models by §5. The schedules of Fig. 6 (a) and (b), both
-phases on every instance, are here to be compared with. README.md maps sections to files.
+Requests go through the proxy (§3.3) to prefill instances (Algorithm 1), then to decode instances
+(Algorithm 2, §4). Instances switch models by §5. For comparison there are the schedules of Fig. 6
+(a) and (b), with both phases on every instance. README.md maps sections to files.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ SCHEDULES = ("disaggregated", "prefill_first", "decode_first")
 
 
 class Aegaeon:
+    """Raises ValueError if the pool has too few instances for the configured schedule."""
+
     @dataclass(kw_only=True, slots=True)
     class Config:
+        """The keys of `conf/system/aegaeon.yaml`. Raises ValueError for values that do not fit."""
+
         variant: str  # one of `variants`
         variants: dict[str, Variant]
         schedule: str  # disaggregated, prefill_first or decode_first
@@ -43,7 +47,7 @@ class Aegaeon:
         max_group_size: int  # MAX_GPSIZE
         max_quota_s: float  # Q_MAX
         min_alpha: float
-        lookahead_tokens: int  # that every request of a decode batch is to have room for
+        lookahead_tokens: int  # a decode batch has room for so many more tokens of each request
         tbt_s: float | None  # d, the target TBT
         scaling: Optimisations
         store: StoreConfig
@@ -57,7 +61,7 @@ class Aegaeon:
                 raise ValueError(f"schedule={self.schedule} is unknown; choose one of {valid}")
             if self.tbt_s is None:
                 raise ValueError(
-                    "tbt_s has no value: slo is relative, give system.tbt_s in seconds"
+                    "tbt_s has no value: the SLO is relative; give system.tbt_s in seconds"
                 )
             for name in ("max_group_size", "max_quota_s", "min_alpha", "tbt_s"):
                 if not getattr(self, name) > 0:
@@ -171,7 +175,7 @@ class Aegaeon:
         self._proxy.finished(request)
 
     def _instance_with(self, request_id: int) -> str | None:
-        """By what the instances say, which live on: where the request is queued or running."""
+        """Asks the instances where the request is queued or running; None: at none of them."""
         parts: list[Prefiller | Decoder] = [*self._prefillers, *self._decoders]
         for part in parts:
             if any(request.request_id == request_id for request in part.held):
@@ -179,7 +183,7 @@ class Aegaeon:
         return None
 
     def _dispatch_prefill(self, request: Request) -> str:
-        """Algorithm 1, on arrival of a request."""
+        """Algorithm 1 on the arrival of a request; returns the name of its prefill instance."""
         chosen = self._prefillers_of[request.model]
         queues = [p.queue for p in chosen]
         found = joinable(
@@ -197,7 +201,7 @@ class Aegaeon:
         return prefiller.instance.name
 
     def _load(self, prefiller: Prefiller) -> float:
-        if self._unified:  # prefills are soon over, and do not say how much there is to decode
+        if self._unified:  # prefills end soon; the load must also count what there is to decode
             decoder = self._decoders[self._prefillers.index(prefiller)]
             return len(prefiller.queue) + len(decoder.work_list)
         return self._variant.load(prefiller.queue, prefiller.instance.model, self._estimator)
@@ -214,7 +218,10 @@ class Aegaeon:
             self._proxy.moved(request, self._dispatch_decode(request))
 
     def _dispatch_decode(self, request: Request) -> str:
-        """Algorithm 2, line 2: as in Algorithm 1, with work list sizes for load."""
+        """Algorithm 2, line 2: as Algorithm 1; the load is the number of batches in the work list.
+
+        Returns the name of the decode instance.
+        """
         chosen = self._decoders_of[request.model]
         for decoder in chosen:
             batch = decoder.joinable(request)
@@ -252,7 +259,11 @@ class Aegaeon:
 
 
 async def prefills_first(schedule: str, prefiller: Prefiller, decoder: Decoder, loop: Loop) -> None:
-    """On an instance of a unified schedule: (a) prefills before any decode, (b) where none is."""
+    """The prefills that come before decoding, on an instance of a unified schedule.
+
+    (a) `prefill_first`: all queued prefills. (b) `decode_first`: prefills while there is nothing to
+    decode.
+    """
     while prefiller.queue and (schedule == "prefill_first" or not decoder.work_list):
         if not await prefiller.step():
             await loop.wait(prefiller.scaler.wake)

@@ -1,6 +1,6 @@
-"""Where the published code (`system.variant=artifact`) differs from the paper: all of it.
+"""Every rule in which the published code (`system.variant=artifact`) differs from the paper.
 
-README.md, "Variants", has the table. Algorithms 1 and 2 ask here what a variant decides.
+README.md has the table ("Where it deviates: variants"). Algorithms 1 and 2 ask here.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from systems.aegaeon.prefill import JobQueue, pending_time_s
 
 @dataclass(kw_only=True, slots=True)
 class Variant:
-    """Where the paper and its artifact differ (README.md, "Variants")."""
+    """`system.variants`: one rule a field."""
 
-    accumulated_group_size: bool  # line 6 of Algorithm 1; false: what is left of the group
+    accumulated_group_size: bool  # line 6 of Algorithm 1; false: only pending requests count
     load_by_time: bool  # line 9 of Algorithm 1; false: by the number of pending requests
-    pop_before_run: bool  # the request that is being prefilled is in no group and no load
-    prefetch_once: bool  # when a model has come, of this round's turns; false: at every step
-    pcie_efficiency: float  # β of eq. 4, of the nominal bandwidth
-    repack_rounds: bool  # a round's batches are made anew of all its requests; false: they live on
-    fixed_model_order: bool  # of a round; false: the rotating list's
-    pin_models_to_nodes: bool  # model i is served by node i mod n alone
+    pop_before_run: bool  # the request that is being prefilled counts in no group and no load
+    prefetch_once: bool  # chosen once after a switch, from this round's turns; false: at every step
+    pcie_efficiency: float  # β of eq. 4, as a share of the nominal bandwidth
+    repack_rounds: bool  # each round packs all requests into new batches; false: batches live on
+    fixed_model_order: bool  # of the turns in a round; false: the order of the rotating list
+    pin_models_to_nodes: bool  # only node i mod n serves model i
 
     def load(self, queue: JobQueue, running: str | None, estimator: Estimator) -> float:
-        """Line 9 of Algorithm 1, of one instance."""
+        """Line 9 of Algorithm 1: the load of one instance, in seconds or in requests."""
         if self.load_by_time:
             return pending_time_s(queue, running, estimator)
         return sum(len(group.pending) for group in queue)
@@ -38,7 +38,10 @@ class Variant:
         self, batches: Sequence[DecodeBatch], kv: Callable[[str], BlockPool],
         lookahead_tokens: int, models: Sequence[str],
     ) -> list[DecodeBatch]:  # fmt: skip
-        """Line 6 of Algorithm 2, on a work list. kv: the blocks of a model's shape."""
+        """Line 6 of Algorithm 2: the work list at the start of a round.
+
+        kv: model -> blocks of the model's shape. models: the fixed order of models.
+        """
         if self.repack_rounds:
             batches = repacked(batches, kv, lookahead_tokens)
         if self.fixed_model_order:
@@ -49,8 +52,10 @@ class Variant:
 def repacked(
     batches: Sequence[DecodeBatch], kv: Callable[[str], BlockPool], lookahead_tokens: int
 ) -> list[DecodeBatch]:
-    """The artifact's, before line 6: all requests of the work list in batches anew, first come
-    first served, each in the first that has room for it. kv: the blocks of a model's shape."""
+    """The artifact's step before line 6: packs all requests of the work list into new batches.
+
+    Requests are taken FCFS; each joins the first batch with room. kv: as in `next_round`.
+    """
     requests = [request for batch in batches for request in batch.requests]
     packed: list[DecodeBatch] = []
     for request in sorted(requests, key=lambda request: request.arrival_s):
@@ -63,14 +68,15 @@ def repacked(
 
 
 def by_model_order(batches: Sequence[DecodeBatch], models: Sequence[str]) -> list[DecodeBatch]:
-    """As `grouped`, the models in one order for good: the artifact's."""
+    """The artifact's order: like `grouped`, but the order of models is always that of `models`."""
     return sorted(batches, key=lambda batch: models.index(batch.model))
 
 
 def check_nodes(
     nodes: Sequence[int], prefill: Sequence[PooledInstance], decode: Sequence[PooledInstance]
 ) -> None:
-    """Raises ValueError unless every node has both phases, as models pinned to nodes need it."""
+    """Raises ValueError unless every node has prefill and decode instances, which models pinned to
+    nodes need."""
     for node in nodes:
         for phase, instances in (("prefills", prefill), ("decodes", decode)):
             if all(instance.node != node for instance in instances):

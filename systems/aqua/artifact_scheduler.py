@@ -1,9 +1,9 @@
 """variant=artifact: the scheduler of AQUA's public vLLM fork, from a description of what it does.
 
-Neither batch partitioning nor chunked prefill. Admission comes first: while a request waits for
-its prefill, running ones are paged out, longest on the device first, until it fits, and an
-iteration of whole prompts alone follows. Else, every k = 5 iterations or with nothing running, the
-requests with the fewest output tokens have the device. Pure functions.
+It has neither batch partitioning nor chunked prefill. Admission comes first. While a request waits
+for its prefill, running requests are paged out until it fits, the earliest arrival first. Then
+follows an iteration of whole prompts alone. Otherwise the requests with the fewest output tokens
+get the device, every k = 5 iterations or when no request runs. Pure functions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from systems.aqua.prompt import Limits, Prompt, Slice, refuse_what_never_fits
 
 
 def due(iterations: int, chosen: Slice, prompts: Sequence[Prompt], limits: Limits) -> bool:
-    """Whether to choose anew: a request waits for admission, k iterations have passed since the
-    last slice that was `fair`, or nobody runs."""
+    """Whether to choose anew: a request waits for admission, no request runs, or k iterations have
+    passed since the last slice that was `fair`."""
     members = set(chosen.members)
     return (
         any(not prompt.decoding and prompt.request_id not in members for prompt in prompts)
@@ -25,10 +25,10 @@ def due(iterations: int, chosen: Slice, prompts: Sequence[Prompt], limits: Limit
 
 
 def choose(prompts: Sequence[Prompt], limits: Limits) -> Slice:
-    """The next slice; one of admissions is not `fair`, and does not restart the count of k.
+    """The next slice. A slice of admissions is not `fair`, and does not restart the count of k.
 
-    A prompt longer than `limits.batch_tokens` is prefilled by itself. Raises ValueError for a
-    prompt that could never run to its end on this device.
+    A prompt longer than `limits.batch_tokens` is prefilled alone. Raises ValueError for a prompt
+    that could never run to its end on this device.
     """
     refuse_what_never_fits(prompts, limits)
     waiting = sorted((p for p in prompts if not p.decoding), key=lambda p: p.arrival)
@@ -39,7 +39,8 @@ def choose(prompts: Sequence[Prompt], limits: Limits) -> Slice:
 
 
 def _admit(waiting: Sequence[Prompt], running: list[Prompt], limits: Limits) -> Slice:
-    """The first that waits always gets in; those behind it, as far as memory and tokens go."""
+    """Admits the first waiting request in any case, and those behind it while memory and tokens
+    last."""
     free = limits.num_blocks - sum(_reserved_blocks(limits, p) for p in running)
     needed = _reserved_blocks(limits, waiting[0])
     while running and (needed > free or len(running) >= limits.max_prompts):
@@ -72,13 +73,15 @@ def _least_served(running: Sequence[Prompt], limits: Limits) -> Slice:
 
 
 def _reserved_blocks(limits: Limits, prompt: Prompt) -> int:
-    """As `Limits.reserved_blocks`, but a prompt is prefilled whole, whatever the batch holds."""
+    """Like `Limits.reserved_blocks`, but a prompt is prefilled whole, even if longer than a
+    batch."""
     grown = prompt.known_tokens + limits.slice_iterations - 1
     return limits.blocks(min(grown, prompt.final_tokens))
 
 
 def iteration(chosen: Slice, prompts: Mapping[Hashable, Prompt]) -> list[tuple[Hashable, int]]:
-    """The tokens of one iteration: whole prompts alone if there are any, else a token for each."""
+    """(request id, tokens) of one iteration: whole prompts alone if there are any, else one token
+    for each request."""
     members = [prompts[each] for each in chosen.members if each in prompts]
     batch = [p for p in members if not p.decoding] or members
     return [(p.request_id, p.lacking_tokens) for p in batch]

@@ -1,10 +1,9 @@
-"""Prefill caching on devices (section 8): KV of common prefixes, in the swap space with what is
-paged.
+"""Prefill caching on devices (section 8): the KV of common prefixes, in the swap space.
 
-A request names its prefix by the first segment that its prompt shares with others. The first one to
-be prefilled leaves a copy there. Whoever comes later with the same has as much computed already,
-and is paged in like a preempted prompt, from the copy, when it is chosen. A copy that is lost with
-its lender is made again by the next.
+A request's prefix is the first segment that its prompt shares with others. The first request of a
+prefix that is prefilled leaves a copy of its KV. A later request with the same prefix need not
+compute these tokens. When it is chosen, it is paged in from the copy, like a preempted prompt. If a
+copy is lost with its lender, the next request makes it again.
 """
 
 from __future__ import annotations
@@ -14,24 +13,26 @@ from harness.request import Request
 from systems.aqua.prefix_cache import PrefixCache
 from systems.aqua.swap_space import SwapSpace
 
-PrefixId = tuple[int, int]  # a stream of random text, and how many of its first tokens
+PrefixId = tuple[int, int]  # (number of a stream of random text, tokens from its beginning)
 
 
 def prefix_of(request: Request) -> PrefixId | None:
-    """None: it shares nothing, or is shorter than what others share."""
+    """The prefix that the request shares; None: none, or the prompt is shorter than the prefix."""
     first = request.shared[0] if request.shared else None
     return first if first is not None and first[1] <= request.prompt_tokens else None
 
 
 class CachedPrefixes:
+    """The cached prefixes of one consumer, in its swap space."""
+
     def __init__(self, swap: SwapSpace, consumer: ElasticInstance) -> None:
         self._swap, self._consumer = swap, consumer
         self._ledger = PrefixCache(swap.tensors)
-        self._copies: dict[PrefixId, Request] = {}  # whose blocks a copy's are, by prefix
-        self._coming: dict[int, PrefixId] = {}  # by request_id, of those that wait for KV
+        self._copies: dict[PrefixId, Request] = {}  # {prefix: request that owns the copy's blocks}
+        self._coming: dict[int, PrefixId] = {}  # {id of a request that waits for KV: its prefix}
 
     def expect(self, request: Request) -> None:
-        """Of a request that has come: what is cached need not be computed."""
+        """Takes a new request: tokens of a cached prefix count as computed."""
         prefix = prefix_of(request)
         if prefix is None:
             return
@@ -43,12 +44,12 @@ class CachedPrefixes:
             self._coming[request.request_id] = prefix
 
     def awaited_by(self, request: Request) -> bool:
-        """Whether its KV is to be brought before it can run."""
+        """Whether the request needs `bring` before it can run."""
         return request.request_id in self._coming
 
     async def bring(self, request: Request) -> None:
-        """The KV that `request` waits for, in blocks of its own; it is computed where the copy was
-        lost meanwhile."""
+        """Copies the prefix's KV into blocks of the request. If the copy was lost meanwhile, the
+        request computes its prefix."""
         prefix = self._coming.pop(request.request_id)
         name, found = self._ledger.tensor(prefix), False
         if self._ledger.reusable_tokens(prefix, request.prompt_tokens):
@@ -57,7 +58,8 @@ class CachedPrefixes:
             request.computed_tokens = request.cached_tokens = 0
 
     async def keep(self, request: Request) -> None:
-        """Leaves a copy of its prefix, if that is computed and there is none. Its KV is here."""
+        """Leaves a copy of the request's prefix, if the prefix is computed and has no copy. The
+        request's KV is on the device."""
         prefix = prefix_of(request)
         if prefix is None or request.computed_tokens < prefix[1] or request.finished:
             return
@@ -72,7 +74,7 @@ class CachedPrefixes:
             await self._swap.copy_out(name, copy, request, blocks, places[0], found)
 
     async def drop(self) -> None:
-        """All of them: the consumer is dead."""
+        """Drops all copies, since the consumer is dead."""
         self._coming.clear()
         for prefix, copy in self._copies.items():
             await self._swap.drop_copy(self._ledger.tensor(prefix), copy)

@@ -1,16 +1,16 @@
 """AQUA's batch partitioning (section 7): which prompts share the device in the next time slice.
 
-Pure functions over snapshots, the same for every engine. Of the batch's b tokens d are slots for
-decodes and p = b - d tokens for prefills. d is as large as memory allows; p goes to the prompts
-with the fewest prefill tokens computed, then d to the decodes with the fewest tokens generated,
-then what is left of d to prefills again. Filling stops where memory is exhausted: a prompt without
-room ends the filling of its kind, and the other kind is still tried, or a long prompt would keep
-all decodes off the device. Ties go to who came first (the paper names no rule).
+Pure functions over snapshots, the same for every engine. Of the batch's b tokens, d are slots for
+decodes and p = b - d are tokens for prefills. d is as large as memory allows. p goes to the prompts
+with the fewest prefill tokens computed. d goes to the decodes with the fewest tokens generated; the
+rest of d goes to prefills again. Filling stops when memory is exhausted: a prompt without room ends
+the filling of its kind. The other kind is still tried, or a long prompt would keep all decodes off
+the device. Ties go to the earlier arrival (the paper names no rule).
 
-Reconstructed, since the paper does not say: d's upper bound is the number of decodes, fewest
-generated tokens first, that fit on the device by themselves; memory counts as in
-`Limits.reserved_blocks`; while every prompt fits, the order is that of arrival, since Fig. 8 finds
-CFS and FCFS identical without contention; tokens from a cached prefix are no service.
+The paper does not say the following. d's upper bound is the number of decodes, fewest generated
+tokens first, that fit on the device by themselves. Memory counts as in `Limits.reserved_blocks`.
+While every prompt fits, the order is that of arrival, since Fig. 8 finds CFS and FCFS identical
+without contention. Tokens from a cached prefix do not count as service.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from systems.aqua.prompt import Limits, Prompt, Slice, refuse_what_never_fits
 
 
 def choose(prompts: Sequence[Prompt], limits: Limits, *, fcfs: bool = False) -> Slice:
-    """The next slice. `fcfs`: what is paged out lies in DRAM, so nobody is preempted for fairness.
+    """The next slice.
 
-    Raises ValueError for a prompt that could never run to its end on this device.
+    fcfs: paged-out KV is in DRAM, so no prompt is preempted for fairness. Raises ValueError for a
+    prompt that could never run to its end on this device.
     """
     refuse_what_never_fits(prompts, limits)
     if fcfs or not contended(prompts, limits):
@@ -33,13 +34,13 @@ def choose(prompts: Sequence[Prompt], limits: Limits, *, fcfs: bool = False) -> 
 
 
 def contended(prompts: Sequence[Prompt], limits: Limits) -> bool:
-    """Not all prompts fit on the device."""
+    """Whether not all prompts fit on the device."""
     needed = sum(limits.reserved_blocks(prompt) for prompt in prompts)
     return needed > limits.num_blocks or len(prompts) > limits.max_prompts
 
 
 def in_order_of_arrival(prompts: Sequence[Prompt], limits: Limits) -> Slice:
-    """FCFS with admission control: who is on the device stays, others join as far as they fit."""
+    """FCFS with admission control: prompts on the device stay; others join while they fit."""
     chosen = _Filling(limits)
     for prompt in sorted(prompts, key=lambda p: (not p.resident, p.arrival)):
         if not chosen.add(prompt):
@@ -53,7 +54,7 @@ def in_order_of_arrival(prompts: Sequence[Prompt], limits: Limits) -> Slice:
 
 
 def fair(prompts: Sequence[Prompt], limits: Limits) -> Slice:
-    """Section 7's algorithm as it stands."""
+    """The slice by section 7's algorithm."""
     prefills = sorted(
         (p for p in prompts if not p.decoding),
         key=lambda p: (max(0, p.computed_tokens - p.cached_tokens), p.arrival),
@@ -69,7 +70,7 @@ def fair(prompts: Sequence[Prompt], limits: Limits) -> Slice:
         num_decodes += 1
     more = 0
     if not exhausted:
-        # A prompt that p's last tokens were not enough for takes what it lacks from d first.
+        # The last prompt of p may need more tokens than p had left; d gives them first.
         lacking = sum(p.lacking_tokens for p in prefills[:first])
         left = limits.batch_tokens - num_decodes - lacking
         more, _ = _fill(chosen, prefills[first:], left)
@@ -90,7 +91,7 @@ def decode_slots(decodes: Sequence[Prompt], limits: Limits) -> int:
 
 
 def _fill(chosen: _Filling, prefills: Sequence[Prompt], tokens: int) -> tuple[int, bool]:
-    """How many of `prefills` were added until `tokens` were spent; whether memory ended it."""
+    """Adds `prefills` until `tokens` are spent. Returns (how many, whether memory ran out)."""
     for count, prompt in enumerate(prefills):
         if tokens <= 0:
             return count, False
@@ -101,7 +102,7 @@ def _fill(chosen: _Filling, prefills: Sequence[Prompt], tokens: int) -> tuple[in
 
 
 class _Filling:
-    """Prompts added one by one, as far as memory goes."""
+    """Prompts that are added one by one while memory lasts."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -120,8 +121,10 @@ class _Filling:
 def iteration(
     chosen: Slice, prompts: Mapping[Hashable, Prompt], batch_tokens: int
 ) -> list[tuple[Hashable, int]]:
-    """The tokens of one iteration of a slice: a token for each decode, the rest for prefills in
-    order. A prompt whose prefill ended within the slice decodes; `prompts` lacks those that ended.
+    """(request id, tokens) of one iteration of a slice: one token for each decode, the rest for
+    prefills in order.
+
+    A prompt whose prefill ended within the slice decodes. prompts: unfinished requests only.
     """
     members = [prompts[each] for each in chosen.decodes + chosen.prefills if each in prompts]
     batch: list[tuple[Hashable, int]] = []
@@ -140,16 +143,16 @@ class Since:
     iterations: int
     completed: bool  # a request ended
     prefilled: bool  # a member's prefill ended, so p has tokens to spare
-    arrived: bool
+    arrived: bool  # a request arrived
 
 
 def due(since: Since, chosen: Slice, prompts: Sequence[Prompt], limits: Limits) -> bool:
     """Whether to choose anew at this iteration boundary: every k iterations, or when a request
     completes (section 7).
 
-    Reconstructed: also when a prefill ended while other prompts wait for one, else p's tokens
-    would be lost until the slice ends; and when a request arrived and all prompts fit, as FCFS
-    admits at once. Under contention an arrival waits for the end of the slice.
+    Two more cases are ours. A prefill ended while other prompts wait for theirs; else p's tokens
+    would be lost until the slice ends. Or a request arrived and all prompts fit, since FCFS admits
+    it at once. Under contention an arrival waits for the end of the slice.
     """
     if since.iterations >= limits.slice_iterations or since.completed or not chosen.members:
         return True

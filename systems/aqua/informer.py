@@ -1,11 +1,11 @@
 """When a producer lends and reclaims (sections 6 and 9.4): its informer's decision. Pure.
 
-The serving engine reports its load; AQUA-LIB reclaims when the load rises, and offers again when
-it is back at the steady state that the profiler found. What "rises" is the paper does not say, but
-that its engine noticed a growing queue (Fig. 12). Reconstructed: it rises with a queue of
-`reclaim_at_pending`, or with a rate above the stable one by more than `rate_margin`; it is steady
-with a queue of at most `offer_at_pending` and a rate within the margin. The queue's thresholds are
-the artifact's in both variants; the artifact has no rate, and does not look at the profile.
+The serving engine reports its load. AQUA-LIB reclaims when the load rises, and offers again when it
+is back at the steady state that the profiler found. The paper does not define "rises"; its engine
+noticed a growing queue (Fig. 12). Here the load rises if the queue reaches `reclaim_at_pending`, or
+if the rate exceeds the stable rate by more than `rate_margin`. It is steady if the queue is at most
+`offer_at_pending` and the rate is within the margin. The queue's thresholds are the artifact's in
+both variants. The artifact has no rate, and does not use the profile.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 @dataclass(kw_only=True, slots=True)
 class InformerConfig:
-    reclaim_at_pending: int  # requests queued, at least
-    offer_at_pending: int  # requests queued, at most
-    rate_margin: float | None  # share of the stable rate; None: rates are not looked at
+    """Raises ValueError for values out of range."""
+
+    reclaim_at_pending: int  # queued requests, from which a producer reclaims
+    offer_at_pending: int  # queued requests, up to which it offers
+    rate_margin: float | None  # share of the stable rate; None: rates are not used
     rate_window_s: float  # over which the engine counts arrivals
-    min_offer_bytes: int  # less is not worth a lease
+    min_offer_bytes: int  # smaller offers are not made
     every_iterations: int  # n: how often producers and consumers look, in iterations
     every_s: float | None  # the same in seconds; None: by iterations
 
@@ -40,23 +42,24 @@ class InformerConfig:
 
 @dataclass(slots=True, frozen=True)
 class Load:
-    """What a producer's engine reports. `free_bytes`: of its own memory, not lent and not in use.
-    `lent_bytes`: offered and not yet reclaimed. `reclaiming`: an earlier reclaim is not done."""
+    """What a producer's engine reports."""
 
     pending_requests: int
     rate_per_s: float
-    free_bytes: int
-    lent_bytes: int
-    reclaiming: bool = False
-    stuck: bool = False  # a request waits and none runs, or nobody borrows any more
+    free_bytes: int  # of its own memory: neither lent nor in use
+    lent_bytes: int  # offered and not yet reclaimed
+    reclaiming: bool = False  # an earlier reclaim is not done
+    stuck: bool = False  # a request waits and none runs, or there is no borrower any more
 
 
 class Offer(NamedTuple):
+    """Lends some bytes more."""
+
     num_bytes: int
 
 
 class Reclaim(NamedTuple):
-    """All that is lent."""
+    """Takes back all that is lent."""
 
 
 def decide(
@@ -64,8 +67,9 @@ def decide(
 ) -> Offer | Reclaim | None:
     """What the producer asks of the coordinator now; None: nothing.
 
-    Never offered: more than is free, nor more in all than the profile found free at the stable
-    rate. A producer without a rate of requests (images, audio) has stable_rate_per_s = inf.
+    An offer is at most what is free. All offers together are at most `profiled_free_bytes`, what
+    the profile found free at the stable rate. A producer without a rate of requests (images, audio)
+    has stable_rate_per_s = inf.
     """
     if _rises(load, config, stable_rate_per_s):
         return Reclaim() if load.lent_bytes and not load.reclaiming else None
@@ -85,8 +89,8 @@ def _rises(load: Load, config: InformerConfig, stable_rate_per_s: float) -> bool
 
 
 def look(config: InformerConfig, *, iterations: int, elapsed_s: float) -> bool:
-    """Whether the control loop's turn has come: since its last look, every n iterations (section
-    6), or every so many seconds (the artifact)."""
+    """Whether the control loop must look now: every n iterations (section 6), or every `every_s`
+    seconds (the artifact). iterations, elapsed_s: since its last look."""
     if config.every_s is not None:
         return elapsed_s >= config.every_s
     return iterations >= config.every_iterations

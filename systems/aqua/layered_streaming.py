@@ -1,9 +1,9 @@
-"""FlexGen's loop on devices (section 9.1): a prompt's KV lies in swap space, and the device holds a
+"""FlexGen's loop on devices (section 9.1): a prompt's KV is in swap space, and the device holds a
 few layers of it at a time. `streaming.py` has the same in closed form, for the simulator.
 
-A layer's KV comes in, the layer is computed, and what it wrote goes out. With overlap the next
-layer's KV comes and the previous one's goes meanwhile. The tensor in swap space is the whole
-context; the device's copies are scratch.
+A layer's KV comes in, the layer is computed, and the KV that it wrote goes out. With overlap, the
+next layer's KV comes and the previous layer's KV goes meanwhile. The tensor in swap space is the
+whole context; copies on the device are scratch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ BUFFERS = {True: 3, False: 1}  # page groups on the device at once, by overlap: 
 
 
 class LayeredStreamer(Streamer):
+    """A `Streamer` that moves the bytes. Raises RunError if there is no room for a request."""
+
     @property
     def num_blocks(self) -> int:
         pages = self.instance.kv.num_pages // BUFFERS[self._overlap]
@@ -80,7 +82,7 @@ class LayeredStreamer(Streamer):
             if going is not None:
                 await retire(*going)
         except InstanceLost:
-            for copy in copies:  # none may touch pages that are another's by then
+            for copy in copies:  # a late copy must not touch pages that another request has by then
                 await self._loop.wait(copy.done)
             raise
         finally:

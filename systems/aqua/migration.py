@@ -1,12 +1,12 @@
 """Which tensors a consumer moves when leases shrink or grow (section 6, control loop). Pure.
 
-Every n iterations the consumer asks the coordinator what is overdrawn and what is free. It moves
-shards out of overdrawn leases to DRAM, and from DRAM into leases with room. Reconstructed, since
-the paper does not say which tensors: shards leave in reverse order of need and come back in order
-of need, until the lease is within its capacity, or full.
+Every n iterations the consumer asks the coordinator which leases are overdrawn and which have room.
+It moves shards out of overdrawn leases to DRAM, and from DRAM into leases with room. The paper does
+not say which tensors. Here shards leave in reverse order of need until the lease is within its
+capacity. They come back in order of need until the lease is full.
 
-The artifact: everything leaves a lease of which anything is reclaimed; and a device takes back only
-when it holds nothing in its lease and all of what lies in DRAM fits into it at once.
+The artifact empties a lease as soon as a part of it is reclaimed. A device there takes tensors back
+only if it holds nothing in its lease, and if all its tensors in DRAM fit into the lease at once.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from systems.aqua.tensors import DRAM, Place, Shard, Tensors
 
 
 class Move(NamedTuple):
+    """A shard moves to another place."""
+
     shard: Shard
     num_bytes: int
     to: Place
@@ -30,8 +32,11 @@ def evacuations(
     *,
     whole_leases: bool = False,
 ) -> list[Move]:
-    """Out of each lease that is overdrawn, at least as many bytes. `needed`: tensors in the order
-    in which they will be; others come after them. `whole_leases`: all that is in such a lease."""
+    """Moves out of each overdrawn lease, of at least as many bytes as it is overdrawn.
+
+    overdrawn_bytes: {lease: bytes}. needed: tensors in the order in which they will be needed;
+    others count as needed later. whole_leases: move everything out of such a lease.
+    """
     moves = []
     for lease, overdrawn in overdrawn_bytes.items():
         left = overdrawn
@@ -51,8 +56,11 @@ def returns(
     *,
     all_or_nothing: bool = False,
 ) -> list[Move]:
-    """From DRAM into leases, as `Tensors.allocate` has `rooms`. A shard that does not fit is passed
-    over. `all_or_nothing`: of a device whose leases hold nothing, into one lease, or not at all."""
+    """Moves from DRAM into leases. A shard that does not fit is passed over.
+
+    rooms: as in `Tensors.allocate`. all_or_nothing: only if the device's leases hold nothing, and
+    if all its shards in DRAM fit into one lease.
+    """
     in_dram = _by_need(tensors.shards_in(DRAM), needed)
     moves = []
     for device, room in enumerate(rooms):
@@ -81,6 +89,6 @@ def _all_back(tensors: Tensors, shards: Sequence[Shard], room: Mapping[str, int]
 
 
 def _by_need(shards: Sequence[Shard], needed: Sequence[Hashable]) -> list[Shard]:
-    """Those of `needed` in its order, then the others as they are."""
+    """Shards of the tensors `needed`, in their order; then the other shards, unchanged."""
     rank = {tensor: i for i, tensor in enumerate(needed)}
     return sorted(shards, key=lambda shard: rank.get(shard.tensor, len(rank)))

@@ -1,7 +1,7 @@
-"""Prefill caching (section 8): contexts of long common prefixes, by ids that callers choose.
+"""Prefill caching (section 8): a ledger of the KV of long common prefixes.
 
-They are AQUA TENSORS in the same swap space as preempted prompts. Kept until dropped: the paper
-names no rule of eviction, and issues one prefix.
+Callers choose the ids of prefixes. Prefixes are AQUA TENSORS in the same swap space as preempted
+prompts. They are kept until dropped: the paper names no rule of eviction, and uses one prefix.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from systems.aqua.tensors import Place, Tensors
 
 @dataclass(slots=True, frozen=True)
 class PrefixTensor:
-    """The name of a cached prefix's tensor; no request's is equal to it."""
+    """The name of a cached prefix's tensor; it differs from all names of requests' tensors."""
 
     prefix_id: Hashable
 
 
 class PrefixCache:
+    """Which prefixes are cached, and how long they are."""
+
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
-        self._tokens: dict[Hashable, int] = {}  # by id
+        self._tokens: dict[Hashable, int] = {}  # {prefix id: tokens}
 
     def store(
         self,
@@ -31,8 +33,11 @@ class PrefixCache:
         shard_bytes: Sequence[int],
         rooms: Sequence[Mapping[str, int]],
     ) -> tuple[Place, ...] | None:
-        """Where the KV of the first `num_tokens` of prompts with this id is to be copied. None:
-        the swap space is full. Raises ValueError for an id in use: its KV would be another's."""
+        """Allocates room for the KV of a prefix of `num_tokens`; returns where to copy it.
+
+        None if the swap space is full. shard_bytes, rooms: as in `Tensors.allocate`. Raises
+        ValueError if the id is in use, or if there are no tokens.
+        """
         if num_tokens < 1:
             raise ValueError(f"prefix {prefix_id} has {num_tokens} tokens; valid: at least 1")
         if prefix_id in self._tokens:
@@ -43,9 +48,11 @@ class PrefixCache:
         return places
 
     def reusable_tokens(self, prefix_id: Hashable, prompt_tokens: int) -> int:
-        """How many of a prompt's tokens need not be computed; 0: nothing is cached, or it was lost
-        with a lease. A prompt's last token is always computed, for its output. Raises ValueError
-        for a prefix longer than its prompt."""
+        """How many of a prompt's tokens need not be computed.
+
+        0 if the prefix is not cached, or was lost with a lease. A prompt's last token is always
+        computed, for its output. Raises ValueError if the prefix is longer than the prompt.
+        """
         if PrefixTensor(prefix_id) not in self._tensors:
             self._tokens.pop(prefix_id, None)
             return 0
@@ -58,11 +65,11 @@ class PrefixCache:
         return min(tokens, prompt_tokens - 1)
 
     def tensor(self, prefix_id: Hashable) -> PrefixTensor:
-        """For `Tensors.resolve`: where it is now."""
+        """The name of its tensor, for `Tensors.resolve`."""
         return PrefixTensor(prefix_id)
 
     def drop(self, prefix_id: Hashable) -> tuple[Place, ...]:
-        """Where its shards were; () if it was not cached."""
+        """Forgets a prefix. Returns where its shards were; () if it was not cached."""
         self._tokens.pop(prefix_id, None)
         tensor = PrefixTensor(prefix_id)
         return self._tensors.free(tensor) if tensor in self._tensors else ()

@@ -1,4 +1,4 @@
-"""What AQUA's schedulers see of a request, and what they decide. Plain data, for every engine."""
+"""What AQUA's schedulers see of a request, and what they decide. Plain data for every engine."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class Prompt:
-    """One unfinished request, on the device or paged out; paging keeps its computed tokens.
+    """One unfinished request, on the device or paged out. Raises ValueError for impossible counts.
 
-    `known_tokens`: prompt and output so far. `computed_tokens`: those whose KV exists, wherever it
-    lies. `remaining_tokens`: output still to come, at least 1. `resident`: its KV is on the device.
+    Paging keeps computed tokens.
     """
 
     request_id: Hashable
     arrival: int  # order of arrival: 0, 1, 2, …
-    known_tokens: int
-    computed_tokens: int
-    generated_tokens: int
-    remaining_tokens: int
-    resident: bool = False
-    cached_tokens: int = 0  # of the computed ones, that came from a cached prefix
+    known_tokens: int  # prompt and output so far
+    computed_tokens: int  # tokens whose KV exists, on the device or not
+    generated_tokens: int  # output so far
+    remaining_tokens: int  # output still to come, at least 1
+    resident: bool = False  # its KV is on the device
+    cached_tokens: int = 0  # computed tokens that came from a cached prefix
 
     def __post_init__(self) -> None:
         if not 0 <= self.computed_tokens < self.known_tokens or self.remaining_tokens < 1:
@@ -33,21 +32,24 @@ class Prompt:
 
     @property
     def decoding(self) -> bool:
-        """Lacks the KV of its newest token alone: one token an iteration."""
+        """Whether it lacks only the KV of its newest token: it takes one token an iteration."""
         return self.generated_tokens > 0 and self.lacking_tokens == 1
 
     @property
     def lacking_tokens(self) -> int:
+        """Known tokens whose KV is not computed."""
         return self.known_tokens - self.computed_tokens
 
     @property
     def final_tokens(self) -> int:
-        """Computed when it ends: nobody computes the KV of the last token."""
+        """Computed tokens at its end. The KV of the last token is never computed."""
         return self.known_tokens + self.remaining_tokens - 1
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Limits:
+    """What a device has for prompts. Raises ValueError if a value is below 1."""
+
     batch_tokens: int  # b of section 7: tokens of an iteration
     slice_iterations: int  # k of section 7
     num_blocks: int  # KV blocks that the device has for prompts now
@@ -60,11 +62,15 @@ class Limits:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
     def blocks(self, tokens: int) -> int:
+        """KV blocks that `tokens` take."""
         return -(-tokens // self.block_tokens)
 
     def reserved_blocks(self, prompt: Prompt) -> int:
-        """What `prompt` can come to hold within a time slice, so that no slice runs out of memory:
-        a decode grows by a token an iteration, a prefill by at most a batch."""
+        """The most blocks that `prompt` can hold at the end of a time slice.
+
+        With these reserved, no slice runs out of memory. A decode grows by one token an iteration,
+        a prefill by at most one batch.
+        """
         k = self.slice_iterations
         if prompt.decoding:
             tokens = prompt.computed_tokens + k
@@ -76,15 +82,15 @@ class Limits:
 
 @dataclass(slots=True, frozen=True)
 class Slice:
-    """Who is on the device until the next choice. `prefills` and `decodes`: in the order in which
-    they are given tokens. `fair`: chosen by fairness, not in order of arrival."""
+    """The requests that are on the device until the next choice."""
 
-    prefills: tuple[Hashable, ...]
-    decodes: tuple[Hashable, ...]
-    fair: bool
+    prefills: tuple[Hashable, ...]  # ids, in the order in which they get tokens
+    decodes: tuple[Hashable, ...]  # likewise
+    fair: bool  # chosen by fairness, not in order of arrival
 
     @property
     def members(self) -> tuple[Hashable, ...]:
+        """All ids."""
         return self.prefills + self.decodes
 
 

@@ -1,10 +1,10 @@
-"""A consumer that is FlexGen's (section 9.1): prompts larger than the device, one at a time. The KV
-is an AQUA TENSOR in swap space; each token has all of it stream through the device, layer by layer.
+"""FlexGen as a consumer (section 9.1): prompts larger than the device, one at a time.
 
-With overlap a layer's KV comes while the layers before it are computed: an iteration of n layers
-takes max(load + compute / n, load / n + compute), without it the sum. In the ledger the device
-holds the whole context, of which FlexGen would hold two layers. That is the simulator's, in closed
-form; `layered_streaming.py` moves bytes.
+A prompt's KV is an AQUA TENSOR in swap space. For each token all of it streams through the device,
+layer by layer. With overlap, a layer's KV comes while earlier layers are computed: an iteration of
+n layers takes max(load + compute / n, load / n + compute). Without overlap it takes the sum. This
+is the closed form, for the simulator; `layered_streaming.py` moves bytes. In the ledger the device
+holds the whole context here; FlexGen would hold two layers of it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from systems.aqua.leases import Leases
 
 
 class Streamer:
-    """`leases`: None: there is DRAM alone. `on_death`: called once with the requests that are left,
-    of which nothing is computed. A lender that dies takes the tensor with it: the request is
-    computed again."""
+    """Serves one prompt at a time.
+
+    leases: None: only DRAM. control: settings of the control loop. on_death: called once with the
+    requests that are left; none of their tokens are computed then. overlap: load beside computing.
+    If the lender dies, the tensor is lost, and the request is computed again.
+    """
 
     def __init__(
         self, cluster: ElasticCluster, instance: ElasticInstance, leases: Leases | None,
@@ -40,13 +43,13 @@ class Streamer:
         self._on_death, self._overlap = on_death, overlap
         self.wake = Event(loop)
         self._waiting: deque[Request] = deque()
-        self._lease: tuple[str, str] | None = None  # the tensor's allocation, and in which lease
+        self._lease: tuple[str, str] | None = None  # (the tensor's allocation, its lease)
         self._compute_s = 0.0  # of the last iteration
-        self._iterations, self._looked_s = 0, 0.0  # since the control loop's last turn; when
+        self._iterations, self._looked_s = 0, 0.0  # since the control loop's last look; its time
 
     @property
     def num_blocks(self) -> int:
-        """Of the longest request."""
+        """KV blocks of the longest request that can be served."""
         return self.instance.kv.num_blocks
 
     def submit(self, request: Request) -> None:
@@ -54,10 +57,10 @@ class Streamer:
         self.wake.set()
 
     def lose_lease(self, lease: str) -> None:
-        """The next copy from or to it says so."""
+        """Nothing to do: the next copy from or to the lease fails."""
 
     async def serve(self) -> None:
-        """Until the instance dies."""
+        """Serves until the instance dies."""
         try:
             while True:
                 self.wake.clear()
@@ -80,14 +83,14 @@ class Streamer:
                 await self._from_its_prompt(request)
             except InstanceLost as error:
                 self.instance.check_alive()
-                if error.name == self.instance.name:  # the coordinator's word, as in `leases`
+                if error.name == self.instance.name:  # so the coordinator says, as in `leases`
                     raise
                 self._lease = None
                 if not request.finished:
                     self.instance.evict(request)
 
     async def _from_its_prompt(self, request: Request) -> None:
-        """To its last token; what was generated before it was lost is part of the prompt."""
+        """Serves the request to its last token. Tokens generated before a loss count as prompt."""
         whole = request.prompt_tokens + request.output_tokens - 1
         if not self.instance.kv.grow(request, whole):
             raise RunError(f"request {request.request_id} has no room")
@@ -106,7 +109,7 @@ class Streamer:
         self._lease = None
 
     async def _beside(self, batch: Batch, reads_bytes: int, writes_bytes: int) -> None:
-        """An iteration, for which `reads_bytes` come and after which `writes_bytes` go."""
+        """Runs one iteration: `reads_bytes` come before or beside it, `writes_bytes` go after."""
         num_layers = self.instance.model.num_layers
         later = 0
         if self._overlap and reads_bytes:
@@ -128,8 +131,8 @@ class Streamer:
         self._iterations += 1
 
     async def _tend(self, tensor_bytes: int, filled_bytes: int) -> None:
-        """The control loop, every n iterations: out of a lease that is asked back, and into one
-        that has room."""
+        """The control loop, every n iterations: moves the tensor out of a lease that is asked back,
+        or into a lease that has room."""
         elapsed_s = self._loop.now - self._looked_s
         due = informer.look(self._control, iterations=self._iterations, elapsed_s=elapsed_s)
         if self._leases is None or not due:
@@ -152,7 +155,7 @@ class Streamer:
         return await self._leases.allocate(self.instance.name, num_bytes)
 
     async def _migrate(self, source: KvStore, target: KvStore, num_bytes: int) -> None:
-        """The filled part of the tensor."""
+        """Moves the filled part of the tensor."""
         await self._copy(source.memory, target.memory, num_bytes, "migrate")
 
     def _store(self) -> KvStore:
@@ -164,7 +167,7 @@ class Streamer:
         return self._store().memory
 
     def _bytes(self, tokens: int) -> int:
-        """Of each device's part of the KV of so many tokens."""
+        """Bytes of each device's part of the KV of `tokens`."""
         layout = self.instance.layout
         block_bytes = layout.num_groups * layout.page_bytes
         return block_bytes * tokens // layout.block_tokens
@@ -179,7 +182,7 @@ class Streamer:
 
 
 class BesideCopy:
-    """One beside the computing. `lost`: an end has died."""
+    """A copy that runs beside computing."""
 
     def __init__(self, loop: Loop) -> None:
         self.done = Event(loop)
@@ -195,7 +198,7 @@ class BesideCopy:
             self.done.set()
 
     async def end(self) -> None:
-        """Returns once it is done. InstanceLost where an end has died."""
+        """Waits until it is done. Raises InstanceLost if one of its ends has died."""
         if not self.done.is_set:
             await self._loop.wait(self.done)
         if self._lost is not None:

@@ -1,5 +1,7 @@
-"""The slice that has the device, and what has happened since it was chosen: one face for both
-variants' schedulers (section 7; the public code's). Pure."""
+"""The slice that has the device, and what has happened since it was chosen. Pure.
+
+One interface for both variants' schedulers: section 7's and the public code's.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ NOBODY = Slice((), (), fair=False)
 
 @dataclass(slots=True)
 class Turn:
-    """`artifact`: slices are the public code's."""
+    """The current slice."""
 
     limits: Limits
-    artifact: bool
+    artifact: bool  # slices are the public code's
     chosen: Slice = NOBODY
     iterations: int = 0  # since the last choice; artifact: since the last fair one
     completed: bool = False
@@ -33,7 +35,7 @@ class Turn:
         return fair_scheduler.due(since, self.chosen, prompts, self.limits)
 
     def choose(self, prompts: Sequence[Prompt], *, fcfs: bool) -> Slice:
-        """Begins a slice. `fcfs`: what is paged out lies in DRAM (the paper alone asks)."""
+        """Begins a slice. fcfs: paged-out KV is in DRAM (only the paper's variant uses it)."""
         if self.artifact:
             self.chosen = artifact_scheduler.choose(prompts, self.limits)
         else:
@@ -44,17 +46,18 @@ class Turn:
         return self.chosen
 
     def batch(self, prompts: Mapping[Hashable, Prompt]) -> list[tuple[Hashable, int]]:
-        """The tokens of the next iteration, by request."""
+        """(request id, tokens) of the next iteration."""
         if self.artifact:
             return artifact_scheduler.iteration(self.chosen, prompts)
         return fair_scheduler.iteration(self.chosen, prompts, self.limits.batch_tokens)
 
     @property
     def iterations_left(self) -> int:
-        """Of the slice, at least 1."""
+        """Iterations left of the slice, at least 1."""
         return max(1, self.limits.slice_iterations - self.iterations)
 
     def ran(self, iterations: int, *, completed: bool, prefilled: bool) -> None:
+        """Notes iterations that have run. completed: a request ended. prefilled: a prefill did."""
         self.iterations += iterations
         self.completed |= completed
         self.prefilled |= prefilled

@@ -1,6 +1,6 @@
-"""What `conf/system/vllm.yaml` has.
+"""The keys of `conf/system/vllm.yaml`.
 
-A file of its own, which stays Python: OmegaConf reads types that mypyc does not keep.
+This file is not compiled: OmegaConf reads type annotations that mypyc does not keep.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from systems.baselines.swap import PREEMPTION, SwapConfig
 
 @dataclass(kw_only=True, slots=True)
 class VllmConfig:
+    """Raises ValueError if `preemption` is unknown. `Limits` has the meaning of the first five."""
+
     max_num_seqs: int
     max_num_batched_tokens: int
     enable_chunked_prefill: bool
     scheduler_reserve_full_isl: bool
     enable_prefix_caching: bool
     preemption: str = "recompute"  # | kv_swap | parameter_swap
-    swap: SwapConfig | None = None  # of the last two
+    swap: SwapConfig | None = None  # for kv_swap and parameter_swap
 
     def __post_init__(self) -> None:
         if self.preemption not in PREEMPTION:

@@ -1,4 +1,4 @@
-"""A system that answers every request at once: what is measured then is the harness itself."""
+"""A system that answers every request at once, so that a run measures the harness itself."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from harness.request import Request
 
 
 class NullSystem:
+    """Raises ValueError if the engine has instances or endpoints: use engine=none."""
+
     @dataclass(kw_only=True, slots=True)
     class Config:
         pass

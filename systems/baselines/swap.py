@@ -1,11 +1,11 @@
-"""vLLM with KV swap: what is preempted goes to host memory instead of being computed again.
+"""vLLM with KV swap: the KV of a preempted request goes to host memory and is not recomputed.
 
 KunServe compares with it (§2.3 (b), Fig. 4). "Swapping some KVCache to second-tier memory" makes
 room for pending requests; "existing systems only swap out a small number of requests (e.g., default
-1 in vllm)". Who is swapped out, who returns and who is admitted meanwhile is vLLM's of 2024
-(vllm/core/scheduler.py): the newest goes, the first that went returns first, and nobody waiting is
-admitted while one is out, but the one whom it made room for, which is the paper's. Copies are
-gathered, not block by block.
+1 in vllm)". The rules are those of vLLM in 2024 (vllm/core/scheduler.py). The newest request is
+swapped out. The request that was swapped out first returns first. While a request is out, no
+waiting request is admitted; the exception, from KunServe, is the request that the swap made room
+for. The blocks of a request are gathered into one copy, not copied block by block.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from harness.placement import Elastic
 from harness.request import Batch, Request
 
 PREEMPTION = ("recompute", "kv_swap", "parameter_swap")
-# The next iteration's batch of running and waiting requests; whom it has no memory for is evicted.
+# (running, waiting, evict) -> the next iteration's batch; `evict` frees the KV of a request that
+# has no room.
 Schedule = Callable[[list[Request], deque[Request], Callable[[Request], None]], Batch]
 
 
 @dataclass(kw_only=True, slots=True)
 class SwapConfig:
-    requests: int | None  # of an instance, swapped out at once; None: as many as `bytes` hold
-    bytes: int  # of an instance: kv_swap: of KV swapped out at once; parameter_swap: gained for KV
-    host_bytes: int  # of a node's memory, for each of its instances
+    """Raises ValueError if a value is below 1."""
+
+    requests: int | None  # swapped out at once, per instance; None: as many as `bytes` hold
+    # Per instance. kv_swap: KV that is swapped out at once; parameter_swap: memory gained for KV.
+    bytes: int
+    host_bytes: int  # of the node's memory, per instance
 
     def __post_init__(self) -> None:
         for name in ("requests", "bytes", "host_bytes"):
@@ -41,14 +45,17 @@ class SwapConfig:
 
 
 def swapping(preemption: str, config: SwapConfig) -> dict[str, Any]:
-    """What a placement has besides."""
+    """The fields of `Placement` that this preemption sets, as {field: value}."""
     if preemption == "kv_swap":
         return {"elastic": Elastic()}
     return {"gained_bytes": config.bytes} if preemption == "parameter_swap" else {}
 
 
 def lacking_blocks(running: Sequence[Request], held: Mapping[int, int], block_tokens: int) -> int:
-    """KV blocks that one more token of each of `running` takes."""
+    """How many KV blocks are missing for the next token of every request in `running`.
+
+    held: {request id: blocks that it holds}.
+    """
     return sum(
         max(0, -(-request.known_tokens // block_tokens) - held.get(request.request_id, 0))
         for request in running
@@ -56,7 +63,11 @@ def lacking_blocks(running: Sequence[Request], held: Mapping[int, int], block_to
 
 
 class SwapReplica:
-    """One instance with its queues and its part of the host's memory."""
+    """One instance with its queues and its part of the host's memory.
+
+    schedule: forms an iteration's batch. max_num_seqs: requests running at once. `serve` raises
+    RunError if swapped KV has no room to return.
+    """
 
     def __init__(
         self, instance: ElasticInstance, cluster: ElasticCluster, loop: Loop, schedule: Schedule,
@@ -95,7 +106,8 @@ class SwapReplica:
             self._running = [request for request in self._running if not request.finished]
 
     async def _swap_in(self) -> None:
-        """Those who fit with a block to spare for each who runs, as many seats as there are."""
+        """Brings swapped requests back, in order, while there are seats and blocks. One block must
+        stay free for each running request."""
         kv = self._instance.kv
         while self._swapped and len(self._running) < self._max_num_seqs:
             request = self._swapped[0]
@@ -108,8 +120,8 @@ class SwapReplica:
             self._running.sort(key=lambda r: (r.arrival_s, r.request_id))
 
     async def _keep_going(self) -> None:
-        """Swaps the newest out until those who run have blocks for their next token; where no more
-        may be out, they are computed again (`schedule`)."""
+        """Swaps the newest requests out until all others have blocks for their next token. If no
+        more requests may be out, `schedule` preempts instead, and their KV is computed again."""
         kv = self._instance.kv
         while len(self._running) > 1:
             lacking = lacking_blocks(self._running, kv.held, kv.block_tokens)
@@ -118,8 +130,9 @@ class SwapReplica:
             await self._swap_out()
 
     async def _make_room(self) -> deque[Request]:
-        """Whom of the waiting ones to admit: all in their order, or while somebody is out only the
-        first, if one more may go and that is enough for it."""
+        """The waiting requests that may be admitted: all of them, in order, if no request is out
+        and the first one fits. If the first one does not fit, it alone, if swapping out one
+        request makes room for it."""
         if not self._waiting:
             return self._take(0)
         kv = self._instance.kv
@@ -140,7 +153,8 @@ class SwapReplica:
         self._waiting.extendleft(reversed(left))
 
     def _may_go(self, request: Request) -> bool:
-        """Whether one more may be out. A prompt of which little is computed is cheaper again."""
+        """Whether `request` may be swapped out too. A prompt in its prefill may not: computing it
+        again is cheaper."""
         if not request.decoding:
             return False
         if self._config.requests is not None:
@@ -163,4 +177,4 @@ class SwapReplica:
 
     def _evict(self, request: Request) -> None:
         self._instance.evict(request)
-        self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
+        self._wake.set()  # an iteration that preempts admits no request: look again after it

@@ -1,10 +1,12 @@
 """vLLM's scheduler as a policy: FCFS continuous batching over paged KV, chunked prefill, and
-preemption by recompute. The semantics are those of vLLM's V1 scheduler (v0.32,
-vllm/v1/core/sched/scheduler.py): one token budget per iteration, running requests first, in
-order; then waiting ones as far as budget, `max_num_seqs` and free blocks go. With prefix caching a
-waiting request begins behind the blocks that are in memory (`harness.device.caching_pool`).
+preemption by recompute.
 
-With engine=vllm the servers schedule by themselves and only the dispatch below is ours.
+The rules are those of vLLM's V1 scheduler (v0.32, vllm/v1/core/sched/scheduler.py). Each iteration
+has one token budget. Running requests come first, in order. Waiting requests follow while budget,
+`max_num_seqs` and free blocks last. With prefix caching the prefill of a waiting request begins
+after the blocks that are already in memory (`harness.device.caching_pool`).
+
+With engine=vllm the servers schedule by themselves, and only the round-robin dispatch is used.
 """
 
 from __future__ import annotations
@@ -29,15 +31,19 @@ from harness.request import Batch, Request
 from systems.baselines.config import VllmConfig
 from systems.baselines.swap import Schedule, SwapReplica, swapping
 
-SHORT_STEPS = 16  # of a run of decodes, where its steps begin to grow at some point
+# Decode steps of one `execute` with parameter swap: a step is as long as its copies at first, and
+# grows with the context only later.
+SHORT_STEPS = 16
 
 
 @dataclass(kw_only=True, slots=True)
 class Limits:
+    """What an iteration may have. Raises ValueError if one of the first two is below 1."""
+
     max_num_seqs: int  # requests running at once
     max_num_batched_tokens: int  # tokens of one iteration
     enable_chunked_prefill: bool
-    scheduler_reserve_full_isl: bool  # admit only what fits whole, not by its first chunk
+    scheduler_reserve_full_isl: bool  # admit a prompt if all of it fits, not just its first chunk
     enable_prefix_caching: bool = False
 
     def __post_init__(self) -> None:
@@ -53,11 +59,11 @@ def schedule_iteration(
     limits: Limits,
     evict: Callable[[Request], None],
 ) -> Batch:
-    """The next iteration's batch; empty when nothing can run.
+    """The next iteration's batch; empty if nothing can run.
 
     Grows `kv` for everything in the batch and moves requests between `waiting` and `running`.
-    Where a running request needs a block and none is free, the last of `running` is preempted:
-    `evict` frees its blocks, and it waits at the head of the queue to be recomputed.
+    If a running request needs a block and no block is free, the last request of `running` is
+    preempted: `evict` frees its blocks, and it waits at the head of the queue to be recomputed.
     """
     batch = Batch()
     budget, block_tokens = limits.max_num_batched_tokens, kv.block_tokens
@@ -141,8 +147,11 @@ Order = Callable[[Request], float]
 
 
 class Replica:
-    """One instance with its queues, served by `schedule_iteration`. `order`: what the queue is kept
-    sorted by, the same for a request whenever it is asked; None: by arrival."""
+    """One instance with its queues, served by `schedule_iteration`.
+
+    order: the key by which the queue is kept sorted; it must not change for a request. None: by
+    arrival. max_steps: decode steps of one `execute` at most; None: no limit.
+    """
 
     def __init__(
         self, instance: Instance, loop: Loop, limits: Limits, order: Order | None = None,
@@ -183,12 +192,16 @@ class Replica:
 
     def _preempt(self, request: Request) -> None:
         self._instance.evict(request)
-        self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
+        self._wake.set()  # an iteration that preempts admits no request: look again after it
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VllmSystem:
-    """Replicas behind a round-robin dispatcher over the instances that serve a request's model."""
+    """Replicas behind a dispatcher: round robin over the instances that serve a request's model.
+
+    order: as in `Replica`. Raises ValueError if a model has no instance, or if the engine or the
+    order does not fit `system.preemption`.
+    """
 
     Config: ClassVar = VllmConfig
 
@@ -223,8 +236,8 @@ class VllmSystem:
         for name, backends in self._backends.items():
             if not backends:
                 raise ValueError(
-                    f"system vllm finds no instance for model {name!r}: choose an engine that has "
-                    "some (torch, sim, vllm, openai)"
+                    f"system vllm finds no instance for model {name!r}: choose an engine with "
+                    "instances (torch, sim, vllm, openai)"
                 )
         self._next = dict.fromkeys(self._backends, 0)
 
@@ -233,7 +246,7 @@ class VllmSystem:
     ) -> tuple[Sequence[Instance | ElasticInstance], Sequence[Replica | SwapReplica]]:
         if config.preemption != "recompute" and not (cluster.instances or cluster.elastic):
             raise ValueError(
-                f"system.preemption={config.preemption} needs instances of the harness's own: "
+                f"system.preemption={config.preemption} needs instances that this harness runs: "
                 "choose engine=sim"
             )
         if cluster.elastic is None:
@@ -244,7 +257,7 @@ class VllmSystem:
             return cluster.instances, replicas
         assert config.swap is not None, "conf/system/vllm.yaml has it"
         if order is not None:
-            raise ValueError("system.preemption=kv_swap serves by arrival: it takes no order")
+            raise ValueError("system.preemption=kv_swap serves by arrival; it cannot take an order")
 
         def schedule(instance: ElasticInstance) -> Schedule:
             return lambda running, waiting, evict: schedule_iteration(

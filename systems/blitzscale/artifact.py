@@ -2,7 +2,7 @@
 
 Facts about blitz-serving/blitz-scale@594e911, router_v2/src/replica/cybernetics/planner.rs:331.
 Each number is computed with an upper and a lower bound on the load; between the two nothing
-happens. Which bounds go with the KV term (`migration`) is our inference from their names.
+changes. Which bounds go with the KV term (`migration`) is inferred from their names.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from systems.blitzscale.policy import ROUNDING, Bounds, Range
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Observed:
+    """The load of a model at one moment."""
+
     used_blocks: int  # of KV, on all decode instances
-    prefill_tokens: int  # whose KV prefill instances hold and have to send
-    queued_tokens: int  # that wait for their prefill, those of live pairs included
+    prefill_tokens: int  # their KV is at prefill instances and must be sent
+    queued_tokens: int  # wait for their prefill; those of live pairs count too
     prefills: int  # instances
     decodes: int
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Constants:
-    """Of a model's configuration file."""
+    """From a model's configuration file."""
 
     max_blocks: int  # of a decode instance
     prefill_tokens_per_s: float  # of a prefill instance
@@ -37,7 +39,8 @@ class Constants:
 def wanted(
     seen: Observed, constants: Constants, prefills: Range, decodes: Range
 ) -> tuple[int, int]:
-    """Prefill and decode instances. At most one fewer of each than there are."""
+    """(prefill instances, decode instances) that there should be, at most one fewer of each than
+    there are. Raises ValueError without a decode instance."""
     pre, dec, mig = constants.prefill, constants.decode, constants.migration
     min_decodes = max(_memory(seen, constants, dec.upper), _transfer(seen, constants, mig.upper))
     max_decodes = max(_memory(seen, constants, dec.lower), _transfer(seen, constants, mig.lower))
@@ -52,7 +55,7 @@ def wanted(
 
 
 def _moved(count: int, least: int, most: int) -> int:
-    """Up to the middle of the two at once, down by one."""
+    """Up: at once to the middle of `least` and `most`. Down: by one."""
     if least > count:
         return (least + most + 1) // 2
     return count - 1 if most < count else count
@@ -70,7 +73,7 @@ def _transfer(seen: Observed, constants: Constants, bound: float) -> int:
 
 
 def _backlog(seen: Observed, constants: Constants, bound: float) -> int:
-    """To clear the queue in one second."""
+    """Instances that clear the queue in one second."""
     return _ceil(seen.queued_tokens / bound / constants.prefill_tokens_per_s)
 
 
@@ -80,12 +83,12 @@ def _ceil(count: float) -> int:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class InFlight:
-    """How many batches the code's live pair has under way at once: fewer as more layers come."""
+    """How many batches the code's live pair has under way at once: fewer as layers arrive."""
 
     most: int
     least: int
-    step_s: float  # after which it is one fewer
+    step_s: float  # one fewer after each such time
 
     def after(self, live_s: float) -> int:
-        """`live_s`: since the pair began."""
+        """live_s: seconds since the pair began."""
         return max(self.least, self.most - int(live_s / self.step_s + ROUNDING))

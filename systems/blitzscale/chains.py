@@ -1,7 +1,7 @@
 """A scale plan: serial forwarding chains from copies of the parameters to new instances (§5.1).
 
-Plain data, and what follows from it: when each layer arrives where (Fig. 13), and who forwards
-nothing (Fig. 12).
+Plain data, and what follows from it: when each layer arrives where (Fig. 13), and which instances
+forward nothing (Fig. 12).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Medium(Enum):
 
 
 class Crossing(Enum):
-    """What the bytes of a hop cross."""
+    """The kind of link that a hop uses."""
 
     NVLINK = "nvlink"
     NETWORK = "network"  # NIC to NIC, or between two GPUs of a node without NVLink
@@ -30,7 +30,7 @@ class Crossing(Enum):
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Source:
-    """A copy that parameters can be read from. `devices`: of a GPU copy, one for each shard."""
+    """A copy from which parameters can be read. devices: of a GPU copy, one for each shard."""
 
     medium: Medium
     node: int
@@ -39,7 +39,7 @@ class Source:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Target:
-    """A new instance to be loaded. `devices` are of one node."""
+    """A new instance to be loaded. devices: all of one node."""
 
     name: str
     devices: tuple[int, ...]
@@ -48,8 +48,10 @@ class Target:
 
 @dataclass(slots=True, frozen=True)
 class Lane:
-    """One flow: `share` of every layer out of GPU `sender`'s NIC into GPU `receiver` (Fig. 14).
-    `sender` may be a GPU beside a host copy, which lends it its NIC."""
+    """One flow (Fig. 14): `share` of every layer, from GPU `sender`'s NIC to GPU `receiver`.
+
+    For a host copy, `sender` is a GPU of that host, whose NIC is used.
+    """
 
     sender: int
     receiver: int
@@ -58,8 +60,11 @@ class Lane:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Hop:
-    """What brings the parameters to one chain node: the targets of a scale-up domain, which
-    exchange their lanes' parts among themselves (AllGather). No lanes: no network is crossed."""
+    """Brings the parameters to one chain node: the targets of a scale-up domain.
+
+    The targets exchange their lanes' parts among themselves (AllGather). No lanes: the hop crosses
+    no network.
+    """
 
     targets: tuple[Target, ...]
     link: Crossing
@@ -73,7 +78,7 @@ class Hop:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Chain:
-    """Each hop's node forwards to the next one as layers arrive. `sources` are of one domain."""
+    """Each hop's node forwards layers to the next node as they arrive. sources: of one domain."""
 
     sources: tuple[Source, ...]
     hops: tuple[Hop, ...]
@@ -81,26 +86,29 @@ class Chain:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Plan:
+    """The chains of one scale-up."""
+
     chains: tuple[Chain, ...]
 
     def lanes(self) -> Iterator[Lane]:
+        """Of all chains."""
         for chain in self.chains:
             for hop in chain.hops:
                 yield from hop.lanes
 
     def tails(self) -> list[Target]:
-        """The instances that forward nothing: their egress is free, so that they can serve live
-        without interference (Fig. 12)."""
+        """The instances that forward nothing. Their egress is free, so they can serve live without
+        interference (Fig. 12)."""
         return [target for chain in self.chains for target in chain.hops[-1].targets]
 
 
 def arrivals_s(
     rates_bytes_per_s: Sequence[float], layers_bytes: Sequence[float]
 ) -> list[list[float]]:
-    """When each layer has arrived at each node of a chain, from the start of the first one's send:
-    a node sends a layer on as soon as it has it whole (Fig. 13 (a)), one at a time.
+    """[node][layer]: seconds from the start of the first send until the layer is at the node.
 
-    `rates_bytes_per_s`: of the hops, in order; `layers_bytes`: in order of sending.
+    A node sends a layer on once it has all of it, one layer at a time (Fig. 13 (a)).
+    rates_bytes_per_s: of the hops, in order. layers_bytes: in the order of sending.
     """
     arrived = [0.0] * len(layers_bytes)  # at the source
     found = []
@@ -115,13 +123,13 @@ def arrivals_s(
 
 
 def finish_s(chain: Chain, layers_bytes: Sequence[float]) -> list[float]:
-    """When each node of `chain` has all layers."""
+    """Seconds until each node of `chain` has all layers."""
     rates = [hop.bytes_per_s for hop in chain.hops]
     return [at_node[-1] for at_node in arrivals_s(rates, layers_bytes)]
 
 
 def expected_s(plan: Plan, layers_bytes: Sequence[float]) -> dict[str, list[float]]:
-    """When each target, by name, has each layer, from the plan's start."""
+    """{target: seconds from the plan's start until it has each layer}."""
     found: dict[str, list[float]] = {}
     for chain in plan.chains:
         rates = [hop.bytes_per_s for hop in chain.hops]

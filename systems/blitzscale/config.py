@@ -1,4 +1,4 @@
-"""`system` of BlitzScale and its baselines: its keys, each checked."""
+"""The keys of `conf/system/blitzscale.yaml` and of the baselines' files, and their checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARES = ("near", "spread")
 
 @dataclass(kw_only=True, slots=True)
 class Share:
-    """Bounds on an instance's load, as shares of what it can do."""
+    """Bounds on an instance's load, as shares of its capacity."""
 
     lower: float
     upper: float
@@ -33,7 +33,7 @@ class Share:
 
 @dataclass(kw_only=True, slots=True)
 class Falling:
-    """As `artifact.InFlight`."""
+    """The fields of `artifact.InFlight`. Raises UsageError for values out of order."""
 
     most: int
     least: int
@@ -49,8 +49,10 @@ class Falling:
 
 @dataclass(kw_only=True, slots=True)
 class VariantConfig:
-    timeout_s: float  # below the lower bound for so long before a scale-down
-    null_s: float  # a drained instance holds its weights for so long
+    """What differs between variant=paper and variant=artifact."""
+
+    timeout_s: float  # how long a load is below the lower bound before a scale-down
+    null_s: float  # how long a drained instance keeps its weights
     prefill: Share
     decode: Share
     migration: Share
@@ -60,33 +62,35 @@ class VariantConfig:
 
 @dataclass(kw_only=True, slots=True)
 class Config:
+    """Raises UsageError for unknown values, and for values that do not fit together."""
+
     variant: str  # paper | artifact
-    parameters: str  # network: from GPUs or the host copy; host_cache: with a TTL, else the SSD;
-    # all_cache: every host has every model
-    pruning: bool  # network: no loads beside KV that is sent, if another source exists (line 1)
-    spares: (
-        str  # near: free GPUs beside a copy first; spread: where most are free, wherever copies are
-    )
-    multicast: bool  # network: chains by the planner; else each instance from a copy by itself
+    # network: from GPUs or the host copy; host_cache: a cache with a TTL, else the SSD; all_cache:
+    # every host has every model
+    parameters: str
+    pruning: bool  # network: a NIC that sends KV loads nothing, if another source exists (line 1)
+    # near: free GPUs beside a copy first; spread: where most are free, wherever copies are
+    spares: str
+    multicast: bool  # network: chains by the planner; else each instance loads by itself
     zigzag: bool  # live scaling of prefills; else stop-the-world
     colocation: bool  # instances do both, prefill and decode
-    mutation: bool  # a prefill becomes a decode where one is needed
+    mutation: bool  # a prefill becomes a decode if one is needed
     prescaling: bool  # decodes grow together with prefills
-    instances: int | None  # of those that there is room for; null: all
-    # Of both roles where they are colocated: then min_decodes and max_decodes are null
+    instances: int | None  # at most; null: as many as fit
+    # Colocated instances count as prefills; min_decodes and max_decodes are then null
     min_prefills: int | None  # there from the start; null: half of the instances, colocated all
-    max_prefills: int | None  # null: as many as there is room for
+    max_prefills: int | None  # null: as many as fit
     min_decodes: int | None  # null: what min_prefills leaves
     max_decodes: int | None
-    batch_tokens: int  # of a prefill batch, at most; a longer prompt is one by itself
-    interval_s: float  # from one look of the monitor to the next
-    window_s: float  # over which arrivals are averaged
-    drain_s: float  # in which a queue of prompts is to be cleared
-    significant_growth: float  # of prefills, from which decodes are scaled beforehand
-    live_slo_s: float  # a pair serves live where stopping would make a prompt wait longer
-    scheduler: str  # overlap | best_effort | ilp | ilp_free: of live pairs
+    batch_tokens: int  # of a prefill batch at most; a longer prompt is a batch of its own
+    interval_s: float  # between two looks of the monitor
+    window_s: float  # arrivals are averaged over it
+    drain_s: float  # a queue of prompts is to be cleared in this time
+    significant_growth: float  # of prefills: from this factor on, decodes are scaled beforehand
+    live_slo_s: float  # a pair serves live if a prompt would wait longer for a stop-the-world load
+    scheduler: str  # of live pairs: overlap | best_effort | ilp | ilp_free
     ilp_solving_s: float  # charged for solving the integer program
-    live_batches: int | None  # under way at once in a live pair, at most; null: the variant's
+    live_batches: int | None  # under way at once in a live pair at most; null: the variant's
     ttl_s: float | None  # of the host cache; null: the variant's
     variants: dict[str, VariantConfig]
 
@@ -117,13 +121,13 @@ class Config:
         for name in ("min_decodes", "max_decodes"):
             if getattr(self, name) is not None:
                 raise UsageError(
-                    f"system.{name}={getattr(self, name)} has no meaning with "
+                    f"system.{name}={getattr(self, name)} has no effect with "
                     "system.colocation=true: set it to null, as +system=blitzscale_colocated does"
                 )
         if self.variant != "paper":
             raise UsageError(
-                f"system.variant={self.variant} is of prefills and decodes on different instances: "
-                "with system.colocation=true choose paper"
+                f"system.variant={self.variant} needs prefills and decodes on different instances: "
+                "with system.colocation=true choose system.variant=paper"
             )
 
     def _check_numbers(self) -> None:
@@ -148,7 +152,7 @@ class Config:
                 raise UsageError(f"{name}={time_s} must be at least 0")
 
     def _check_none(self) -> None:
-        """A model without load may have no instance: then none of either role."""
+        """A model may have no instance of either role, but not of one role alone."""
         none = [name for name in ("min_prefills", "min_decodes") if getattr(self, name) == 0]
         if none and self.variant != "paper":
             raise UsageError(f"system.{none[0]}=0 needs system.variant=paper, not {self.variant}")
@@ -161,7 +165,7 @@ class Config:
 
     @property
     def chosen(self) -> VariantConfig:
-        """What goes with the variant."""
+        """The values of the chosen variant."""
         return self.variants[self.variant]
 
     @property
@@ -169,7 +173,7 @@ class Config:
         return self.chosen.ttl_s if self.ttl_s is None else self.ttl_s
 
     def most_live_batches(self) -> Callable[[float], int] | None:
-        """Under way at once in a live pair, so long after it began; None: no bound."""
+        """Seconds since a live pair began -> batches under way at once; None: no bound."""
         if self.live_batches is not None:
             bound = self.live_batches
             return lambda live_s: bound
@@ -179,8 +183,11 @@ class Config:
         return InFlight(most=falling.most, least=falling.least, step_s=falling.step_s).after
 
     def ranges(self, slots: int, models: int = 1) -> dict[Role, Range]:
-        """How many instances of each role a model may have with room for `slots`, of which the
-        least of all `models` are taken. UsageError where those do not fit."""
+        """{role: how many instances a model may have}.
+
+        slots: instances that fit in the cluster. models: how many models share them; each is sure
+        of its least number of instances. Raises UsageError if these do not fit.
+        """
         share = slots // models
         if self.colocation:
             least = max(1, share) if self.min_prefills is None else self.min_prefills
@@ -190,7 +197,7 @@ class Config:
                 of = "" if models == 1 else f" for {models} models"
                 raise UsageError(
                     f"system.min_prefills={least} must be at most max_prefills="
-                    f"{self.max_prefills} and the {slots} instances that there is room for{of}"
+                    f"{self.max_prefills} and the {slots} instances that fit{of}"
                 )
             return {Role.COLOCATED: Range(least, most)}
         least_p = max(1, share // 2) if self.min_prefills is None else self.min_prefills

@@ -13,20 +13,20 @@ from systems.blitzscale.policy import Below, Capacity, Range
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Seen:
-    """At one moment. `kv_tokens` are those that decodes hold or that wait for room there."""
+    """The load and the instances of a model at one moment."""
 
     now_s: float
-    load: Load
+    load: Load  # its `kv_tokens`: held by decodes, or waiting for room there
     prefills: int  # instances that serve or load
     sending: int  # prefills that serve
     decodes: int
-    loading: tuple[bool, bool]  # a prefill; a decode
-    leaving_tokens: int  # whose KV a prefill holds, those that it computes included
-    moving_tokens: int  # prompts computed whose KV is not at a decode yet
+    loading: tuple[bool, bool]  # whether a prefill loads; whether a decode loads
+    leaving_tokens: int  # their KV is at prefills; those being computed count too
+    moving_tokens: int  # of computed prompts whose KV is not at a decode yet
 
 
 class PaperPolicy:
-    """`transfer_tokens_per_s`: of KV into or out of an instance, as its NICs are."""
+    """The paper's policy (§5.3). transfer_tokens_per_s: KV in or out of an instance's NICs."""
 
     def __init__(
         self, config: Config, capacity: Capacity, prefills: Range, decodes: Range,
@@ -41,9 +41,12 @@ class PaperPolicy:
         self._below = [[Below(chosen.timeout_s) for _ in range(2)] for _ in range(2)]
 
     def wanted(self, seen: Seen) -> tuple[int, int]:
-        """The most that one of the resources of a role asks for: of prefills, compute and NICs; of
-        decodes, room for KV and NICs. The bounds on NICs are our reading: §5.3 measures tokens/s
-        and KV of an instance and says of neither which resource it is a share of."""
+        """(prefills, decodes) that there should be: the most that one resource of the role needs.
+
+        Resources of prefills are compute and NICs; of decodes, room for KV and NICs. The bounds on
+        NICs are our reading: §5.3 measures an instance's tokens/s and KV, and does not say of which
+        resource they are a share.
+        """
         arriving = policy.prefill_demand_per_s(seen.load, self._drain_s)
         made_each_per_s = self._capacity.prefill_tokens_per_s  # KV comes no faster
         leaving = min(seen.load.prompt_tokens_per_s, seen.prefills * made_each_per_s)
@@ -64,7 +67,7 @@ class PaperPolicy:
         for i, running in enumerate((seen.prefills, seen.decodes)):
             counts = []
             for below, (demand, capacity, bounds) in zip(self._below[i], demands[i], strict=True):
-                # An instance that is not there yet is not judged: the timeout begins when it is.
+                # While an instance loads, the load is not judged: the timeout begins afterwards.
                 judged = inf if seen.loading[i] else demand
                 low = below.after(seen.now_s, judged, capacity, bounds, running)
                 counts.append(policy.wanted(demand, capacity, bounds, running, below=low))
@@ -73,9 +76,10 @@ class PaperPolicy:
 
 
 class ColocatedPolicy:
-    """Instances that do both (§5.4): the same two loads, tokens/s and KV, and no KV that crosses
-    NICs. What decodes take of an instance's time is not in its demand: the bound on prefills
-    leaves a part of it."""
+    """The paper's policy for colocated instances (§5.4): tokens/s and KV, and no KV over NICs.
+
+    The time that decodes take is not part of the demand; the upper bound on prefills leaves it.
+    """
 
     def __init__(self, config: Config, capacity: Capacity, instances: Range) -> None:
         chosen = config.chosen
@@ -84,7 +88,7 @@ class ColocatedPolicy:
         self._below = [Below(chosen.timeout_s) for _ in range(2)]
 
     def wanted(self, seen: Seen) -> tuple[int, int]:
-        """How many that do both, and none that only decode."""
+        """(colocated instances, 0)."""
         demands = (
             policy.prefill_demand_per_s(seen.load, self._drain_s), float(seen.load.kv_tokens)
         )  # fmt: skip
@@ -100,7 +104,7 @@ class ColocatedPolicy:
 
 
 class ArtifactPolicy:
-    """`transfer_tokens_per_s`: of KV into a decode instance."""
+    """The published code's policy. transfer_tokens_per_s: KV into a decode instance."""
 
     def __init__(
         self, config: Config, capacity: Capacity, prefills: Range, decodes: Range,
@@ -118,6 +122,7 @@ class ArtifactPolicy:
         self._last_down_s = 0.0
 
     def wanted(self, seen: Seen) -> tuple[int, int]:
+        """(prefills, decodes) that there should be, with one scale-down per timeout."""
         observed = artifact.Observed(
             used_blocks=-(-seen.load.kv_tokens // self._block_tokens),
             prefill_tokens=seen.leaving_tokens, queued_tokens=seen.load.queued_tokens,

@@ -1,8 +1,8 @@
 """The network between GPUs as the planner sees it (§5.1, Fig. 10 (a)): plain data.
 
-GPUs of one scale-up domain are joined by NVLink. Each GPU has a NIC on a leaf switch. GPUs of one
-leaf are joined in a full mesh; between leaves a NIC has a share of its rate, for the spine is not
-modelled. Rates are those of one direction, in bytes/s.
+NVLink joins GPUs of one scale-up domain. Each GPU has a NIC on a leaf switch. GPUs of one leaf are
+joined in a full mesh. The spine is not modelled: between leaves a NIC has a share of its rate.
+Rates are of one direction, in bytes/s.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from harness.cost.hardware import Hardware
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Device:
-    """One GPU: where it is and what reaches it. Two GPUs are joined by NVLink if their `domain` is
-    the same."""
+    """One GPU: where it is, and the rates at which data reaches it. NVLink joins two GPUs of the
+    same `domain`."""
 
     index: int  # in the cluster
     node: int  # the host
@@ -25,13 +25,14 @@ class Device:
     nvlink_bytes_per_s: float  # to a GPU of its domain; 0: it is alone in it
     peer_bytes_per_s: float  # to a GPU of its node that is in another domain, over PCIe
     nic_bytes_per_s: float
-    pcie_bytes_per_s: float  # from its host's memory, with its switch's other GPUs loading too
+    pcie_bytes_per_s: float  # from its host's memory, while other GPUs of its switch load too
     ssd_bytes_per_s: float  # its share of its host's SSDs
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Fabric:
-    """`inter_leaf_share`: of a NIC's rate, what it is sure of between two leaves; 1: all."""
+    """The GPUs of a cluster. inter_leaf_share: of a NIC's rate, guaranteed between two leaves; 1:
+    all."""
 
     devices: tuple[Device, ...]
     inter_leaf_share: float = 1.0
@@ -44,7 +45,7 @@ class Fabric:
         object.__setattr__(self, "_of_node", found)
 
     def lane_bytes_per_s(self, sender: int, receiver: int) -> float:
-        """Of one flow from GPU to GPU that has both to itself; 0: no link joins them."""
+        """Rate of one flow between two GPUs, if no other flow uses them; 0: no link joins them."""
         a, b = self.devices[sender], self.devices[receiver]
         if a.domain == b.domain:
             return min(a.nvlink_bytes_per_s, b.nvlink_bytes_per_s)
@@ -53,13 +54,13 @@ class Fabric:
         return self.nic_lane_bytes_per_s(sender, receiver)
 
     def nic_lane_bytes_per_s(self, sender: int, receiver: int) -> float:
-        """Of one flow from a GPU's NIC to another's."""
+        """Rate of one flow from a GPU's NIC to another GPU's NIC."""
         a, b = self.devices[sender], self.devices[receiver]
         rate = min(a.nic_bytes_per_s, b.nic_bytes_per_s)
         return rate if a.leaf == b.leaf else rate * self.inter_leaf_share
 
     def of_node(self, node: int) -> list[Device]:
-        """Raises KeyError for a node that is not in the cluster."""
+        """The GPUs of a node. Raises KeyError if the cluster has no such node."""
         return self._of_node[node]
 
     def domains(self, devices: Sequence[int]) -> set[int]:
@@ -67,9 +68,11 @@ class Fabric:
 
 
 def fabric_of(hardware: Hardware) -> Fabric:
-    """The network of `hardware`. Where its profile does not say otherwise a domain is a node where
-    there is NVLink, else one GPU; a leaf is a node; and two GPUs of a node in different domains
-    exchange at the rate of host memory to a GPU."""
+    """The network of `hardware`.
+
+    If the profile does not say otherwise: a domain is a node with NVLink, else one GPU; a leaf is a
+    node; two GPUs of a node in different domains exchange at the rate of host memory to a GPU.
+    """
     per_node = hardware.devices_per_node
     joined = hardware.nvlink_copy_bytes_per_s > 0
     domain = (hardware.devices_per_domain or per_node) if joined else 1

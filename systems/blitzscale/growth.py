@@ -1,9 +1,8 @@
-"""From how many instances there should be to what is done, in PD disaggregation (§5.4).
+"""What to do to get a wanted number of instances, with prefills and decodes apart (§5.4).
 
-A decode instance is not loaded live. Where one is needed now, a prefill instance becomes one, for
-both have the same parameters, and a new prefill instance is loaded live in its place. Where prefill
-instances are to grow, decodes are scaled beforehand: their load time passes while the prompts are
-prefilled.
+A decode instance is not loaded live. If one is needed now, a prefill instance becomes a decode,
+since both have the same parameters, and a new prefill instance is loaded live in its place. If
+prefills grow, decodes are scaled beforehand: they load while the prompts are prefilled.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from systems.blitzscale.policy import ROUNDING
 
 @dataclass(slots=True, frozen=True)
 class Fleet:
-    """Instances by role; `spare`: how many more the free GPUs are enough for."""
+    """Instances by role. spare: how many more instances fit on free GPUs."""
 
     prefills: int
     decodes: int
@@ -25,6 +24,8 @@ class Fleet:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Changes:
+    """Numbers of instances to change."""
+
     mutate: int = 0  # prefills that become decodes
     load_prefills: int = 0
     load_decodes: int = 0
@@ -33,10 +34,10 @@ class Changes:
 
 
 def prescaled_decodes(fleet: Fleet, wanted_prefills: int, significant_growth: float) -> int:
-    """Decodes that keep their ratio to the prefills that are wanted; those there are where that
-    growth is not significant. The paper leaves open what is.
+    """How many decodes keep their ratio to the wanted prefills; today's number if the growth is not
+    significant.
 
-    `significant_growth`: the least factor by which prefills must grow, above 1.
+    significant_growth: the least factor, above 1; the paper does not give it.
     """
     growth = wanted_prefills / fleet.prefills
     if growth < significant_growth or growth <= 1:
@@ -47,13 +48,13 @@ def prescaled_decodes(fleet: Fleet, wanted_prefills: int, significant_growth: fl
 def changes(
     fleet: Fleet, prefills: int, decodes: int, prescaled: int, *, mutation: bool
 ) -> Changes:
-    """What to do for `prefills` and `decodes` instances, and for `prescaled` decodes with what
-    spares are left.
+    """What to do for `prefills` and `decodes` instances, and with spares left, for `prescaled`
+    decodes.
 
-    `mutation`: prefills may become decodes. One always stays, for without it nothing would be
-    prefilled until the new ones are loaded. Spares go to decodes whose KV has no room first, then
-    to prefills, at last to pre-scaling. Where deaths leave a role with no instance and no spare,
-    the other gives one up, if it has two: the paper leaves that open.
+    mutation: prefills may become decodes. One prefill always stays, so that prompts are prefilled
+    while new instances load. Spares go to decodes whose KV has no room, then to prefills, then to
+    pre-scaling. If deaths leave a role without an instance and there is no spare, the other role
+    gives one up if it has two; the paper leaves that open.
     """
     spare = fleet.spare
     missing = max(0, decodes - fleet.decodes)

@@ -1,12 +1,12 @@
-"""From prefill to decode: a request's KV goes to a decode instance that has room for all of it.
+"""From prefill to decode: a request's KV goes to a decode instance with room for all of it.
 
-One flow from each instance that computed layers of it. The room is for prompt and output, as the
-published code reserves it, so that no decode is ever cut off; first come first served. Of decodes
-with room the one that has the least KV on its way takes it, for its NICs are what many prefills
-share; then the emptiest. The paper does not say which.
+There is one flow from each instance that computed layers of the request. The room is for prompt and
+output, as the published code reserves it, so that no decode is ever preempted. Requests are served
+first come first served. Of decodes with room, the one with the least KV on its way is taken, since
+many prefills share its NICs; among equals the emptiest. The paper does not say which.
 
-A colocated instance (§5.4) is its own decode. What a live pair has split is collected where one of
-the two decodes it: a request decodes once all of its KV is on one instance.
+A colocated instance (§5.4) is its own decode. KV that a live pair has split is collected on one of
+the two: a request decodes once all of its KV is on one instance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Again = Callable[[Sequence[Request], Slot], None]
 
 
 class Handover:
-    """`again`: computes requests whose KV is lost once more."""
+    """Sends KV to decodes. again: takes requests that must be computed again, and their slot."""
 
     def __init__(self, fleet: Fleet, cluster: ElasticCluster, loop: Loop, again: Again) -> None:
         self._fleet, self._cluster, self._loop, self._again = fleet, cluster, loop, again
@@ -39,22 +39,22 @@ class Handover:
 
     @property
     def moving_tokens(self) -> int:
-        """Of prompts computed whose KV is not at a decode yet."""
+        """Tokens of computed prompts whose KV is not at a decode yet."""
         waiting = sum(request.prompt_tokens for request, _ in self._waiting)
         return waiting + self._coming.total()
 
     @property
     def waiting_tokens(self) -> int:
-        """Room that requests wait for."""
+        """Tokens of KV for which requests wait for room."""
         return sum(kv_tokens(request) for request, _ in self._waiting)
 
     def offer(self, request: Request, slot: Slot) -> None:
-        """The prompt has been computed; `slot` has its KV, or a part of it."""
+        """Takes a request whose prompt has been computed. slot: has its KV, or a part of it."""
         self._waiting.append((request, slot))
         self.dispatch()
 
     def dispatch(self) -> None:
-        """To be called whenever a decode instance may have room."""
+        """Sends waiting requests to decodes with room. Call it whenever a decode may have room."""
         while self._waiting:
             request, slot = self._waiting[0]
             if request.failed:
@@ -71,7 +71,7 @@ class Handover:
                 self._loop.spawn(self._send(request, slot, target), name="KV to decode")
 
     def lost(self, gone: Slot) -> None:
-        """Requests that wait with KV on an instance that has died are computed again."""
+        """Has waiting requests with KV on the dead instance computed again."""
         kept: deque[tuple[Request, Slot]] = deque()
         for request, slot in self._waiting:
             if any(holder is gone.instance for holder, _ in self._parts(request, slot)):
@@ -82,14 +82,15 @@ class Handover:
         self.dispatch()
 
     def _parts(self, request: Request, slot: Slot) -> Parts:
-        """Who has which page groups of the request."""
+        """(instance, page groups) of the request's KV."""
         where = self._cluster.directory.where(request)
         if not where:
             return [(slot.instance, slot.instance.kv.all_groups)]
         return [(self._fleet.named(holder.name).instance, groups) for holder, groups in where]
 
     def _room(self, request: Request, slot: Slot) -> Slot | None:
-        """A decode with room, which is reserved; first one that has the KV already."""
+        """Reserves room at a decode and returns it; None if no decode has room. Decodes that
+        already hold KV of the request come first."""
         holders = [holder for holder, _ in self._parts(request, slot)]
         decodes = self._fleet.of(Role.DECODE, State.SERVING)
         if slot.is_at(Role.DECODE, State.SHUTTING):  # what it has it serves to the end
@@ -145,14 +146,14 @@ class Handover:
         self._fleet.wake(Role.PREFILL)  # there is room for prompts
 
     def _after_loss(self, request: Request, slot: Slot) -> None:
-        """Where its KV is whole it goes elsewhere."""
+        """If all KV is left, the request goes to another decode; else it is computed again."""
         if any(holder.lost is not None for holder, _ in self._parts(request, slot)):
             self._again([request], slot)
         else:
             self.offer(request, slot)
 
     def free(self, request: Request) -> None:
-        """Gives back the room that is reserved for it and not in use."""
+        """Gives back the request's reserved room that is not in use."""
         owner = owner_of(request)
         for slot in self._fleet.slots:
             left = slot.instance.kv.reserved.get(owner, 0)
@@ -161,5 +162,5 @@ class Handover:
 
 
 def owner_of(request: Request) -> str:
-    """Of room that is reserved for it."""
+    """The owner's name of room that is reserved for the request."""
     return f"request {request.request_id}"

@@ -1,8 +1,8 @@
 """Which hosts hold which models for the baseline ServerlessLLM (§6): a cache with a time to live.
 
-What an instance loads stays in its host's memory while an instance there uses it, and `ttl_s`
-longer. A scale-up on a host without the model reads its SSDs. The paper has 5 minutes (§3); its
-code has 30 s, and no limit on a host's memory either. AllCache is a cache that has everything.
+A loaded model stays in its host's memory while an instance there uses it, and for `ttl_s` after. A
+scale-up on a host without the model reads the host's SSDs. The paper has 5 minutes (§3), its code
+30 s. Neither limits a host's memory. AllCache is a cache that has every model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from harness.errors import UsageError
 
 @dataclass(slots=True)
 class HostCache:
-    """Of all hosts."""
+    """The caches of all hosts. ttl_s: how long an unused model stays. Raises UsageError if below
+    0."""
 
     ttl_s: float
     _users: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -26,26 +27,27 @@ class HostCache:
             raise UsageError(f"ttl_s={self.ttl_s} must be at least 0")
 
     def loaded(self, host: int, model: str) -> None:
-        """An instance on `host` has the model."""
+        """Tells that an instance on `host` has loaded the model."""
         self._users[host, model] = self._users.get((host, model), 0) + 1
 
     def reclaimed(self, host: int, model: str, now_s: float) -> None:
-        """That instance is gone."""
+        """Tells that an instance of the model on `host` is gone."""
         self._users[host, model] -= 1
         self._last_use_s[host, model] = now_s
 
     def failed(self, host: int) -> None:
-        """A host is lost with what it held."""
+        """Tells that a host is lost, with all models in its memory."""
         for held in (self._users, self._last_use_s):
             for key in [key for key in held if key[0] == host]:
                 del held[key]
 
     def has(self, host: int, model: str, now_s: float) -> bool:
+        """Whether the host's memory has the model."""
         if self._users.get((host, model), 0) > 0:
             return True
         return now_s - self._last_use_s.get((host, model), -inf) < self.ttl_s
 
     def copies(self, model: str, now_s: float) -> int:
-        """Hosts that hold the model (Fig. 19)."""
+        """How many hosts hold the model (Fig. 19)."""
         hosts = {host for host, held in self._users if held == model}
         return sum(self.has(host, model, now_s) for host in hosts)

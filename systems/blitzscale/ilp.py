@@ -1,8 +1,8 @@
 """ZigZag's pipeline configuration as an integer linear program (§5.2, eq. 1), solved by HiGHS.
 
-The formulas are lost in our text; this reading follows the sentences around them. For batch i of
-layer time w_i the target runs T_i layers and the source S_i. The source takes the batches in order,
-and b_i is when it begins with batch i:
+The formulas are missing in our text; this reading follows the sentences around them. Batch i has
+layer time w_i. The target runs T_i of its layers, the source S_i. The source takes the batches in
+order, and begins batch i at time b_i:
 
     minimise  sum of (b_i + w_i S_i)                  the latencies: own time and the queue's
     C1        T_i + S_i = L,  T_i >= 1                (every batch begins on the target: step 2)
@@ -10,13 +10,13 @@ and b_i is when it begins with batch i:
     C2        b_i >= sum of w_j T_j over j <= i       the target has run what it should
     C3        b_i >= r_1 + load (T_i - 1) + w_i       the last of these layers was loaded, and run
 
-where r_1 is when the first layer was there. In the paper all w_i are equal and b_i follows from the
-sums of S; with b_i as a variable the source may wait a fraction of a layer, which §5.4's unequal
-batches need. T_i >= 1 asks for the first layer to be there.
+where r_1 is when the first layer was there. In the paper all w_i are equal, and b_i follows from
+the sums of S. Here b_i is a variable, so that the source may wait a fraction of a layer, which the
+unequal batches of §5.4 need. T_i >= 1 requires the first layer to be there.
 
-The paper leaves out the activations' way, h_i. Where it takes time, which is ours, C2 and C3 have
-h_i on their right side, and a batch may be left to the source as a whole (T_i = 0): z_i says
-whether it begins on the target, z_i <= T_i <= L z_i, and C2 and C3 hold where it does.
+The paper leaves out the time h_i that activations take to the source; adding it is ours. C2 and C3
+then have h_i on their right side, and the source may run a whole batch (T_i = 0). z_i says whether
+a batch begins on the target: z_i <= T_i <= L z_i, and C2 and C3 hold if it does.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from systems.blitzscale.pair import Pair, replay
 from systems.blitzscale.schedulers import ilp_free, stop_the_world
 
-GAP = 1e-3  # of the objective: a plan this near the optimum is taken, which saves half of the time
+GAP = 1e-3  # of the objective: a plan this near the optimum is taken; it saves half of the time
 ROUNDING_S = 1e-9
-SOLVE_ERROR = 4  # scipy's status: neither solved nor infeasible, nor out of time
+SOLVE_ERROR = 4  # scipy's status for "other": not solved, infeasible or out of time
 
 
 def ilp(pair: Pair, *, time_limit_s: float = 1.0) -> Sequence[int | None]:
-    """T of each batch. `time_limit_s`: the best found by then is taken. The cost of solving is the
-    caller's to charge.
+    """T of each batch; None of a batch: the ILP-free rule.
 
-    A layer that has begun is not broken off, which the program does not know: a batch that is many
-    times as long as those before it can hold them up on the target. A plan whose replay ends later
-    than the source alone would is therefore given up for the ILP-free rule.
+    time_limit_s: the best plan found by then is taken. The caller charges the time of solving.
 
-    Raises ValueError where the first layer is not loaded yet; RuntimeError where nothing was found
-    in time.
+    The program does not know that a layer which has begun is not broken off: a very long batch can
+    hold up others on the target. If the plan's replay ends later than the source alone would, the
+    ILP-free rule is returned instead.
+
+    Raises ValueError if the first layer is not loaded yet; RuntimeError if no plan is found in
+    time.
     """
     if pair.ready_s[0] > 0:
         raise ValueError(f"the first layer is loaded in {pair.ready_s[0]} s only")
@@ -69,8 +70,8 @@ def _solved(pair: Pair, time_limit_s: float) -> OptimizeResult:
     load_s = slowest_load_s(pair.ready_s)
     identity = np.eye(count)
     before = np.eye(count, k=-1)
-    # Of equal plans the one with fewer layers on the target, where the source need not wait: this
-    # costs less than a quarter of a layer in all.
+    # Among equal plans, prefer fewer layers on the target if the source need not wait. The whole
+    # term is less than a quarter of a layer.
     rather_less = 1 / (4 * count * layers)
     # Variables are T_1 ... T_n, b_1 ... b_n, z_1 ... z_n.
     hop_s = np.asarray(pair.hop_s or [0.0] * count)
@@ -105,7 +106,7 @@ def _solved(pair: Pair, time_limit_s: float) -> OptimizeResult:
 
 
 def in_units_of(unit_s: float, pair: Pair) -> Pair:
-    """`pair` with all times divided by `unit_s`: its best configurations are the same."""
+    """`pair` with all times divided by `unit_s`; its best configurations stay the same."""
     return replace(
         pair,
         layer_s=tuple(each / unit_s for each in pair.layer_s),
@@ -116,6 +117,7 @@ def in_units_of(unit_s: float, pair: Pair) -> Pair:
 
 
 def slowest_load_s(ready_s: Sequence[float]) -> float:
-    """The time of one layer such that none is there later than a constant rate would have it."""
+    """The load time of one layer: at this constant rate no layer would arrive earlier than it
+    does."""
     after = [(at_s - ready_s[0]) / k for k, at_s in enumerate(ready_s) if k]
     return max(after, default=0.0)

@@ -1,9 +1,9 @@
 """How many layers of each batch the target of a live pair runs, by the configured scheduler (§5.2).
 
-overlap      a batch runs on one of the two as a whole (Fig. 9 (c)): not live
-best_effort  what is loaded when the target comes to a batch, at most half (Fig. 15 (a))
-ilp          eq. 1 for the batches that wait when the first layer is there; those that come
-             later, and all until it is solved, are scheduled without
+overlap      a whole batch runs on one of the two instances (Fig. 9 (c)): not live
+best_effort  the layers that are loaded when the target comes to a batch, at most half (Fig. 15 (a))
+ilp          eq. 1 for the batches that wait when the first layer is there; ilp_free for batches
+             that come later, and for all batches until the program is solved
 ilp_free     no limits (Fig. 16)
 """
 
@@ -17,19 +17,22 @@ from systems.blitzscale.pair import Pair
 from systems.blitzscale.schedulers import best_effort_limit, overlap
 
 SCHEDULERS = ("overlap", "best_effort", "ilp", "ilp_free")
-A_DOZEN = 12  # "which is a dozen of so in practice" (§5.2): batches of one program
+A_DOZEN = 12  # batches of one program: "which is a dozen of so in practice" (§5.2)
 
 
 class Limits:
-    """`solving_s`: that the program takes, charged in virtual time; a live run that takes less
-    waits for the rest, so that simulated and live runs decide at the same time."""
+    """The limits by one scheduler.
+
+    solving_s: time charged for solving the program. A live run that is faster waits for the rest,
+    so that simulated and live runs decide at the same time.
+    """
 
     def __init__(self, scheduler: str, solving_s: float, loop: Loop) -> None:
         self.scheduler, self._solving_s, self._loop = scheduler, solving_s, loop
 
     @property
     def plans(self) -> bool:
-        """Whether it looks at all that waits when the first layer is there."""
+        """Whether it plans for all waiting batches when the first layer is there."""
         return self.scheduler in ("overlap", "ilp")
 
     @property
@@ -38,7 +41,8 @@ class Limits:
         return self.scheduler != "overlap"
 
     def at_start(self, loaded: int, num_layers: int, in_time: int | None) -> int | None:
-        """Of a batch without one that the target begins; `in_time` as in `best_effort_limit`."""
+        """The limit of a batch that the target begins without one. in_time: as in
+        `best_effort_limit`."""
         if self.scheduler == "best_effort":
             return best_effort_limit(loaded, num_layers, in_time)
         return None
@@ -47,7 +51,8 @@ class Limits:
         self, num_layers: int, layer_s: Sequence[float], ready_s: Sequence[float],
         source_free_s: float, hop_s: Sequence[float],
     ) -> Sequence[int | None]:  # fmt: skip
-        """Of the first batches, in their order. Times are from now on; the first layer is there."""
+        """The limits of the first batches, in order. Times are in seconds from now; the first layer
+        is there."""
         begun_s = self._loop.now
         pair = Pair(
             num_layers=num_layers, layer_s=tuple(layer_s[:A_DOZEN]),

@@ -2,16 +2,16 @@
 queue together.
 
 step 1, no layer is there    the source takes whole batches
-step 2, some are             batches begin on the target, a layer at a time, and go back into the
+step 2, some layers are      batches begin on the target, a layer at a time, and go back into the
                              queue; the source takes the first one over when it is free (`zigzag`)
-step 3, all are              what has begun is divided, each takes the next when it is free; then
-                             both take from the prompts by themselves: the pair ends
+step 3, all layers are       each instance takes the next begun batch when it is free; then both
+                             take batches from the prompts by themselves, and the pair ends
 
-What waits for room in KV memory waits in the queue.
+A batch that needs room in KV memory waits in the queue.
 
-Of two colocated instances (§5.4) the source goes on decoding between its batches, and the target
-decodes nothing before it has all layers. A batch takes the source's room for prompts and outputs
-when it leaves the prompts, so that what is split can always be collected there.
+If both are colocated instances (§5.4), the source goes on decoding between its batches, and the
+target decodes nothing before it has all layers. A batch takes room at the source, for prompts and
+outputs, when it leaves the prompts. So KV that is split can always be collected there.
 """
 
 from __future__ import annotations
@@ -40,18 +40,21 @@ ALIVE = (State.LOADING, State.SERVING, State.SHUTTING)
 
 @dataclass(slots=True, eq=False)
 class Waiting(Queued):
-    """A batch of the pair's queue, and how far it has come."""
+    """A batch of the pair's queue, and its progress."""
 
     requests: Sequence[Request] = field(kw_only=True)
     passage: Passage = field(kw_only=True)
     layer_s: float = field(kw_only=True)  # as profiled
-    hop_s: float = field(kw_only=True)  # its activations' way to the source, as the links are
+    hop_s: float = field(kw_only=True)  # time of its activations to the source, by the links' rates
 
 
 class Pair:
-    """`ready_s`: when each layer is expected at the target. `hop_s`: of the activations of so many
-    tokens. `most`: batches under way at once, so long after the pair began; None: as many as there
-    is room for."""
+    """Runs one live pair until both instances serve by themselves, or one of them dies.
+
+    ready_s: when each layer is expected at the target. hop_s: tokens -> seconds of their
+    activations to the source. most: seconds since the pair began -> batches under way at once;
+    None: as many as fit.
+    """
 
     def __init__(
         self, source: Slot, target: Slot, ready_s: Sequence[float], limits: Limits,
@@ -70,21 +73,22 @@ class Pair:
         self._loaded = 0  # layers at the target, from the first one on
         while self._loaded in target.instance.resident:  # that came before the pair
             self._loaded += 1
-        if self._loaded:  # a plan made again after a death expects them once more
+        if self._loaded:  # a plan made again after a death expects these layers once more
             early_s = max(0.0, self._ready_s[self._loaded - 1] - loop.now)
             self._ready_s = [each - early_s for each in self._ready_s]
         self._planned = False
-        self._taken: Waiting | None = None  # by the source, for good
-        self._running: Waiting | None = None  # on the target, a layer of it
+        self._taken: Waiting | None = None  # runs on the source, to its end
+        self._running: Waiting | None = None  # one of its layers runs on the target
         self._source_free_s = self._own_batch_end_s()
         self._over = False
 
     @property
     def queued_tokens(self) -> int:
-        """Of prompts that neither of the two has computed."""
+        """Tokens of prompts in the pair's queue."""
         return sum(request.known_tokens for batch in self._queue for request in batch.requests)
 
     async def drive(self) -> None:
+        """Runs the pair to its end."""
         for slot in (self._source, self._target):
             slot.paired, slot.pair = True, self._wake
         try:
@@ -101,14 +105,14 @@ class Pair:
             self._break_up()
 
     def _apart(self) -> bool:
-        """One of the two has died or has something else to do."""
+        """Whether one of the two has died, or has another role or state."""
         return not (
             self._source.is_at(Role.PREFILL, State.SERVING, State.SHUTTING)
             and self._target.is_at(Role.PREFILL, *ALIVE)
         )
 
     def _see_layers(self) -> None:
-        """Layers that have come; those to come are expected as much later or sooner."""
+        """Notes the layers that have come. The others are then expected as much later or sooner."""
         now_s, resident = self._loop.now, self._target.instance.resident
         while self._loaded < self._model.num_layers and self._loaded in resident:
             late_s = now_s - self._ready_s[self._loaded]
@@ -123,7 +127,7 @@ class Pair:
             self._loop.spawn(self._plan(), name=f"{self._limits.scheduler} of a live pair")
 
     async def _plan(self) -> None:
-        """Limits for what waits now. Until they are known the rules go on without."""
+        """Finds limits for the batches that wait now. Until then the rules go on without limits."""
         while len(self._queue) < A_DOZEN and self._form() is not None:
             pass
         queued, now_s = list(self._queue), self._loop.now
@@ -136,7 +140,7 @@ class Pair:
             batch.limit = None if limit is None else max(limit, batch.executed)
         self._wake.set()
 
-    # Who runs what next
+    # Which instance runs which batch next
 
     def _go_on(self) -> None:
         if self._source_is_free():
@@ -166,7 +170,7 @@ class Pair:
     def _target_runs(self) -> None:
         layers = self._model.num_layers
         if self._loaded == layers:
-            batch = next(iter(self._queue), None)  # what has begun: `_redistribute`
+            batch = next(iter(self._queue), None)  # only begun batches are left: `_redistribute`
             until = layers
         else:
             batch = self._target_next()
@@ -175,7 +179,7 @@ class Pair:
             return
         if not self._reserve(batch, self._target, range(batch.executed, until)):
             if until < layers and batch.limit != batch.executed:
-                batch.limit = batch.executed  # its KV has no room: the rest is the source's
+                batch.limit = batch.executed  # its KV has no room: the source runs the rest
                 self._wake.set()
             return
         if not batch.executed and batch.limit is None:
@@ -186,7 +190,8 @@ class Pair:
         self._loop.spawn(self._run_on_target(batch, until), name="target of a live pair")
 
     def _target_next(self) -> Waiting | None:
-        """Of the queue, else of the prompts; the first one may be the source's."""
+        """The target's next batch, from the queue, else from the prompts; None if there is none.
+        The first of the queue may be left to the source."""
         while True:
             first = self._queue[0] if self._queue else None
             hop_s = first.hop_s if first is not None else 0.0
@@ -198,15 +203,15 @@ class Pair:
                 return None
 
     def _in_time(self, batch: Waiting) -> int | None:
-        """Layers that the target can run of the first batch so that it is sent when the source is
-        free. None: of others, or without a hop, there is no bound."""
+        """How many layers of the first batch the target can run, so that its activations arrive
+        when the source is free. None, no bound: another batch, or activations take no time."""
         if batch is not self._queue[0] or not batch.hop_s:
             return None
         left_s = self._source_free_s - self._loop.now - batch.hop_s
         return int(left_s / batch.layer_s)
 
     def _target_begins(self) -> bool:
-        """Whether the target takes one more batch from the prompts, if one waits."""
+        """Whether the target may take one more batch from the prompts."""
         if not len(self._serving.prompts) or not self._limits.begins_later:
             return False
         under_way = sum(each.executed > 0 for each in self._queue) + (self._taken is not None)
@@ -218,8 +223,8 @@ class Pair:
         return both_load and self._source.state is State.SERVING
 
     def _send_ahead(self, first: Waiting) -> None:
-        """What the source takes next goes there while it is busy, unless there is time for another
-        layer."""
+        """Sends the batch that the source takes next while the source is busy, unless the target
+        has time for another layer of it."""
         if 0 < first.executed < self._model.num_layers:
             next_s = max(self._loop.now, self._ready_s[first.executed])
             full = first.limit is not None and first.executed >= first.limit
@@ -250,7 +255,7 @@ class Pair:
     def _reserve(self, batch: Waiting, slot: Slot, layers: range) -> bool:
         return slot.instance.lost is None and batch.passage.reserve(slot.instance, layers, owner_of)
 
-    # Their runs
+    # Runs on the two instances
 
     async def _run_on_source(self, batch: Waiting) -> None:
         layers = range(batch.executed, self._model.num_layers)
@@ -275,7 +280,7 @@ class Pair:
         self._end_run(self._target)
 
     async def _run(self, batch: Waiting, slot: Slot, layers: range) -> bool:
-        """False: an instance has died, and the batch is in the prompts again."""
+        """False if an instance has died; the batch is then in the prompts again."""
         try:
             await batch.passage.run(slot.instance, layers)
         except InstanceLost:
@@ -292,8 +297,8 @@ class Pair:
     # The end
 
     def _redistribute(self) -> None:
-        """Step 3: what nobody has begun goes back to the prompts, of which both take; what has
-        begun is run to its end by whom is free first."""
+        """Step 3: batches that have not begun go back to the prompts, from which both take. Batches
+        that have begun are run to their end by the instance that is free first."""
         for batch in [each for each in self._queue if not each.executed]:
             if batch is not self._running:
                 self._queue.remove(batch)
@@ -309,7 +314,7 @@ class Pair:
                     slot.rouse()
 
     def _break_up(self) -> None:
-        """What has begun and is not running is computed again, by others."""
+        """Ends the pair. Batches that are not running now are computed again elsewhere."""
         self._over = True
         for batch in [each for each in self._queue if each is not self._running]:
             self._queue.remove(batch)
@@ -327,7 +332,7 @@ class Pair:
         self._serving.again(batch.requests, self._source)
 
     def _put_back(self, batch: Waiting) -> None:
-        """Nothing of it has been computed."""
+        """Returns a batch to the prompts of which nothing has been computed."""
         batch.passage.give_up()
         for request in batch.requests:
             self._serving.handover.free(request)
@@ -337,7 +342,7 @@ class Pair:
         return self._taken is None and self._source.batch is None
 
     def _own_batch_end_s(self) -> float:
-        """When the source has done what it was at, as profiled."""
+        """When the source ends the batch that it ran before the pair began, as profiled."""
         if self._source.batch is None:
             return self._loop.now
         since_s, tokens = self._source.batch

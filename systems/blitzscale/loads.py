@@ -1,5 +1,7 @@
-"""Carries scale plans out: concurrent loads, each layer forwarded as it comes. A target whose
-source dies is planned again; the layers that it has stay."""
+"""Carries out scale plans: concurrent loads, with each layer forwarded as it arrives.
+
+If the source of a target dies, the target is planned again; the layers that it has stay.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,11 @@ from systems.blitzscale.slots import Fleet, Slot
 
 
 class Loads:
-    """`ready`: is told of each instance that has all layers. `planned`: of each plan, those after a
-    death included."""
+    """Loads the instances of one model.
+
+    ready: called with each instance that has all layers. planned: called with each plan, also with
+    plans after a death.
+    """
 
     def __init__(
         self, fleet: Fleet, cluster: ElasticCluster, parameters: Parameters, loop: Loop,
@@ -27,7 +32,7 @@ class Loads:
         self._fleet, self._cluster, self._parameters = fleet, cluster, parameters
         self._loop, self._ready, self._planned = loop, ready, planned
         self._orphans: list[Slot] = []  # targets whose source has died
-        self._from_host: dict[Event, int] = {}  # that stops a load -> the host that it reads
+        self._from_host: dict[Event, int] = {}  # {event that stops a load: host that it reads}
 
     def start(self, slots: Sequence[Slot]) -> None:
         """Begins to load `slots`."""
@@ -39,7 +44,7 @@ class Loads:
         self._planned(plan)
 
     def host_lost(self, node: int) -> None:
-        """What was read from its memory has to come from elsewhere."""
+        """Stops the loads from the memory of host `node`; they are planned again."""
         for stop, read in self._from_host.items():
             if read == node:
                 stop.set()
@@ -67,7 +72,7 @@ class Loads:
                 self._loop.spawn(self._again(), name="plan again")
 
     async def _again(self) -> None:
-        """All that the same death has orphaned, in one plan."""
+        """Makes one plan for all targets that lost a source at the same time."""
         await self._loop.sleep(0.0)
         orphans, self._orphans = self._orphans, []
         left = [slot for slot in orphans if not (slot.gone or slot.host_lost)]
@@ -75,7 +80,8 @@ class Loads:
             self.start(left)
 
     async def _pull(self, slot: Slot, pull: Pull, stop: Event) -> bool:
-        """False: the source has died, or another one of this target."""
+        """Loads one pull's layers. False if its source, or another source of the target, has
+        died."""
         reads = self._fleet.at_device(pull.source) if pull.medium is Medium.GPU else None
         if reads is not None:
             reads.readers += 1
@@ -104,7 +110,7 @@ class Loads:
 
 
 def runs(layers: Sequence[int]) -> list[range]:
-    """`layers`, in their order, as consecutive ones."""
+    """`layers` as consecutive ranges, in order."""
     found: list[range] = []
     for layer in layers:
         if found and found[-1].stop == layer:

@@ -1,4 +1,4 @@
-"""The load of a model's service, of all its instances together (§5.3): tokens/s and KV."""
+"""The load of one model, over all its instances (§5.3): tokens/s and KV."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from harness.errors import UsageError
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Load:
-    prompt_tokens_per_s: float  # that arrive, on average over the window
+    """The load of one model at one moment."""
+
+    prompt_tokens_per_s: float  # arriving, on average over the window
     queued_tokens: int  # of prompts that wait for their prefill
     kv_tokens: int  # held by decodes
 
 
 class Monitor:
-    """Prompts by the time of their arrival, within a window."""
+    """Counts the prompt tokens that arrived within a window. Raises UsageError unless the window
+    is above 0."""
 
     def __init__(self, window_s: float) -> None:
         if not window_s > 0:
@@ -26,11 +29,12 @@ class Monitor:
         self._tokens = 0
 
     def arrived(self, now_s: float, prompt_tokens: int) -> None:
+        """Counts a prompt."""
         self._arrivals.append((now_s, prompt_tokens))
         self._tokens += prompt_tokens
 
     def load(self, now_s: float, *, queued_tokens: int, kv_tokens: int) -> Load:
-        """What arrived in (now - window, now]."""
+        """The load, with arrivals in (now - window, now]."""
         while self._arrivals and self._arrivals[0][0] <= now_s - self._window_s:
             self._tokens -= self._arrivals.popleft()[1]
         return Load(

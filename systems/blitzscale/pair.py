@@ -1,8 +1,8 @@
 """The timeline of a live pair: when each batch ends under the rules of `zigzag` (Fig. 15).
 
-Arithmetic over predicted times, for plans to be compared and replayed; what runs is decided by the
-same rules as things happen. Times are in seconds from the moment of planning. Activations take no
-time in the paper, which leaves them out; `hop_s` says how long they take.
+Arithmetic over predicted times, to compare and replay plans. A running pair (`live`) decides by the
+same rules. Times are in seconds from the moment of planning. The paper leaves out the time of
+activations; here it is `hop_s`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from systems.blitzscale.zigzag import Queued, left_to_source, source_next, targe
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Pair:
-    """An overloaded instance (source), one that loads (target), and the batches that wait."""
+    """An overloaded instance (source), one that loads (target), and the batches that wait.
+
+    Raises ValueError if the lengths of the fields do not fit, or if layers are out of order.
+    """
 
     num_layers: int
-    layer_s: tuple[float, ...]  # of each batch, in order: §5.4 weighs it by its tokens
-    ready_s: tuple[float, ...]  # when each layer is at the target, in order
-    source_free_s: float = 0.0  # when the source has done what it is at
-    hop_s: tuple[float, ...] = ()  # of each batch's activations to the source; none: no time
+    layer_s: tuple[float, ...]  # time of a layer, for each batch: §5.4 weighs it by its tokens
+    ready_s: tuple[float, ...]  # when each layer is at the target
+    source_free_s: float = 0.0  # when the source ends its present batch
+    hop_s: tuple[float, ...] = ()  # time of each batch's activations to the source; empty: 0
 
     def __post_init__(self) -> None:
         if self.hop_s and len(self.hop_s) != len(self.layer_s):
@@ -30,18 +33,20 @@ class Pair:
         if len(self.ready_s) != self.num_layers:
             raise ValueError(f"{len(self.ready_s)} times for {self.num_layers} layers")
         if list(self.ready_s) != sorted(self.ready_s):
-            raise ValueError("layers are ready in their order")
+            raise ValueError("ready_s must ascend: layers arrive in order")
 
     def hop(self, batch: int) -> float:
+        """Seconds of the batch's activations to the source."""
         return self.hop_s[batch] if self.hop_s else 0.0
 
     def loaded(self, now_s: float) -> int:
+        """How many layers are at the target."""
         return sum(ready_s <= now_s for ready_s in self.ready_s)
 
 
 @dataclass(slots=True, frozen=True)
 class Run:
-    """Layers [first, end) of a batch on one of the two, without a break."""
+    """Layers [first, end) of a batch, run on one of the two instances without a break."""
 
     on_target: bool
     batch: int
@@ -53,21 +58,24 @@ class Run:
 
 @dataclass(slots=True)
 class Timeline:
-    ends_s: list[float]  # of each batch
-    on_target: list[int]  # T: its layers that the target ran
+    """What a replay gives."""
+
+    ends_s: list[float]  # when each batch ends
+    on_target: list[int]  # T: how many layers of each batch the target ran
     runs: list[Run] = field(default_factory=list)
 
 
 def replay(pair: Pair, limits: Sequence[int | None]) -> Timeline:
-    """What becomes of `pair` if the target runs `limits[i]` layers of batch i (None: ILP-free).
+    """The timeline of `pair` if the target runs at most `limits[i]` layers of batch i (None:
+    ILP-free).
 
-    A batch's activations leave for the source when the target has run its last layer of it.
+    A batch's activations are sent to the source when the target has run its last layer of it.
     """
     count = len(pair.layer_s)
     queue = [Queued(i, limit=limit) for i, limit in enumerate(limits)]
     found = Timeline([inf] * count, [0] * count)
     hops = any(pair.hop_s)
-    done_s = [0.0] * count  # when the target has run a layer of it
+    done_s = [0.0] * count  # when the target ended its last layer of each batch
     now_s, source_free_s, target_free_s = 0.0, pair.source_free_s, 0.0
     running: Queued | None = None
     while True:
@@ -106,8 +114,8 @@ def replay(pair: Pair, limits: Sequence[int | None]) -> Timeline:
 
 
 def _next_s(pair: Pair, now_s: float, *free_s: float) -> float:
-    """When something can change. Raises ValueError where nothing ever does: limits that nobody can
-    keep."""
+    """The next time at which something can change. Raises ValueError if there is none: the limits
+    cannot be kept."""
     ahead = [each for each in (*free_s, *pair.ready_s) if each > now_s]
     if not ahead:
         raise ValueError("neither instance can go on")

@@ -1,8 +1,8 @@
-"""Gives overloaded instances a live pair as long as something loads (§5.2).
+"""Pairs overloaded prefills with instances that load (§5.2).
 
-Chains' tails are remembered from each plan, with the times at which their layers are expected. At
-each look of the monitor, those that still load and have no pair are offered to prefills that have
-none (`selection`).
+The tails of each plan's chains are remembered, with the times at which their layers are expected.
+At each look of the monitor, tails that still load and have no pair are offered to overloaded
+prefills without a pair (`selection`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from systems.blitzscale.slots import Fleet, Slot
 
 
 class Pairing:
-    """`arriving`: prompt tokens/s. `prefill_tokens_per_s`: of an instance, as profiled."""
+    """The live pairs of one model.
+
+    prefill_tokens_per_s: of an instance, as profiled. arriving: gives prompt tokens/s.
+    """
 
     def __init__(
         self, config: Config, fleet: Fleet, fabric: Fabric, serving: Serving, cluster: Cluster,
@@ -39,16 +42,16 @@ class Pairing:
         self._model, self._layers_bytes = model, layers_bytes
         self._rate, self._arriving = prefill_tokens_per_s, arriving
         self._limits = Limits(config.scheduler, config.ilp_solving_s, loop)
-        self._ready_s: dict[str, list[float]] = {}  # of tails: when each layer is expected
+        self._ready_s: dict[str, list[float]] = {}  # {tail: when each layer is expected}
         self._pairs: list[Pair] = []
 
     @property
     def queued_tokens(self) -> int:
-        """Of prompts that wait in pairs."""
+        """Tokens of prompts that wait in pairs."""
         return sum(pair.queued_tokens for pair in self._pairs)
 
     def planned(self, plan: Plan) -> None:
-        """Remembers who loads by `plan`, also of a plan that was made again after a death."""
+        """Remembers the tails of `plan`; a plan after a death replaces their times."""
         if self._config.zigzag:
             after_s = expected_s(plan, self._layers_bytes)
             for name in after_s:
@@ -60,7 +63,7 @@ class Pairing:
             self.look()
 
     def look(self) -> None:
-        """Pairs what loads with prefills that have too much to do."""
+        """Pairs tails that load with overloaded prefills."""
         if not self._ready_s:
             return
         now_s = self._loop.now
@@ -92,7 +95,7 @@ class Pairing:
         ]  # fmt: skip
 
     def _at_s(self, slot: Slot) -> float:
-        """What is left of the batch that it prefills, as profiled."""
+        """Seconds left of the batch that `slot` prefills, as profiled."""
         if slot.batch is None:
             return 0.0
         since_s, tokens = slot.batch
@@ -115,7 +118,7 @@ class Pairing:
         self._pairs.remove(pair)
 
     def _hop_s(self, source: Slot, target: Slot, tokens: int) -> float:
-        """Of activations from the target to the source, which have the links to themselves."""
+        """Seconds of activations from the target to the source, if nothing else uses the links."""
         hardware, lanes = self._elastic.hardware, len(source.devices)
         rate = self._fabric.lane_bytes_per_s(target.devices[0], source.devices[0]) * lanes
         near = source.node == target.node

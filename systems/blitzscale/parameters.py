@@ -1,8 +1,8 @@
 """Where a new instance's parameters come from: the data planes that Fig. 17 and 20 compare.
 
-BlitzScale reads GPUs that serve the model, or the host copy, over the network. ServerlessLLM reads
-its own host's memory where the cache has the model, else its SSD; AllCache has a cache with
-everything. What a data plane says is where from, never how: `loads` carries it out.
+BlitzScale reads over the network, from GPUs that serve the model or from its host copy.
+ServerlessLLM reads its own host's memory if the cache has the model, else its SSD. AllCache's cache
+has every model. A data plane only chooses sources; `loads` carries the loads out.
 """
 
 from __future__ import annotations
@@ -23,35 +23,56 @@ from systems.blitzscale.slots import Fleet, Slot
 
 
 class Parameters(Protocol):
+    """A data plane. Most methods tell it what has happened to an instance."""
+
     def plan(self, slots: Sequence[Slot]) -> Plan:
-        """How `slots` get all layers. UsageError: nothing can bring them there."""
+        """How `slots` get all layers. Raises UsageError if no source can bring them."""
         ...
 
-    def sources(self) -> list[Source]: ...
+    def sources(self) -> list[Source]:
+        """The copies that a scale-up can read now."""
+        ...
 
-    def deployed(self, slot: Slot) -> None: ...
+    def deployed(self, slot: Slot) -> None:
+        """It has all layers."""
+        ...
 
-    def leaving(self, slot: Slot) -> None: ...
+    def leaving(self, slot: Slot) -> None:
+        """It is being shut down."""
+        ...
 
-    def staying(self, slot: Slot) -> None: ...
+    def staying(self, slot: Slot) -> None:
+        """It was being shut down and serves again."""
+        ...
 
-    def may_release(self, slot: Slot) -> bool: ...
+    def may_release(self, slot: Slot) -> bool:
+        """Whether its weights may be given up now."""
+        ...
 
-    def released(self, slot: Slot) -> None: ...
+    def released(self, slot: Slot) -> None:
+        """Its weights are given up."""
+        ...
 
-    def lost(self, slot: Slot) -> None: ...
+    def lost(self, slot: Slot) -> None:
+        """It has died."""
+        ...
 
     def upkeep(self) -> None:
-        """Makes and drops host copies, as they are due."""
+        """Makes and drops host copies that are due."""
         ...
 
 
 def target_of(slot: Slot) -> Target:
+    """The slot as the planner sees it."""
     return Target(name=slot.name, devices=slot.devices, live=slot.role.loads_live)
 
 
 class NetworkParameters:
-    """The global parameter pool and the multicast planner (§5.1, §5.3), for one model."""
+    """BlitzScale's, for one model: global parameter pool and multicast planner (§5.1, §5.3).
+
+    multicast: chains; else each instance loads by itself. pruning: NICs that send KV are sources
+    only if nothing else is left.
+    """
 
     def __init__(
         self, model: str, fleet: Fleet, copies: PoolCopies, fabric: Fabric,
@@ -68,7 +89,7 @@ class NetworkParameters:
         sources, targets = self.sources(), [target_of(slot) for slot in slots]
         busy = {
             device
-            for fleet in self._copies.fleets.values()  # NICs are those of all models
+            for fleet in self._copies.fleets.values()  # all models share the NICs
             for slot in fleet.slots
             if self._pruning
             if slot.readers
@@ -106,7 +127,8 @@ class NetworkParameters:
 
 
 class CachedParameters:
-    """ServerlessLLM's (`ttl_s`), or AllCache's (all hosts have the model for good)."""
+    """ServerlessLLM's, whose host caches keep a model for `ttl_s`; with `everything`, AllCache's,
+    where all hosts always have the model."""
 
     def __init__(
         self, model: str, cluster: ElasticCluster, fabric: Fabric, loop: Loop, ttl_s: float, *,
@@ -126,7 +148,7 @@ class CachedParameters:
         return [Source(medium=Medium.HOST, node=node) for node in hosts]
 
     def plan(self, slots: Sequence[Slot]) -> Plan:
-        """A chain of one node for each: its own host's memory or SSD."""
+        """A chain of one node for each slot: from its own host's memory or SSD."""
         chains = []
         for slot in slots:
             hit = self._has(slot.node)
@@ -144,7 +166,7 @@ class CachedParameters:
         self._deployed.add(slot.name)
         self._cache.loaded(slot.node, self._model)
         if self._model not in self._cluster.hosts[slot.node]:
-            self._cluster.hosts[slot.node].keep(self._model)  # what was read passed through it
+            self._cluster.hosts[slot.node].keep(self._model)  # the load passed through its memory
 
     def leaving(self, slot: Slot) -> None:
         pass
@@ -162,9 +184,10 @@ class CachedParameters:
 
     def lost(self, slot: Slot) -> None:
         if slot.name in self._deployed:
-            self.released(slot)  # its host may live
+            self.released(slot)  # its host may be alive
 
     def host_lost(self, node: int) -> None:
+        """Host `node` has failed."""
         self._cache.failed(node)
 
     def upkeep(self) -> None:

@@ -1,16 +1,16 @@
 """Which GPU gets the parameters from where: the greedy multicast plan of §5.1 (Algorithm 11).
 
-The algorithm's listing is lost in our text; it is reconstructed from the prose around it, which
+The algorithm's listing is missing in our text; it is reconstructed from the prose around it, which
 names its lines:
 
-    1      prune sources whose sending would compete with KV that they send while they serve
-    2      group targets by scale-up domain, by falling speed of the link that reaches them
+    1      prune sources whose sending would compete with the KV that they send
+    2      group targets by scale-up domain, sorted by falling speed of the link that reaches them
     3-10   serial chains: a chain inside a leaf if the leaf has a source (6-7), else one that
            crosses the spine; nodes of a chain by falling speed (5)
 
-Here lines 3 to 10 are one rule: each group in turn goes where it will be complete first, behind a
-chain's last node or as the first node of a new chain from a source with free NICs. A slow crossing
-is so taken only where it pays, and a free source is used before a chain grows, which leaves more
+Here lines 3 to 10 are one rule. Each group in turn goes where it will be complete first: behind a
+chain's last node, or as the first node of a new chain from a source with free NICs. So a slow
+crossing is taken only if it pays. A free source is used before a chain grows, which leaves more
 tails to serve live (Fig. 12 (b)). Pure; knows neither roles nor time.
 """
 
@@ -27,7 +27,7 @@ from systems.blitzscale.tails import Tail, Tails
 
 @dataclass(slots=True, frozen=True)
 class Group:
-    """Targets that one chain node is made of: of a scale-up domain, or one instance without."""
+    """The targets of one chain node: those of a scale-up domain, or one instance without NVLink."""
 
     targets: tuple[Target, ...]
     devices: tuple[int, ...]
@@ -37,7 +37,8 @@ class Group:
 
     @property
     def live(self) -> bool:
-        """Of equals it comes later in a chain, for only a tail serves live."""
+        """Whether a target may serve live. Among equals such a group comes later in a chain, since
+        only a tail serves live."""
         return any(target.live for target in self.targets)
 
 
@@ -49,13 +50,11 @@ def plan(
     *,
     busy: Collection[int] = (),
 ) -> Plan:
-    """Chains that bring `layers_bytes` (embeddings counted with the first layer, the head with the
-    last) to every target once.
+    """Chains that bring all layers to every target once.
 
-    `busy`: GPUs whose network egress is in use, by the KV of a prefill instance of any model, or by
-    an earlier plan. They send only where nothing else can.
-
-    Raises UsageError where a target cannot be reached: no source, or no link.
+    layers_bytes: of each layer; embeddings count with the first, the head with the last. busy: GPUs
+    whose network egress is in use, by KV of a prefill of any model or by an earlier plan; they send
+    only if nothing else can. Raises UsageError if a target has no source or no link.
     """
     if not sources:
         raise UsageError("no GPU, host or SSD has a copy of the parameters to scale from")
@@ -64,8 +63,8 @@ def plan(
 
 
 def grouped(fabric: Fabric, targets: Iterable[Target]) -> list[Group]:
-    """Line 2 without the order: the targets of each NVLink domain; an instance whose GPUs NVLink
-    does not join is alone."""
+    """Line 2 without sorting: the targets of each NVLink domain. An instance whose GPUs NVLink does
+    not join is a group of its own."""
     found: dict[tuple[int, ...], list[Target]] = {}
     for target in targets:
         found.setdefault(tuple(sorted(fabric.domains(target.devices))), []).append(target)
@@ -101,7 +100,7 @@ class _Planner:
         leaves = {tail.leaf for tail in self._tails.all() if tail.ports}
         for group in sorted(groups, key=lambda g: (-self._reach_bytes_per_s(g, leaves), g.live)):
             best = self._best(group)
-            if best is None and self._pruned:  # no other source: busy NICs have to be shared
+            if best is None and self._pruned:  # no other source: busy NICs must be shared
                 for tail in self._pruned:
                     self._tails.add(tail)
                 self._pruned = []
@@ -116,8 +115,8 @@ class _Planner:
         )
 
     def _open(self, sources: Sequence[Source]) -> None:
-        """Line 1: the sources of a domain as one chain head, without the NICs that are busy; these
-        are kept for the case that nothing else is there."""
+        """Line 1: makes one chain head of the sources of a domain, without busy NICs. Busy NICs are
+        kept in `_pruned`, for targets that no other source reaches."""
         by_domain: dict[tuple[int, ...], list[Source]] = {}
         for source in sources:
             if source.medium is Medium.GPU:
@@ -153,15 +152,16 @@ class _Planner:
             self._pruned.append(Tail(origin, medium, domain, node, leaf, taken))
 
     def _reach_bytes_per_s(self, group: Group, leaves: set[int]) -> float:
-        """Line 2's order: the rate at which the nearest source could send to `group`. `leaves`
-        have a source with a free NIC."""
+        """Line 2's order: the rate at which the nearest source could send to `group`. leaves: those
+        that have a source with a free NIC."""
         nics = sum(self._fabric.devices[device].nic_bytes_per_s for device in group.devices)
         share = 1.0 if group.leaf in leaves else self._fabric.inter_leaf_share
         local = self._tails.beside(group.domain, group.node)
         return max([nics * share, *(self._rate(tail, group) for tail in local)])
 
     def _best(self, group: Group) -> Tail | None:
-        """Behind whom `group` is complete first; of equals, whom the first layer reaches first."""
+        """The place behind which `group` is complete first; among equals, where the first layer
+        arrives first. None if no place reaches it."""
         best, best_key = None, (float("inf"), float("inf"))
         for tail in self._tails.near(group.domain, group.node, group.leaf):
             hop_rate = self._rate(tail, group)
@@ -174,7 +174,7 @@ class _Planner:
         return best
 
     def _link(self, tail: Tail, group: Group) -> Crossing:
-        """What joins `tail` with `group`; where several links do, the fastest."""
+        """The link between `tail` and `group`; the fastest if there are several."""
         if tail.medium is Medium.SSD:
             return Crossing.SSD
         if tail.medium is Medium.HOST and tail.node == group.node:
@@ -184,7 +184,7 @@ class _Planner:
         return Crossing.NETWORK
 
     def _rate(self, tail: Tail, group: Group) -> float:
-        """Of whole parameters from `tail` to `group`, in bytes/s; 0: no link joins them."""
+        """Bytes/s of whole parameters from `tail` to `group`; 0: no link joins them."""
         link, devices = self._link(tail, group), self._fabric.devices
         if link is Crossing.NETWORK:
             return sum(self._lane_rates(tail, group))
@@ -197,7 +197,7 @@ class _Planner:
         return sum(device.ssd_bytes_per_s for device in own)
 
     def _lane_rates(self, tail: Tail, group: Group) -> list[float]:
-        """NIC by NIC. Of a host copy, what passes from memory to the NIC at most."""
+        """Bytes/s of each NIC. For a host copy, PCIe from memory to the NIC is a limit too."""
         if tail.medium is Medium.GPU:
             rate = self._fabric.lane_bytes_per_s
             return [rate(a, b) for a, b in zip(tail.ports, group.devices, strict=False)]
@@ -217,8 +217,8 @@ class _Planner:
         return Hop(targets=group.targets, link=link, lanes=lanes, bytes_per_s=rate)
 
     def _extend(self, tail: Tail, group: Group) -> None:
-        """`group` behind `tail`: the chain's next node, or a new chain's first one, which takes
-        the NICs that it needs from the source."""
+        """Puts `group` behind `tail`, as the chain's next node or as the first node of a new chain.
+        A new chain takes the NICs that it needs from the source."""
         hop = self._hop(tail, group)
         if tail.chain is None:
             number = len(self._chains)

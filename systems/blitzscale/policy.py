@@ -1,9 +1,9 @@
 """How many instances a load needs: the paper's policy (§5.3), in our reading.
 
-Above an upper bound on the average load of an instance as many are added as bring it back to the
-bound; below a lower bound for a timeout the surplus is stopped. An instance's load is a share of
-what it can do, which is profiled. The paper gives no formula and no number but "sub-second"; the
-bounds that its code has are in `artifact`, as its other formulas are.
+If the average load of an instance exceeds an upper bound, as many are added as bring it back to the
+bound. If it is below a lower bound for a timeout, the surplus is stopped. The load is a share of an
+instance's capacity, which is profiled. The paper gives no formula, and no number but "sub-second";
+`artifact` has the formulas and bounds of its code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ ROUNDING = 1e-9  # shares such as 0.7 have no exact float
 
 @dataclass(slots=True, frozen=True)
 class Bounds:
-    """Of an instance's load, as shares of what it can do."""
+    """Bounds on an instance's load, as shares of its capacity. Raises UsageError unless 0 < lower <
+    upper <= 1."""
 
     lower: float
     upper: float
@@ -35,7 +36,7 @@ class Bounds:
 
 @dataclass(slots=True, frozen=True)
 class Range:
-    """How many instances there may be."""
+    """Numbers of instances. Raises UsageError unless 0 <= least <= most and 1 <= most."""
 
     least: int
     most: int
@@ -48,12 +49,13 @@ class Range:
             )
 
     def clamp(self, count: int) -> int:
+        """The nearest number in the range."""
         return max(self.least, min(self.most, count))
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Capacity:
-    """What one instance can do, profiled before the run."""
+    """The capacity of one instance, profiled before the run."""
 
     prefill_tokens_per_s: float
     kv_tokens: int
@@ -62,23 +64,26 @@ class Capacity:
 def capacity_of(
     profile: Profile, model: ModelSpec, *, batch_tokens: int, kv_tokens: int
 ) -> Capacity:
-    """`batch_tokens`: of a prefill at full load. `kv_tokens`: that an instance has room for."""
+    """batch_tokens: of a prefill at full load. kv_tokens: KV that fits on an instance."""
     seconds = profile.prefill_s(model, batch_tokens)
     return Capacity(prefill_tokens_per_s=batch_tokens / seconds, kv_tokens=kv_tokens)
 
 
 def prefill_demand_per_s(load: Load, drain_s: float) -> float:
-    """Tokens/s that arrive (§5.3), or what it takes to clear the queue in `drain_s` (all that the
-    paper's code looks at, with 1 s), whichever is more: what has just come and waits is in both,
-    and is no load twice."""
+    """The larger of two rates in tokens/s: arriving tokens (§5.3), and what clears the queue in
+    `drain_s`.
+
+    The paper's code looks only at the queue, with 1 s. A prompt that has just come is in both, and
+    must not count twice.
+    """
     return max(load.prompt_tokens_per_s, load.queued_tokens / drain_s)
 
 
 def wanted(demand: float, capacity: float, bounds: Bounds, running: int, *, below: bool) -> int:
-    """Instances for `demand`, in the unit of one instance's `capacity`, with `running` now.
+    """How many instances `demand` needs, with `running` now.
 
-    `below`: the load has been below the lower bound for as long as the timeout. At a constant
-    demand a second call changes nothing.
+    demand: in the unit of `capacity`, one instance's. below: the load has been below the lower
+    bound for the timeout. At a constant demand a second call changes nothing.
     """
     enough = ceil(demand / (bounds.upper * capacity) - ROUNDING)
     if demand > bounds.upper * capacity * running * (1 + ROUNDING):
@@ -87,7 +92,7 @@ def wanted(demand: float, capacity: float, bounds: Bounds, running: int, *, belo
 
 
 class Below:
-    """For how long a load has been below the lower bound."""
+    """Measures how long a load has been below its lower bound."""
 
     def __init__(self, timeout_s: float) -> None:
         if not timeout_s >= 0:
@@ -98,7 +103,7 @@ class Below:
     def after(
         self, now_s: float, demand: float, capacity: float, bounds: Bounds, running: int
     ) -> bool:
-        """Whether it has been for the timeout. To be called whenever the load is looked at."""
+        """Whether the load has been below the bound for the timeout. Call it at every look."""
         if demand >= bounds.lower * capacity * running:
             self._since_s = None
             return False

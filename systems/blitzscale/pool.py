@@ -1,10 +1,11 @@
 """The global parameter pool (§5.3, A.1): which GPUs and hosts have a copy of each model.
 
-Its invariant: every model has a whole copy in the memory of some GPU or host. A model has at most
-one host copy, and none while a GPU has one that stays. The hosts share the copies evenly by bytes.
-A host copy is whole; the paper does not say whether its copies are sharded.
+Invariant: every model has a whole copy in the memory of some GPU or host. A model has at most one
+host copy, and none while a GPU has a copy that stays. Hosts share the copies evenly by bytes. A
+host copy is whole; the paper does not say whether its copies are sharded.
 
-The pool is bookkeeping: `wanted` and `surplus` say what is to be done, the methods what has been.
+The pool is bookkeeping: `wanted` and `surplus` say what to do, and other methods record what has
+happened.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from systems.blitzscale.chains import Medium, Source
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class GpuCopy:
-    """A complete instance of a model."""
+    """An instance that has all layers of a model."""
 
     name: str
     node: int
@@ -35,11 +36,14 @@ class HostCopy:
 
 
 class ParameterPool:
+    """The copies of all models of a run."""
+
     def __init__(
         self, sizes_bytes: Mapping[str, int], hosts: Iterable[int], host_bytes: int
     ) -> None:
-        """`host_bytes`: of each host's memory, for copies. Every model begins as a host copy, the
-        largest first on the host that has the least. Raises UsageError where they do not fit."""
+        """sizes_bytes: {model: bytes}. host_bytes: memory of each host for copies. Every model
+        begins as a host copy, the largest first, on the host with the fewest bytes. Raises
+        UsageError if they do not fit."""
         self._sizes = dict(sizes_bytes)
         self._hosts = sorted(hosts)
         self._host_bytes = host_bytes
@@ -51,7 +55,7 @@ class ParameterPool:
             self._host[model] = self._room(model)
 
     def sources(self, model: str) -> list[Source]:
-        """What a scale-up can read: GPU copies, else the host copy, else every host's SSD."""
+        """The copies that a scale-up can read: GPU copies, else the host copy, else all SSDs."""
         copies = sorted(self._gpus[model].values(), key=lambda copy: copy.name)
         if copies:
             return [
@@ -62,8 +66,8 @@ class ParameterPool:
         return [Source(medium=Medium.SSD, node=node) for node in self._hosts]
 
     def wanted(self) -> list[HostCopy]:
-        """Host copies to begin now: of models that no GPU keeps and no host has or will have.
-        Those that are returned count as begun."""
+        """Host copies to begin now: of models that no GPU keeps, and that no host has or is being
+        given. The returned copies count as begun."""
         found = []
         for model in sorted(self._sizes, key=lambda model: (-self._sizes[model], model)):
             kept = any(name not in self._leaving for name in self._gpus[model])
@@ -78,7 +82,7 @@ class ParameterPool:
         return dict(self._coming)
 
     def surplus(self) -> list[str]:
-        """Models whose host copy, complete or begun, is to be dropped: a GPU keeps one."""
+        """Models whose host copy, complete or begun, must be dropped, since a GPU keeps a copy."""
         return [
             model
             for model, copies in self._gpus.items()
@@ -91,7 +95,7 @@ class ParameterPool:
         return model in self._host or any(other != name for other in self._gpus[model])
 
     def deployed(self, model: str, copy: GpuCopy) -> None:
-        """All layers of an instance are there."""
+        """An instance has all layers."""
         self._gpus[model][copy.name] = copy
 
     def leaving(self, name: str) -> None:
@@ -103,7 +107,7 @@ class ParameterPool:
         self._leaving.discard(name)
 
     def reclaimed(self, model: str, name: str) -> None:
-        """Raises ValueError where it was the last copy in memory."""
+        """The instance is gone. Raises ValueError if it had the last copy in memory."""
         if not self.may_reclaim(model, name):
             raise ValueError(f"{name} has the last copy of {model}")
         del self._gpus[model][name]
@@ -119,15 +123,15 @@ class ParameterPool:
         self._coming.pop(model, None)
 
     def lost(self, model: str, name: str) -> None:
-        """The instance has died, be its copy the last one or not complete. `wanted` says what is to
-        be made again."""
+        """The instance has died, whether or not it had a complete copy, or the last one. `wanted`
+        says what to make again."""
         self._gpus[model].pop(name, None)
         self._leaving.discard(name)
 
     def failed(self, host: int) -> None:
-        """A host with its GPUs is lost, and host copies that were being made there, or from the
-        last GPU copy. `wanted` says what is to be made again, from SSD if that is all there is.
-        Raises UsageError where it was the last host."""
+        """A host and its GPUs are lost, with host copies that were being made there, or from a GPU
+        copy that was the last. `wanted` says what to make again, from SSD if nothing else is left.
+        Raises UsageError if it was the last host."""
         self._hosts.remove(host)
         if not self._hosts:
             raise UsageError(f"host {host} was the last one, so that no copy is left")
@@ -146,18 +150,18 @@ class ParameterPool:
         return dict(self._host)
 
     def used_bytes(self, host: int) -> int:
-        """Of its memory, by copies complete or begun."""
+        """Bytes of the host's memory that copies take, complete or begun."""
         coming = [(model, copy.node) for model, copy in self._coming.items()]
         held = [*self._host.items(), *coming]
         return sum(self._sizes[model] for model, node in held if node == host)
 
     def _room(self, model: str) -> int:
-        """The host that has the least. Raises UsageError where the model does not fit in it."""
+        """The host with the fewest bytes of copies. Raises UsageError if the model does not fit."""
         host = min(self._hosts, key=lambda host: (self.used_bytes(host), host))
         if self.used_bytes(host) + self._sizes[model] > self._host_bytes:
             raise UsageError(
                 f"a host copy of {model} ({self._sizes[model]} bytes) fits in no host: each has "
-                f"{self._host_bytes} bytes for copies, of which host {host}, the emptiest, uses "
+                f"{self._host_bytes} bytes for copies, and host {host}, the emptiest, already uses "
                 f"{self.used_bytes(host)}; raise the host cache or serve fewer models"
             )
         return host

@@ -1,5 +1,7 @@
-"""Carries out what the parameter pool asks for (§5.3): makes host copies and drops them, one pool
-for all models of a run."""
+"""Carries out what the parameter pool asks for (§5.3): makes and drops host copies.
+
+All models of a run share one pool.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from systems.blitzscale.slots import Fleet
 
 
 class PoolCopies:
-    """`models` and `fleets` by the pool's names of models."""
+    """models, fleets: by the pool's names of models."""
 
     def __init__(
         self, models: Mapping[str, ModelSpec], fleets: Mapping[str, Fleet],
@@ -29,12 +31,12 @@ class PoolCopies:
         host_bytes = min(host.region.capacity_bytes for host in cluster.hosts.values())
         sizes = {model: weight_bytes(spec) for model, spec in models.items()}
         self.pool = ParameterPool(sizes, cluster.hosts, host_bytes)
-        self._stops: dict[str, Event] = {}  # of copies that are being made, by model
+        self._stops: dict[str, Event] = {}  # {model: stops the copy that is being made}
         for model, node in self.pool.host_copies().items():
             cluster.hosts[node].keep(model)
 
     def upkeep(self) -> None:
-        """Drops and begins copies, as they are due."""
+        """Drops and begins copies that are due."""
         for model in self.pool.surplus():
             if model not in self.pool.coming():
                 self._cluster.hosts[self.pool.host_copies()[model]].drop(model)
@@ -44,8 +46,7 @@ class PoolCopies:
             self._loop.spawn(self._copy(copy, stop), name=f"host copy of {copy.model}")
 
     def host_lost(self, node: int) -> None:
-        """Copies on a host that has failed, from it or on their way there are no more; the next
-        `upkeep` makes them elsewhere."""
+        """Stops copies from or to a host that has failed; the next `upkeep` makes them again."""
         before = self.pool.coming()
         self.pool.failed(node)
         for model, copy in before.items():
@@ -60,7 +61,7 @@ class PoolCopies:
         except InstanceLost:
             done = False
         if self.pool.coming().get(copy.model) is not copy:
-            if done:  # it was given up in its last moment
+            if done:  # it was given up at the last moment
                 host.drop(copy.model)
         elif done:
             self.pool.copied(copy.model)

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Step(Enum):
-    """Of a live pair; in each, waiting and new requests stand in the target's queue."""
+    """The step of a live pair. In each, waiting and new requests are in the target's queue."""
 
     REDIRECT = 1  # no layer is there: the source takes whole batches from that queue
     COOPERATE = 2  # from the first layer on: batches begin on the target (`zigzag`)
@@ -14,6 +14,7 @@ class Step(Enum):
 
 
 def step(loaded: int, num_layers: int) -> Step:
+    """The step with `loaded` of `num_layers` layers at the target."""
     if loaded == 0:
         return Step.REDIRECT
     return Step.COOPERATE if loaded < num_layers else Step.REDISTRIBUTE

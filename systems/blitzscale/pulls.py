@@ -1,8 +1,8 @@
-"""From a plan to loads: which instance gets which layers from whom.
+"""From a plan to loads: which instance gets which layers from which source.
 
-A chain's node gets each layer from the node before it as it comes. Where a node has several
-instances on NICs of their own, each gets its part of the layers over the network and the others'
-over NVLink: Fig. 14's sharded transfer with AllGather, by whole layers.
+A chain's node gets each layer from the node before it as the layer arrives there. If a node has
+several instances with NICs of their own, each gets its part of the layers over the network, and the
+other layers over NVLink: Fig. 14's sharded transfer with AllGather, by whole layers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from systems.blitzscale.chains import Chain, Hop, Medium, Plan, Target
 
 @dataclass(slots=True, frozen=True)
 class Pull:
-    """`target` gets `layers`, in this order, from `source`: an instance by its first device, a
-    host's memory or SSD by its node."""
+    """One load: some layers, from one source to one target."""
 
     target: str
-    layers: tuple[int, ...]
+    layers: tuple[int, ...]  # in the order of loading
     medium: Medium
-    source: int
+    source: int  # an instance's first device; the node of a host's memory or SSD
 
 
 def pulls(plan: Plan, num_layers: int) -> list[Pull]:
+    """The loads of all chains."""
     return [pull for chain in plan.chains for pull in _of_chain(chain, num_layers)]
 
 
@@ -59,5 +59,5 @@ def _of_hop(
 
 
 def _sender(hop: Hop, target: Target) -> int | None:
-    """Whose NIC sends to the target's; None: it crosses no network."""
+    """The GPU whose NIC sends to the target; None: the hop crosses no network."""
     return next((lane.sender for lane in hop.lanes if lane.receiver in target.devices), None)

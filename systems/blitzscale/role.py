@@ -1,4 +1,4 @@
-"""What an instance serves, and which way its KV goes (§2.1, Fig. 7)."""
+"""The role of an instance, and which way its KV goes (§2.1, Fig. 7)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from enum import Enum
 
 
 class Role(Enum):
+    """What an instance does."""
+
     PREFILL = "prefill"
     DECODE = "decode"
     COLOCATED = "colocated"  # both: no KV crosses the network
@@ -16,12 +18,12 @@ class Role(Enum):
 
     @property
     def sends_kv(self) -> bool:
-        """Its network egress is in use while it serves: no source of parameters, if there is
-        another one (§5.1)."""
+        """Whether its network egress is in use while it serves. It is then a source of parameters
+        only if there is no other (§5.1)."""
         return self is Role.PREFILL
 
     @property
     def loads_live(self) -> bool:
-        """Whether it can serve while its layers arrive. A decode cannot: KV would arrive on the
-        same ingress (§5.4)."""
+        """Whether it can serve while its layers arrive. A decode cannot: KV would use the same
+        ingress (§5.4)."""
         return self is not Role.DECODE

@@ -1,4 +1,4 @@
-"""The loop from load to instances (§5.3, §5.4): looks, has the pure modules decide, and acts."""
+"""From load to instances (§5.3, §5.4): observes, lets the pure modules decide, and acts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,18 @@ from systems.blitzscale.spares import chosen
 
 
 class Policy(Protocol):
-    def wanted(self, seen: Seen) -> tuple[int, int]: ...
+    """Decides how many instances a load needs."""
+
+    def wanted(self, seen: Seen) -> tuple[int, int]:
+        """(prefills, decodes)."""
+        ...
 
 
 class Scaler:
-    """`look`: what is seen now. `pairing`: told of each plan, and looks for pairs with us."""
+    """Scales the instances of one model.
+
+    look: observes the model now. pairing: is told of each plan, and looks for live pairs.
+    """
 
     def __init__(
         self, config: Config, ranges: Mapping[Role, Range], fleet: Fleet, cluster: ElasticCluster,
@@ -42,20 +49,21 @@ class Scaler:
         self._loop, self._look, self._pairing = loop, look, pairing
         self.loads = Loads(fleet, cluster, parameters, loop, self._loaded, pairing.planned)
         self._most_decodes = ranges[Role.DECODE].most if Role.DECODE in ranges else 0
-        self._prompts = Role.COLOCATED if config.colocation else Role.PREFILL  # who has them
+        self._prompts = Role.COLOCATED if config.colocation else Role.PREFILL  # takes prompts
         self._scales_to_none = not any(of_role.least for of_role in ranges.values())
         self._least_at_work = len(ranges)  # an instance of each role
-        self._ahead: tuple[int, int] | None = None  # decodes beforehand, for so many prefills
+        self._ahead: tuple[int, int] | None = None  # (prefills, decodes scaled beforehand for them)
 
     @property
     def lacking(self) -> bool:
-        """Whether requests wait of which a role has no instance: it is served before others that
-        only want more."""
+        """Whether the model has requests and a role without an instance. It is then served before
+        models that only want more instances."""
         absent = not (self._fleet.count(self._prompts) and self._fleet.count(Role.DECODE))
         return absent and self._has_work()
 
     def step(self, *, may_grow: bool = True) -> None:
-        """`may_grow`: on GPUs that nobody holds; another model may lack them more."""
+        """One look and what follows from it. may_grow: whether free GPUs may be taken; False if
+        another model lacks them more."""
         self._retire()
         self._parameters.upkeep()
         seen = self._look()
@@ -63,7 +71,7 @@ class Scaler:
         free = len(self._fleet.free()) if may_grow else 0
         spare = free + self._num_revivable()
         if not (seen.prefills or seen.decodes) and spare < self._least_at_work:
-            spare = 0  # of two models that each have one role, none would ever end
+            spare = 0  # two models that each have one role would wait for each other for ever
         counts = Counts(seen.prefills, seen.decodes, spare)
         mutation = self._config.mutation and seen.prefills > 1
         prescaled = self._prescaled(counts, prefills)
@@ -77,13 +85,15 @@ class Scaler:
         )
 
     def _together(self, prefills: int, decodes: int) -> tuple[int, int]:
-        """A model that may have no instance has both roles, or neither once its work is done."""
+        """A model that may have no instance has instances of both roles, or of neither once it has
+        no work."""
         if self._scales_to_none and (prefills or decodes or self._has_work()):
             return max(1, prefills), max(1, decodes) if self._most_decodes else 0
         return prefills, decodes
 
     def _prescaled(self, counts: Counts, prefills: int) -> int:
-        """Decodes that were scaled beforehand stay as long as the prefills they were scaled for."""
+        """How many decodes there are to be beforehand. They stay as long as the prefills for which
+        they were scaled."""
         if self._ahead is not None and prefills < self._ahead[0]:
             self._ahead = None
         if self._config.prescaling and counts.prefills:
@@ -120,7 +130,7 @@ class Scaler:
         return len({name for role in roles for name in revived(members, role, len(members))})
 
     def _grow(self, num_decodes: int, num_prefills: int) -> None:
-        """Takes draining and idle instances back, then loads."""
+        """Takes draining and idle instances back first; loads new ones for the rest."""
         targets: list[Slot] = []
         for role, count in ((Role.DECODE, num_decodes), (self._prompts, num_prefills)):
             back = revived(self._fleet.members(), role, count)
@@ -159,7 +169,7 @@ class Scaler:
                 self._loop.spawn(self._drop(slot), name=f"release {slot.name}")
 
     async def _drop(self, slot: Slot) -> None:
-        """The slot can be taken again once its memory is free."""
+        """Frees the slot's memory; the slot can be taken again afterwards."""
         slot.dropping = True
         with suppress(InstanceLost):  # `on_lost` has been told
             await slot.instance.drop(range(slot.instance.model.num_layers))

@@ -1,6 +1,6 @@
-"""How many layers of each batch the new instance runs while it loads (§5.2): the alternatives.
+"""How many layers of each batch the new instance runs while it loads (§5.2): the schedulers.
 
-Each takes a `Pair` and gives the limits for `pair.replay`; ILP's are in `ilp`.
+Each takes a `Pair` and gives the limits for `pair.replay`. The integer program is in `ilp`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from systems.blitzscale.pair import Pair, replay
 
 
 def stop_the_world(pair: Pair) -> list[int]:
-    """The source alone, until all is loaded."""
+    """The source runs all layers."""
     return [0] * len(pair.layer_s)
 
 
 def overlap(pair: Pair) -> list[int]:
-    """Loading beside inference within one instance (Fig. 9 (c), PipeSwitch): a batch runs on one
-    of the two as a whole, where it ends first. Not live: the new instance ends none before its
-    last layer is there."""
+    """Loading beside inference within one instance (Fig. 9 (c), PipeSwitch): a whole batch runs on
+    one of the two instances, where it ends first.
+
+    Not live: the new instance ends no batch before its last layer is there.
+    """
     limits: list[int] = []
     for batch in range(len(pair.layer_s)):
         ends_s = []
@@ -35,8 +37,8 @@ def overlap(pair: Pair) -> list[int]:
 
 
 def best_effort(pair: Pair) -> list[int]:
-    """Fig. 15 (a): when the target comes to a batch it runs the layers that are loaded, at most
-    half of all, and does not come back to it."""
+    """Fig. 15 (a): when the target comes to a batch, it runs the layers that are loaded, at most
+    half of all layers. It does not come back to the batch."""
     limits = []
     now_s = 0.0
     for layer_s in pair.layer_s:
@@ -46,12 +48,15 @@ def best_effort(pair: Pair) -> list[int]:
 
 
 def best_effort_limit(loaded: int, num_layers: int, in_time: int | None = None) -> int:
-    """Of the batch that the target comes to now. `in_time`: layers after which its activations are
-    there when the source is free, at least one; None: they take no time, as in the paper."""
+    """The limit of the batch that the target comes to now.
+
+    in_time: after so many layers, at least one, its activations arrive when the source is free;
+    None: activations take no time, as in the paper.
+    """
     most = min(loaded, num_layers // 2)
     return most if in_time is None else min(most, max(1, in_time))
 
 
 def ilp_free(pair: Pair) -> list[None]:
-    """Fig. 16: no limits; the rules decide as things happen."""
+    """Fig. 16: no limits; the rules of `zigzag` decide."""
     return [None] * len(pair.layer_s)

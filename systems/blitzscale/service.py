@@ -1,5 +1,7 @@
-"""One model's service: its slots, its load and policy, its prompts, its pairs. Services share GPUs,
-network and the parameter pool."""
+"""Serves one model: its slots, load, policy, prompts and live pairs.
+
+The services of a run share GPUs, network and the parameter pool.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,16 @@ MakeParameters = Callable[[list[float]], Parameters]
 
 @dataclass(slots=True, frozen=True)
 class Served:
-    """A model of its own, and the names that requests have for it."""
+    """A model, and the names that requests have for it."""
 
-    key: str  # the pool's and the hosts' name of it
+    key: str  # its name in the pool and at the hosts
     spec: ModelSpec
     names: tuple[str, ...]
 
 
 def served(models: Mapping[str, ModelSpec]) -> list[Served]:
-    """Names that share a spec share a model. Two specs of one name are two models."""
+    """The models of a run. Names with equal specs are one model; different specs are different
+    models, even if they have the same name."""
     found: list[tuple[ModelSpec, list[str]]] = []
     for name, spec in models.items():
         same = next((names for other, names in found if other == spec), None)
@@ -57,7 +60,11 @@ def served(models: Mapping[str, ModelSpec]) -> list[Served]:
 
 
 class Service:
-    """`parameters`: made from the bytes of each layer. `ranges`: of instances, by role."""
+    """The service of one model.
+
+    ranges: how many instances of each role it may have. parameters: makes its data plane, given the
+    bytes of each layer.
+    """
 
     def __init__(
         self, model: Served, fleet: Fleet, config: Config, ranges: Mapping[Role, Range],
@@ -86,7 +93,7 @@ class Service:
         )  # fmt: skip
 
     def begin(self) -> None:
-        """With what is resident."""
+        """Starts serving with the instances that have weights from the start."""
         roles = [role for role, of_role in self.ranges.items() for _ in range(of_role.least)]
         there = [slot for slot in self.fleet.slots if slot.instance.resident]
         for slot, role in zip(there, roles, strict=True):
@@ -96,20 +103,22 @@ class Service:
             self._serving.begin(slot)
 
     def submit(self, request: Request) -> None:
+        """Drops a request whose KV does not fit on an instance."""
         if kv_tokens(request) > self._kv_tokens:
             self._cluster.drop(
-                request, f"its KV of {kv_tokens(request)} tokens is larger than an instance's room"
+                request, f"its KV of {kv_tokens(request)} tokens does not fit on an instance"
             )
             return
         self._monitor.arrived(self._loop.now, request.prompt_tokens)
         self._serving.submit(request)
 
     def lost(self, instance: ElasticInstance) -> None:
+        """Tells that an instance has died."""
         slot = self.fleet.named(instance.name)
         slot.gone = True
         self._parameters.lost(slot)
         self._serving.handover.lost(slot)
-        for each in self.fleet.slots:  # who waits for it must see
+        for each in self.fleet.slots:  # one of them may wait for it
             each.rouse()
 
     def _policy(self, hardware: Hardware, block_tokens: int) -> Policy:
@@ -130,7 +139,7 @@ class Service:
     def _look(self) -> Seen:
         decodes = self.fleet.of(Role.DECODE, State.SERVING)
         held = sum(slot.tokens for slot in decodes) + self._serving.handover.waiting_tokens
-        if self._config.colocation:  # whose prompts wait for the same room
+        if self._config.colocation:  # prompts wait for the same room
             held += self.prompts.kv_tokens
         now_s = self._loop.now
         return Seen(
@@ -151,5 +160,5 @@ class Service:
         return self._look().load.prompt_tokens_per_s
 
     def _queued_tokens(self) -> int:
-        """Of prompts that wait, those in live pairs included."""
+        """Tokens of waiting prompts, those in live pairs included."""
         return self.prompts.tokens + self._pairing.queued_tokens

@@ -1,8 +1,8 @@
-"""Serving while instances come, go, change their role and die.
+"""Serves while instances come, go, change their role and die.
 
-Prefills and decodes on different instances (DistServe): the loops of both, and the KV that goes
-from one to the other. Colocated (§5.4): one loop, whose iterations have prompts and decodes
-together.
+With prefills and decodes on different instances (DistServe), there are loops of both, and KV goes
+from one to the other. Colocated instances (§5.4) have one loop, whose iterations have prompts and
+decodes together.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ HELD = (State.SERVING, State.SHUTTING, State.NULL)
 
 
 class Serving:
+    """The loops of one model's instances."""
+
     def __init__(self, fleet: Fleet, cluster: ElasticCluster, prompts: Prompts, loop: Loop) -> None:
         self.fleet, self.cluster, self.prompts = fleet, cluster, prompts
         self._loop = loop
@@ -33,7 +35,7 @@ class Serving:
         self.fleet.wake(Role.PREFILL)
 
     def again(self, requests: Sequence[Request], slot: Slot) -> None:
-        """What `slot` had of `requests` is lost: they are computed again."""
+        """Has `requests` computed again: KV that `slot` had of them is lost."""
         left = [request for request in requests if not request.finished]
         for request in left:
             slot.instance.evict(request)
@@ -42,7 +44,7 @@ class Serving:
         self.fleet.wake(Role.PREFILL)
 
     def begin(self, slot: Slot) -> None:
-        """`slot` has all layers and serves from now on."""
+        """Has `slot`, which has all layers, serve from now on."""
         slot.turn(State.SERVING, self._loop.now)
         self._loop.spawn(self._serve(slot), name=slot.name)
         self.handover.dispatch()
@@ -60,20 +62,21 @@ class Serving:
                 else:
                     await self._loop.wait(slot.wake)
         except InstanceLost:
-            pass  # of this instance: `again` sees to what it had
+            pass  # this instance has died; its requests are computed again below
         if slot.gone or slot.instance.lost is not None:
             lost, slot.running = slot.running, []
             self.again(lost, slot)
 
     async def _decode(self, slot: Slot) -> None:
-        """Continuous batching: until one ends or another one's KV has come."""
+        """Decodes until a request ends, or until another request's KV has come."""
         await slot.instance.execute(Batch(decodes=list(slot.running)), stop=slot.wake)
         slot.running = [request for request in slot.running if not request.finished]
         self.handover.dispatch()
 
     async def _both(self, slot: Slot) -> None:
-        """Prompts first, with a step of what decodes here; else decodes until a prompt comes. A
-        prompt is admitted where there is room for its output, too (code)."""
+        """One iteration of a colocated instance: prompts first, with a step of its decodes; without
+        prompts it decodes until one comes. A prompt is admitted if its output has room too (as in
+        the published code)."""
         batch: list[Request] = []
         if slot.state is State.SERVING and not slot.paired:
             kv = slot.instance.kv
@@ -104,8 +107,8 @@ class Serving:
         slot.rouse()
 
     async def _compute(self, batch: Sequence[Request], slot: Slot) -> None:
-        """Prefills `batch`, beside what decodes here, and has its KV go to decodes. Raises
-        InstanceLost once the batch is in the queue again."""
+        """Prefills `batch` beside the slot's decodes, and hands its KV over. If the instance dies,
+        the batch is queued again, and InstanceLost is raised."""
         chunks = [(request, request.known_tokens - request.computed_tokens) for request in batch]
         try:
             await slot.instance.execute(Batch(chunks=chunks, decodes=list(slot.running)))
@@ -115,7 +118,7 @@ class Serving:
         self.prefilled(batch, slot)
 
     def prefilled(self, batch: Sequence[Request], slot: Slot) -> None:
-        """`slot` has run the last layers of `batch`."""
+        """Hands over the requests of `batch`, whose last layers `slot` has run."""
         for request in batch:
             if not request.finished:
                 self.handover.offer(request, slot)

@@ -1,10 +1,10 @@
 """How an instance ends and may come back (§5.3; the states are the artifact's).
 
-    serving -> shutting (drains what it has) -> null (idle, still holds its weights) -> released
+    serving -> shutting (ends its requests) -> null (idle, still has its weights) -> released
 
-A scale-up takes shutting instances of its role back first, then null ones, and only then loads. In
-the paper's variant an instance is released when it has drained: it is null for no time. That a
-draining instance may be taken back is then our reading.
+A scale-up first takes back shutting instances of its role, then null ones, and only then loads. In
+the paper's variant an instance is released once it has drained, without being null. There, taking
+back a draining instance is our reading.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from systems.blitzscale.role import Role
 
 
 class State(Enum):
+    """Of an instance that has, or gets, weights."""
+
     LOADING = "loading"
     SERVING = "serving"
     SHUTTING = "shutting"
@@ -25,18 +27,21 @@ class State(Enum):
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Member:
-    """An instance. `role`: of a null one, its last."""
+    """An instance as the decisions here see it."""
 
     name: str
-    role: Role
+    role: Role  # of a null instance: its last one
     state: State
-    since_s: float  # in this state
+    since_s: float  # when it entered this state
     tokens: int  # queued and in KV
 
 
 def revived(members: Iterable[Member], role: Role, count: int) -> list[str]:
-    """Up to `count` instances that can serve as `role` at once, without loading. Prefills drain
-    into decodes: where deaths leave none, one that drains becomes one."""
+    """Names of up to `count` instances that can serve as `role` at once, without a load.
+
+    Draining prefills need a decode for their KV. So if deaths leave no decode, a draining prefill
+    may become one.
+    """
     each = list(members)
     draining = [m for m in each if m.state is State.SHUTTING and m.role is role]
     null = [m for m in each if m.state is State.NULL]
@@ -48,23 +53,23 @@ def revived(members: Iterable[Member], role: Role, count: int) -> list[str]:
 
 
 def stopped(members: Iterable[Member], role: Role, count: int) -> list[str]:
-    """Up to `count` serving instances to shut down: those with the fewest tokens, which drain
-    first."""
+    """Names of up to `count` serving instances to shut down: those with the fewest tokens, which
+    drain first."""
     serving = [m for m in members if m.state is State.SERVING and m.role is role]
     return [m.name for m in sorted(serving, key=lambda m: (m.tokens, m.name))[:count]]
 
 
 def mutated(members: Iterable[Member], count: int) -> list[str]:
-    """Prefill instances to become decodes: those with the fewest tokens to prefill."""
+    """Names of prefills that become decodes: those with the fewest tokens to prefill."""
     return stopped(members, Role.PREFILL, count)
 
 
 def drained(members: Iterable[Member]) -> list[str]:
-    """Shutting instances that have nothing left: null from now on."""
+    """Names of shutting instances without requests; they become null."""
     return [m.name for m in members if m.state is State.SHUTTING and m.tokens == 0]
 
 
 def released(members: Iterable[Member], now_s: float, null_s: float) -> list[str]:
-    """Null instances whose time is over. `null_s`: 0 in the paper's variant; the artifact's
-    scale-down threshold."""
+    """Names of null instances whose time is over. null_s: 0 in the paper's variant; in the
+    artifact's, its scale-down threshold."""
     return [m.name for m in members if m.state is State.NULL and now_s - m.since_s >= null_s]

@@ -1,8 +1,8 @@
 """Which of the spare GPUs a scale-up takes: "a subset of GPUs in targets" (§5.1).
 
-The paper does not say which. Here those that parameters reach fastest: joined with a copy by NVLink
-or beside a host's, then on a leaf that has a copy. Among equals slots of one scale-up domain, where
-there are the most of them: they load as one chain node, over all their NICs.
+The paper does not say which. Here those that parameters reach fastest: first GPUs that NVLink joins
+with a copy, or on a host with a copy; then GPUs on a leaf with a copy. Among equals, slots of the
+scale-up domain that has the most of them: they load as one chain node, over all their NICs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Slot = tuple[int, ...]  # the GPUs of one instance to be
 def chosen(
     fabric: Fabric, sources: Sequence[Source], slots: Sequence[Slot], count: int
 ) -> list[Slot]:
-    """Up to `count` of `slots`, the best first."""
+    """Up to `count` of `slots`, the best first. sources: copies of the parameters."""
     copies = [source for source in sources if source.medium is Medium.GPU]
     domains = {domain for copy in copies for domain in fabric.domains(copy.devices)}
     hosts = {source.node for source in sources if source.medium is Medium.HOST}

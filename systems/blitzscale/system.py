@@ -1,5 +1,7 @@
-"""The system that `conf/system/blitzscale.yaml` and its baselines' files name: a service for each
-model, on GPUs, a network and a parameter pool that all of them share."""
+"""`+system=blitzscale` and its baselines: a service for each model.
+
+All services share the GPUs, the network and the parameter pool.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,9 @@ from systems.blitzscale.slots import Fleet, Slot
 
 
 class BlitzScale:
+    """`place` raises UsageError if the hardware does not fit the configuration. Raises ValueError
+    if the engine has no elastic instances."""
+
     Config = settings.Config
 
     @staticmethod
@@ -30,13 +35,13 @@ class BlitzScale:
         config: settings.Config, models: Mapping[str, ModelSpec], hardware: Hardware,
         demand: Demand,
     ) -> list[Placement]:  # fmt: skip
-        """For each model a slot on all GPUs, of which one model's is held at a time. The first
-        are resident: prefills, then decodes, or instances that do both."""
+        """Slots on all GPUs for each model; one model at a time uses a GPU. The first slots have
+        weights from the start: prefills, then decodes, or colocated instances."""
         width, found = tensor_parallel(models), served(models)
         if hardware.num_nodes > 1 and not hardware.nic_bytes_per_s > 0:
             raise UsageError(
                 f"hardware={hardware.name} has no network between its {hardware.num_nodes} nodes "
-                "(nic_bytes_per_s=0), which KV and parameters cross: choose hardware that has one"
+                "(nic_bytes_per_s=0), and KV and parameters need one: choose other hardware"
             )
         room = within_nodes(width, hardware)
         if config.instances is not None:
@@ -116,7 +121,8 @@ class BlitzScale:
         await self._loop.wait(Event(self._loop))
 
     async def _scale(self) -> None:
-        """Models that lack an instance come first; while there is one, the others do not grow."""
+        """Scales all models at every look. Models that lack an instance come first; while there is
+        such a model, the others do not grow."""
         while True:
             lacking = [each for each in self.services if each.scaler.lacking]
             for service in lacking:
@@ -131,7 +137,7 @@ class BlitzScale:
         self._of_instance[instance.name].lost(instance)
 
     def _host_lost(self, node: int) -> None:
-        """What was read from its memory is planned again, and copies there are made elsewhere."""
+        """Plans loads from the lost host's memory again, and makes its copies elsewhere."""
         if self._copies is not None:
             self._copies.host_lost(node)
         for cached in self._cached:
@@ -142,7 +148,7 @@ class BlitzScale:
 
 
 def fleet_of(model: Served, cluster: Cluster, loop: Loop) -> Fleet:
-    """The slots that `place` asked for."""
+    """The slots of `model` that `place` asked for."""
     assert cluster.elastic is not None
     per_node = cluster.elastic.hardware.devices_per_node
     placed = zip(cluster.elastic.instances, cluster.placements, strict=True)

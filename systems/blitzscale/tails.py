@@ -1,8 +1,8 @@
-"""The places where a chain can grow, looked up fast: the planner's working memory (§5.1).
+"""The places where a chain can grow: the planner's working memory (§5.1).
 
-A plan must be there within milliseconds, so not every place is compared for every target. Places
-with the same leaf, bottleneck and number of free NICs differ only in when their first layer comes;
-of these the earliest is looked at.
+A plan must be ready within milliseconds, so not all places are compared for every target. Places
+with the same leaf, bottleneck and number of free NICs differ only in when their first layer
+arrives; of these only the earliest is looked at.
 """
 
 from __future__ import annotations
@@ -25,48 +25,52 @@ class Tail:
     node: int
     leaf: int
     ports: list[int]  # GPUs whose NIC can still send
-    chain: int | None = None
+    chain: int | None = None  # its number; None: a source
     first_s: float = 0.0  # when the first layer is here
     bottleneck_bytes_per_s: float = float("inf")  # of the hops before it
     alive: bool = True
 
 
 class Tails:
+    """All places, indexed by node, domain and leaf."""
+
     def __init__(self, *, oversubscribed: bool) -> None:
-        """`oversubscribed`: leaves matter, since between them NICs are slower."""
+        """oversubscribed: NICs are slower between leaves, so leaves matter."""
         self._oversubscribed = oversubscribed
         self._at: dict[tuple[str, int | None], list[Tail]] = {}  # by node, and by domain
         self._in_leaf: dict[int, dict[Key, list[tuple[float, int, int, Tail]]]] = {}
         self._anywhere: dict[Key, list[tuple[float, int, int, Tail]]] = {}
-        self._count = 0  # the first of equals goes first
+        self._count = 0  # orders equal places by when they were added
 
     def add(self, tail: Tail) -> None:
+        """Adds a place."""
         self._at.setdefault(("node", tail.node), []).append(tail)
         self._at.setdefault(("domain", tail.domain), []).append(tail)
         self._push(tail)
 
     def keep(self, tail: Tail, ports: list[int]) -> None:
-        """A source from which a chain has started, with the NICs that are left."""
+        """Keeps a source from which a chain has started, with the NICs that are left."""
         if len(ports) != len(tail.ports):
             tail.ports = ports
             self._push(tail)
 
     def remove(self, tail: Tail) -> None:
-        """It has a successor now."""
+        """Removes a place that has a successor now."""
         tail.alive = False
         self._at["node", tail.node].remove(tail)
         self._at["domain", tail.domain].remove(tail)
 
     def all(self) -> list[Tail]:
+        """Every place."""
         return [tail for (by, _), tails in self._at.items() if by == "node" for tail in tails]
 
     def beside(self, domain: int, node: int) -> list[Tail]:
-        """Those that reach a GPU there without a NIC: by NVLink, or from its host."""
+        """Places that reach a GPU there without a NIC: by NVLink, or from its host."""
         hosts = [tail for tail in self._at.get(("node", node), ()) if tail.domain is None]
         return [*self._at.get(("domain", domain), ()), *hosts]
 
     def near(self, domain: int, node: int, leaf: int) -> list[Tail]:
-        """Every tail that may be the best one for a GPU there, each once."""
+        """Every place that may be the best one for a GPU there, each once."""
         found = self.beside(domain, node)
         found += [tail for tail in self._at.get(("node", node), ()) if tail.ports]
         heaps = [*self._anywhere.values()]
@@ -87,7 +91,7 @@ class Tails:
 
 
 def _top(heap: list[tuple[float, int, int, Tail]]) -> Tail | None:
-    """The first entry that still holds; those before it are thrown away."""
+    """The first entry that is still valid; removes those before it. None if there is none."""
     while heap:
         _, _, num_ports, tail = heap[0]
         if tail.alive and len(tail.ports) == num_ports:

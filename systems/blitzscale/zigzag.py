@@ -1,15 +1,16 @@
-"""Who runs which layers next while an instance loads (§5.2): the rules of the two instances.
+"""Which instance runs which layers next while one of the two loads (§5.2).
 
-The source is the overloaded instance, the target the new one. All batches stand in one queue at
-the target, first come first served, with the number of layers that the target has run of each. The
-target runs a layer at a time, of the first batch whose next layer is loaded, and puts it back (the
-zigzag); the source takes the first batch over for good when it is free. Fig. 16's listing is lost
-in our text; the rules are reconstructed from the prose around it, which names its lines 3 and 5.
+The source is the overloaded instance, the target the new one. All batches are in one queue at the
+target, first come first served, with the number of layers that the target has run of each. The
+target runs one layer of the first batch whose next layer is loaded, and puts the batch back: the
+zigzag. When the source is free, it takes over the first batch to its end. Fig. 16's listing is
+missing in our text; the rules are reconstructed from the prose around it, which names its lines 3
+and 5.
 
-The paper leaves out the time that activations take from one to the other (`hop_s`): with 0 these
-are its rules. Where it is not 0, the target runs no layer of the first batch that would only come
-to the source when that could have done it itself, so that throughput never falls below the
-source's alone.
+The paper leaves out the time that activations take between the two (`hop_s`); with 0 these are the
+paper's rules. With more, the target runs no layer of the first batch whose activations would arrive
+only when the source could have run that layer itself. So throughput never falls below that of the
+source alone.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from typing import TypeVar
 class Queued:
     """A batch that the source has not taken."""
 
-    number: int  # the order of arrival
-    executed: int = 0  # layers, by the target
-    limit: int | None = None  # of `executed`; None: what there is time for (ILP-free)
+    number: int  # in order of arrival
+    executed: int = 0  # layers that the target has run
+    limit: int | None = None  # the largest `executed`; None: what time allows (ILP-free)
 
 
 Q = TypeVar("Q", bound=Queued)
@@ -34,17 +35,22 @@ Q = TypeVar("Q", bound=Queued)
 def left_to_source(
     queue: Sequence[Q], now_s: float, hop_s: float, source_free_s: float
 ) -> Q | None:
-    """The first batch, where another layer of it on the target would only make it later: the
-    source is free at `source_free_s`, at or before activations sent `now_s` are there. There is
-    none without a hop, nor where the first batch has a limit: that was chosen knowing its hop."""
+    """The first batch, if another layer of it on the target would only make it later; else None.
+
+    That is so if the source is free (`source_free_s`) before activations sent at `now_s` arrive.
+    None if activations take no time. None also if the batch has a limit, which was chosen with
+    `hop_s` in mind.
+    """
     if not queue or queue[0].limit is not None:
         return None
     return queue[0] if now_s + hop_s > max(now_s, source_free_s) else None
 
 
 def target_next(queue: Sequence[Q], loaded: int, left: Q | None = None) -> Q | None:
-    """The batch of which the target runs the next layer, `loaded` layers being there; not `left`.
-    None: it waits for a layer or a batch."""
+    """The batch of which the target runs the next layer; None: it waits for a layer or a batch.
+
+    loaded: layers at the target. left: the batch that is left to the source.
+    """
     for batch in queue:
         if batch is left:
             continue
@@ -56,12 +62,12 @@ def target_next(queue: Sequence[Q], loaded: int, left: Q | None = None) -> Q | N
 def source_next(
     queue: Sequence[Q], running: Q | None, loaded: int, num_layers: int, *, hops: bool = False
 ) -> Q | None:
-    """The batch that the source, being free, takes over. None: it waits.
+    """The batch that the source takes over when it is free; None: it waits.
 
-    It takes the first one that is not the target's as a whole. That waits for its layers on the
-    target: for all of `limit`; without a limit for the layer that is `running` on it, and for its
-    first one where the target is about to run it; if activations take time (`hops`), it takes that
-    one whole.
+    It takes the first batch that the target does not run as a whole. Before, it waits for the
+    batch's layers on the target. With a limit: until `limit` layers are run. Without: until the
+    layer that is `running` there has ended. If the target is about to run the batch's first layer,
+    the source waits for it too; with `hops` (activations take time) it takes the whole batch.
     """
     for batch in queue:
         if batch.limit == num_layers:

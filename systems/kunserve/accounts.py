@@ -1,4 +1,4 @@
-"""What the pure decisions ask for, read from servers and instances: KV held, demand, loads."""
+"""Reads from servers and instances what the pure decisions need: KV held, demand, loads."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from systems.llumnix.freeness import InstanceLoad, Running
 def held_by(
     requests: Iterable[Request], members: Mapping[str, ElasticInstance], directory: KvDirectory
 ) -> list[Held]:
-    """Where the KV of `requests` is, those that have any. Pages are of one layer. A request that
-    has run on one instance alone is not in the directory: `members` are asked."""
+    """Where the KV of `requests` is; a request without KV is left out. Pages are of one layer.
+
+    members: {name: instance}. They are asked about requests that are not in the directory: those
+    that have run on one instance only.
+    """
     found = []
     for request in requests:
         number = request.request_id
@@ -46,11 +49,12 @@ def in_pieces(layers: Sequence[int]) -> list[range]:
 
 
 def blocks_wanted(server: Server, request: Request) -> int:
-    """Of KV, for all that is known of the request."""
+    """KV blocks for all tokens of the request that are known so far."""
     return server.executor.kv.blocks_for(request.known_tokens)
 
 
 def load_of(server: Server) -> InstanceLoad:
+    """The server's load for Llumnix's decisions."""
     running = [*server.running, *server.paused]
     return InstanceLoad(
         server.name,
@@ -61,6 +65,7 @@ def load_of(server: Server) -> InstanceLoad:
 
 
 def dispatch_load(server: Server) -> Load:
+    """The server's load for KunServe's dispatcher."""
     load = load_of(server)
     wanted = load.used_blocks + sum(load.queued_blocks)
     requests = len(load.running) + len(load.queued_blocks)
@@ -71,15 +76,18 @@ def dispatch_load(server: Server) -> Load:
 
 
 def block_bytes(member: ElasticInstance) -> int:
-    """Of all layers, on all of an instance's devices."""
+    """Bytes of one KV block: all layers, on all of the instance's devices."""
     return member.page_bytes * len(member.kv.all_groups) * member.model.tp
 
 
 def sample(
     server: Server, members: Sequence[ElasticInstance], guests: Sequence[Request], now_s: float
 ) -> Sample:
-    """`guests`: requests of pipelines that have ended, whose KV is at `members` too. Demand is of
-    all that runs and waits: a plan must hold all of it (§4.1)."""
+    """Demand and capacity of a group now.
+
+    Demand is of all running and waiting requests, since a plan must hold all of it (§4.1). guests:
+    requests of pipelines that are being left, whose KV is at `members` too.
+    """
     load, size = load_of(server), block_bytes(members[0])
     used = sum(running.blocks for running in load.running) * size
     for member in members:
@@ -93,17 +101,19 @@ def sample(
 
 
 def whole_bytes(members: Iterable[ElasticInstance]) -> int:
-    """KV memory of instances that hold all parameters."""
+    """Bytes of KV memory of `members` if they hold all parameters."""
     return sum(
         member.layout.num_pages() * member.page_bytes * member.model.tp for member in members
     )
 
 
 def group_load(server: Server) -> GroupLoad:
+    """The server's load for the published code's thresholds."""
     load = load_of(server)
     free = max(0, load.total_blocks - load.used_blocks)
     return GroupLoad(load.total_blocks, free, sum(load.queued_blocks))
 
 
 def names(groups: Iterable[Group]) -> set[str]:
+    """All members of `groups`."""
     return {stage.member for group in groups for stage in group}

@@ -1,7 +1,7 @@
 """The published code's thresholds for drop and restore (`variant=artifact`).
 
-From SJTU-IPADS/kunserve@ba746905, kunserve/flash_backend.py (`vote_for`). That code is of the
-EuroSys'26 version. It looks at one moment, where the preprint looks one second ahead.
+From SJTU-IPADS/kunserve@ba746905, kunserve/flash_backend.py (`vote_for`), the code of the
+EuroSys'26 version. It looks at the present; the preprint looks one second ahead.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(kw_only=True, slots=True)
 class ThresholdConfig:
-    drop_usage: float  # 0.95
-    restore_usage: float  # 0.5
-    falling_samples: int  # 30
+    """Raises ValueError unless 0 < restore_usage < drop_usage <= 1, with two samples or more."""
+
+    drop_usage: float  # share of the KV blocks in use, from which a drop may be due; 0.95
+    restore_usage: float  # share up to which a restore may be due; 0.5
+    falling_samples: int  # samples of the arrival rate; 30
 
     def __post_init__(self) -> None:
         if not 0 < self.restore_usage < self.drop_usage <= 1:
@@ -31,7 +33,7 @@ class ThresholdConfig:
 
 @dataclass(slots=True, frozen=True)
 class GroupLoad:
-    """KV blocks of one group of the fixed plan, all members alike."""
+    """KV blocks of one group of the fixed plan."""
 
     total_blocks: int
     free_blocks: int
@@ -39,25 +41,28 @@ class GroupLoad:
 
     @property
     def usage(self) -> float:
+        """The share of blocks in use."""
         return 1 - self.free_blocks / self.total_blocks
 
 
 def votes_to_drop(load: GroupLoad, config: ThresholdConfig) -> bool:
+    """Whether a group is full, and its queue needs at least the blocks that are free."""
     return load.usage >= config.drop_usage and load.pending_blocks >= load.free_blocks
 
 
 def drop_due(loads: Sequence[GroupLoad], config: ThresholdConfig) -> bool:
-    """Any group's vote makes all groups drop; the rule that half of them must is commented out."""
+    """Whether all groups must drop: one group's vote is enough. (In the code, the rule that half of
+    them must vote is commented out.)"""
     return any(votes_to_drop(load, config) for load in loads)
 
 
 def restore_due(
     loads: Sequence[GroupLoad], rates: Sequence[float], config: ThresholdConfig
 ) -> bool:
-    """All groups little used, nothing queued, and the load falling.
+    """Whether all groups are little used, no request is queued, and the arrival rate is falling.
 
-    rates: the last samples of the arrival rate, oldest first. "Falling" is read as: the later half
-    of the last `falling_samples` has a lower mean than the earlier one.
+    rates: samples of the arrival rate, oldest first. "Falling" is read as: of the last
+    `falling_samples`, the later half has a lower mean than the earlier half.
     """
     calm = all(load.usage <= config.restore_usage and not load.pending_blocks for load in loads)
     return calm and _falling(rates, config.falling_samples)

@@ -1,4 +1,4 @@
-"""The system's configuration, and what of it makes no sense."""
+"""The keys of `conf/system/kunserve.yaml`, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ VALID = {
 
 @dataclass(kw_only=True, slots=True)
 class ChunkConfig:
-    bytes: int | None  # of one device, of a message; null: what fits between two activations
+    """Chunks of KV on a link (§4.2). Raises ValueError unless values are above 0."""
+
+    bytes: int | None  # of a message of one device; null: what fits between two activations
     link_bytes_per_s: float
     link_latency_s: float
-    batch: int  # requests of the micro-batch whose interval is taken
-    context_tokens: int  # of each of them
+    batch: int  # requests of the micro-batch whose interval is profiled
+    context_tokens: int  # of each of these requests
 
     def __post_init__(self) -> None:
         if not self.link_bytes_per_s > 0:
@@ -40,12 +42,14 @@ class ChunkConfig:
 
 @dataclass(kw_only=True, slots=True)
 class ArtifactConfig:
-    drop_usage: float
+    """Of variant=artifact. Raises ValueError for values that are too small."""
+
+    drop_usage: float  # the first three: `ThresholdConfig`
     restore_usage: float
     falling_samples: int
-    group_size: int
-    victims: int
-    chunk_tokens: int
+    group_size: int  # instances of a group
+    victims: int  # requests that are exchanged at a time
+    chunk_tokens: int  # of prompts after a drop
 
     def __post_init__(self) -> None:
         self.thresholds()
@@ -65,15 +69,17 @@ class ArtifactConfig:
 
 @dataclass(kw_only=True, slots=True)
 class KunServeConfig:
-    variant: str
+    """Raises ValueError for unknown values, and for values that do not fit together."""
+
+    variant: str  # paper or artifact
     poll_s: float
-    exchange: str
-    restore: str
-    limits: Limits
-    steps_beside: int
+    exchange: str  # live or blocking
+    restore: str  # live, drain or never
+    limits: Limits  # of an instance, and of a micro-batch
+    steps_beside: int  # decode steps at most of a batch beside which others run
     monitor: MonitorConfig
-    plan: str
-    standby: int
+    plan: str  # throughput, memory or exhaustive
+    standby: int  # instances that are kept without weights
     chunks: ChunkConfig
     artifact: ArtifactConfig
 
@@ -90,12 +96,12 @@ class KunServeConfig:
         if self.variant == "artifact" and self.exchange == "blocking":
             raise ValueError(
                 "system.exchange=blocking is an ablation of variant=paper: with variant=artifact "
-                "victims wait anyway"
+                "victims always wait for their KV"
             )
         if self.variant == "artifact" and self.plan != "throughput":
             raise ValueError(
-                f"system.plan={self.plan} is for variant=paper: with variant=artifact groups are "
-                "of system.artifact.group_size"
+                f"system.plan={self.plan} is for variant=paper: with variant=artifact each group "
+                "has system.artifact.group_size instances"
             )
         if self.variant == "artifact" and self.standby:
             raise ValueError(
@@ -105,17 +111,17 @@ class KunServeConfig:
 
 
 def check(config: KunServeConfig, instances: Sequence[ElasticInstance]) -> None:
-    """Raises ValueError for a cluster that cannot drop parameters."""
+    """Raises ValueError if these instances cannot drop parameters as configured."""
     serving = len(instances) - config.standby
     if serving < 2:
         beside = f" beside {config.standby} on standby" if config.standby else ""
         raise ValueError(
-            f"system kunserve needs two instances of a model at least, and there is "
-            f"{serving}{beside}: raise hardware.num_devices"
+            f"system kunserve needs at least two instances of a model and has {serving}{beside}: "
+            "raise hardware.num_devices"
         )
     if config.plan == "exhaustive" and len(instances) > EXHAUSTIVE_LIMIT:
         raise ValueError(
-            f"system.plan=exhaustive is for up to {EXHAUSTIVE_LIMIT} instances, and there are "
+            f"system.plan=exhaustive is for up to {EXHAUSTIVE_LIMIT} instances; there are "
             f"{len(instances)}"
         )
     models = sorted({instance.model.name for instance in instances})

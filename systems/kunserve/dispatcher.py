@@ -1,9 +1,9 @@
-"""The global dispatcher (§4.3): balance, priorities, and what is over the cap after a drop.
+"""The global dispatcher (§4.3): balance, priorities, and overflow of the batch limit after a drop.
 
-Balancing is that of "existing cluster LLM serving systems": the load of Llumnix's code, whose
-modules KunServe's dispatcher reuses (§5.1), in shares of a group's memory and of its members. The
-batch limit comes first, for after a drop "the insufficient computational power of this GPU may
-still cause queuing delays": requests that are over it go to whoever has room. Pure functions.
+It balances like "existing cluster LLM serving systems". The load is that of Llumnix's code, whose
+modules KunServe's dispatcher reuses (§5.1), in shares of a group's memory and per member. The batch
+limit comes first, since after a drop "the insufficient computational power of this GPU may still
+cause queuing delays". Requests over the limit go to a group with room. Pure functions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Load(NamedTuple):
-    """Of a group, or of an instance alone."""
+    """The load of a group, or of an instance alone."""
 
     name: str
     members: int
@@ -23,16 +23,16 @@ class Load(NamedTuple):
     wanted_blocks: int  # by running and queued requests
     requests: int  # that run or wait
     lacking_tokens: int  # of their prompts, still to be computed
-    batch_tokens: int  # that its micro-batches take at once
+    batch_tokens: int  # what its micro-batches compute at once
 
 
 def least_loaded(loads: Sequence[Load]) -> str:
-    """The name of the least loaded, the first among equals.
+    """The name of the least loaded group, the first among equals.
 
-    First by the tokens that are over its maximum batch, a member's share of them. Then by free
-    memory for each request of a member, as a share of the memory: among equal instances that is
-    `artifact_load` of `systems.llumnix.freeness`. Bytes would draw all requests to a group that
-    has dropped, which has more memory for KV and no more computing power than its members.
+    First by the tokens over its maximum batch, divided by its members. Then by free memory per
+    request of a member, as a share of the group's memory. Among equal instances this is
+    `artifact_load` of `systems.llumnix.freeness`. By bytes, a group that has dropped would get all
+    requests: it has more memory for KV, and no more computing power than its members.
     """
     return min(loads, key=_load).name
 
@@ -46,38 +46,43 @@ def _load(load: Load) -> tuple[float, float]:
 
 
 class Queued(NamedTuple):
+    """A queued request."""
+
     request_id: int
     arrival_s: float
-    kv_tokens: int  # that it needs to start
+    kv_tokens: int  # needed to start
     priority: int = 0  # higher is more important
 
 
 @dataclass(slots=True)
 class Target:
-    """A group, or an instance alone."""
+    """A group, or an instance alone, as a place for queued requests."""
 
     name: str
-    free_seats: int  # of all its micro-batches together; below 0: more run than the cap allows
-    free_tokens: int  # of KV, at the stage that has the least
-    batch_tokens: int  # of prompts, that its maximum batch still takes
+    free_seats: int  # of all its micro-batches together; below 0: more run than the limit allows
+    free_tokens: int  # of KV, at the stage with the least
+    batch_tokens: int  # prompt tokens that its maximum batch still takes
     queue: list[Queued] = field(default_factory=list)
 
 
 class Redistribution(NamedTuple):
-    queues: dict[str, list[Queued]]  # by target, each in order of service
-    held: list[Queued]  # by the dispatcher, until there are seats
+    """The queues after a drop."""
+
+    queues: dict[str, list[Queued]]  # {target: its queue in order of service}
+    held: list[Queued]  # wait at the dispatcher until there are seats
 
 
 def in_order(queue: Sequence[Queued]) -> list[Queued]:
-    """The more important first, then first come, first served."""
+    """More important requests first; among equals first come, first served."""
     return sorted(queue, key=lambda q: (-q.priority, q.arrival_s, q.request_id))
 
 
 def redistribute(targets: Sequence[Target]) -> Redistribution:
-    """After a drop: every target keeps of its queue what its maximum batch has seats, KV and tokens
-    for, in order; the rest goes, in order, to the target with the most seats left that has all.
+    """New queues after a drop.
 
-    The first that has room nowhere stops the rest, so that nobody is overtaken for ever.
+    Every target keeps the first requests of its queue for which its maximum batch has seats, KV and
+    tokens. The others go, in order, to the target with the most free seats that has all three. The
+    first request without room anywhere stops the rest, so that no request is overtaken for ever.
     """
     seats = {target.name: target.free_seats for target in targets}
     tokens = {target.name: target.free_tokens for target in targets}

@@ -1,8 +1,9 @@
-"""Live KV exchange (§4.2, Fig. 9): which KV goes where after a drop, and in what pieces.
+"""Live KV exchange (§4.2, Fig. 9): which KV moves where after a drop, and in which pieces.
 
-After a drop the KV of ongoing requests lies where they ran, by layer, while the weights of half of
-these layers are elsewhere. Until a (request, layer) has moved, its attention runs where its KV is
-(remote attention; the published code has none, see `victim_batches`). In which order: `moves.py`.
+After a drop the KV of ongoing requests is still where they ran. The weights of some of these layers
+are now at another member. Until a (request, layer) has moved, its attention runs where its KV is:
+remote attention. The published code has no remote attention (`victim_batches`). `moves.py` decides
+the order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from systems.kunserve.moves import Move
 
 @dataclass(slots=True, frozen=True)
 class Held:
-    """Where one request's KV is."""
+    """Where the KV of one request is."""
 
     request_id: int
     blocks: int  # of each layer
@@ -26,17 +27,18 @@ class Held:
 
     @property
     def slots(self) -> int:
+        """Blocks times layers, over all places."""
         return sum(self.blocks * len(place.layers) for place in self.places)
 
 
 def exchange_moves(
     held: Iterable[Held], groups: Sequence[Group], layers_per_move: int
 ) -> list[Move]:
-    """All KV that lies at another member than its layer's weights do.
+    """The moves of all KV that is not at the member with its layer's weights.
 
-    held: requests of `groups`, run by one instance each or pipelined by a group that has merged
-    with others since, whose KV moves again. layers_per_move: at most so many layers of a request
-    change place at once. Raises ValueError for a request whose KV is outside its group.
+    held: requests of `groups`. Before the drop they ran on one instance, or on a pipeline that has
+    merged with other groups since. layers_per_move: layers of a request that move at once, at most.
+    Raises ValueError for a request whose KV is outside its group.
     """
     group_of = {member: group for group in groups for member in members(group)}
     moves = []
@@ -69,35 +71,37 @@ def _common(first: range, second: range) -> range:
 
 
 def pieces(whole: range, size: int) -> Iterator[range]:
-    """`whole` in pieces of `size`, the last perhaps smaller; of blocks or of layers."""
+    """`whole` (blocks or layers) in pieces of `size`; the last may be smaller."""
     for start in range(whole.start, whole.stop, size):
         yield range(start, min(start + size, whole.stop))
 
 
 class LinkProfile(NamedTuple):
-    """One direction between two members, as profiled."""
+    """One direction of the link between two members, as profiled."""
 
     bytes_per_s: float
     latency_s: float
 
     def seconds(self, num_bytes: float) -> float:
+        """Of one message."""
         return self.latency_s + num_bytes / self.bytes_per_s
 
 
 def chunk_bytes(
     interval_s: float, activation_bytes: int, link: LinkProfile, slot_bytes: int
 ) -> int:
-    """The "maximum KVCache transfer granularity": what fits between two activations (§4.2).
+    """The "maximum KVCache transfer granularity": bytes that fit between two activations (§4.2).
 
-    interval_s: from one activation's sending to the next one's, from the profile. In whole slots,
-    and one at least: where not even that fits, an activation waits for one slot.
+    interval_s: between the sending of two activations, from the profile. Rounded down to whole
+    slots, but at least one slot: if none fits, an activation waits for one slot.
     """
     room_s = interval_s - link.seconds(activation_bytes) - link.latency_s
     return max(1, int(room_s * link.bytes_per_s // slot_bytes)) * slot_bytes
 
 
 def check_chunk(configured_bytes: int, slot_bytes: int, exchange_bytes: int) -> None:
-    """Raises ValueError for a chunk size, set by hand, that makes no sense."""
+    """Raises ValueError unless a chunk size that was set by hand is at least a slot, and at most
+    the whole exchange."""
     if not slot_bytes <= configured_bytes <= exchange_bytes:
         raise ValueError(
             f"system.chunks.bytes={configured_bytes} must be at least a slot, {slot_bytes}"
@@ -106,13 +110,14 @@ def check_chunk(configured_bytes: int, slot_bytes: int, exchange_bytes: int) -> 
 
 
 class RemoteAttention(NamedTuple):
-    """Bytes that one token's remote attention puts on the links, over `layers` layers."""
+    """Bytes that the remote attention of one token puts on the links."""
 
     there: int  # queries, keys and values; the paper's 672 KB for 14B
     back: int  # the output, which the paper does not count
 
 
 def remote_attention_bytes(model: ModelSpec, layers: int) -> RemoteAttention:
+    """Of one token, over `layers` layers (§4.2)."""
     head = model.head_dim * model.dtype_bytes * layers
     return RemoteAttention(
         there=(model.num_heads + 2 * model.num_kv_heads) * head, back=model.num_heads * head
@@ -120,6 +125,8 @@ def remote_attention_bytes(model: ModelSpec, layers: int) -> RemoteAttention:
 
 
 def victim_batches(held: Sequence[Held], batch_size: int) -> list[list[Held]]:
-    """The published code's exchange: so many requests (8) at a time, none of which decodes before
-    all KV of its batch has come. `held`: in the order of their service."""
+    """The published code's exchange: `batch_size` requests (8) at a time.
+
+    No request of a batch decodes before all KV of the batch has moved. held: in order of service.
+    """
     return [list(held[k : k + batch_size]) for k in range(0, len(held), batch_size)]

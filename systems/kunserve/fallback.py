@@ -1,8 +1,8 @@
-"""What is left when dropping parameters frees too little (§4.3, autoscaling).
+"""The fallback if dropping parameters frees too little memory (§4.3, autoscaling).
 
 "There is a finite amount of memory that can be freed by dropping parameters. Like prior work, we
-can automatically start new instances on demand": standby instances first. Where there are none the
-engine preempts and computes again, as vLLM does (§2.3 (a); the published code's preemption).
+can automatically start new instances on demand." Standby instances are started first. If there are
+none, the engine preempts by recompute, as vLLM does (§2.3 (a)) and the published code does.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 
 class Fallback(NamedTuple):
+    """What the fallback does."""
+
     started: int  # standby instances
-    preempted: list[int]  # requests, in the order of their preemption
+    preempted: list[int]  # request ids, in the order of their preemption
 
 
 class Candidate(NamedTuple):
@@ -27,10 +29,11 @@ class Candidate(NamedTuple):
 def fall_back(
     short_bytes: int, standby: int, instance_kv_bytes: int, running: Sequence[Candidate]
 ) -> Fallback:
-    """For what a plan is short of. running: oldest first.
+    """Covers `short_bytes`, what a plan is short of.
 
-    Each standby instance brings its whole KV memory. Requests go the least important first, and
-    among equals the newest, as few as cover what is still lacking, or all.
+    standby: instances that can be started, each with `instance_kv_bytes`. running: oldest first. As
+    few requests as possible are preempted for the rest: the least important first, among equals the
+    newest. If all of them do not suffice, all are preempted.
     """
     started = min(standby, -(-short_bytes // instance_kv_bytes)) if short_bytes > 0 else 0
     lacking = short_bytes - started * instance_kv_bytes

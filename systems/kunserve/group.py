@@ -1,6 +1,6 @@
-"""Buddy groups (§4.1): instances that together hold one full copy of the model, and its bytes.
+"""Buddy groups (§4.1): instances that together hold one full copy of the model.
 
-A group is its pipeline: stage by stage, which member holds which layers. Plain data.
+A group is its pipeline: which member holds which layers, stage by stage. Plain data.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from harness.model_spec import ModelSpec
 
 
 class Stage(NamedTuple):
+    """One member's part of a pipeline; also a place of KV: which layers at which member."""
+
     member: str  # the instance's name
-    layers: range  # whose weights it holds, and whose KV new requests have there
+    layers: range  # the member holds their weights, and their KV of new requests
 
 
 Group = tuple[Stage, ...]  # in pipeline order: the first stage has layer 0
@@ -25,6 +27,7 @@ def alone(member: str, num_layers: int) -> Group:
 
 
 def members(group: Group) -> list[str]:
+    """Names, in pipeline order."""
     return [stage.member for stage in group]
 
 
@@ -47,10 +50,10 @@ def check(groups: Sequence[Group], num_layers: int) -> None:
 
 
 def shard_bytes(model: ModelSpec, layers: range) -> int:
-    """Weights of `layers` on one instance, all its devices together.
+    """Bytes of the weights of `layers` on one instance, all its devices together.
 
-    The embedding goes with the first layer, the final norm and the head with the last. Where head
-    and embedding are one matrix, an instance with both ends holds it once.
+    The embedding belongs to the first layer, the final norm and the head to the last. If head and
+    embedding are one matrix, an instance with both layers holds the matrix once.
     """
     if not layers:
         return 0
@@ -64,10 +67,10 @@ def shard_bytes(model: ModelSpec, layers: range) -> int:
 
 
 def dropped_bytes(model: ModelSpec, groups: Iterable[Group]) -> int:
-    """What the members of `groups` do not hold of a replica each.
+    """Bytes of a full copy of the model that members of `groups` do not hold, summed over members.
 
-    §4.1 counts (members - 1)·P for a group. Ours is the same but for a tied embedding, which a
-    group of two or more holds twice.
+    §4.1 counts (members - 1)·P for a group. This is the same, except that a group of two or more
+    holds a tied embedding twice.
     """
     whole = shard_bytes(model, range(model.num_layers))
     return sum(whole - shard_bytes(model, stage.layers) for group in groups for stage in group)

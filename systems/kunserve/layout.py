@@ -1,10 +1,10 @@
-"""Dropped layers as KV slots behind the KV region, and how they are emptied again (§4.1, §4.2).
+"""Dropped layers as KV slots behind the KV region, and how the slots are emptied (§4.1, §4.2).
 
 The paper maps the memory of dropped parameters to the tail of the KV buffer, whose start stays
-(Fig. 8). Here slot ids are fixed: the KV region has slots 0 to `base_slots` - 1, and the weights,
-laid out layer by layer, are a grid of slots behind it. A slot of the grid may hold KV while none
-of the weights that it overlaps is resident. So ids never change, and a drop of other layers later
-renumbers nothing. What differs from the paper: the tail may have holes where weights are.
+(Fig. 8). Here slot ids are fixed. The KV region has slots 0 to `base_slots` - 1. The weights, laid
+out layer by layer, are a grid of slots behind it. A slot of the grid may hold KV while no weights
+that it overlaps are resident. Ids never change, so a later drop of other layers renumbers nothing.
+Unlike in the paper, the tail may have holes where weights are.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from harness.model_spec import ModelSpec
 
 @dataclass(slots=True, frozen=True)
 class Layout:
-    base_slots: int
+    """Where KV slots and weights of one instance are."""
+
+    base_slots: int  # of the KV region
     slot_bytes: int
     grid_slots: int  # whole slots in the weights
-    spans: tuple[tuple[range, ...], ...]  # by layer: where its weights lie, bytes of the weights
+    spans: tuple[tuple[range, ...], ...]  # by layer: the byte ranges of its weights
 
     def tail(self, resident: Iterable[int]) -> list[int]:
         """Slots behind the KV region that overlap no weights of the `resident` layers."""
@@ -31,7 +33,7 @@ class Layout:
         return [slot for slot in grid if slot not in taken]
 
     def overlapping(self, layer: int) -> set[int]:
-        """Slots of the grid that `layer`'s weights lie in, the last perhaps beyond the grid."""
+        """Slots of the grid that the layer's weights overlap; the last may be beyond the grid."""
         return {
             self.base_slots + slot
             for span in self.spans[layer]
@@ -40,10 +42,11 @@ class Layout:
 
 
 def layout_of(model: ModelSpec, base_slots: int, slot_bytes: int) -> Layout:
-    """The weights of one instance: embedding, layers, norm and head.
+    """The layout of one instance: embedding, layers, norm and head.
 
-    The embedding belongs to layer 0, norm and head to the last; a tied embedding to both. Bytes are
-    of all the instance's devices together: tensor parallelism cuts slots and weights alike.
+    The embedding belongs to layer 0, norm and head to the last layer, a tied embedding to both.
+    Bytes are of all the instance's devices together: tensor parallelism divides slots and weights
+    alike.
     """
     matrix = model.vocab_size * model.hidden_size * model.dtype_bytes
     starts = [matrix + k * model.layer_bytes for k in range(model.num_layers + 1)]
@@ -56,6 +59,8 @@ def layout_of(model: ModelSpec, base_slots: int, slot_bytes: int) -> Layout:
 
 
 class SlotMove(NamedTuple):
+    """The KV of one slot moves to another slot of the same instance."""
+
     source: int
     target: int
 
@@ -63,11 +68,11 @@ class SlotMove(NamedTuple):
 def vacate(
     used: Collection[int], free: Collection[int], leaving: Collection[int]
 ) -> tuple[list[SlotMove], list[int]]:
-    """Moves that empty the slots `leaving`, for weights to come back to, and who finds no room.
+    """Moves that empty the slots `leaving`, where weights come back, and slots that find no room.
 
-    used: slots that hold KV. free: slots that hold none, some of them perhaps leaving. Live KV goes
-    to the lowest free slots that stay, highest slots first, so that what is left at the end is as
-    near to the KV region as can be. No target is a source: the moves may run in any order.
+    used: slots that hold KV. free: slots that hold none; some may be leaving. Live KV moves to the
+    lowest free slots that stay, from the highest slots first, so that KV without room is as near to
+    the KV region as possible. No target is a source, so the moves may run in any order.
     """
     gone = set(leaving)
     targets = sorted(slot for slot in free if slot not in gone)
@@ -77,13 +82,13 @@ def vacate(
 
 
 def leaving(layout: Layout, resident: Iterable[int], restored: Iterable[int]) -> list[int]:
-    """The slots that hold KV no longer when `restored` layers join the `resident` ones."""
+    """The slots that can no longer hold KV once `restored` layers join the `resident` ones."""
     before = list(resident)
     after = set(layout.tail([*before, *restored]))
     return [slot for slot in layout.tail(before) if slot not in after]
 
 
 def clear_layers(layout: Layout, layers: Iterable[int], used: Collection[int]) -> list[int]:
-    """Which of `layers` can come back now: no live slot lies where their weights go."""
+    """The layers that can come back now: no used slot overlaps their weights."""
     taken = set(used)
     return [layer for layer in layers if taken.isdisjoint(layout.overlapping(layer))]

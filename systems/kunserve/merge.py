@@ -1,8 +1,8 @@
-"""Which layers each member keeps when groups merge (§4.1; the paper gives only halves of two).
+"""Which layers each member keeps when groups merge (§4.1; the paper only halves a model).
 
-A drop is instant because it loads nothing: a member keeps a part of what it holds. Merging a group
-of two with another therefore has two members that can only have early layers and two that can
-only have late ones. The split is the one whose largest stage has the fewest layers.
+A drop is instant because it loads nothing: a member keeps a part of what it holds. If two groups of
+two merge, two members can only keep early layers and two members only late ones. The split is
+chosen whose largest stage has the fewest layers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ Shape = tuple[range, ...]  # a group without names: what each member holds
 
 
 class Kept(NamedTuple):
-    group: int
-    stage: int
+    """What one member keeps."""
+
+    group: int  # its group before, by index
+    stage: int  # its stage there, by index
     layers: range
 
 
 def merge(groups: Sequence[Group]) -> Group | None:
-    """One group of all members of `groups`, each with one layer at least; None: there is none
-    without a load, for two members hold the same single layer."""
+    """One group of all members of `groups`, each with at least one layer.
+
+    None if that needs a load, because two members hold the same single layer.
+    """
     kept = split(tuple(tuple(stage.layers for stage in group) for group in groups))
     if kept is None:
         return None
@@ -32,14 +36,14 @@ def merge(groups: Sequence[Group]) -> Group | None:
 
 
 def equal_groups(instances: Sequence[str], size: int, num_layers: int) -> list[Group]:
-    """Instances with all parameters, in order, in groups of `size`. Raises ValueError unless that
-    goes."""
+    """Instances with all parameters, in order, in groups of `size`. Raises ValueError unless `size`
+    divides their number and is at most the number of layers."""
     most = min(len(instances), num_layers)
     valid = [k for k in range(1, most + 1) if len(instances) % k == 0]
     if size not in valid:
         raise ValueError(
-            f"{len(instances)} instances of {num_layers} layers make no groups of {size}; valid: "
-            f"{', '.join(map(str, valid))}"
+            f"{len(instances)} instances of {num_layers} layers cannot form groups of {size}; "
+            f"valid: {', '.join(map(str, valid))}"
         )
     found = []
     for first in range(0, len(instances), size):
@@ -51,7 +55,7 @@ def equal_groups(instances: Sequence[str], size: int, num_layers: int) -> list[G
 
 @lru_cache(maxsize=4096)
 def split(shapes: tuple[Shape, ...]) -> tuple[Kept, ...] | None:
-    """`merge`, without names: for every stage of the result, whose it was and its layers."""
+    """`merge` without names: for every stage of the result, whose it was and what it keeps."""
     num_layers = shapes[0][-1].stop
     num_members = sum(len(shape) for shape in shapes)
     for most in range(-(-num_layers // num_members), num_layers + 1):
@@ -66,8 +70,10 @@ State = tuple[int, ...]  # how many stages of each group stand in the new pipeli
 
 
 def _reachable(shapes: tuple[Shape, ...], most: int) -> dict[State, int]:
-    """By state, the set of layers (as bits) that the pipeline so far can end before, with no stage
-    of more than `most` layers. A group's own members keep their order."""
+    """{state: the layers, as bits, before which the pipeline so far can end}.
+
+    No stage has more than `most` layers. The members of one group keep their order.
+    """
     start = (0,) * len(shapes)
     reached = {start: 1}
     frontier = [start]
@@ -86,8 +92,8 @@ def _reachable(shapes: tuple[Shape, ...], most: int) -> dict[State, int]:
 
 
 def _next_groups(shapes: tuple[Shape, ...], state: State) -> list[int]:
-    """Groups with a stage left. Of groups of one shape an earlier one never lags behind: they are
-    interchangeable, and their orders need not all be tried."""
+    """Groups with a stage left. Groups of one shape are interchangeable, so not all their orders
+    are tried: an earlier group never lags behind."""
     return [
         i
         for i, shape in enumerate(shapes)
@@ -101,7 +107,7 @@ def _advanced(state: State, group: int) -> State:
 
 
 def _ends(starts: int, held: range, most: int) -> int:
-    """Where a stage inside `held` can end that begins at one of `starts`."""
+    """Where a stage can end, as bits, that is inside `held` and begins at one of `starts`."""
     starts &= (1 << held.stop) - (1 << held.start)
     ends = 0
     for size in range(1, most + 1):
@@ -112,8 +118,8 @@ def _ends(starts: int, held: range, most: int) -> int:
 def _path(
     shapes: tuple[Shape, ...], reached: dict[State, int], most: int, num_layers: int
 ) -> tuple[Kept, ...]:
-    """Backwards from the end, each stage as near to an equal share of what is before it as can
-    be."""
+    """The stages, found backwards from the end. Each takes as nearly as possible an equal share of
+    the layers before its end."""
     state, stop = tuple(len(shape) for shape in shapes), num_layers
     kept: list[Kept] = []
     while stop:

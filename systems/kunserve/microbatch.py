@@ -1,9 +1,10 @@
-"""Micro-batches of a pipeline (§4.2, §4.3): who is in which, and what its next iteration computes.
+"""Micro-batches of a pipeline (§4.2, §4.3): their requests, and what the next iteration computes.
 
-New requests enter at the first stage, which forms micro-batches; as many are in flight as there are
-stages. The batch limit of §4.3 is one micro-batch's here: were it the group's, a group of two would
-run no more requests than one instance, and a drop would gain nothing. The EuroSys'26 paper forms
-batches by a cost model instead ("lookahead batch formulation"); that is not here. Pure functions.
+New requests enter at the first stage, which forms micro-batches. As many are in flight as there are
+stages. Here the batch limit of §4.3 is for one micro-batch. If it were for the group, a group of
+two would run no more requests than one instance, and a drop would gain nothing. The EuroSys'26
+paper forms batches by a cost model ("lookahead batch formulation"); that is not here. Pure
+functions.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import NamedTuple
 
 @dataclass(kw_only=True, slots=True)
 class Limits:
+    """Raises ValueError if one of the numbers is below 1."""
+
     max_num_seqs: int  # requests of a micro-batch
-    max_num_batched_tokens: int  # of one iteration of it
+    max_num_batched_tokens: int  # of one of its iterations
     chunked: bool  # prompts in chunks beside decodes; else whole prompts, before decodes
 
     def __post_init__(self) -> None:
@@ -26,26 +29,34 @@ class Limits:
 
 
 class Job(NamedTuple):
+    """What one request needs next."""
+
     request_id: int
-    lacking_tokens: int  # known and not computed; 1 of a request that decodes
+    lacking_tokens: int  # known and not computed; 1 if the request decodes
     decoding: bool = False
 
 
 class Formed(NamedTuple):
-    decodes: list[int]
-    chunks: list[tuple[int, int]]  # (request, tokens of it)
-    admitted: int  # of the waiting ones, from the first
+    """One iteration of a micro-batch."""
+
+    decodes: list[int]  # request ids
+    chunks: list[tuple[int, int]]  # (request id, tokens)
+    admitted: int  # how many waiting requests, from the first
 
 
 def seat(sizes: Sequence[int], max_num_seqs: int) -> int | None:
-    """The micro-batch that a new request joins: the smallest with a seat; None: overflow (§4.3)."""
+    """The micro-batch that a new request joins: the smallest, if it has a seat; None: overflow
+    (§4.3). sizes: requests of each micro-batch."""
     best = min(range(len(sizes)), key=lambda k: (sizes[k], k))
     return best if sizes[best] < max_num_seqs else None
 
 
 def deal(context_tokens: Mapping[int, int], num: int) -> list[list[int]]:
-    """Ongoing requests into `num` micro-batches when a group forms: sizes differ by one at most,
-    and contexts are as even as dealing the longest first to the lightest makes them."""
+    """Distributes ongoing requests over `num` micro-batches when a group forms.
+
+    context_tokens: {request id: tokens}. Sizes differ by one at most. Contexts are evened out: in
+    each round, the longest request goes to the micro-batch with the fewest tokens.
+    """
     longest_first = sorted(context_tokens, key=lambda r: (-context_tokens[r], r))
     dealt: list[list[int]] = [[] for _ in range(num)]
     weight = [0] * num
@@ -60,10 +71,11 @@ def deal(context_tokens: Mapping[int, int], num: int) -> list[list[int]]:
 def form(
     running: Sequence[Job], waiting: Sequence[Job], limits: Limits, free_tokens: int
 ) -> Formed:
-    """One micro-batch's next iteration. `running`: its requests; `waiting`: for any, in order.
+    """One micro-batch's next iteration.
 
-    free_tokens: KV that every stage has room for, beyond what the running ones' next tokens need. A
-    waiting request joins if it has room whole, and stops the queue if it has none (FCFS).
+    running: its requests. waiting: requests for any micro-batch, in order. free_tokens: tokens of
+    KV that fit at every stage, beyond the next tokens of running requests. A waiting request joins
+    if all of it fits, else it stops the queue (FCFS).
     """
     formed = Formed([], [], 0)
     budget = limits.max_num_batched_tokens
@@ -96,18 +108,21 @@ def form(
 
 
 def _part(job: Job, budget: int, limits: Limits, *, alone: bool) -> int:
-    """How many of the job's tokens go into what is left of the budget. A whole prompt above the
-    budget goes alone."""
+    """How many of the job's tokens the rest of the budget takes. A whole prompt above the budget is
+    an iteration of its own."""
     if limits.chunked:
         return min(job.lacking_tokens, max(budget, 0))
     return job.lacking_tokens if job.lacking_tokens <= budget or alone else 0
 
 
 def artifact_limits(limits: Limits, prompt_tokens: int, stages: int, chunk_tokens: int) -> Limits:
-    """The published code after a drop: chunks of at most 4,096 tokens, whatever was set before, and
-    prompts that wait spread over the stages' micro-batches, so that none of them is empty while
-    another is full (our reading of its balanced micro-batches). A token for each seat is left, for
-    decodes."""
+    """The limits of the published code after a drop.
+
+    Prompts are cut into chunks of at most `chunk_tokens` (4,096), whatever was set before. Waiting
+    prompts are spread over the stages' micro-batches, so that none is empty while another is full;
+    this is our reading of its balanced micro-batches. One token for each seat is left for decodes.
+    prompt_tokens: of all waiting prompts.
+    """
     share = -(-prompt_tokens // stages)
     return Limits(
         max_num_seqs=limits.max_num_seqs,

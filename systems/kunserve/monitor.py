@@ -1,8 +1,8 @@
 """When to drop parameters and when to restore them (§4.3, "Online monitor and drop trigger").
 
-The preprint gives the drop: "when the future KVCache usage is about to exceed the available HBM in
-one second", from two rates. It gives no rule for the restore but that demand has decreased; the
-one here is ours. Pure: time and bytes come in, a decision comes out.
+The preprint has a rule for the drop: "when the future KVCache usage is about to exceed the
+available HBM in one second", from two rates. Of the restore it says only that demand has decreased;
+the rule here is ours. Pure: time and bytes come in, a decision comes out.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ class Sample(NamedTuple):
     """One group at one time."""
 
     time_s: float
-    demand_bytes: int  # KV in use and what queued requests need (`demand_bytes`)
-    capacity_bytes: int  # for KV, used or free
+    demand_bytes: int  # KV in use and KV that queued requests need (`demand_bytes`)
+    capacity_bytes: int  # memory for KV, used or free
 
 
 @dataclass(kw_only=True, slots=True)
 class MonitorConfig:
-    horizon_s: float  # 1 (§4.3)
-    window_s: float  # over which the rates are taken; unstated
-    restore_share: float  # of the KV memory after a restore that demand may then fill; unstated
-    calm_s: float  # for which a restore must have been due all the time; unstated
+    """Raises ValueError for values out of range."""
+
+    horizon_s: float  # how far demand is extrapolated: 1 s (§4.3)
+    window_s: float  # over which rates are taken; not in the paper
+    # Demand may fill this share of the KV memory after a restore; not in the paper.
+    restore_share: float
+    calm_s: float  # how long a restore must have been due; not in the paper
 
     def __post_init__(self) -> None:
         for name in ("horizon_s", "window_s"):
@@ -46,11 +49,11 @@ class MonitorConfig:
 def demand_bytes(
     running_bytes: int, queued_bytes: Sequence[int], *, head_of_line_only: bool
 ) -> int:
-    """KV that is wanted: of requests that run, and of those queued, in order of their service.
+    """KV that running and queued requests need together.
 
-    head_of_line_only: of the queue its first alone, as Llumnix counts and Fig. 1 (b) (§2.2). What a
-    plan must free (R of §4.1, "to hold the queued requests") is with all of them, and so is what a
-    restore looks at: a long queue for seats would otherwise pass for calm.
+    queued_bytes: in order of service. head_of_line_only: only the first queued request counts, as
+    in Llumnix and Fig. 1 (b) (§2.2). A plan's R ("to hold the queued requests", §4.1) counts all of
+    them. So does the restore: otherwise a long queue for seats would look calm.
     """
     return running_bytes + (sum(queued_bytes[:1]) if head_of_line_only else sum(queued_bytes))
 
@@ -64,14 +67,14 @@ class Monitor:
         self._calm_since_s: float | None = None
 
     def reset(self) -> None:
-        """After a drop or a restore: the step that it makes in the memory is not a rate."""
+        """Forgets the history, after a drop or a restore: the step in the memory is not a rate."""
         self._samples.clear()
         self._calm_since_s = None
 
     def observe(self, sample: Sample, restored_bytes: int | None = None) -> Decision:
-        """Takes in one sample, later than those before. What to do now, if anything.
+        """Adds one sample, later than all before; returns what to do now, or None.
 
-        restored_bytes: the group's KV memory if its parameters were restored; None: it has them.
+        restored_bytes: the group's KV memory after a restore; None: it has all parameters.
         """
         self._samples.append(sample)
         while self._samples[0].time_s < sample.time_s - self._config.window_s:
@@ -87,23 +90,29 @@ class Monitor:
         return "restore" if sample.time_s - self._calm_since_s >= self._config.calm_s else None
 
     def shortage_bytes(self) -> float:
-        """By how much demand will exceed the memory for KV at the horizon; negative: by how much
-        it will not. Both move on at their rates over the window."""
+        """Demand minus KV memory at the horizon; negative if there will be room. Both are
+        extrapolated at their rates over the window."""
         demand, capacity = self._rates()
         last = self._samples[-1]
         ahead_s = self._config.horizon_s
         return (last.demand_bytes + demand * ahead_s) - (last.capacity_bytes + capacity * ahead_s)
 
     def _calm(self, restored_bytes: int) -> bool:
-        """Whether demand is low, and at its growth will be at the horizon. Requests that decode
-        always grow: waiting for no growth at all would be waiting for their ends."""
+        """Whether demand is low, and with its growth will be low at the horizon.
+
+        Growth is allowed: requests that decode always grow, so a rule of no growth would wait for
+        them to end.
+        """
         growth, _ = self._rates()
         demand = self._samples[-1].demand_bytes + max(0.0, growth) * self._config.horizon_s
         return demand <= self._config.restore_share * restored_bytes
 
     def _rates(self) -> tuple[float, float]:
-        """Bytes per second, of demand and of the memory for KV. A history shorter than the window
-        counts as level before: two samples at once are no trend."""
+        """Bytes per second of demand and of KV memory, over the window.
+
+        If the history is shorter than the window, it counts as level before: two samples that are
+        close in time are no trend.
+        """
         first, last = self._samples[0], self._samples[-1]
         span_s = self._config.window_s
         return (
@@ -113,9 +122,10 @@ class Monitor:
 
 
 def required_bytes(shortages_bytes: Sequence[float]) -> int:
-    """R of §4.1: what all groups together will lack. One group's spare memory does not help
-    another: its KV cannot go there, and queued requests are the dispatcher's to move first.
+    """R of §4.1: the sum of what each group will lack.
 
-    A shortage of 0 makes a drop due (demand is "about to exceed"), so it requires a byte.
+    One group's spare memory does not help another group: KV cannot go there, and the dispatcher
+    moves queued requests first. A shortage of 0 makes a drop due (demand is "about to exceed"), so
+    it requires one byte.
     """
     return sum(int(shortage) + 1 for shortage in shortages_bytes if shortage >= 0)

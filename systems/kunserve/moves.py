@@ -1,19 +1,20 @@
-"""In which order KV moves between members that are short of memory (§4.2; the order is ours).
+"""The order in which KV moves between members that are short of memory (§4.2; the order is ours).
 
-A move needs room at its target before it gives any back at its source. Two full pools that each
-wait for the other never end, and half a full pool is more than a group of two frees (23 GB against
+A move needs room at its target before it gives any back at its source. Two full pools that wait for
+each other would never end, and half a full pool is more than a group of two frees (23 GB against
 14.8 GB for 14B). The paper does not say how it avoids this. What holds here:
 
-    Let a member's margin be its free slots, plus those that its moves will give back, less those
-    that moves to it will need. While every receiving member's margin is at least its largest
-    incoming move, some move can start, in whatever order the earlier ones went.
+    A member's margin is its free slots, plus the slots that its moves will give back, minus the
+    slots that moves to it will need. While the margin of every receiving member is at least its
+    largest incoming move, some move can start, in whatever order the earlier ones went.
 
-    For if no move can start, each receiving member has less free than any move to it needs, so
-    less than its margin: more will leave it than come. But what leaves members comes to members.
+    Proof: if no move can start, each receiving member has fewer free slots than any move to it
+    needs, so fewer than its margin: more slots will leave it than come to it. But all slots that
+    leave a member come to a member.
 
-So the order is free to please the links. `grantable_slots` and `grown` say what others, and the
-moving requests themselves, may take meanwhile.
-A slot is one layer's keys and values of one block.
+So the order may be chosen for the links. `grantable_slots` says how many slots new requests may
+take meanwhile, `grown` how much moving requests may grow. A slot is one layer's keys and values of
+one block.
 """
 
 from __future__ import annotations
@@ -27,28 +28,31 @@ from systems.kunserve.group import Stage
 
 
 class Move(NamedTuple):
-    """KV of one request and some layers; attention on it changes place when all has come."""
+    """KV of one request and some layers. Its attention changes place when all of it has moved."""
 
     request_id: int
     layers: range
     source: str
     target: str
-    slots: int  # taken at the target when it starts, given back at the source when it has ended
+    slots: int  # taken at the target at the start, given back at the source at the end
 
 
 LinkName = tuple[str, str]  # from, to
 
 
 class Order(NamedTuple):
-    first: list[Move]  # each can end before the next begins; also start in this order, side by side
-    left: list[Move]  # no room: attention stays where the KV is until requests end. Not `waiting`
+    """Moves in order, and moves that have no room."""
+
+    first: list[Move]  # one after the other, or side by side if started in this order
+    left: list[Move]  # no room: attention stays where the KV is until requests end
 
 
 def ordered(moves: Iterable[Move], free: Mapping[str, int]) -> Order:
     """An order in which no member ever holds more than it has room for.
 
-    free: slots of each member now. Links take turns, the one that has sent least first, so that all
-    carry KV at once; on each, smaller moves go first, for each ended move ends a remote attention.
+    free: free slots of each member now. Links take turns, the link that has sent the least first,
+    so that all carry KV at once. On each link smaller moves go first, since each ended move ends
+    one remote attention.
     """
     room = dict(free)
     links: dict[LinkName, deque[Move]] = defaultdict(deque)
@@ -73,11 +77,12 @@ def ordered(moves: Iterable[Move], free: Mapping[str, int]) -> Order:
 
 
 def fits(move: Move, room: Mapping[str, int]) -> bool:
+    """Whether the target has room for the move."""
     return room[move.target] >= move.slots
 
 
 def apply(move: Move, room: dict[str, int]) -> None:
-    """`room` after `move`, from its start to its end."""
+    """Changes `room` to what it is after `move`."""
     room[move.target] -= move.slots
     room[move.source] += move.slots
 
@@ -85,8 +90,10 @@ def apply(move: Move, room: dict[str, int]) -> None:
 def margins(
     waiting: Iterable[Move], free: Mapping[str, int], flying: Iterable[Move] = ()
 ) -> dict[str, int]:
-    """Each member's free slots once all moves have ended; negative: they cannot all. `flying` have
-    started, so `free` is without their slots already."""
+    """Each member's free slots once all moves have ended; negative: not all moves can end.
+
+    flying: moves that have started; `free` is already without their slots.
+    """
     room = dict(free)
     for move in waiting:
         apply(move, room)
@@ -96,7 +103,7 @@ def margins(
 
 
 def largest_incoming(moves: Iterable[Move]) -> dict[str, int]:
-    """By receiving member."""
+    """{receiving member: slots of its largest move}."""
     largest: dict[str, int] = {}
     for move in moves:
         largest[move.target] = max(largest.get(move.target, 0), move.slots)
@@ -106,7 +113,8 @@ def largest_incoming(moves: Iterable[Move]) -> dict[str, int]:
 def certain_to_end(
     waiting: Sequence[Move], free: Mapping[str, int], flying: Iterable[Move] = ()
 ) -> bool:
-    """Whether the condition above holds now; it then holds until the last move has ended."""
+    """Whether the condition of this module holds now. If it does, it holds until the last move has
+    ended."""
     margin = margins(waiting, free, flying)
     return all(margin[member] >= slots for member, slots in largest_incoming(waiting).items())
 
@@ -114,14 +122,18 @@ def certain_to_end(
 def grantable_slots(
     member: str, waiting: Sequence[Move], free: Mapping[str, int], flying: Sequence[Move] = ()
 ) -> int:
-    """How many free slots of `member` new requests may take while moves are still `waiting` to
-    start: so many that the exchange is as certain to end afterwards as before. For a request that
-    is itself to move see `grown`."""
+    """How many free slots of `member` new requests may take while moves wait to start.
+
+    So many that the condition of this module still holds afterwards, if it holds now. `grown` is
+    for requests that are to move themselves.
+    """
     margin = margins(waiting, free, flying)[member] - largest_incoming(waiting).get(member, 0)
     return max(0, min(free[member], margin))
 
 
 class Growth(NamedTuple):
+    """The moves, and free slots of each member, after a request has grown."""
+
     waiting: list[Move]
     flying: list[Move]
     free: dict[str, int]
@@ -134,12 +146,11 @@ def grown(
     free: Mapping[str, int],
     flying: Sequence[Move] = (),
 ) -> Growth | None:
-    """The state after a request has taken one more block of every layer; None: it must not yet.
+    """The state after a request has taken one more block of every layer; None: it must wait.
 
-    places: where its KV is; of a move under way, its source still. The block is written there, and
-    goes with its layers where they are to move: it takes room at both ends, at the target at once
-    if the move is under way. None where a member lacks the slots, or where the exchange was certain
-    to end and would be no longer.
+    places: where its KV is; during a move this is still the source. The block is written there and
+    moves with its layers. So it needs room at the target too: at once if the move has started.
+    None if a member lacks the slots, or if the condition of this module would hold no longer.
     """
     room = dict(free)
     for place in places:

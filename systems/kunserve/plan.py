@@ -1,7 +1,7 @@
 """Which instances form groups, so that enough memory is freed (§4.1, Algorithm 1, Fig. 16).
 
-Three strategies of the preprint and the published code's fixed groups. All start from the groups
-that exist, and merge them; none takes a group apart. Pure functions.
+There are three strategies of the preprint, and the published code's fixed groups. All merge groups
+that exist; no strategy takes a group apart. Pure functions.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from harness.model_spec import ModelSpec
 from systems.kunserve.group import Group, alone, dropped_bytes
 from systems.kunserve.merge import equal_groups, merge
 
-Throughput = Callable[[int], float]  # Thpt_g of §4.1: of a group, by its number of instances
+Throughput = Callable[[int], float]  # Thpt_g of §4.1: number of instances -> throughput of a group
 
-EXHAUSTIVE_LIMIT = 8  # groups: 4,140 ways
+EXHAUSTIVE_LIMIT = 8  # groups; there are 4,140 ways to merge eight
 
 
 @dataclass(slots=True, frozen=True)
 class Plan:
+    """The groups to be, and what they free."""
+
     groups: tuple[Group, ...]
     freed_bytes: int  # beyond what was dropped before
-    short_bytes: int  # of what was required; above 0: nothing more can be dropped
+    short_bytes: int  # required but not freed; above 0: nothing more can be dropped
 
 
 def throughput_greedy(groups: Sequence[Group], required_bytes: int, model: ModelSpec) -> Plan:
     """Algorithm 1: merges the two smallest groups until `required_bytes` (R) are free.
 
-    Line 2's "reverse group size" is read as smallest first, as the text says. Ties go to the group
-    that stands first. Two groups that cannot merge without a load (`merge`) are not popped
-    together: the next larger is.
+    Line 2's "reverse group size" is read as smallest first, as the text says. Among equals the
+    first group is taken. If two groups cannot merge without a load (`merge`), the next larger group
+    is tried.
     """
     heap = [_Entry(len(group), index, group, (group,)) for index, group in enumerate(groups)]
     heapq.heapify(heap)
@@ -48,13 +50,14 @@ def throughput_greedy(groups: Sequence[Group], required_bytes: int, model: Model
 
 class _Entry(NamedTuple):
     size: int
-    place: int  # of the first of `parts` in line; no two entries have one in common
+    place: int  # of the first of `parts` in line; differs between entries
     group: Group
-    parts: tuple[Group, ...]  # of the groups that exist: what its members hold
+    parts: tuple[Group, ...]  # the groups that it is merged from: what its members hold
 
 
 def _merge_smallest(heap: list[_Entry]) -> _Entry | None:
-    """Removes from `heap` the two smallest that can merge; None, and no change: there are none."""
+    """Removes from `heap` the two smallest groups that can merge, and returns the merged one. None,
+    and no change, if no two can."""
     ranked = sorted(heap)
     for i, first in enumerate(ranked):
         for second in ranked[i + 1 :]:
@@ -71,8 +74,10 @@ def _merge_smallest(heap: list[_Entry]) -> _Entry | None:
 def memory_greedy(
     groups: Sequence[Group], required_bytes: int, model: ModelSpec, kv_bytes: int
 ) -> Plan:
-    """§4.1: as many instances in one group as can be, until what is freed exceeds `kv_bytes`, the
-    original KV region of all instances. `required_bytes` only says how much the plan is short."""
+    """§4.1: as many instances as possible in one group, until the freed memory exceeds `kv_bytes`.
+
+    kv_bytes: the original KV region of all instances. required_bytes: only for `Plan.short_bytes`.
+    """
     found = list(groups)
     before = dropped_bytes(model, groups)
     for count in range(2, len(groups) + 1):
@@ -86,10 +91,10 @@ def memory_greedy(
 def exhaustive(
     groups: Sequence[Group], required_bytes: int, model: ModelSpec, throughput: Throughput
 ) -> Plan:
-    """Of all ways to merge `groups` that free `required_bytes`, the one of least `cost`; where none
-    does, the one that frees the most. Fig. 16's optimum: 22 partitions of eight equal instances.
+    """Of all ways to merge `groups` that free `required_bytes`, the one with the least `cost`.
 
-    Raises ValueError for more than eight groups.
+    If no way frees enough, the one that frees the most. This is Fig. 16's optimum: eight equal
+    instances have 22 partitions. Raises ValueError for more than eight groups.
     """
     if len(groups) > EXHAUSTIVE_LIMIT:
         raise ValueError(
@@ -107,14 +112,19 @@ def exhaustive(
 
 
 def cost(sizes: Sequence[int], throughput: Throughput) -> float:
-    """§4.1's Cost: throughput of all instances alone over that of the groups; at least 1 where a
-    pipeline is slower than its members alone."""
+    """§4.1's Cost: the throughput of all instances alone, over the throughput of the groups.
+
+    sizes: instances of each group. At least 1 if a pipeline is slower than its members alone.
+    """
     return throughput(1) * sum(sizes) / sum(throughput(size) for size in sizes)
 
 
 def profiled_throughput(step_s: float, hop_s: float) -> Throughput:
-    """Thpt_g from a profile, in micro-batches per second, where the paper measures it: a stage
-    takes its share of a decode step, and then its activations' time on the link (`hop_s`)."""
+    """Thpt_g from a profile, in micro-batches per second; the paper measures it.
+
+    A stage takes its share of a decode step (`step_s`), then its activations' time on the link
+    (`hop_s`).
+    """
 
     def of(size: int) -> float:
         return 1 / (step_s / size + (hop_s if size > 1 else 0.0))
@@ -123,9 +133,9 @@ def profiled_throughput(step_s: float, hop_s: float) -> Throughput:
 
 
 def fixed_groups(instances: Sequence[str], group_size: int, model: ModelSpec) -> Plan:
-    """The published code's plan: groups of one size, set at launch, and one vote drops them all.
+    """The published code's plan: groups of one size, set at launch; all groups drop together.
 
-    Raises ValueError for a size that does not divide the instances.
+    Raises ValueError if the size does not divide the number of instances.
     """
     found = equal_groups(instances, group_size, model.num_layers)
     return _plan([alone(name, model.num_layers) for name in instances], found, 0, model)
@@ -139,7 +149,7 @@ def _plan(
 
 
 def _merged(groups: Sequence[Group]) -> Iterator[list[Group]]:
-    """Every way to merge `groups`, one of each kind: groups of the same stages are alike."""
+    """Every way to merge `groups`; groups with the same stages are interchangeable."""
     seen = set()
     for parts in _set_partitions(len(groups)):
         kind = tuple(sorted(tuple(sorted(_shape(groups[i]) for i in part)) for part in parts))

@@ -1,9 +1,9 @@
-"""What becomes of a group when a member dies (§4.3, fault tolerance).
+"""What happens to a group when a member dies (§4.3, fault tolerance).
 
 "We re-plan parameters globally once a failure is detected. By replicating parameters in host DRAM,
-we can always ensure successful parameter restoration." The paper says no more: here survivors
-close the gap with the fewest layers loaded, requests with KV at the dead member are computed again,
-and a plan for the memory that is then required starts from the groups as they are now (`plan.py`).
+we can always ensure successful parameter restoration." The paper says no more. Here survivors close
+the gap with the fewest layers loaded. Requests with KV at the dead member are computed again. The
+next plan starts from the groups as they then are (`plan.py`).
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from systems.kunserve.group import Group, Stage, members
 
 
 class Recovery(NamedTuple):
-    groups: tuple[Group, ...]  # without the dead; each a full copy once `wanted` have come
+    """The groups without the dead member, and what that needs."""
+
+    groups: tuple[Group, ...]  # each is a full copy once `wanted` is loaded
     wanted: list[tuple[str, int]]  # (member, layer) to load, for `restore.restore_loads`
-    recomputed: list[int]  # requests that lost KV, in the order of their service
+    recomputed: list[int]  # requests that lost KV, in order of service
 
 
 def recover(groups: Sequence[Group], dead: str, held: Iterable[Held]) -> Recovery:
-    """held: all requests with KV, in the order of their service.
+    """Closes the gap that `dead` leaves. held: all requests with KV, in order of service.
 
-    Of the dead member's layers its neighbours in the pipeline take those next to theirs, so that
-    the two are as long as can be alike. An instance that was alone leaves nothing to close.
-    Raises ValueError where `dead` is in no group.
+    The dead member's layers go to its two neighbours in the pipeline, so that these are as equally
+    long as possible. An instance that was alone leaves no gap. Raises ValueError if `dead` is in no
+    group.
     """
     if all(dead not in members(group) for group in groups):
         raise ValueError(f"{dead} is in no group")

@@ -1,8 +1,8 @@
-"""Groups are formed and taken apart: the steps between two decisions, in their order (§4.1–4.3).
+"""Forms groups and takes them apart: the steps between two decisions, in order (§4.1–4.3).
 
-`take_down` ends servers at a step boundary. `form` has the members hold their layers (a drop is at
-once; what a dead member held is loaded), lets requests run on where their KV is, and begins the
-exchange. Where a member dies meanwhile, the groups are recovered and formed again.
+`take_down` ends servers at a step boundary. `form` has members drop layers, which is instant, and
+load the layers that a dead member held. It lets requests run on where their KV is, and begins the
+exchange. If a member dies meanwhile, the groups are recovered and formed again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,13 @@ NewServer = Callable[[Group, ElasticInstance | Pipeline], Server]
 
 
 class Shaper:
-    """`victims`: how many requests are exchanged at a time while none of them runs; 0: all run
-    meanwhile, by attention where their KV is. `rates`: for the choice of a weights' source."""
+    """Forms the groups of a cluster.
+
+    new_server: makes a group's server. dispatch: takes requests that wait. victims: how many
+    requests are exchanged at a time while they stand still; 0: all requests run meanwhile, by
+    remote attention. chunk_bytes: of KV on a link. rates: for the choice of a source of weights.
+    retry_s: how long to wait before looking again.
+    """
 
     def __init__(
         self,
@@ -48,21 +53,23 @@ class Shaper:
         self.cluster, self.loop = cluster, loop
         self.by_name = {instance.name: instance for instance in cluster.instances}
         self.model = cluster.instances[0].model
-        self.servers: list[Server] = []  # they take new requests
+        self.servers: list[Server] = []  # take new requests
         self.leaving: list[Server] = []  # pipelines whose members have all layers again
-        self.jobs: dict[Server, tuple[Event, Task]] = {}  # an exchange, a restore, a way out
+        self.jobs: dict[Server, tuple[Event, Task]] = {}  # exchange, restore or migration
         self._new_server, self.dispatch = new_server, dispatch
         self._victims, self._chunk_bytes = victims, chunk_bytes
         self.rates, self.retry_s = rates, retry_s
 
     def members(self, group: Group) -> dict[str, ElasticInstance]:
+        """{name: instance} of the group."""
         return {name: self.by_name[name] for name in members(group)}
 
     def held(self, requests: Sequence[Request]) -> list[Held]:
+        """Where the KV of `requests` is."""
         return held_by(requests, self.by_name, self.cluster.directory)
 
     def overlapping(self, wanted: set[str]) -> list[Server]:
-        """Servers that share a member with `wanted`, or with one that does."""
+        """Servers that share a member with `wanted`, directly or through other servers."""
         found: list[Server] = []
         while more := [
             s
@@ -74,7 +81,8 @@ class Shaper:
         return found
 
     async def take_down(self, servers: Sequence[Server]) -> tuple[list[Request], list[Request]]:
-        """Ends them: who had KV, and who waited, both in order of arrival."""
+        """Ends `servers`. Returns (requests with KV, waiting requests), both in order of
+        arrival."""
         running: list[Request] = []
         waiting: list[Request] = []
         for server in servers:
@@ -91,8 +99,8 @@ class Shaper:
         return in_order(running), in_order(waiting)
 
     def begin(self, server: Server, job: Callable[[Event], Coroutine[Any, Any, None]]) -> None:
-        """Something that goes on beside the server's batches until it ends or is stopped; one at
-        a time."""
+        """Runs `job` beside the server's batches until it ends or its event is set. A server has
+        one job at a time."""
         stop = Event(self.loop)
 
         async def run() -> None:
@@ -105,8 +113,8 @@ class Shaper:
     async def form(
         self, groups: Sequence[Group], running: list[Request], waiting: list[Request]
     ) -> None:
-        """Has `groups` serve `running`, whose KV is at their members, and whoever else may
-        serve `waiting`."""
+        """Has `groups` serve `running`, whose KV is at their members. `waiting` is dispatched to
+        any group."""
         while True:
             groups, lost = self._survivors(groups, running)
             for request in lost:
@@ -128,7 +136,7 @@ class Shaper:
     def _survivors(
         self, groups: Sequence[Group], running: Sequence[Request]
     ) -> tuple[list[Group], list[Request]]:
-        """The groups without their dead, and the requests that no group can go on with."""
+        """(groups without dead members, requests that no group can continue)."""
         left = list(groups)
         for name, instance in self.by_name.items():
             if instance.lost is not None and name in names(left):
@@ -142,18 +150,19 @@ class Shaper:
         return left, lost
 
     def _forget(self, request: Request) -> None:
-        """Gives up the request's KV, wherever it is."""
+        """Frees the request's KV at all instances."""
         for instance in self.by_name.values():
             if request.request_id in instance.kv.groups:
                 instance.evict(request)
 
     async def _noticed(self, name: str) -> None:
-        """A member's death may be known to who used it before the cluster says so."""
+        """Waits until the cluster knows of a death that a user of the instance has noticed."""
         while self.by_name[name].lost is None:
             await self.loop.sleep(0.001)
 
     async def _hold(self, groups: Sequence[Group], running: list[Request]) -> list[Request]:
-        """Has every member hold its stage's layers and no others. Who had to give up KV for it."""
+        """Has every member hold the layers of its stage and no others. Returns the requests that
+        had to give up their KV for it."""
         every = self.model.num_layers
         short: list[Request] = []
         wanted: list[tuple[str, int]] = []
@@ -180,8 +189,8 @@ class Shaper:
     def _make_room(
         self, instance: ElasticInstance, layers: Sequence[int], running: list[Request]
     ) -> list[Request]:
-        """Preempts (recompute, §4.3) until the weights of `layers` have room: the least important,
-        of these the newest."""
+        """Preempts requests (recompute, §4.3) until the weights of `layers` have room: the least
+        important first, among equals the newest. Returns them."""
         short = self.pages_of(instance, layers) - instance.kv.free_pages
         kv, gone = instance.kv, list[Request]()
         here = [r for r in running if r.request_id in kv.held]
@@ -201,13 +210,14 @@ class Shaper:
         return gone
 
     def pages_of(self, instance: ElasticInstance, layers: Sequence[int]) -> int:
-        """KV pages that go when the weights of `layers` come."""
+        """How many KV pages the weights of `layers` take when they come back."""
         given = set(range(self.model.num_layers)) - instance.resident
         layout = instance.layout
         return layout.num_pages(given) - layout.num_pages(given - set(layers))
 
     async def load(self, load: Load, stop: Event | None = None) -> bool:
-        """One layer, from a peer or from the copy in the member's own host."""
+        """Loads one layer from a peer, or from the copy in the member's own host. False if
+        stopped."""
         instance = self.by_name[load.member]
         layers = range(load.layer, load.layer + 1)
         if load.source == HOST:
@@ -216,7 +226,7 @@ class Shaper:
         return await instance.load(layers, self.by_name[load.source], stop=stop)
 
     def open(self, group: Group, running: Sequence[Request]) -> Server:
-        """A server of the group, with those of `running` whose KV is at its members."""
+        """Starts a server of the group with the `running` requests whose KV is at its members."""
         mine = self.members(group)
         executor: ElasticInstance | Pipeline = next(iter(mine.values()))
         if len(group) > 1:
@@ -238,7 +248,7 @@ class Shaper:
         return server
 
     def _admit(self, server: Server, requests: Sequence[Request]) -> None:
-        """Has `requests` run, and their KV be exchanged: meanwhile, or before (`victims`)."""
+        """Has `requests` run; their KV is exchanged meanwhile, or before if there are `victims`."""
         if not self._exchange_of(server, requests):
             server.join(requests)
         elif not self._victims:
@@ -260,7 +270,7 @@ class Shaper:
         self.cluster.note("exchange", server.name, start_s, moves=moves, live=True)
 
     async def _exchange_blocking(self, server: Server, stop: Event) -> None:
-        """Batch by batch. Those for whom there is no room are computed again."""
+        """Exchanges batch by batch. Requests without room are computed again."""
         start_s, moves = self.loop.now, 0
         for batch in victim_batches(self.held(server.paused), self._victims):
             ids = {held.request_id for held in batch}
@@ -285,7 +295,7 @@ class Shaper:
         self, server: Server, wanted: Callable[[], list[Move]], stop: Event, purpose: str,
         *, patient: bool = True,
     ) -> int:  # fmt: skip
-        """Moves what is `wanted` between the server's members; how many moves."""
+        """Moves what is `wanted` between the server's members; returns the number of moves."""
         return await Transfers(
             server, self.members(server.group), self.cluster, self.loop, wanted, stop,
             purpose=purpose, chunk_bytes=self._chunk_bytes, retry_s=self.retry_s, patient=patient,

@@ -1,10 +1,10 @@
 """Live restore (§4.2): weights come back, and ongoing requests leave the pipeline.
 
-Three steps, each a plan over plain data: `layout.vacate` empties the slots where weights go (the
-paper does not name this step), `restore_loads` brings the weights "from peer instances or from the
-host memory", and `migration_moves` takes each ongoing request to one member with staged migration
-(`systems.llumnix.stages`). Until its KV is there a request goes on in the pipeline. Without live
-restore (Fig. 15) the third step is left out.
+It has three steps, each a plan over plain data. `layout.vacate` empties the slots where weights go;
+the paper does not name this step. `restore_loads` brings the weights "from peer instances or from
+the host memory". `migration_moves` takes each ongoing request to one member, by staged migration
+(`systems.llumnix.stages`). A request stays in the pipeline until its KV has moved. Without live
+restore (Fig. 15) there is no third step.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ HOST = "host"  # the copy in the member's own host memory (§4.3, fault toleranc
 
 
 class Load(NamedTuple):
+    """One layer's weights come to one member."""
+
     member: str
     layer: int
     source: str  # an instance's name, or HOST
@@ -35,10 +37,11 @@ class Rates(NamedTuple):
 
 
 def assign(held: Sequence[Held], free: Mapping[str, int], num_layers: int) -> dict[int, str] | None:
-    """Which member each request goes to, all its layers; None: the restore must wait.
+    """{request id: the member that gets all its layers}; None: the restore must wait.
 
-    free: each member's slots in its KV region alone, as if it held nothing; the tail is weights
-    again. Largest first, to the member with the most room: what is left free is balanced.
+    free: slots of each member's KV region, as if it were empty; slots of the tail do not count,
+    since weights come back there. The largest request goes first, to the member with the most room,
+    which balances the room that is left.
     """
     room = dict(free)
     goes: dict[int, str] = {}
@@ -55,8 +58,10 @@ def assign(held: Sequence[Held], free: Mapping[str, int], num_layers: int) -> di
 def migration_moves(
     held: Iterable[Held], goes: Mapping[int, str], layers_per_move: int
 ) -> list[Move]:
-    """All KV that is not yet at the member its request goes to. To be put in order by `ordered`,
-    with the members' KV regions as their room."""
+    """The moves of all KV that is not yet at its request's member, not in order.
+
+    goes: from `assign`. `ordered` puts the moves in order, with the members' KV regions as room.
+    """
     return [
         Move(request.request_id, layers, place.member, target, request.blocks * len(layers))
         for request in held
@@ -68,7 +73,7 @@ def migration_moves(
 
 
 def missing(group: Group, num_layers: int) -> list[tuple[str, int]]:
-    """(member, layer) whose weights a restore of `group` brings, in the order of the layers."""
+    """(member, layer) pairs whose weights a restore of `group` loads, in the order of layers."""
     return [
         (stage.member, layer)
         for layer in range(num_layers)
@@ -84,11 +89,12 @@ def restore_loads(
     model: ModelSpec,
     no_host_copy: frozenset[str] = frozenset(),
 ) -> list[Load]:
-    """Where the weights `wanted` come from, in the order to ask for them; `groups` hold the others.
+    """Where the weights `wanted` come from, in the order to ask for them.
 
-    Each comes from where it is there first, given what was asked before: a peer that has the layer
-    sends one at a time and a member takes one at a time over the network, and another over PCIe.
-    Raises ValueError for a layer that is nowhere.
+    groups: who holds which layers. Each load takes the source from which it ends first, after the
+    loads before it. A peer sends one layer at a time. A member takes one layer at a time over the
+    network, and one over PCIe. no_host_copy: members whose host has no copy. Raises ValueError if
+    no source has a layer.
     """
     free_at_s: dict[tuple[str, str], float] = defaultdict(float)  # (instance, lane)
     loads = []
@@ -102,8 +108,8 @@ def restore_loads(
         ]
         if not options:
             raise ValueError(
-                f"layer {layer} is at no instance, and {member} has no host copy: keep one of "
-                "the weights on each host"
+                f"layer {layer} is at no instance, and {member} has no host copy: keep a copy "
+                "of the weights on each host"
             )
         done_s, source, lanes = min(
             (max(free_at_s[lane] for lane in lanes) + seconds, source, lanes)

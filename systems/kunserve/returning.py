@@ -1,8 +1,8 @@
 """Live restore, step by step (§4.2): weights come back, then requests leave the pipeline.
 
-Meanwhile the pipeline serves as before, new requests included, until all weights are here. Then
-every member serves by itself, and the pipeline ends with its requests: each goes to one member by
-staged migration, or, without live restore, stays to its end (the ablation of Fig. 15).
+The pipeline serves as before, with new requests, until all weights are there. Then every member
+serves by itself, and the pipeline ends with its requests. Each request goes to one member by staged
+migration. Without live restore (the ablation of Fig. 15) it stays in the pipeline until it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ OWNER = "restore"
 
 
 async def restore(shaper: Shaper, server: Server, stop: Event, *, live: bool) -> None:
-    """Of one group. `stop` ends it, and the group is to be formed again."""
+    """Restores one group. `stop` ends it early; the group must then be formed again.
+
+    live: requests migrate; else they stay in the pipeline until they end.
+    """
     start_s = shaper.loop.now
     names = members(server.group)
     base = {name: shaper.by_name[name].layout.num_pages() for name in names}
@@ -48,7 +51,8 @@ async def restore(shaper: Shaper, server: Server, stop: Event, *, live: bool) ->
 
 
 async def _load_all(shaper: Shaper, loads: list[Load], stop: Event) -> bool:
-    """One member's layers, each when its memory holds no KV that has nowhere else to go."""
+    """Loads one member's layers, each once KV has left its memory. False if it was stopped, or if
+    an instance died."""
     for load in loads:
         instance = shaper.by_name[load.member]
         kv = instance.kv
@@ -70,7 +74,7 @@ async def _load_all(shaper: Shaper, loads: list[Load], stop: Event) -> bool:
 
 
 def leave(shaper: Shaper, server: Server, *, live: bool) -> None:
-    """Every member serves by itself from now on; `server` until its requests are gone."""
+    """From now on every member serves by itself, and `server` serves until it has no requests."""
     waiting = [*server.waiting]
     server.waiting.clear()
     shaper.servers.remove(server)
@@ -88,7 +92,8 @@ def leave(shaper: Shaper, server: Server, *, live: bool) -> None:
     )
 
     def let_go(request: Request) -> bool:
-        """At a step boundary: to where its KV is, or, preempted, to where there is room."""
+        """At a step boundary: hands the request to the member that has all its KV; a request that
+        was preempted is dispatched anew. Whether it has left."""
         where = shaper.held([request])
         if not where:
             shaper.dispatch(request)

@@ -1,9 +1,9 @@
-"""A group at work: one instance, or a pipeline with as many micro-batches as stages (§4.2, §4.3).
+"""Serves a group: one instance, or a pipeline with as many micro-batches as stages (§4.2, §4.3).
 
-The iterations of each micro-batch are vLLM's (`schedule_iteration`), over the memory that all of
-them share. So new requests enter at the first stage, and recompute preemption is what is left
-where memory runs out: the newest of a micro-batch waits again. A micro-batch with others beside it
-takes few steps at once, for a run of decodes holds the blocks of all its steps.
+The iterations of each micro-batch are vLLM's (`schedule_iteration`), over the memory that all
+micro-batches share. New requests enter at the first stage. If memory runs out, the newest request
+of a micro-batch is preempted by recompute. A micro-batch with others beside it takes few steps at
+once, since a run of decodes holds the blocks of all its steps.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ from systems.kunserve.microbatch import deal
 class _MicroBatch:
     wake: Event  # ends its run of decodes at the next step boundary
     running: list[Request] = field(default_factory=list)
-    idle: bool = False  # nothing that it could run
+    idle: bool = False  # has nothing to run
 
 
 class Server:
-    """`prompt_tokens`: of the limits, given the server's waiting requests."""
+    """The server of one group.
+
+    executor: the instance, or the pipeline. steps_beside: decode steps at most while memory is
+    shared with others. budget: tokens of the next iteration, given the server.
+    """
 
     def __init__(
         self,
@@ -45,18 +49,19 @@ class Server:
         self.group, self.executor = group, executor
         self.name = executor.name
         self.waiting: deque[Request] = deque()
-        self.paused: list[Request] = []  # they hold KV, and run when it has been exchanged
-        self.moving: set[int] = set()  # requests whose KV is on a link now
+        self.paused: list[Request] = []  # hold KV, and run once it has been exchanged
+        self.moving: set[int] = set()  # ids of requests whose KV is on a link now
         self.aside: list[Request] = []  # preempted while their KV was on a link
-        self.shared = len(group) > 1  # its members' memory is not for one micro-batch alone
-        self.leaving: Callable[[Request], bool] | None = None  # takes requests that may go
-        self.last_block: Callable[[Request], bool] | None = None  # is on a link to another server
+        self.shared = len(group) > 1  # more than one micro-batch uses the members' memory
+        self.leaving: Callable[[Request], bool] | None = None  # takes a request if it may leave
+        # Whether a request's last block is on a link to another server.
+        self.last_block: Callable[[Request], bool] | None = None
         self._loop, self._limits, self._steps_beside = loop, limits, steps_beside
         self._budget = budget
         self._batches = [_MicroBatch(Event(loop)) for _ in group]
         self._tasks: list[Task] = []
         self._closing = False
-        self._preempted = False  # in this iteration, so that `waiting` has it first
+        self._preempted = False  # a request was preempted in this iteration
 
     @property
     def running(self) -> list[Request]:
@@ -72,29 +77,30 @@ class Server:
 
     @property
     def lacking_tokens(self) -> int:
-        """Of prompts, or of what is to be computed again, in tokens."""
+        """Tokens still to be prefilled, of running and waiting requests."""
         lacking = sum(r.known_tokens - r.computed_tokens for r in self.running if not r.decoding)
         return lacking + sum(request.known_tokens for request in [*self.aside, *self.waiting])
 
     @property
     def batch_tokens(self) -> int:
-        """That its micro-batches take at once, decodes included."""
+        """Tokens that the micro-batches compute at once, decodes included."""
         return self._limits.max_num_batched_tokens * len(self._batches)
 
     def start(self) -> None:
+        """Starts a task for each micro-batch."""
         for number, batch in enumerate(self._batches):
             name = f"{self.name}/{number}"
             self._tasks.append(self._loop.spawn(self._serve(batch), name=name))
 
     def submit(self, request: Request) -> None:
-        """Behind all that wait and are as important (§4.3: the dispatcher has priorities)."""
+        """Queues the request behind all waiting requests of its priority (§4.3)."""
         place = bisect_right(self.waiting, -request.priority, key=_urgency)
         self.waiting.insert(place, request)
         if len(self.waiting) == 1 or any(batch.idle for batch in self._batches):
             self.wake()
 
     def join(self, requests: Sequence[Request]) -> None:
-        """Has requests run whose KV is here, spread over the micro-batches."""
+        """Has `requests` run, spread over the micro-batches. Their KV is here."""
         contexts = {request.request_id: request.computed_tokens for request in requests}
         by_id = {request.request_id: request for request in requests}
         lightest = sorted(self._batches, key=lambda batch: len(batch.running))
@@ -104,26 +110,27 @@ class Server:
         self.wake()
 
     def wake(self, *, idle: bool = False) -> None:
-        """Has the micro-batches look again, or only those that had nothing to do."""
+        """Has the micro-batches schedule again; idle: only those that have nothing to run."""
         for batch in self._batches:
             if batch.idle or not idle:
                 batch.wake.set()
 
     def moved(self, request: Request) -> None:
-        """The request's KV is on no link any more, or on one less."""
+        """Tells that a move of the request's KV has ended."""
         if request in self.aside and request.request_id not in self.moving:
             self.aside.remove(request)
             self._wait_again(request)
         self.wake(idle=self.leaving is None)
 
     def stop(self) -> None:
-        """Runs no further iteration, and lets nobody go: of servers that hand requests to one
-        another all stop before any is closed."""
+        """Runs no further iteration and lets no request leave. Servers that hand requests to each
+        other must all stop before one of them is closed."""
         self._closing = True
         self.wake()
 
     async def close(self) -> tuple[list[Request], list[Request]]:
-        """Ends at the next step boundary: who had KV, and who waited. Its KV must be on no link."""
+        """Ends at the next step boundary. Returns (requests with KV, waiting requests). No KV of
+        the server may be on a link."""
         self.stop()
         for task in self._tasks:
             await self._loop.wait(task.finished)
@@ -136,7 +143,7 @@ class Server:
         return [request for request in running if not request.finished], waiting
 
     def give_up(self, request: Request) -> None:
-        """The request's KV is elsewhere, and it runs there."""
+        """Removes a request that now runs elsewhere."""
         for batch in self._batches:
             if request in batch.running:
                 batch.running.remove(request)
@@ -144,19 +151,19 @@ class Server:
             self.paused.remove(request)
 
     def resume(self, request: Request) -> None:
-        """It was paused for its last block, which did not go."""
+        """Lets a request run again that was paused for its last block; the block did not move."""
         if request in self.paused:
             self.paused.remove(request)
             self.join([request])
 
     def preempt(self, request: Request) -> None:
-        """A paused request gives up its KV and waits again."""
+        """Frees the KV of a paused request, which waits again."""
         self.executor.evict(request)
         self.paused.remove(request)
         self._wait_again(request)
 
     def _wait_again(self, request: Request) -> None:
-        """Before all that wait and are as important."""
+        """Queues the request before all waiting requests of its priority."""
         self.waiting.insert(bisect_left(self.waiting, -request.priority, key=_urgency), request)
 
     async def _serve(self, batch: _MicroBatch) -> None:
@@ -187,7 +194,7 @@ class Server:
                 if len(batch.running) < before_ends:
                     self.wake(idle=True)
         except InstanceLost:
-            return  # whoever hears of the death closes this
+            return  # the system hears of the death and closes this server
 
     def _evict(self, request: Request) -> None:
         self.executor.evict(request)
@@ -195,8 +202,8 @@ class Server:
         self.wake(idle=True)
 
     def _set_aside(self) -> None:
-        """A preempted request waits behind more important ones, and may not come back while its KV
-        is on a link."""
+        """Sorts preempted requests into the queue by priority. A request whose KV is on a link is
+        set aside until the move has ended."""
         if self._preempted:
             in_order = sorted(self.waiting, key=_urgency)
             self.waiting.clear()
@@ -207,7 +214,7 @@ class Server:
             self.aside.append(request)
 
     def _pause(self, batch: _MicroBatch) -> None:
-        """Requests that leave for another server do not run while their last block is sent."""
+        """Pauses requests whose last block is being sent to another server."""
         if self.last_block is not None:
             gone = [r for r in batch.running if self.last_block(r)]
             self.paused += gone
@@ -222,13 +229,15 @@ class Server:
         self.waiting.extend(waiting)
 
     def _limits_of(self, batch: _MicroBatch) -> Limits:
-        """Waiting requests are shared out: none of the micro-batches is to be much the fullest."""
+        """The limits of the next iteration. Seats are limited, so that waiting requests spread
+        evenly over the micro-batches."""
         share = -(-(len(self.running) + len(self.waiting)) // len(self._batches))
         seats = max(1, min(self._limits.max_num_seqs, max(share, len(batch.running))))
         return replace(self._limits, max_num_seqs=seats, max_num_batched_tokens=self._budget(self))
 
     def _max_steps(self, decodes: Sequence[Request]) -> int | None:
-        """Where memory is short, as many as the blocks that they hold have room for."""
+        """Decode steps of the next run; None: no limit. If memory is short, as many as fit into the
+        blocks that the requests hold."""
         kv = self.executor.kv
         if not self.shared:
             return None

@@ -1,9 +1,9 @@
 """KunServe (preprint of December 2024): the parts of Fig. 7 put together.
 
 A dispatcher gives requests to the least loaded group (§4.3). A monitor looks at every group's
-memory each `poll_s`; where it will run short the planner merges groups (§4.1), which are formed
-anew by `reshape.py`; where it is calm the group is restored by `returning.py`. Nothing here asks
-whether devices are real. README.md maps sections to files and says what the paper leaves open.
+memory each `poll_s`. If memory will run short, the planner merges groups (§4.1), and `reshape.py`
+forms them. If demand is low, `returning.py` restores the group. The code is the same live and
+simulated. README.md maps sections to files and says what the paper leaves open.
 """
 
 from __future__ import annotations
@@ -44,10 +44,13 @@ from systems.kunserve.restore import Rates
 from systems.kunserve.returning import restore
 from systems.kunserve.server import Server
 
-EVERYBODY = 2**31  # victims at a time: all of them
+EVERYBODY = 2**31  # victims at a time: all requests
 
 
 class KunServe:
+    """Serves one model. Raises ValueError for instances that cannot drop parameters, or if a host
+    has no room for a copy of the weights."""
+
     Config = KunServeConfig
 
     @staticmethod
@@ -77,7 +80,7 @@ class KunServe:
             retry_s=config.poll_s,
         )  # fmt: skip
         self._monitors: dict[Server, Monitor] = {}
-        self._homeless = deque[Request]()  # there is no group to take them, for a moment
+        self._homeless = deque[Request]()  # wait while there is no group to serve them
         self._standby = list(instances[len(instances) - config.standby :])
         self._lost: list[str] = []
         self._attention = Event(loop)
@@ -133,8 +136,8 @@ class KunServe:
         next(server for server in servers if server.name == chosen).submit(request)
 
     def _redistribute(self) -> None:
-        """After a drop: what is over a group's batch goes to whoever has room (§4.3). What fits
-        nowhere waits at the least loaded, where the paper has it wait at the dispatcher."""
+        """After a drop: requests over a group's batch limit go to a group with room (§4.3). Those
+        without room wait at the least loaded group; in the paper they wait at the dispatcher."""
         targets, requests = [], dict[int, Request]()
         for server in self._shaper.servers:
             kv = server.executor.kv
@@ -230,8 +233,11 @@ class KunServe:
         self._shaper.begin(server, lambda stop: restore(self._shaper, server, stop, live=live))
 
     def _observe(self, server: Server) -> Decision:
-        """What the group's monitor says now. A restore under way takes memory away, and requests
-        that leave a pipeline come all at once: these are no rates, and demand alone decides."""
+        """What the group's monitor decides now.
+
+        During a restore, and while requests come from a pipeline, the history is reset: memory that
+        a restore takes away, or requests that come all at once, are no rates.
+        """
         mine = list(self._shaper.members(server.group).values())
         alive = [member for member in mine if member.lost is None]
         guests = [r for other in self._shaper.leaving for r in other.running]
@@ -252,7 +258,7 @@ class KunServe:
         return monitor.observe(seen, whole_bytes(mine) if pipelined else None)
 
     def _by_thresholds(self, decisions: dict[Server, Decision]) -> None:
-        """variant=artifact: all groups drop, or all are restored."""
+        """variant=artifact: sets the same decision for all groups."""
         loads = [group_load(server) for server in decisions]
         thresholds = self._config.artifact.thresholds()
         drop = drop_due(loads, thresholds)
@@ -277,8 +283,11 @@ class KunServe:
             self._redistribute()
 
     async def _start_standby(self, short_bytes: int) -> bool:
-        """§4.3, autoscaling, for what the plan is short of. Their weights come from peers or the
-        host; they stay. Where there are none the engine's preemption is left."""
+        """Starts standby instances for what the plan is short of (§4.3, autoscaling).
+
+        Weights come from peers or the host; the instances stay. Without standby instances the
+        engine preempts. Whether one was started.
+        """
         standby = [instance for instance in self._standby if instance.lost is None]
         if not standby or short_bytes <= 0:
             return False
@@ -311,7 +320,7 @@ class KunServe:
         return throughput_greedy(groups, required, self._model)
 
     async def _merge(self, group: Group) -> None:
-        """Its members, and those that still serve a pipeline with one of them."""
+        """Forms `group`, together with servers that still share a member with it."""
         shaper = self._shaper
         involved = shaper.overlapping(set(members(group)))
         merged = merge([s.group for s in involved if s in shaper.servers])
@@ -320,9 +329,10 @@ class KunServe:
         await self._reform(involved, [merged])
 
     async def _recover(self, dead: str) -> None:
-        """§4.3: what the dead one held is loaded elsewhere, and its requests are computed again."""
+        """§4.3: the layers of the dead instance are loaded elsewhere, and its requests are computed
+        again."""
         if not self._instances():
-            raise RunError("all instances are lost: nobody is left to serve")
+            raise RunError("all instances are lost: no instance is left to serve")
         involved = self._shaper.overlapping({dead})
         groups = [server.group for server in involved if server in self._shaper.servers]
         start_s = self._loop.now

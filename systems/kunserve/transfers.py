@@ -1,10 +1,10 @@
-"""KV under way between the members of a group: the exchange and the way out of a pipeline (§4.2).
+"""Moves KV between the members of a group: the exchange, and migration out of a pipeline (§4.2).
 
-What is to move is asked for again and again (`wanted`), its order and what others may take
-meanwhile are `moves.py`'s. Full blocks follow one another on a link without a pause; only a move's
-last block waits for a step boundary of its request, and others are on the link meanwhile. One move
-at a time of each request. Where there is no room KV stays where it is, and attention with it; the
-move is asked for again later.
+`wanted` is asked again and again what is left to move. `moves.py` decides the order, and how much
+memory other requests may take meanwhile. Full blocks follow one another on a link without a pause.
+Only the last block of a move waits for a step boundary of its request; other moves use the link
+meanwhile. A request has one move at a time. If there is no room, KV and its attention stay where
+they are, and the move is tried again later.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ OWNER = "exchange"
 
 
 class Transfers:
-    """`wanted`: the moves that are left, in pages of one layer. `stop` ends them. `patient`: where
-    there is no room, wait for it; else end."""
+    """Runs the moves between `members` until none is left, or until `stop` is set.
+
+    wanted: the moves that are left; slots are pages of one layer. patient: wait if there is no
+    room; else end.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Transfers:
         self._flying: list[Move] = []
 
     async def run(self) -> int:
-        """Until nothing is left to move; how many moves there were."""
+        """Runs until nothing is left to move; returns the number of moves."""
         done = 0
         while not self._stop.is_set and (moves := self._wanted()):
             order = ordered(moves, self._free())
@@ -78,8 +81,8 @@ class Transfers:
         return done
 
     async def _send(self, queue: deque[Move]) -> int:
-        """Moves of one link in their order, each once there is room for it, beside those that
-        wait for their requests' step boundaries. How many went."""
+        """Starts the moves of one link in order, each once there is room for it; earlier moves may
+        still wait for a step boundary. Returns how many moved."""
         tasks = []
         while queue and not self._stop.is_set:
             move = next((m for m in queue if m.request_id not in self._server.moving), None)
@@ -128,7 +131,7 @@ class Transfers:
         return held * len(move.layers) <= self._free()[move.target]
 
     def _request(self, move: Move) -> Request | None:
-        """The request, if its KV is still where the move begins."""
+        """The request, if its KV is still at the move's source; else None."""
         source = self._members[move.source]
         here = source.kv.groups.get(move.request_id, ())
         target = self._members[move.target].kv.groups.get(move.request_id, ())
@@ -138,14 +141,14 @@ class Transfers:
         return next((r for r in requests if r.request_id == move.request_id), None)
 
     def _free(self) -> dict[str, int]:
-        """Pages that moves may take."""
+        """Pages of each member that moves may take."""
         return {
             name: member.kv.free_pages + member.kv.reserved.get(OWNER, 0)
             for name, member in self._members.items()
         }
 
     def _keep(self) -> None:
-        """Keeps new requests off what the moves that are waiting will need."""
+        """Reserves the pages that waiting moves need, so that new requests do not take them."""
         free = self._free()
         certain = certain_to_end(self._waiting, free, self._flying)
         for name, member in self._members.items():

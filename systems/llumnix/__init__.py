@@ -1,1 +1,1 @@
-"""Llumnix (OSDI'24): decisions about dispatching and migrating requests between instances."""
+"""Llumnix (OSDI'24): dispatches requests to instances and migrates them between instances."""

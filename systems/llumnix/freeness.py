@@ -1,6 +1,7 @@
-"""Virtual usage and freeness (Llumnix §4.4, Algorithm 1), and the public code's load, for dispatch.
+"""How full an instance is: virtual usage and freeness (Llumnix §4.4, Algorithm 1), and the public
+code's load, by which requests are dispatched.
 
-Written from the published algorithm as it is known to us; the paper's text was not at hand.
+Written from memory of the published algorithm; the paper's text was not available.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 
 class Running(NamedTuple):
+    """A running request."""
+
     request_id: int
     blocks: int  # of KV in use
     priority: int = 0  # higher is more important
@@ -19,6 +22,8 @@ class Running(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class InstanceLoad:
+    """What one instance holds and what waits for it, in KV blocks."""
+
     name: str
     total_blocks: int
     running: Sequence[Running]
@@ -31,9 +36,12 @@ class InstanceLoad:
 
 
 def virtual_usage(load: InstanceLoad, headroom_blocks: Mapping[int, int]) -> float:
-    """Blocks in use and, so that a load balancer sees them: the demand of the queue's first; an
-    infinite one for an instance that is to be drained; and for each priority its headroom, once
-    where a request of it runs (Algorithm 1 shares it out over these)."""
+    """Blocks in use, and blocks that only a load balancer counts (Algorithm 1).
+
+    Those are the demand of the first queued request, and the headroom of every priority of which a
+    request runs. Algorithm 1 divides a headroom among the requests of its priority; here it counts
+    once. Infinite for an instance that is to be drained. headroom_blocks: {priority: blocks}.
+    """
     if load.terminating:
         return inf
     headroom = sum(headroom_blocks.get(p, 0) for p in {r.priority for r in load.running})
@@ -41,23 +49,28 @@ def virtual_usage(load: InstanceLoad, headroom_blocks: Mapping[int, int]) -> flo
 
 
 def freeness(load: InstanceLoad, headroom_blocks: Mapping[int, int] | None = None) -> float:
-    """(M - ΣV) / B: decode steps, in blocks, that the batch could still take; B counts at least 1.
+    """(M - ΣV) / B: free blocks for each request of the batch; B is at least 1.
 
-    Below 0 where the queue's first does not fit.
+    M: blocks of the instance; V: `virtual_usage`; B: running requests. Below 0 if the first queued
+    request does not fit.
     """
     usage = virtual_usage(load, headroom_blocks or {})
     return (load.total_blocks - usage) / max(1, len(load.running))
 
 
 def least_loaded(loads: Sequence[InstanceLoad]) -> str:
-    """The name of the least loaded instance by `artifact_load`, the first among equals. With the
-    whole queue counted, requests that arrive in one iteration do not all go to one instance."""
+    """The name of the least loaded instance by `artifact_load`, the first among equals.
+
+    That load counts the whole queue, so that requests of one iteration spread over instances.
+    """
     return min(loads, key=artifact_load).name
 
 
 def artifact_load(load: InstanceLoad) -> float:
-    """The code's load, higher is busier: free blocks less those that all queued requests need, over
-    the running and queued requests, times -1 (AlibabaPAI/llumnix, load_computation.py)."""
+    """The public code's load; higher is busier (AlibabaPAI/llumnix, load_computation.py).
+
+    -(free blocks - blocks that all queued requests need) / (running + queued requests).
+    """
     num_requests = len(load.running) + len(load.queued_blocks)
     if not num_requests:
         return -inf

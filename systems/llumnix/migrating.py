@@ -1,8 +1,8 @@
-"""Running requests move, one at a time of each instance (Llumnix §4.2, §4.4).
+"""Live migration of running requests, one at a time for each instance (Llumnix §4.2, §4.4).
 
-A request goes on decoding while its full blocks are copied. At a step boundary it stops, what was
-written meanwhile follows, and it runs on at the target (`ElasticCluster.move_kv`). So no token is
-computed twice, and none on KV that is not there.
+A request goes on decoding while its full blocks are copied. At a step boundary it stops, the rest
+of its KV follows, and it continues at the target (`ElasticCluster.move_kv`). No token is computed
+twice, and no token is computed before its KV is there.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from systems.llumnix.migration import PairConfig, paired, victim
 
 
 class Migrations:
+    """The migrations between servers. A server is an end of one migration at most."""
+
     def __init__(self, cluster: ElasticCluster, loop: Loop, config: PairConfig) -> None:
         self._cluster, self._loop, self._config = cluster, loop, config
         self._busy: set[Server] = set()  # at one end of a migration
 
     def begin(self, servers: Sequence[Server]) -> None:
-        """One poll: a migration for each pair whose ends have none."""
+        """One poll: begins a migration for each pair of which neither end has one."""
         by_name = {server.name: server for server in servers}
         loads = {server.name: load_of(server) for server in servers}
         for pair in paired(list(loads.values()), self._config):
@@ -44,7 +46,7 @@ class Migrations:
                 )
 
     def _stays_free(self, target: InstanceLoad, request: Running) -> bool:
-        """With the request the target is no source itself, which would send it back."""
+        """Whether the target is still no source with the request: else it would send it back."""
         with_it = InstanceLoad(
             target.name, target.total_blocks, [*target.running, request], target.queued_blocks
         )

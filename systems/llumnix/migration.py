@@ -1,8 +1,8 @@
-"""Which request migrates from where to where (Llumnix §4.4), three ways.
+"""Which request migrates, from which instance to which (Llumnix §4.4), in three versions.
 
-`paired` is the paper's: instances that lack freeness and instances that have some, the least free
-with the freest. `artifact_paired` is what Llumnix's public code does. `queued_moves` is what
-KunServe's public code compares itself with under the name of Llumnix. Pure functions.
+`paired` is the paper's rule: the instance with the least freeness is paired with the freest one.
+`artifact_paired` is the rule of Llumnix's public code. `queued_moves` is the rule that KunServe's
+public code calls Llumnix. Pure functions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from systems.llumnix.freeness import InstanceLoad, Running, artifact_load, freen
 
 @dataclass(kw_only=True, slots=True)
 class PairConfig:
-    source_below: float  # freeness under which an instance gives requests away
-    target_above: float  # freeness over which it takes them
+    """Thresholds in KV blocks per request. Raises ValueError if the first exceeds the second."""
+
+    source_below: float  # an instance with less freeness gives requests away
+    target_above: float  # an instance with more freeness takes requests
 
     def __post_init__(self) -> None:
         if self.source_below > self.target_above:
@@ -29,6 +31,8 @@ class PairConfig:
 
 
 class Pair(NamedTuple):
+    """Names of two instances."""
+
     source: str
     target: str
 
@@ -38,7 +42,10 @@ def paired(
     config: PairConfig,
     headroom_blocks: Mapping[int, int] | None = None,
 ) -> list[Pair]:
-    """Sources from the least free up, targets from the freest down, each in one pair."""
+    """Pairs the least free source with the freest target, then the next two, and so on.
+
+    An instance is in one pair at most. headroom_blocks: as in `virtual_usage`.
+    """
     free = {load.name: freeness(load, headroom_blocks) for load in loads}
     names = sorted(free, key=lambda name: (free[name], name))
     sources = [name for name in names if free[name] < config.source_below]
@@ -47,18 +54,19 @@ def paired(
 
 
 def victim(running: Sequence[Running]) -> Running | None:
-    """Who migrates from a source: the least important, and among equals the shortest."""
+    """The request that migrates: the least important one, among equals the shortest; None if no
+    request runs."""
     return min(running, key=lambda r: (r.priority, r.blocks, r.request_id), default=None)
 
 
 def artifact_paired(
     loads: Sequence[InstanceLoad], threshold: float, killed: frozenset[str] = frozenset()
 ) -> list[Pair]:
-    """Its "balanced" pairs: busiest with least busy by `artifact_load`, -3 for the threshold.
+    """The public code's "balanced" pairs: the busiest with the least busy, by `artifact_load`.
 
-    killed: instances with a preempted request, which are sources whatever their load. A pair counts
-    if the last running request of the source, moved, leaves the target under the threshold and the
-    source no less busy than the target, but nearer to it.
+    threshold: -3 in the code. killed: instances with a preempted request; they are sources whatever
+    their load is. A pair counts if moving the source's last running request leaves the target at
+    most at the threshold, and the source busier than the target by less than before.
     """
     load_of = {load.name: artifact_load(load) for load in loads}
     by_name = {load.name: load for load in loads}
@@ -77,7 +85,7 @@ def artifact_paired(
 
 
 def _after(source: InstanceLoad, target: InstanceLoad) -> tuple[float, float]:
-    """Both loads if the source's last running request ran at the target."""
+    """The loads of source and target after the source's last running request has moved."""
     last = source.running[-1]
     return (
         artifact_load(replace(source, running=source.running[:-1])),
@@ -86,16 +94,18 @@ def _after(source: InstanceLoad, target: InstanceLoad) -> tuple[float, float]:
 
 
 class QueuedMove(NamedTuple):
+    """A queued request that moves to another instance's queue."""
+
     place: int  # in the source's queue
-    target: str
+    target: str  # name of an instance
 
 
 def queued_moves(source: InstanceLoad, others: Sequence[InstanceLoad]) -> list[QueuedMove]:
-    """KunServe's code for Llumnix with migration: queued requests, not running ones, move.
+    """Llumnix with migration by KunServe's code: queued requests move, running ones do not.
 
-    Where the queue needs at least what is free, its shortest requests go to the instance that has
-    the most to spare, until half of the difference between the two has gone. From
-    SJTU-IPADS/kunserve@ba746905.
+    If the queue needs at least the blocks that are free, its shortest requests go to the instance
+    with the most to spare, until half of the difference between the two has gone
+    (SJTU-IPADS/kunserve@ba746905).
     """
     spare = {load.name: _spare(load) for load in others}
     own = _spare(source)
@@ -115,5 +125,5 @@ def queued_moves(source: InstanceLoad, others: Sequence[InstanceLoad]) -> list[Q
 
 
 def _spare(load: InstanceLoad) -> int:
-    """Blocks that are free, less those that the queue needs."""
+    """Free blocks minus the blocks that the queue needs."""
     return load.total_blocks - load.used_blocks - sum(load.queued_blocks)

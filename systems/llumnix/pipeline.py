@@ -1,7 +1,7 @@
-"""Llumnix (pipeline): a static pipeline as KunServe's paper compares with (KunServe §5.1).
+"""Llumnix (pipeline): the static pipeline that KunServe's paper compares with (KunServe §5.1).
 
 "The pipeline stage number is set to the buddy group size found by our algorithm under one memory
-throttling." The pipelines themselves: `systems.kunserve.merge.equal_groups`.
+throttling." `systems.kunserve.merge.equal_groups` makes the pipelines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from systems.kunserve.plan import throughput_greedy
 def stages_of_one_throttling(
     instances: Sequence[str], required_bytes: int, model: ModelSpec
 ) -> int:
-    """The size of the largest group that Algorithm 1 makes of instances that hold everything."""
+    """The size of the largest group that KunServe's Algorithm 1 makes of whole instances.
+
+    required_bytes: memory for KV that the drop must free (R).
+    """
     plan = throughput_greedy(
         [alone(name, model.num_layers) for name in instances], required_bytes, model
     )

@@ -1,6 +1,8 @@
-"""Llumnix in the modes that KunServe compares with (KunServe §5.1): replication, migration (of
-running requests, or of queued ones as KunServe's code has it) and a static pipeline. All parameters
-stay where they are."""
+"""Llumnix in the three modes that KunServe compares with (KunServe §5.1).
+
+The modes are replication, migration (of running requests, or of queued ones as in KunServe's code)
+and a static pipeline. All parameters stay where they are.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,20 @@ VARIANTS = ("paper", "artifact")
 
 
 class Llumnix:
+    """Serves one model. Raises ValueError without elastic instances, or with several models."""
+
     @dataclass(kw_only=True, slots=True)
     class Config:
-        mode: str
-        variant: str
+        """The keys of `conf/system/llumnix.yaml`. Raises ValueError for values that do not fit."""
+
+        mode: str  # replication, migration or pipeline
+        variant: str  # of migration: paper or artifact
         poll_s: float
-        stages: int | None
-        throttling_share: float
+        stages: int | None  # of a pipeline; None: as many as one throttling makes
+        throttling_share: float  # R of that plan, as a share of the instances' KV memory
         pairs: PairConfig
         limits: Limits
-        steps_beside: int
+        steps_beside: int  # decode steps at most of a batch beside which others run
 
         def __post_init__(self) -> None:
             if self.mode not in MODES:

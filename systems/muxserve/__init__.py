@@ -1,1 +1,1 @@
-"""MuxServe (ICML'24): several models on one device, side by side."""
+"""MuxServe (ICML'24): several models share one device at the same time."""

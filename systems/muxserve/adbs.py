@@ -1,8 +1,8 @@
 """ADBS's decisions (MuxServe §3.4): which job runs next, and how KV quotas follow the load.
 
-Prefills first, models in turn; then decodes, in turn, while there are multiprocessors left. At the
-end of each window a model that used most of its quota gets more, from those that did not. Pure
-functions.
+Prefills come first, models in turn; then decodes, in turn, while multiprocessors are left. At the
+end of each window, models that used most of their quota get more of it from models that did not.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-MIN_WINDOW_S = 0.001  # no decode iteration ends sooner: there is nothing to adapt to
+MIN_WINDOW_S = 0.001  # no decode iteration is shorter
 
 
 @dataclass(kw_only=True, slots=True)
 class QuotaConfig:
+    """Raises ValueError if the window is shorter than `MIN_WINDOW_S`."""
+
     window_s: float
-    high: float  # share of its quota from which a model is short of it
-    keep: float  # share of its quota up to which a giver may be used afterwards
-    growth: float  # of its quota, for a model that is short of it
+    high: float  # a model that uses this share of its quota, or more, gets more
+    keep: float  # utilisation of a giver's quota after it gave, at most
+    growth: float  # how much more, as a share of the quota
 
     def __post_init__(self) -> None:
         if not self.window_s >= MIN_WINDOW_S:
@@ -27,18 +29,24 @@ class QuotaConfig:
 
 @dataclass(slots=True, frozen=True)
 class Quota:
+    """A model's part of a mesh's KV memory, and how much of it was used in a window."""
+
     num_blocks: int
     block_bytes: int
     mean_used_blocks: float
-    starved: bool = False  # the next request has no room although nothing else runs
+    starved: bool = False  # the next request has no room although no request runs
 
     @property
     def utilisation(self) -> float:
+        """From 0 to 1."""
         return 1.0 if self.starved else self.mean_used_blocks / self.num_blocks
 
 
 def adapt(quotas: Sequence[Quota], config: QuotaConfig) -> list[int]:
-    """By how many blocks each quota changes. Bytes are neither made nor lost beyond a block."""
+    """By how many blocks each quota changes. The sum in bytes is 0, except for rounding to blocks.
+
+    Models short of KV (utilisation at least `high`) are served in the order of utilisation.
+    """
     givers = [i for i, quota in enumerate(quotas) if quota.utilisation < config.high]
     takers = [i for i in range(len(quotas)) if i not in givers]
     takers.sort(key=lambda i: -quotas[i].utilisation)
@@ -61,7 +69,10 @@ def adapt(quotas: Sequence[Quota], config: QuotaConfig) -> list[int]:
 
 
 def in_turn(count: int, last: int, ready: Callable[[int], bool]) -> int | None:
-    """The first after `last`, going round, that is ready."""
+    """The first index after `last`, cyclically in 0..count-1, that is ready; None if no index is.
+
+    `last` itself is tried last; -1 starts at 0.
+    """
     for step in range(1, count + 1):
         if ready((last + step) % count):
             return (last + step) % count

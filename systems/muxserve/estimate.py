@@ -1,8 +1,8 @@
-"""How many requests per second a model will serve on a mesh: the placement's estimate.
+"""Estimates how many requests per second a model will serve on a mesh, for the placement.
 
-The average batch is decoded for the average output and prefilled for the average prompt, so that
-throughput = batch / (decode step x output + prefill) (MuxServe §3.3, eq. 3). Models on a mesh wait
-for each other's prefills. Knows nothing of memory but how many requests' KV there is room for.
+All requests are average ones: throughput = batch / (decode step x output tokens + prefill)
+(MuxServe §3.3, eq. 3). Models on a mesh wait for each other's prefills. Of memory, the estimate
+knows only how many requests' KV fits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.placement import Profile
 
 @dataclass(slots=True, frozen=True)
 class Llm:
-    """One model to place, and what is known of it."""
+    """A model to place, with its mean rate in requests/s."""
 
     name: str
     spec: ModelSpec
@@ -30,22 +30,28 @@ class Llm:
 
     @property
     def computation(self) -> float:
+        """Rate times scale: models are placed in this order (Algorithm 1)."""
         return self.rate_per_s * self.scale
 
 
 @dataclass(kw_only=True, slots=True)
 class EstimateConfig:
+    """What the estimate assumes of requests and of devices."""
+
     output_tokens: int  # of an average request
-    prompt_tokens: int
-    max_num_seqs: int
-    slack_share: float  # of its throughput, by which a model may miss its rate
+    prompt_tokens: int  # of an average request
+    max_num_seqs: int  # requests of a batch at most
+    # A model's throughput may be below its rate by this share of the throughput, but at most by
+    # `max_slack_per_s` requests/s.
+    slack_share: float
     max_slack_per_s: float
-    decode_slowdown: dict[float, float]  # share of the multiprocessors -> decode step time, 1: all
+    # {share of the multiprocessors: decode step time over the time with all of them}
+    decode_slowdown: dict[float, float]
 
 
 @dataclass(slots=True, frozen=True)
 class Candidate:
-    """What a model gets for its decoding, and what it then serves by itself."""
+    """A share and a batch for a model's decoding, and its throughput if it is alone with them."""
 
     share: float  # of the multiprocessors
     batch: int
@@ -53,17 +59,22 @@ class Candidate:
 
 
 class ThroughputEstimator:
+    """Eq. 3 with the step times of `profile`."""
+
     def __init__(self, profile: Profile, config: EstimateConfig) -> None:
         self._profile, self._config = profile, config
 
     @property
     def request_tokens(self) -> int:
-        """Of an average request, at its end."""
+        """Prompt and output of an average request."""
         return self._config.prompt_tokens + self._config.output_tokens
 
     def candidate(self, llm: Llm, max_batch: int) -> Candidate:
-        """The least share of the multiprocessors that serves the model's rate, with the least
-        batch that does; where none does, the one that serves the most."""
+        """The smallest share that serves the model's rate, with the smallest batch that does.
+
+        If no share serves the rate: the share and batch with the most throughput. max_batch:
+        requests whose KV fits.
+        """
         best = Candidate(0.0, 1, 0.0)
         for share in sorted(self._config.decode_slowdown):
             for batch in _batches(max_batch):
@@ -75,8 +86,11 @@ class ThroughputEstimator:
         return best
 
     def served_per_s(self, shared: Sequence[tuple[Llm, Candidate, int]]) -> float:
-        """Of all models on a mesh together, each with its largest batch. A model that falls short
-        of its rate is given a larger batch while it has room for one."""
+        """Requests/s of all models on a mesh together.
+
+        shared: (model, its candidate, its largest batch) of each. A model below its rate gets a
+        larger batch, up to its largest.
+        """
         batches = [candidate.batch for _, candidate, _ in shared]
         while True:
             prefill_s = sum(
@@ -94,11 +108,13 @@ class ThroughputEstimator:
                 batches[i] = min(2 * batches[i], shared[i][2])
 
     def suffices(self, throughput_per_s: float, llm: Llm) -> bool:
+        """Whether the throughput reaches the model's rate, with the slack of the configuration."""
         config = self._config
         slack = min(config.max_slack_per_s, config.slack_share * throughput_per_s)
         return throughput_per_s + slack > llm.rate_per_s
 
     def throughput_per_s(self, llm: Llm, share: float, batch: int, prefill_s: float) -> float:
+        """Eq. 3, in requests/s. prefill_s: of this batch and of all that it waits for."""
         config = self._config
         context = batch * (config.prompt_tokens + config.output_tokens // 2)
         step_s = self._profile.decode_step_s(llm.spec, batch, context)
@@ -106,6 +122,7 @@ class ThroughputEstimator:
         return batch / (step_s * config.output_tokens + prefill_s)
 
     def prefill_s(self, llm: Llm, batch: int) -> float:
+        """Of a batch of average prompts, one after the other."""
         return batch * self._profile.prefill_s(llm.spec, self._config.prompt_tokens)
 
 

@@ -1,4 +1,4 @@
-"""What a mesh of devices has room for, by MuxServe's budget. Bytes; a mesh is one large device."""
+"""What fits on a mesh of devices, by MuxServe's budget, in bytes. A mesh is one large device."""
 
 from __future__ import annotations
 
@@ -10,31 +10,39 @@ from harness.model_spec import ModelSpec
 
 @dataclass(kw_only=True, slots=True)
 class MemoryConfig:
-    process_bytes: float  # of each model: a prefill and a decode process
+    """What a mesh keeps beside weights and KV."""
+
+    process_bytes: float  # of each model: its prefill process and its decode process
     activation_bytes: float  # of each model
-    usable_share: float  # of the memory, before KV gets the rest
+    usable_share: float  # of the memory; KV gets what weights and activations leave of it
 
 
 class Budget:
+    """The memory of meshes that are some devices wide."""
+
     def __init__(self, config: MemoryConfig, memory_bytes: int, weights_share: float) -> None:
-        """`memory_bytes`: of one device. `weights_share`: of them, for all but KV."""
+        """memory_bytes: of one device. weights_share: how much of it weights, processes and
+        activations may take."""
         self._config, self._memory_bytes = config, memory_bytes
         self._weights_share = weights_share
         self.beside_weights_bytes = config.process_bytes + config.activation_bytes  # of each model
 
     def free_bytes(self, specs: Sequence[ModelSpec], width: int) -> float:
-        """For the weights of one more model on a mesh of `width` devices that has `specs`."""
+        """Free for the weights of one more model on a mesh of `width` devices that has `specs`."""
         taken = sum(spec.weight_bytes + self.beside_weights_bytes for spec in specs)
         return self._weights_share * self._memory_bytes * width - taken
 
     def fits(self, specs: Sequence[ModelSpec], width: int, request_tokens: int) -> bool:
-        """Whether all of `specs` have room, with KV for an average request of each."""
+        """Whether all of `specs` fit, with the KV of an average request of each.
+
+        request_tokens: of an average request. The last of `specs` is the one that is added.
+        """
         kv = sum(spec.held_kv_bytes_per_token * request_tokens for spec in specs)
         last = specs[-1].weight_bytes
         return self.free_bytes(specs[:-1], width) >= last and self.kv_bytes(specs, width) >= kv
 
     def kv_bytes(self, specs: Sequence[ModelSpec], width: int) -> float:
-        """For the KV of all of `specs` together."""
+        """Left for the KV of all of `specs` together."""
         weights = sum(spec.weight_bytes for spec in specs)
         activations = len(specs) * self._config.activation_bytes
         return self._config.usable_share * self._memory_bytes * width - weights - activations
@@ -42,8 +50,10 @@ class Budget:
     def memory_shares(
         self, specs: Sequence[ModelSpec], weights: Sequence[float], width: int
     ) -> list[float]:
-        """Of the mesh's memory for each of `specs`: its own, and of the KV in proportion to
-        `weights`, but no less than half of an equal part."""
+        """The share of the mesh's memory that each of `specs` gets: weights, activations and KV.
+
+        KV is split in proportion to `weights`, but each gets at least half of an equal part.
+        """
         floor = 1 / (2 * len(specs))
         total = sum(weights)
         kv = [

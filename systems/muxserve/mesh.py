@@ -1,8 +1,8 @@
-"""The models on one mesh, run side by side: ADBS's loop (MuxServe §3.4).
+"""ADBS's loop: runs the models of one mesh side by side (MuxServe §3.4).
 
-Prefills come first, models in turn, one at a time; decodes of other models run beside. What runs
-at once may exceed the multiprocessors by the configured excess and no more; where more wants to
-run, decode jobs end at their next step and go in turn.
+Prefills come first, one at a time, models in turn. Decodes of other models run beside them. The
+shares of running jobs may exceed the multiprocessors by the configured excess and no more. If more
+jobs are ready than fit, decode jobs end at their next step and take turns.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ ROUNDING = 1e-9  # shares such as 0.3 have no exact float
 
 
 class Mesh:
+    """The loop of one mesh."""
+
     def __init__(
         self,
         residents: Sequence[Resident],
@@ -27,7 +29,7 @@ class Mesh:
         total_share: float,
         quotas: QuotaConfig,
     ) -> None:
-        """Shares of the multiprocessors; `total_share` has the excess in it."""
+        """prefill_share, total_share: of the multiprocessors; total_share includes the excess."""
         self._residents, self._loop = residents, loop
         self._prefill_share, self._total_share = prefill_share, total_share
         self._quotas = quotas
@@ -37,7 +39,7 @@ class Mesh:
         self._wake = Event(loop)
 
     def arrived(self, resident: Resident) -> None:
-        """A request is in the resident's queue: its decoding ends, so that it can be prefilled."""
+        """Tells that the resident's queue has a request: its decode job ends, to prefill it."""
         resident.stop.set()
         self._wake.set()
 
@@ -53,7 +55,8 @@ class Mesh:
             await self._loop.wait(self._wake)
 
     def _start_prefill(self) -> bool:
-        """Whether one lacks multiprocessors, or its model's decoding must end first."""
+        """Starts the next prefill if it can. Whether a prefill waits: for multiprocessors, or for
+        the end of its model's decode job."""
         if self._prefilling is not None:
             return False
         residents = self._residents
@@ -68,7 +71,7 @@ class Mesh:
         return False
 
     def _start_decodes(self) -> bool:
-        """Whether one lacks multiprocessors."""
+        """Starts every decode that can start. Whether a decode waits for multiprocessors."""
         residents = self._residents
         while True:
             turn = in_turn(

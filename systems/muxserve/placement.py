@@ -1,8 +1,8 @@
 """Which models share which devices: MuxServe's greedy placement (Algorithm 1).
 
-For each way to cut the nodes into meshes, models go one by one, the most computation first, where
-they add the most throughput; the cut that serves the most is taken. Tensor parallelism is not
-searched: a model goes on a mesh of its own `tp` devices. Pure functions.
+Every way to cut the nodes into meshes is tried. Models are placed one by one, the most computation
+first, each on the mesh where it adds the most throughput. The cut that serves the most requests/s
+wins. Tensor parallelism is not searched: a model goes on a mesh of `tp` devices. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ ROUNDING = 1e-9  # shares such as 0.3 have no exact float
 
 @dataclass(slots=True)
 class PlacedMesh:
+    """Some devices, the models on them, and the requests/s that the models serve together."""
+
     devices: range
     llms: list[Llm] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
@@ -35,18 +37,20 @@ class PlacedMesh:
 
 
 class Placer:
+    """Algorithm 1."""
+
     def __init__(
         self, estimator: ThroughputEstimator, budget: Budget, max_num_seqs: int, total_share: float
     ) -> None:
-        """`total_share`: of the multiprocessors, that the models on a mesh may have for decoding;
-        above 1, as far as they may be exceeded."""
+        """total_share: the sum, at most, of the decode shares of the models on a mesh. 1 is all
+        multiprocessors; above 1 they may be exceeded."""
         self._estimator, self._budget = estimator, budget
         self._max_num_seqs, self._total_share = max_num_seqs, total_share
 
     def best(
         self, llms: Sequence[Llm], num_devices: int, devices_per_node: int
     ) -> list[PlacedMesh] | None:
-        """The placement that serves the most requests per second; None: there is none."""
+        """The placement that serves the most requests/s; None if not all models fit."""
         sizes = {llm.spec.tp for llm in llms}
         found = [
             meshes
@@ -56,7 +60,7 @@ class Placer:
         return max(found, key=lambda m: sum(mesh.served_per_s for mesh in m), default=None)
 
     def greedy(self, llms: Sequence[Llm], cut: Sequence[range]) -> list[PlacedMesh] | None:
-        """None: a model finds no mesh."""
+        """The models placed on the meshes of `cut`; None if a model fits on no mesh."""
         meshes = [PlacedMesh(devices) for devices in cut]
         for llm in sorted(llms, key=lambda llm: (-llm.computation, -llm.scale)):
             options = [
@@ -69,13 +73,14 @@ class Placer:
         return meshes
 
     def _merit(self, trial: PlacedMesh, mesh: PlacedMesh) -> tuple[float, float, float]:
-        """Throughput gained; then the least computation and the most memory there already."""
+        """What makes a mesh better for a model, the first of these first: throughput gained, less
+        computation on the mesh, more free memory on it."""
         gained = round(trial.served_per_s - mesh.served_per_s, 9)
         free = self._budget.free_bytes(mesh.specs, len(mesh.devices))
         return gained, -mesh.computation, free
 
     def _with(self, mesh: PlacedMesh, llm: Llm) -> PlacedMesh | None:
-        """The mesh with one model more, or None: it does not fit."""
+        """The mesh with one more model; None if the model does not fit."""
         width, specs = len(mesh.devices), [*mesh.specs, llm.spec]
         tokens = self._estimator.request_tokens
         if llm.spec.tp != width or not self._budget.fits(specs, width, tokens):
@@ -89,7 +94,7 @@ class Placer:
         return PlacedMesh(mesh.devices, llms, candidates, served)
 
     def _max_batches(self, llms: Sequence[Llm], width: int) -> list[int]:
-        """Each model's requests whose KV there is room for; the rates divide the room."""
+        """How many requests' KV fits, for each model; the KV memory is divided by `kv_weight`."""
         kv_bytes = self._budget.kv_bytes([llm.spec for llm in llms], width)
         weights = [kv_weight(llm) for llm in llms]
         batches = []
@@ -101,12 +106,15 @@ class Placer:
 
 
 def kv_weight(llm: Llm) -> float:
+    """By what KV memory is divided among models: requests/s times KV bytes per token."""
     return llm.rate_per_s * llm.spec.held_kv_bytes_per_token
 
 
 def cuts(num_devices: int, devices_per_node: int, sizes: set[int]) -> Iterator[list[range]]:
-    """Every way to cut the nodes into meshes of the given sizes; devices may be left over. Nodes
-    are equal but for the last, so that only how many are cut in one way counts."""
+    """Every way to cut the nodes into meshes of the given sizes; devices may be left over.
+
+    All nodes but the last are equal, so only the number of nodes that are cut in each way counts.
+    """
     full, rest = divmod(num_devices, devices_per_node)
     wide_first = sorted(sizes, reverse=True)
     whole = list(_splits(devices_per_node, wide_first))
@@ -126,7 +134,8 @@ def _consecutive(first: int, split: Sequence[int]) -> Iterator[range]:
 
 
 def _splits(num_devices: int, sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Largest meshes first; the last size takes what it can of the rest."""
+    """Every way to cut one node, as sizes, largest first. The smallest size takes all it can of
+    the rest."""
     size, *smaller = sizes
     most = num_devices // size
     for count in range(most + 1) if smaller else [most]:
@@ -136,14 +145,17 @@ def _splits(num_devices: int, sizes: Sequence[int]) -> Iterator[list[int]]:
 
 
 def first_names(models: Mapping[str, ModelSpec]) -> dict[str, str]:
-    """By name, the first of the names that stand for the same model (the same object: equal ones
-    are two models with one checkpoint)."""
+    """{name: the first name of the same model}.
+
+    Names stand for the same model if their specs are the same object. Equal specs are two models
+    with one checkpoint.
+    """
     first: dict[int, str] = {}
     return {name: first.setdefault(id(spec), name) for name, spec in models.items()}
 
 
 def llms_of(models: Mapping[str, ModelSpec], rates_per_s: Mapping[str, float]) -> list[Llm]:
-    """One for each model; its names count together."""
+    """The models to place. The rates of all names of a model add up."""
     rates: dict[str, float] = {}
     for name, first in first_names(models).items():
         rates[first] = rates.get(first, 0.0) + rates_per_s.get(name, 0.0)

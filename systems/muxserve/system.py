@@ -1,4 +1,4 @@
-"""The system that `conf/system/muxserve.yaml` names: placement before the run, ADBS during it."""
+"""`+system=muxserve`: placement before the run, ADBS during it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ from systems.muxserve.resident import Resident
 
 
 class MuxServe:
+    """`place` raises UsageError if no placement has room for all models."""
+
     @dataclass(kw_only=True, slots=True)
     class Config:
+        """The keys of `conf/system/muxserve.yaml`. Raises ValueError for an unknown variant."""
+
         variant: str  # paper or artifact: how much of the memory weights may take
         weights_share: dict[str, float]  # by variant
         prefill_share: float  # of the multiprocessors, for a prefill
-        excess_share: float  # by which jobs that run at once may exceed the multiprocessors
+        excess_share: float  # by how much running jobs together may exceed the multiprocessors
         max_num_batched_tokens: int  # of a prefill
         estimate: EstimateConfig
         memory: MemoryConfig
@@ -109,13 +113,15 @@ class MuxServe:
 
 
 def refusal(llms: Sequence[Llm], budget: Budget, hardware: Hardware) -> str:
+    """The message of `place` if no placement has room for all models."""
     beside = budget.beside_weights_bytes
     largest = max(llms, key=lambda llm: llm.spec.weight_bytes)
     needed = sum(llm.spec.weight_bytes + beside for llm in llms)
     room = budget.free_bytes([], 1)
     return (
         f"MuxServe cannot find a placement for {len(llms)} models on hardware={hardware.name}: "
-        f"weights and {beside / 1e9:.1f} GB beside them come to {needed / 1e9:.1f} GB "
-        f"({largest.spec.name} alone to {(largest.spec.weight_bytes + beside) / 1e9:.1f} GB), and "
-        f"{hardware.num_devices} devices have {room / 1e9:.1f} GB each for that, undivided"
+        f"weights, with {beside / 1e9:.1f} GB for each model, need {needed / 1e9:.1f} GB "
+        f"({largest.spec.name} alone needs {(largest.spec.weight_bytes + beside) / 1e9:.1f} GB); "
+        f"{hardware.num_devices} devices have {room / 1e9:.1f} GB each, and no model is split "
+        "further to fit"
     )

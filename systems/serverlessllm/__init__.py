@@ -1,1 +1,1 @@
-"""ServerlessLLM (OSDI'24): request-level auto-scaling, and its SJF extension."""
+"""ServerlessLLM (OSDI'24): request-level auto-scaling; ServerlessLLM+: with shortest job first."""

@@ -1,6 +1,7 @@
-"""variant=artifact: the curve that Aegaeon's paper plots for ServerlessLLM was simulated by its
-authors; this is that simulation's policy. Requests are queued as they arrive (`queues`), workers
-run their queues (`worker`), and whoever has waited too long is dropped at the next arrival.
+"""variant=artifact: the policy of the simulation behind ServerlessLLM's curves in Aegaeon's paper.
+
+Requests are queued as they arrive (`queues`), and workers run their queues (`worker`). Requests
+that have waited too long are dropped at the next arrival.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from systems.serverlessllm.worker import Worker
 
 @dataclass(kw_only=True, slots=True)
 class ArtifactConfig:
+    """Raises ValueError unless the first three are above 0."""
+
     queue_slots: int  # QS: requests of one model in a row on one worker
-    free_slots: int  # R: fewer than so many in all, and another worker is taken
-    drop_after_s: float  # without a token
+    free_slots: int  # R: with fewer free slots than this in all, another worker is taken
+    drop_after_s: float  # after a request's arrival, if it has no token by then
     load_bytes_per_s: float  # to each device
     model_bytes: dict[str, float]  # of the weights, by the architecture's name
 
@@ -31,6 +34,8 @@ class ArtifactConfig:
 
 
 class ArtifactScheduler:
+    """order: fcfs (ServerlessLLM) or sjf (ServerlessLLM+)."""
+
     def __init__(
         self, config: ArtifactConfig, order: str, loader: Loader, *, loop: Loop, cluster: Cluster
     ) -> None:
@@ -48,7 +53,8 @@ class ArtifactScheduler:
             self._loop.spawn(worker.serve(), name=worker.name)
 
     def _doom(self) -> None:
-        """Requests that have waited too long; one in its prefill ends it first."""
+        """Has workers drop requests that have waited too long. A request in its prefill ends the
+        prefill first."""
         latest_s = self._loop.now - self._config.drop_after_s
         for worker in self._workers:
             late = [r for r in worker.queue if not r.generated_tokens and r.arrival_s < latest_s]
@@ -59,14 +65,14 @@ class ArtifactScheduler:
         self._cluster.drop(request, f"no token after {self._config.drop_after_s:g} s")
 
     def _join(self, request: Request) -> None:
-        """ServerlessLLM."""
+        """ServerlessLLM: to the end of a queue."""
         tails = [tail_of(w.queue, w.model, w.settle()) for w in self._workers]
         slots, free = self._config.queue_slots, self._config.free_slots
         worker = self._workers[join(request.model, tails, slots, free)]
         worker.put([*worker.queue, request])
 
     def _assign_and_sort(self, request: Request) -> None:
-        """ServerlessLLM+."""
+        """ServerlessLLM+: into a batch; then every queue is sorted."""
         slots = self._config.queue_slots
         for worker in self._workers:
             worker.settle()

@@ -1,7 +1,7 @@
-"""How long it takes to bring a model to a device, and bringing it there at a given rate.
+"""Loads models onto devices at a given rate, and estimates how long a load takes.
 
 Storage-aware (ServerlessLLM §6.1): a model whose weights are in the node's memory comes over PCIe,
-any other one from the node's SSDs. Knows nothing of requests.
+every other model from the node's SSDs. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from harness.errors import UsageError
 
 
 class Loader:
-    """`bytes_per_s`: of each device of an instance, however fast its link is; None: the link's.
-    `model_bytes`: what the weights count by the architecture's name, where not what they are."""
+    """Loads models.
+
+    bytes_per_s: rate of each device of an instance; None: the rate of the link. Raises UsageError
+    if the rate is not above 0, or above the link's. model_bytes: {architecture: bytes that its
+    weights count}; other architectures count with their real bytes.
+    """
 
     def __init__(
         self,
@@ -42,13 +46,14 @@ class Loader:
         }
 
     def estimate_s(self, instance: PooledInstance, model: str) -> float:
-        """If it began now and nobody else used the links."""
+        """Seconds that a load would take if it began now and nothing else used the links."""
         cached = instance.models[model] in instance.host.models
         link = self._profile.pcie_bytes_per_s if cached else self._profile.ssd_bytes_per_s
         return self._bytes[model] / min(link, self._bytes_per_s or inf)
 
     async def load(self, instance: PooledInstance, model: str) -> None:
-        """Never faster than the links: the rest of the time of a slower rate is waited for."""
+        """Loads `model`. If the configured rate is slower than the links, it waits for the rest of
+        that rate's time."""
         start_s = self._loop.now
         instance.begin_switch()
         await instance.load(model)

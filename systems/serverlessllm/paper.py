@@ -1,8 +1,8 @@
 """variant=paper: ServerlessLLM's request-level auto-scaling over pooled devices.
 
-A request waits for an instance of its model with room. Where the model has too few instances, one
-starts on the device with the least start-up latency, taken from an instance that is idle: scaling
-happens at the end of requests and never before. Within an instance: continuous batching.
+A request waits for an instance of its model with room. If the model has too few instances, one
+starts on the device with the least start-up latency. Only idle devices are taken, so scaling
+happens at the end of requests and never before. An instance batches continuously.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from systems.serverlessllm.scaling import Slot, cheapest, desired_instances, fre
 
 @dataclass(kw_only=True, slots=True)
 class PaperConfig:
+    """Raises ValueError for values below 1, or times below 0."""
+
     concurrency: int  # requests of an instance at once; the target of the auto-scaler
     max_instances: int  # of one model
-    interval_s: float  # between two instances of one model that start
-    keep_alive_s: float  # an idle instance's device is not given away before
+    interval_s: float  # between the starts of two instances of one model
+    keep_alive_s: float  # the device of an instance is given away after being idle for this long
     max_num_batched_tokens: int  # of one iteration
 
     def __post_init__(self) -> None:
@@ -40,7 +42,10 @@ class PaperConfig:
 
 
 class Server:
-    """A device and the instance on it, if any."""
+    """A device, and the instance on it if there is one.
+
+    changed: set when the device becomes free for other models.
+    """
 
     def __init__(
         self, instance: PooledInstance, loader: Loader, loop: Loop, limits: Limits, changed: Event
@@ -63,7 +68,7 @@ class Server:
         return self.loading or self.num_requests > 0
 
     def start(self, model: str) -> None:
-        """An instance of `model`, in place of the one that was there."""
+        """Starts an instance of `model`; it replaces the one that was there."""
         self.model, self.loading = model, True
         self._wake.set()
 
@@ -102,10 +107,12 @@ class Server:
 
     def _preempt(self, request: Request) -> None:
         self.device.evict(request)
-        self._wake.set()  # nobody is admitted in an iteration that preempts: look again after it
+        self._wake.set()  # an iteration that preempts admits no request: look again after it
 
 
 class PaperScheduler:
+    """Dispatch and auto-scaling. order: fcfs, or sjf by the oracle's service times."""
+
     def __init__(
         self, config: PaperConfig, order: str, loader: Loader, *, loop: Loop, cluster: Cluster
     ) -> None:
@@ -142,7 +149,8 @@ class PaperScheduler:
             await self._loop.wait(self._changed, until=self._scale())
 
     def _dispatch(self) -> None:
-        """Queued requests go to the instance of their model with the fewest, while one has room."""
+        """Queued requests go to the instance of their model with the fewest requests, while an
+        instance has room."""
         for model, queue in self._queued.items():
             ready = [s for s in self._servers if s.model == model and not s.loading]
             while queue and ready:
@@ -152,7 +160,8 @@ class PaperScheduler:
                 server.submit(queue.pop(0))
 
     def _scale(self) -> float:
-        """Starts what can start now; returns when to look again if nothing changes before."""
+        """Starts the instances that can start now. Returns when to look again if nothing changes
+        before; inf: never."""
         if all(server.busy for server in self._servers):
             return inf
         again_s = inf
@@ -162,9 +171,10 @@ class PaperScheduler:
         return again_s
 
     def _scale_model(self, model: str) -> float:
-        """Starts one instance if there should be more and a device is free for it.
+        """Starts one instance of `model` if it needs one more and a device is free.
 
-        Returns when a reason not to will be gone; inf: only something else can change that.
+        Returns when to look again: when the interval or a keep-alive is over; inf if only an
+        arrival or the end of a request can change something.
         """
         now_s, own = self._loop.now, [s for s in self._servers if s.model == model]
         num_requests = len(self._queued[model]) + sum(server.num_requests for server in own)
@@ -174,7 +184,7 @@ class PaperScheduler:
         next_s = self._started_s[model] + self._config.interval_s
         if len(own) >= wanted or next_s > now_s:
             return next_s if len(own) < wanted else inf
-        idle = [server for server in self._servers if not server.busy]  # the others: nobody knows
+        idle = [server for server in self._servers if not server.busy]
         slots = [self._slot(server, model) for server in idle]
         chosen = cheapest(slots, now_s)
         if chosen is None or slots[chosen].free_s > now_s:

@@ -1,8 +1,8 @@
-"""Which worker's queue a request joins, and where: Aegaeon's simulated baselines, as published.
+"""Which worker's queue a request joins, and at which place (`sim/scheduler.py` of Aegaeon's
+artifact, which simulates both baselines). Pure functions.
 
-ServerlessLLM: behind requests of its own model, else behind those of a worker taken over.
-ServerlessLLM+: into a batch of its own model, and batches are sorted by what is left of them. The
-rules are those of the simulator in Aegaeon's artifact (`sim/scheduler.py`). Pure functions.
+ServerlessLLM: behind requests of the same model, else at the end of another worker's queue.
+ServerlessLLM+: into a batch of the same model; batches are then sorted by their time left.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Batches = list[list[Request]]
 
 @dataclass(slots=True, frozen=True)
 class Tail:
-    """The end of a worker's queue. `model`: of the last request, or, with no request, the one in
-    place; None: it has never had any. `run`: how many requests of `model` the queue ends with."""
+    """The end of a worker's queue."""
 
-    model: str | None
-    run: int
-    last_batch_s: float  # when its last iteration ended; 0: it has had none
+    model: str | None  # of the last request; of an empty queue: in place; None: never had a model
+    run: int  # how many requests of `model` the queue ends with
+    last_batch_s: float  # when the worker's last iteration ended; 0: it has had none
 
 
 def tail_of(queue: Sequence[Request], in_place: str | None, last_batch_s: float) -> Tail:
+    """in_place: the model that is loaded on the worker."""
     if not queue:
         return Tail(in_place, 0, last_batch_s)
     model, run = queue[-1].model, 0
@@ -38,11 +38,12 @@ def tail_of(queue: Sequence[Request], in_place: str | None, last_batch_s: float)
 
 
 def join(model: str, tails: Sequence[Tail], queue_slots: int, free_slots: int) -> int:
-    """The worker whose queue a request for `model` joins, at the end (QS and R of the artifact).
+    """The index of the worker whose queue a request for `model` joins at the end.
 
-    The one of its model with the shortest run. But where those together have fewer than
-    `free_slots` slots of `queue_slots` each: an empty worker, else the least recently used one of
-    another model, if there is one.
+    queue_slots: QS, slots of a worker for one model. free_slots: R. Workers whose queue ends with
+    `model` have (queue_slots - run) free slots each. If these are `free_slots` or more together,
+    the worker with the shortest run is taken. Else a worker that never had a model is taken, else
+    the least recently used worker of another model, if there is one.
     """
     same = [i for i, tail in enumerate(tails) if tail.model == model]
     free = sum(max(0, queue_slots - tails[i].run) for i in same)
@@ -57,9 +58,9 @@ def join(model: str, tails: Sequence[Tail], queue_slots: int, free_slots: int) -
 
 
 def batches_of(queue: Sequence[Request], queue_slots: int) -> Batches:
-    """The queue as batches of one model and at most `queue_slots` requests, in order."""
+    """The queue as batches of one model each, with at most `queue_slots` requests, in order."""
     batches: Batches = []
-    latest: dict[str, list[Request]] = {}  # of each model: those before it are full
+    latest: dict[str, list[Request]] = {}  # {model: its last batch}; the ones before are full
     for request in queue:
         batch = latest.get(request.model)
         if batch is None or len(batch) == queue_slots:
@@ -70,8 +71,8 @@ def batches_of(queue: Sequence[Request], queue_slots: int) -> Batches:
 
 
 def assign(request: Request, workers: Sequence[Batches], queue_slots: int) -> int:
-    """Adds a request to the first batch of its model with room, else as a new one to the worker
-    with the fewest batches; returns the worker."""
+    """Adds a request to the first batch of its model with room, else as a new batch to the worker
+    with the fewest batches. Returns the worker's index."""
     for i, batches in enumerate(workers):
         batch = _batch_for(request, batches, queue_slots)
         if batch is not None:
@@ -83,10 +84,10 @@ def assign(request: Request, workers: Sequence[Batches], queue_slots: int) -> in
 
 
 def shortest_first(batches: Batches, oracle: Oracle) -> list[Request]:
-    """The batches one after the other, the one with the least time left first.
+    """The requests of all batches, batches in the order of their time left.
 
-    While a batch has prompts to prefill, that is all its time; then it is the decoding of its
-    first request.
+    The time left is that of the pending prompts, if there are any, else that of the first
+    request's decoding.
     """
 
     def left_s(batch: list[Request]) -> float:

@@ -1,4 +1,4 @@
-"""The system that `conf/system/serverlessllm.yaml` and `serverlessllm_plus.yaml` name."""
+"""`+system=serverlessllm` and `+system=serverlessllm_plus`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from systems.serverlessllm.paper import PaperConfig, PaperScheduler
 
 
 class ServerlessLlm:
+    """Raises ValueError if the engine has no pooled instances."""
+
     @dataclass(kw_only=True, slots=True)
     class Config:
+        """The keys of `conf/system/serverlessllm.yaml`. Raises ValueError for unknown values."""
+
         variant: str  # paper or artifact
         order: str  # fcfs, or sjf with output lengths from an oracle (ServerlessLLM+)
         load_bytes_per_s: float | None  # to each device; null: the variant's

@@ -1,8 +1,8 @@
-"""A worker of Aegaeon's simulated baselines: a queue that is run front to back on one device.
+"""A worker of Aegaeon's simulated baselines: runs a queue from front to back on one device.
 
-Prefill before decode, as many requests at the front as are of one model and fit; another model at
-the front: a swap, and whatever was unfinished has lost its KV. The order of the queue is not the
-worker's to decide.
+A batch has the requests at the front that are of one model and fit. Prefill comes before decode. If
+another model is at the front, the worker swaps models, and all unfinished requests lose their KV.
+The scheduler decides the order of the queue (`artifact`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from systems.serverlessllm.loading import Loader
 
 
 def front(queue: Sequence[Request], kv: BlockPool) -> list[Request]:
-    """The requests at the front that are of one model and whose KV fits together."""
+    """The requests at the front that are of one model and whose KV fits together. kv: of that
+    model."""
     chosen: list[Request] = []
     room = kv.free_blocks + sum(kv.held.get(request.request_id, 0) for request in queue)
     for request in queue:
@@ -29,12 +30,15 @@ def front(queue: Sequence[Request], kv: BlockPool) -> list[Request]:
 
 
 def iteration(chosen: Sequence[Request]) -> Batch:
-    """All prompts that are not computed, in one iteration; with none, a decode of everything."""
+    """All prompts that are not computed yet, in one iteration; if there are none, one decode step
+    of all requests."""
     prompts = [(r, r.known_tokens - r.computed_tokens) for r in chosen if not r.decoding]
     return Batch(chunks=prompts) if prompts else Batch(decodes=list(chosen))
 
 
 class Worker:
+    """One device and its queue. drop: takes each request that is dropped."""
+
     def __init__(
         self,
         instance: PooledInstance,
@@ -51,16 +55,16 @@ class Worker:
         self._wake = Event(loop)
 
     def settle(self) -> float:
-        """Has requests say how far they are now; when the last iteration ended."""
+        """Brings the progress of requests up to date; returns when the last iteration ended."""
         return self._instance.settle()
 
     def put(self, queue: list[Request]) -> None:
-        """A new queue, of which the next iteration makes a batch."""
+        """Replaces the queue; the next iteration makes its batch of it."""
         self.queue = queue
         self._wake.set()
 
     def doom(self, requests: Iterable[Request]) -> None:
-        """Has the next iteration drop them."""
+        """Has the next iteration drop `requests`."""
         self._doomed.update(request.request_id for request in requests)
         self._wake.set()
 

@@ -36,7 +36,7 @@ def test_help_lists_every_group_and_its_options() -> None:
 
 def test_help_on_keys_tells_values_and_meanings() -> None:
     done = run_command("--help", "keys", "engine.pool.mem")
-    assert done.stdout.startswith("engine.pool.memory_share = 0.9  [sim, torch]\n    of a device")
+    assert done.stdout.startswith("engine.pool.memory_share = 0.9  [sim, torch]\n    share of")
     wrong = run_command("--help", "keys", "slo.x")
     assert wrong.returncode == 2
     assert wrong.stderr == (

@@ -101,7 +101,7 @@ ARTIFACT = "system.variant=artifact"
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (["hardware.num_devices=1"], "needs two instances of a model at least, and there is 1"),
+        (["hardware.num_devices=1"], "needs at least two instances of a model and has 1"),
         (["model_set=tiny", "hardware.num_devices=8"], "serves one model with one tp, not "),
         ([ARTIFACT, "system.artifact.group_size=8"], "group_size=8 must divide the 4 instances"),
         ([ARTIFACT, "hardware.num_devices=8", "system.artifact.group_size=8"], "at most 4, the m"),
@@ -112,15 +112,15 @@ ARTIFACT = "system.variant=artifact"
         (["system.artifact.restore_usage=0.99"], "restore_usage=0.99 and system.artifact.drop_us"),
         ([ARTIFACT, "system.exchange=blocking"], "exchange=blocking is an ablation of variant=pa"),
         ([ARTIFACT, "system.plan=memory"], "system.plan=memory is for variant=paper"),
-        (["system.plan=exhaustive", "hardware.num_devices=9"], "for up to 8 instances, and there"),
+        (["system.plan=exhaustive", "hardware.num_devices=9"], "for up to 8 instances; there"),
         (
             ["system.standby=3"],
-            "needs two instances of a model at least, and there is 1 beside 3 on",
+            "needs at least two instances of a model and has 1 beside 3 on",
         ),
         (["system.restore=no"], "system.restore=no is unknown; valid: live, drain, never"),
         (["engine=vllm"], "choose engine=torch or engine=sim"),
         (["+system=llumnix", "system.mode=x"], "mode=x is unknown; valid: replication, migration"),
-        (["+system=llumnix", "system.mode=pipeline", "system.stages=3"], "make no groups of 3; va"),
+        (["+system=llumnix", "system.mode=pipeline", "system.stages=3"], "cannot form groups of 3"),
         (["+system=llumnix", "system.stages=2"], "stages=2 is for mode=pipeline, not mode=replic"),
         (["+system=vllm", "system.preemption=x"], "preemption=x is unknown; valid: recompute, kv"),
         (["+system=vllm", "system.swap.requests=0"], "system.swap.requests=0 must be at least 1"),

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,43 @@ def test_groups_import_what_they_need_alone() -> None:
             imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
             found = {group_of[str(module)] for module in imported if module in group_of}
             assert found <= {name, *groups[name]["needs"]}, path
+
+
+def imports_of(path: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    found = {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    return found | {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
+
+
+def test_a_wheel_is_built_with_all_that_types_are_taken_from() -> None:
+    """Else mypyc finds an import that it does not know, and a wheel is Python alone."""
+    left, seen, others = (
+        [path for paths in GROUPS.values() for path in paths],
+        set[str](),
+        set[str](),
+    )
+    while left:
+        path = left.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for module in imports_of(Path(path)):
+            file = Path(module.replace(".", "/"))
+            files = [
+                each for each in (file.with_suffix(".py"), file / "__init__.py") if each.is_file()
+            ]
+            left += map(str, files)
+            if not files:
+                others.add(module.partition(".")[0])
+    project = tomllib.loads(Path("pyproject.toml").read_text())
+    untyped = {
+        name.removesuffix(".*") for name in project["tool"]["mypy"]["overrides"][0]["module"]
+    }
+    required = project["build-system"]["requires"]
+    brought = {"mypy_extensions"}  # by mypy
+    assert others - set(sys.stdlib_module_names) - untyped - brought <= set(required)
+    (mypy,) = [name for name in required if name.startswith("mypy")]
+    assert mypy in Path("requirements/cpu.txt").read_text().splitlines()
 
 
 def test_a_changed_kernel_makes_all_of_it_python(monkeypatch: pytest.MonkeyPatch) -> None:

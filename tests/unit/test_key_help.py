@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from harness.key_help import described, keys
+from pathlib import Path
+
+from harness.key_help import described, keys, told
+from harness.key_meanings import read_meanings
 from harness.options import GROUPS
 from tests.running import ROOT
 
@@ -37,12 +40,35 @@ def test_comments_become_meanings() -> None:
     ]
 
 
-def test_every_key_that_a_user_sets_first_has_a_meaning() -> None:
-    """Those of conf/config.yaml, and of the groups that every run has; datasheets, datasets and
-    systems have sources and sections instead."""
+def test_every_key_has_a_meaning() -> None:
     found = keys(ROOT / "conf")
     assert {key.name.split(".")[0] for key in found} >= set(GROUPS) - {"experiment"}
-    heads = ("seed", "data", "client", "faults", "fit_context", "figure", "progress", "again",
-             "runs_dir", "model", "slo", "tracking")  # fmt: skip
-    silent = [key.name for key in found if key.name.split(".")[0] in heads and not key.meaning]
-    assert silent == []
+    assert [key.name for key in found if not key.meaning] == []
+
+
+def test_what_is_told_once_stands_for_any_name_and_comes_first(tmp_path: Path) -> None:
+    files = {
+        "config.yaml": "seed: 0 # of every draw",
+        "meanings.yaml": 'hardware.pairs.MODEL.launch_s: "seconds"\nhardware.rate: "bytes/s"\n',
+        "hardware/x.yaml": "rate: 1 # datasheet\npairs: {}\n",
+        "hardware/y.yaml": "rate: 2\npairs:\n  a-1.5b_tp1:\n    launch_s: 3\n",
+        "system/z.yaml": "variants:\n  paper:\n    n: 1 # requests\n  artifact:\n    n: 2 # code\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert {key.name: key.meaning for key in keys(tmp_path)} == {
+        "seed": "of every draw",
+        "hardware.rate": "bytes/s; (x) datasheet",
+        "hardware.pairs": "",
+        "hardware.pairs.MODEL.launch_s": "seconds",
+        "system.variants.paper.n": "requests",
+        "system.variants.artifact.n": "as system.variants.paper.n; (z) code",
+    }
+    assert "hardware.pairs.MODEL.launch_s" in told(tmp_path, "hardware.pairs.a-1.5b_tp1.l")
+
+
+def test_every_meaning_is_of_a_key() -> None:
+    found = {key.name for key in keys(ROOT / "conf")}
+    assert [each.name for each in read_meanings(ROOT / "conf") if each.name not in found] == []

@@ -147,3 +147,12 @@ def test_growing_by_steps_is_growing_each() -> None:
         assert together.held == each.held
         together.check()
     assert together.free_blocks < 6 * 2
+
+
+@pytest.mark.parametrize("computed", range(1, 35))
+def test_a_decode_is_grown_where_its_steps_leave_its_last_block(computed: int) -> None:
+    for steps in range(1, 35):
+        pool, decode = BlockPool(40, 16), Request(0, 0.0, "m", 8, 500, computed, 1)
+        assert pool.grow(decode, computed)
+        assert pool.grow_steps([decode], steps) is not None
+        assert pool.held[0] == pool.blocks_for(computed + steps)

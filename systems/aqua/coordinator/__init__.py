@@ -1,1 +1,1 @@
-"""AQUA's coordinator (sections 6 and 8): who lends memory to whom, as a ledger and as a server."""
+"""AQUA's coordinator (sections 6 and 8): which device lends memory to which; ledger and server."""

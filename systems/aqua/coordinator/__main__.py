@@ -1,5 +1,8 @@
-"""`python -m systems.aqua.coordinator --topology FILE --state FILE [--port N]`: serves until it is
-ended. On 127.0.0.1 only. Exit status 2, and a sentence, for what cannot be."""
+"""AQUA's coordinator as a REST server on 127.0.0.1. It knows all leases of memory.
+
+It serves until it is ended. A live run starts one by itself. Exit status 2, and one sentence, for a
+wrong command.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ from systems.aqua.coordinator.topology import read_topology
 
 HOST = "127.0.0.1"
 BACKLOG = 128
-CHECKS_PER_TIMEOUT = 4  # for silent holders, with no request coming
+CHECKS_PER_TIMEOUT = 4  # how often silent holders are looked for, without requests
 
 
 def bound(port: int) -> socket.socket:
-    """Raises UsageError for a port that cannot be had."""
+    """A socket that listens on the port; 0: any free port. Raises UsageError if it is not free."""
     if not 0 <= port <= 65535:
         raise UsageError(f"port {port}; valid: 0 (any) to 65535")
-    # The protocol by name: else asyncio leaves Nagle's algorithm on, and each answer takes 40 ms.
+    # Name the protocol: else asyncio leaves Nagle's algorithm on, and each answer takes 40 ms.
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a kill, at once
     try:
@@ -42,12 +45,13 @@ def bound(port: int) -> socket.socket:
 
 
 def end_with_parent() -> None:
-    """The other end of standard input is the parent's: it closes when that one ends, however."""
+    """Ends this process when its parent ends: standard input then closes."""
     sys.stdin.read()
-    os._exit(0)  # every change is with the operating system before its answer
+    os._exit(0)  # nothing is lost: every change is written before its answer
 
 
 async def serve(arguments: argparse.Namespace) -> None:
+    """Raises UsageError for wrong input."""
     loop = asyncio.get_running_loop()
     timeout_s = arguments.heartbeat_timeout_s
     check_timeout(timeout_s)
@@ -66,11 +70,20 @@ async def serve(arguments: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m systems.aqua.coordinator", description=__doc__)
-    parser.add_argument("--topology", type=Path, required=True, help="devices and pairs, as JSON")
-    parser.add_argument("--state", type=Path, required=True, help="kept over restarts")
-    parser.add_argument("--port", type=int, default=8080, help="0: any that is free")
-    parser.add_argument("--heartbeat-timeout-s", type=float, required=True)
-    parser.add_argument("--with-parent", action="store_true", help="ends when its stdin closes")
+    parser.add_argument(
+        "--topology", type=Path, required=True, metavar="FILE", help="devices and pairs, JSON"
+    )
+    parser.add_argument(
+        "--state", type=Path, required=True, metavar="FILE", help="its state, over restarts"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8080, metavar="N", help="8080; 0: any free port"
+    )
+    silent = "seconds without a heartbeat after which leases end"
+    parser.add_argument(
+        "--heartbeat-timeout-s", type=float, required=True, metavar="S", help=silent
+    )
+    parser.add_argument("--with-parent", action="store_true", help="end when stdin closes")
     try:
         asyncio.run(serve(parser.parse_args(arguments)))
     except UsageError as error:

@@ -1,7 +1,7 @@
 """The coordinator's REST endpoints (sections 6 and 8): offer, reclaim, allocate, free, status.
 
-Handlers never wait in the middle, so that requests of concurrent callers are served one after the
-other, each whole. Wrong input gets 4xx with the reason and changes nothing.
+Handlers never wait in the middle, so requests of concurrent callers are served one after the other.
+Wrong input gets 4xx with the reason, and changes nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ReclaimBody(Body):
 
 
 class LeaseReply(BaseModel):
-    """`reclaimable_bytes`: what was offered and the producer may use again now."""
+    """`reclaimable_bytes`: were offered, and the producer may use them again now."""
 
     offered_bytes: int
     capacity_bytes: int
@@ -55,7 +55,7 @@ class LeaseReply(BaseModel):
 
 
 class AllocationReply(BaseModel):
-    """`lease`: None where no lease has room; then nothing was allocated."""
+    """`lease`: None if no lease has room; then nothing was allocated."""
 
     lease: str | None
 
@@ -75,7 +75,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def app(coordinator: Coordinator, expire_every_s: float) -> FastAPI:
-    """`expire_every_s`: how often silent holders are looked for between requests."""
+    """The REST server. expire_every_s: how often silent holders are looked for without requests."""
 
     @asynccontextmanager
     async def watch(_: FastAPI) -> AsyncIterator[None]:
@@ -84,7 +84,7 @@ def app(coordinator: Coordinator, expire_every_s: float) -> FastAPI:
                 await asyncio.sleep(expire_every_s)
                 try:
                     coordinator.expire()
-                except OSError as error:  # tried again; requests are told meanwhile
+                except OSError as error:  # tried again later; requests get the error meanwhile
                     print(f"state cannot be written: {error}", file=sys.stderr)
 
         task = asyncio.create_task(expire())

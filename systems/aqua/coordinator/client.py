@@ -1,8 +1,8 @@
-"""How a run speaks to its coordinator: embedded, in simulation, or over HTTP to a process.
+"""How a run speaks to its coordinator: embedded in simulation, over HTTP to a live process.
 
-Both raise `Refused`, with the reason, for what the ledger does not allow. Over HTTP a thread sends
-one request after the other, so that the run's loop goes on meanwhile; a request whose answer was
-lost is sent again, which changes nothing (`requests.py`).
+Both raise `Refused`, with the reason, for changes that the ledger does not allow. Over HTTP a
+thread sends one request after the other, so that the run's loop goes on meanwhile. A request whose
+answer was lost is sent again, which changes nothing (`requests.py`).
 """
 
 from __future__ import annotations
@@ -37,23 +37,31 @@ PAUSE_S = 0.05  # between two tries
 
 
 class CoordinatorClient(Protocol):
-    async def make(self, change: Change) -> None: ...
+    """A coordinator, wherever it runs. All methods may raise Refused."""
+
+    async def make(self, change: Change) -> None:
+        """Makes a change."""
+        ...
 
     async def allocate(self, change: Allocate) -> str | None:
-        """The lease; None: none has room."""
+        """Allocates; returns the lease. None: no lease has room."""
         ...
 
-    async def heartbeat(self, holder: str) -> None: ...
+    async def heartbeat(self, holder: str) -> None:
+        """Tells that `holder` lives."""
+        ...
 
     async def leases(self) -> dict[str, dict[str, Any]]:
-        """By name, as `Ledger.status` has them."""
+        """{lease: its values}, as `Ledger.status` has them."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends the connection."""
+        ...
 
 
 class Embedded:
-    """Answers at once."""
+    """A coordinator within the run; it answers at once."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -102,7 +110,7 @@ def request_of(change: Change) -> Words:
 
 
 class Remote:
-    """`process` is started again where it does not answer because it died."""
+    """A coordinator process. If it has died, it is started again."""
 
     def __init__(self, process: CoordinatorProcess, loop: WallLoop) -> None:
         self.process = process
@@ -127,7 +135,7 @@ class Remote:
         return found
 
     def close(self) -> None:
-        """Ends the process, too."""
+        """Ends the connection and the process."""
         self._closed.set()
         self._asked.put(None)
         self.process.stop()
@@ -156,7 +164,7 @@ class Remote:
         self._connection.close()
 
     def _answer(self, words: Words) -> Any:
-        """The answer's JSON. Raises Refused for 4xx, RunError where none comes."""
+        """The answer's JSON. Raises Refused for 4xx, RunError if no answer comes."""
         began_s = self._loop.now
         while not self._closed.is_set():
             try:

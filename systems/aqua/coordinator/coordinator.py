@@ -1,7 +1,7 @@
-"""The ledger with its journal and its holders' heartbeats: one object, in simulation and served.
+"""The ledger with its journal and its holders' heartbeats, for simulation and for the REST server.
 
-The caller says what time it is. Heartbeats are not written down: after a restart every holder has
-a whole `heartbeat_timeout_s` to be heard of again.
+The caller gives the time. Heartbeats are not written to the journal: after a restart every holder
+has a whole `heartbeat_timeout_s` for its next heartbeat.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from systems.aqua.coordinator.topology import Topology
 
 
 def check_timeout(heartbeat_timeout_s: float) -> None:
-    """Raises UsageError for one that would end every holder at once, or none."""
+    """Raises UsageError unless the timeout is finite and above 0."""
     if not 0 < heartbeat_timeout_s < inf:
         raise UsageError(f"heartbeat_timeout_s={heartbeat_timeout_s:g}; valid: finite and above 0")
 
 
 class Coordinator:
+    """Makes changes that the ledger allows, and ends silent holders."""
+
     def __init__(
         self,
         topology: Topology,
@@ -32,7 +34,8 @@ class Coordinator:
         *,
         heartbeat_timeout_s: float,
     ) -> None:
-        """`journal`: None keeps nothing. Raises UsageError for one of another topology."""
+        """journal: None: nothing is kept. now: gives the time in seconds. Raises UsageError for a
+        journal of another topology."""
         check_timeout(heartbeat_timeout_s)
         self._ledger = Ledger(topology)
         self._journal, self._now = journal, now
@@ -45,7 +48,8 @@ class Coordinator:
         self._heard_s = dict.fromkeys(self._ledger.devices, now())
 
     def make(self, change: Change) -> None:
-        """Raises Refused, and changes nothing, for what cannot be. On disk when it returns."""
+        """Makes a change; it is on disk when this returns. Raises Refused, and changes nothing, for
+        a change that is not allowed."""
         self.expire()
         self._ledger.check(change)
         self._write(change)
@@ -53,16 +57,16 @@ class Coordinator:
             self._heard_s[change.holder] = self._now()
 
     def heartbeat(self, holder: str) -> None:
-        """`holder` lives. Raises Refused for one that has ended, or never joined."""
+        """Tells that `holder` lives. Raises Refused if it has ended, or never joined."""
         self.expire()
         if holder in self._ledger.ended_holders:
-            raise gone(f"holder {holder} has left or was not heard of: join under a new name")
+            raise gone(f"holder {holder} has left or fallen silent: join under a new name")
         if holder not in self._heard_s:
             raise unknown(f"no holder {holder}: join first")
         self._heard_s[holder] = self._now()
 
     def expire(self) -> None:
-        """Ends the holders that were not heard of for `heartbeat_timeout_s`."""
+        """Ends the holders without a heartbeat for `heartbeat_timeout_s`."""
         latest_s = self._now() - self._timeout_s
         for holder in [h for h, heard_s in self._heard_s.items() if heard_s < latest_s]:
             self._write(Leave(holder))
@@ -75,15 +79,16 @@ class Coordinator:
             self._heard_s.pop(change.holder, None)
 
     def lease(self, name: str) -> Lease:
-        """Raises Refused where there is none."""
+        """The lease. Raises Refused if there is none of this name."""
         self.expire()
         return self._ledger.lease(name)
 
     def allocation(self, name: str) -> Allocation | None:
-        """None: it has no room in any lease."""
+        """The allocation; None if it has no room in any lease."""
         self.expire()
         return self._ledger.allocations.get(name)
 
     def status(self) -> dict[str, Any]:
+        """As `Ledger.status`."""
         self.expire()
         return self._ledger.status()

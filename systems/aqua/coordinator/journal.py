@@ -1,9 +1,9 @@
 """The coordinator's state on disk: every change as a line of JSON, replayed when it starts.
 
-A line is with the operating system before the answer goes out, so it survives `kill -9`; it is not
-forced to the disk, so a machine that loses power may lose the last ones (with the memory that they
-speak of). A line that its writer died within is cut off. One process at a time: the file is locked.
-The file grows by some hundred bytes with every change; delete it between deployments.
+A line is with the operating system before the answer goes out, so it survives `kill -9`. It is not
+forced to the disk: a machine that loses power may lose the last lines, and also loses the memory
+that they describe. If a writer died within a line, the line is cut off. The file is locked, for one
+process at a time. It grows by some hundred bytes with every change; delete it between deployments.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from systems.aqua.coordinator.requests import Change, from_json, to_json
 
 
 class Journal:
+    """A file of changes."""
+
     def __init__(self, path: Path) -> None:
-        """Raises UsageError where the file cannot be opened, or another process has it."""
+        """Raises UsageError if the file cannot be opened, or if another process has it."""
         try:
             self._file: BinaryIO = path.open("a+b", buffering=0)
         except OSError as error:
@@ -31,11 +33,12 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._file.close()
-            raise UsageError(f"state file {path} is another coordinator's") from error
+            raise UsageError(f"state file {path} is in use by another coordinator") from error
         self._path = path
 
     def changes(self) -> Iterator[Change]:
-        """All that were appended, in order. Raises UsageError for a line that is none of ours."""
+        """All changes that were appended, in order. Raises UsageError for a line that no
+        coordinator wrote."""
         self._file.seek(0)
         content = self._file.read()
         whole = content[: content.rfind(b"\n") + 1]
@@ -45,11 +48,11 @@ class Journal:
                 yield from_json(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise UsageError(
-                    f"state file {self._path}, line {number} is no coordinator's: {error}"
+                    f"state file {self._path}: no coordinator wrote line {number}: {error}"
                 ) from error
 
     def append(self, change: Change) -> None:
-        """Raises OSError where it cannot be written whole, and leaves nothing of it."""
+        """Writes a change. Raises OSError, and writes nothing, if it cannot be written whole."""
         line = json.dumps(to_json(change)).encode() + b"\n"
         end = self._file.seek(0, SEEK_END)
         try:

@@ -1,13 +1,13 @@
 """The coordinator's bookkeeping (section 6), pure: leases of producers, allocations of consumers.
 
-`check` says whether a change is allowed and touches nothing; `apply` makes it. Applying the same
-changes in the same order gives the same ledger, so that a journal restores it. No clock: holders
-that fall silent are ended from outside by `Leave`.
+`check` says whether a change is allowed, and changes nothing; `apply` makes the change. Applying
+the same changes in the same order gives the same ledger, so a journal restores it. There is no
+clock: silent holders are ended from outside, by `Leave`.
 
-A lease has a capacity, which a reclaim lowers at once: nothing more is allocated above it. What is
-still allocated above it is `overdrawn`, for the consumer to evacuate; the producer may use the
-rest already. A producer that is lost takes the bytes in its leases with it; a consumer finds its
-allocations gone.
+A lease has a capacity. A reclaim lowers the capacity at once, and nothing more is allocated above
+it. Bytes that are still allocated above it are `overdrawn`; the consumer must evacuate them. The
+producer may already use the rest. If a producer is lost, the bytes in its leases are lost too, and
+its consumer's allocations there end.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from systems.aqua.coordinator.topology import Topology
 
 @dataclass(slots=True)
 class Lease:
+    """Memory that a producer lends. holder: the producer."""
+
     holder: str
     offered_bytes: int
     capacity_bytes: int
@@ -40,6 +42,7 @@ class Lease:
 
     @property
     def free_bytes(self) -> int:
+        """Can still be allocated."""
         return max(0, self.capacity_bytes - self.allocated_bytes)
 
     @property
@@ -49,12 +52,14 @@ class Lease:
 
     @property
     def held_bytes(self) -> int:
-        """Of the producer's memory, that it must leave alone now."""
+        """Of the producer's memory: it must not use these bytes now."""
         return self.capacity_bytes + self.overdrawn_bytes
 
 
 @dataclass(slots=True)
 class Allocation:
+    """A consumer's bytes in a lease. holder: the consumer."""
+
     holder: str
     lease: str
     num_bytes: int
@@ -62,26 +67,30 @@ class Allocation:
 
 @dataclass(slots=True)
 class Ledger:
-    """Names that have ended are remembered, so that a late copy of a request stays without effect.
-    An ended lease's and allocation's name is forgotten with its holder, whose name never is."""
+    """Holders, leases and allocations.
+
+    Names that have ended are remembered, so that a late copy of a request has no effect. Names of
+    ended leases and allocations are forgotten with their holder. A holder's name is never
+    forgotten.
+    """
 
     topology: Topology
-    devices: dict[str, str] = field(default_factory=dict)  # by holder
+    devices: dict[str, str] = field(default_factory=dict)  # {holder: device}
     leases: dict[str, Lease] = field(default_factory=dict)
     allocations: dict[str, Allocation] = field(default_factory=dict)
     ended_holders: set[str] = field(default_factory=set)
-    ended_leases: dict[str, str] = field(default_factory=dict)  # name -> holder
-    ended_allocations: dict[str, str] = field(default_factory=dict)  # name -> holder
+    ended_leases: dict[str, str] = field(default_factory=dict)  # {name: holder}
+    ended_allocations: dict[str, str] = field(default_factory=dict)  # {name: holder}
 
-    # --- What is
+    # --- The state
 
     def lent_bytes(self, device: str) -> int:
-        """Of a device's memory, in leases."""
+        """Bytes of a device's memory that are in leases."""
         leases = self.leases.values()
         return sum(x.held_bytes for x in leases if self.devices[x.holder] == device)
 
     def leases_for(self, holder: str) -> dict[str, Lease]:
-        """The leases that a consumer may allocate in, oldest first."""
+        """{lease: itself} of the leases in which a consumer may allocate, oldest first."""
         producer = self.topology.producers.get(self.devices[holder])
         return {
             name: lease
@@ -90,7 +99,7 @@ class Ledger:
         }
 
     def status(self) -> dict[str, Any]:
-        """Everything, as plain data. Bytes."""
+        """All holders, leases and allocations as plain data; sizes in bytes."""
         return {
             "holders": dict(self.devices),
             "leases": {
@@ -110,10 +119,10 @@ class Ledger:
             },
         }
 
-    # --- What may be
+    # --- What is allowed
 
     def check(self, change: Change) -> None:
-        """Raises Refused, with the reason, for what cannot be."""
+        """Raises Refused, with the reason, for a change that is not allowed."""
         match change:
             case Join():
                 self._check_join(change)
@@ -131,13 +140,13 @@ class Ledger:
 
     def _check_holder(self, holder: str) -> None:
         if holder in self.ended_holders:
-            raise gone(f"holder {holder} has left or was not heard of: join under a new name")
+            raise gone(f"holder {holder} has left or fallen silent: join under a new name")
         if holder not in self.devices:
             raise unknown(f"no holder {holder}: join first")
 
     def _check_join(self, join: Join) -> None:
         if join.holder in self.ended_holders:
-            raise gone(f"holder {join.holder} has left or was not heard of: choose a new name")
+            raise gone(f"holder {join.holder} has left or fallen silent: choose a new name")
         if join.device not in self.topology.memory_bytes:
             known = ", ".join(sorted(self.topology.memory_bytes)) or "none"
             raise unknown(f"no device {join.device}; devices: {known}")
@@ -173,7 +182,7 @@ class Ledger:
         if reclaim.lease in self.ended_leases:
             if self.ended_leases[reclaim.lease] != reclaim.holder or reclaim.keep_bytes:
                 raise gone(f"lease {reclaim.lease} has ended")
-            return  # a copy of what ended it
+            return  # a copy of the request that ended it
         lease = self._lease(reclaim.lease)
         if lease.holder != reclaim.holder:
             raise conflict(f"lease {reclaim.lease} is {lease.holder}'s, not {reclaim.holder}'s")
@@ -213,13 +222,13 @@ class Ledger:
         return self.leases[name]
 
     def lease(self, name: str) -> Lease:
-        """Raises Refused where there is none."""
+        """The lease. Raises Refused if there is none of this name."""
         return self._lease(name)
 
-    # --- What becomes
+    # --- Changes
 
     def apply(self, change: Change) -> None:
-        """Makes a change that `check` lets pass; raises Refused, and changes nothing, else."""
+        """Makes a change that `check` allows. Else raises Refused, and changes nothing."""
         self.check(change)
         match change:
             case Join():
@@ -239,7 +248,7 @@ class Ledger:
                 self._free(change.allocation)
 
     def _allocate(self, allocate: Allocate) -> None:
-        """In the oldest lease with room for all of it; in none, if there is no such lease."""
+        """Allocates in the oldest lease with room for all bytes; without such a lease, nothing."""
         if allocate.allocation in self.allocations:
             return
         for name, lease in self.leases_for(allocate.holder).items():

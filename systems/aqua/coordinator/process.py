@@ -1,8 +1,7 @@
-"""The coordinator as a process of this run: started and ended with it, and started again where it
-died.
+"""The coordinator as a process of this run: started and ended with it, started again if it dies.
 
-It listens on loopback alone and keeps its state in a file (`journal.py`), so that one that is
-killed comes back with all it had answered.
+It listens on loopback only, and keeps its state in a file (`journal.py`). A coordinator that was
+killed comes back with every change that it had confirmed.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ NEEDED = ("fastapi", "uvicorn")
 
 
 class CoordinatorProcess:
-    """`port`: 0: any that is free. Raises UsageError, with the process's own sentence, where it
-    cannot be had."""
+    """The process. port: 0: any free port. Raises UsageError, with the process's own message, if it
+    cannot be started."""
 
     def __init__(self, topology: Topology, port: int, heartbeat_timeout_s: float) -> None:
         missing = [name for name in NEEDED if find_spec(name) is None]
@@ -58,7 +57,7 @@ class CoordinatorProcess:
         return self._process.pid
 
     def revive(self) -> None:
-        """Starts it again if it has died. Raises RunError where that fails."""
+        """Starts the process again if it has died. Raises RunError if that fails."""
         with self._lock:
             if self._stopped or self._process.poll() is None:
                 return
@@ -66,7 +65,9 @@ class CoordinatorProcess:
             try:
                 self._process = self._start()
             except UsageError as error:
-                raise RunError(f"the coordinator died and does not come back: {error}") from error
+                raise RunError(
+                    f"the coordinator died and cannot be started again: {error}"
+                ) from error
             self._finalizer.detach()
             self._finalizer = weakref.finalize(self, _end, [self._process], self._folder)
             self.restarts += 1
@@ -93,7 +94,7 @@ class CoordinatorProcess:
         if not said:
             process.wait()
             _close(process)
-            why = errors.read_text().strip().splitlines() or ["it ended without a word"]
+            why = errors.read_text().strip().splitlines() or ["it ended without a message"]
             raise UsageError(f"no coordinator: {why[-1].removeprefix('error: ')}")
         self.port = int(said.strip().rpartition(":")[2])
         return process

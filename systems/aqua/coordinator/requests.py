@@ -1,7 +1,7 @@
 """What holders ask of the coordinator, and how it refuses. Plain data, written to its journal.
 
-A holder is a process that serves on a device. Names of holders, leases and allocations are the
-callers'. Each of these can be sent again without harm: a lease only shrinks, and a name that has
+A holder is a process that serves on a device. Callers choose the names of holders, leases and
+allocations. Every request can be sent again without harm: a lease only shrinks, and a name that has
 ended never comes back, so a late copy changes nothing.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Refused(ValueError):
-    """The request changes nothing, for the reason given. `status`: HTTP's."""
+    """The request is refused and changes nothing; the message is the reason. status: HTTP's."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ def gone(reason: str) -> Refused:
 
 @dataclass(slots=True, frozen=True)
 class Join:
-    """A process begins to serve on a device; one at a time."""
+    """A process begins to serve on a device. A device has one process at a time."""
 
     holder: str
     device: str
@@ -45,7 +45,7 @@ class Join:
 
 @dataclass(slots=True, frozen=True)
 class Leave:
-    """A process is done, or has not been heard of: its leases and allocations end with it."""
+    """A process is done, or has fallen silent. Its leases and allocations end with it."""
 
     holder: str
 
@@ -61,7 +61,7 @@ class Offer:
 
 @dataclass(slots=True, frozen=True)
 class Reclaim:
-    """A producer wants a lease back, but for `keep_bytes`; 0 ends it once it is empty."""
+    """A producer wants a lease back, except `keep_bytes`. With 0 it ends once it is empty."""
 
     lease: str
     holder: str
@@ -70,7 +70,7 @@ class Reclaim:
 
 @dataclass(slots=True, frozen=True)
 class Allocate:
-    """A consumer asks its producer's leases for room, whole and in one of them."""
+    """A consumer asks for room in one of its producer's leases."""
 
     allocation: str
     holder: str

@@ -1,6 +1,6 @@
 """The devices that a coordinator knows, and which producer lends to which consumer.
 
-Static: AQUA-PLACER matches producers and consumers before models start (sections 5 and 6).
+It is static: AQUA-PLACER matches producers and consumers before models start (sections 5 and 6).
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from harness.errors import UsageError
 
 @dataclass(slots=True, frozen=True)
 class Topology:
-    """Devices by name. Raises UsageError unless each pair is of one node (scale-up domain), names
-    known devices, and no device is in two pairs: one producer to one consumer (section 5)."""
+    """Devices by name, and pairs of devices.
+
+    Raises UsageError unless each pair is in one node (scale-up domain) and names known devices, and
+    each device is in one pair at most: one producer to one consumer (section 5).
+    """
 
     memory_bytes: Mapping[str, int]
     nodes: Mapping[str, int]
-    producers: Mapping[str, str]  # by consumer
+    producers: Mapping[str, str]  # {consumer: producer}
 
     def __post_init__(self) -> None:
         for name, size in self.memory_bytes.items():
@@ -46,8 +49,10 @@ class Topology:
 
 
 def read_topology(path: Path) -> Topology:
-    """From JSON: devices, each {"node": 0, "memory_bytes": N} by its name, and pairs, the
-    producer's name by the consumer's. Raises UsageError for a file that is not that."""
+    """Reads {"devices": {NAME: {"node": 0, "memory_bytes": N}}, "pairs": {CONSUMER: PRODUCER}}.
+
+    Raises UsageError for any other content.
+    """
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -74,4 +79,4 @@ def _check_device(name: str, device: Any) -> None:
         raise UsageError(f"device {name}: valid keys: node, memory_bytes")
     for key, value in device.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise UsageError(f"device {name}: {key}={value!r} is no whole number of at least 0")
+            raise UsageError(f"device {name}: {key}={value!r}; valid: a whole number, at least 0")

@@ -1,1 +1,1 @@
-"""AQUA-PLACER (section 5): which server each model goes to, and who lends to whom there."""
+"""AQUA-PLACER (section 5): which server each model goes to, and which model lends to which."""

@@ -1,13 +1,13 @@
 """Models to servers (section 5, eq. 1 to 6) as a mixed-integer program, solved by HiGHS.
 
-Equal models are one type, and the unknowns are how many of a type each server gets: with one
-binary for each model (eq. 1) any two equal models could be swapped, and the solver would drown in
-equal solutions. Servers are alike too, but to order them by their memory made it slower. All
-shards of a model go together (eq. 2), so that it takes as many GPUs as shards.
+Equal models are one type. The unknowns are how many models of a type each server gets. With one
+binary for each model (eq. 1), equal models could be swapped, and the solver would see very many
+equal solutions. Servers are alike too, but ordering them by their memory made the solver slower.
+All shards of a model go together (eq. 2), so a model takes as many GPUs as it has shards.
 
-Read from the paper's words where its formulas are not clear: R_m > 0 is a producer (eq. 4's text
-says consumer, once); a model with R_m = 0 is a producer (t is 0/0 in eq. 5); R_m and t count each
-shard, as x does; G_s of eq. 6 is the memory of one GPU, as in the artifact.
+Where formulas are unclear, the paper's text decides. R_m > 0 is a producer (the text on eq. 4 says
+consumer, once). A model with R_m = 0 is a producer (t is 0/0 in eq. 5). R_m and t count each shard,
+as x does. G_s of eq. 6 is the memory of one GPU, as in the artifact.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from scipy.sparse import lil_array
 
 from harness.errors import UsageError
 
-GB = 1e9  # of the program's unknowns, so that they are near 1
+GB = 1e9  # unit of the program's unknowns, so that they are near 1
 
 
 class ModelType(NamedTuple):
-    """Equal models. `memory_bytes`: R_m, of each shard."""
+    """Equal models."""
 
     name: str
-    memory_bytes: int
+    memory_bytes: int  # R_m of each shard: above 0 to lend, below 0 needed
     shards: int
 
     @property
@@ -40,6 +40,8 @@ class ModelType(NamedTuple):
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Servers:
+    """Equal servers. Raises ValueError if a value is below 1."""
+
     num_servers: int  # S
     gpus_per_server: int  # G
     gpu_memory_bytes: int  # G_mem
@@ -52,23 +54,22 @@ class Servers:
 
 @dataclass(slots=True, frozen=True)
 class Assignment:
-    """`counts[s][t]`: models of type t on server s. `objective_bytes`: eq. 6. `bound_bytes`: no
-    assignment has less, as the solver has proven."""
+    """What the solver found."""
 
-    counts: tuple[tuple[int, ...], ...]
-    objective_bytes: float
-    bound_bytes: float
+    counts: tuple[tuple[int, ...], ...]  # counts[s][t]: models of type t on server s
+    objective_bytes: float  # eq. 6
+    bound_bytes: float  # proven: no assignment has a smaller objective
 
     @property
     def gap(self) -> float:
-        """How far it may be from optimal, as a share of the objective."""
+        """How far it is from optimal at most, as a share of the objective."""
         if self.objective_bytes <= self.bound_bytes:
             return 0.0
         return (self.objective_bytes - self.bound_bytes) / max(abs(self.objective_bytes), 1.0)
 
 
 def counted(models: Sequence[ModelType]) -> tuple[list[ModelType], list[int]]:
-    """The types among `models`, in order of appearance, and how many there are of each."""
+    """(types of `models` in order of appearance, how many models of each)."""
     numbers: dict[ModelType, int] = {}
     for each in models:
         numbers[each] = numbers.get(each, 0) + 1
@@ -76,15 +77,18 @@ def counted(models: Sequence[ModelType]) -> tuple[list[ModelType], list[int]]:
 
 
 def split(models: Sequence[ModelType]) -> list[ModelType]:
-    """Every shard by itself: the artifact has no eq. 2."""
+    """Every shard as a model of its own, since the artifact has no eq. 2."""
     return [each._replace(shards=1) for each in models for _ in range(each.shards)]
 
 
 def objective_bytes(
     counts: Sequence[Sequence[int]], types: Sequence[ModelType], servers: Servers, *, clamp: bool
 ) -> float:
-    """Eq. 6 of an assignment. `clamp`: neither maximum falls below 0 (the artifact's variables
-    have that lower bound), so that a surplus of memory or of producers on all servers is free."""
+    """Eq. 6 of an assignment.
+
+    counts: as in `Assignment`. clamp: both maxima are at least 0, as the artifact's variables are;
+    a surplus of memory, or of producers, on all servers then costs nothing.
+    """
     memory = [
         sum(n * t.shards * t.memory_bytes for n, t in zip(row, types, strict=True))
         for row in counts
@@ -104,8 +108,10 @@ def assign(
     clamp: bool,
     time_limit_s: float,
 ) -> Assignment:
-    """`numbers[t]` models of `types[t]`. Raises UsageError where they cannot all be placed, or
-    were not within the time."""
+    """The assignment with the least objective. numbers: how many models of each type.
+
+    Raises UsageError if they do not all fit, or if no assignment is found within the time.
+    """
     _check(types, numbers, servers)
     program = _Program(types, numbers, servers, clamp)
     found = milp(
@@ -117,8 +123,8 @@ def assign(
     )
     if found.x is None:
         raise UsageError(
-            f"{sum(numbers)} models have no place on {servers.num_servers} servers of "
-            f"{servers.gpus_per_server} GPUs, or none was found in {time_limit_s:g} s: "
+            f"{sum(numbers)} models do not fit on {servers.num_servers} servers of "
+            f"{servers.gpus_per_server} GPUs, or no assignment was found in {time_limit_s:g} s: "
             f"{found.message}"
         )
     counts = program.counts(found.x)

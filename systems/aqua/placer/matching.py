@@ -1,8 +1,8 @@
 """Producers to consumers within a server, one to one (section 5): stable matching. Pure.
 
-The paper names no preferences. Here a consumer prefers the producer that covers most of its need,
-and of those the one with the least to spare; a producer prefers the consumer that takes most of
-what it lends. Consumers propose (Gale and Shapley). Ties go to who comes first.
+The paper names no preferences. Here a consumer prefers the producer that covers most of its need;
+among equals, the one with the least to spare. A producer prefers the consumer that takes most of
+what it lends. Consumers propose (Gale and Shapley). Ties go to the first in the input.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from systems.aqua.placer.assignment import ModelType
 
 
 class Shard(NamedTuple):
-    model: int  # of a server's models, counted from 0
-    shard: int
+    """One shard of a model on a server."""
+
+    model: int  # index among the server's models
+    shard: int  # index among the model's shards
 
 
 def match(models: Sequence[ModelType]) -> dict[Hashable, Hashable]:
-    """Of one server's models the producing `Shard` of each consuming one that gets any. Shards are
-    matched one by one: those of a model may have producers of different models (section 9.3)."""
+    """{consuming `Shard`: its producing `Shard`}, for the models of one server.
+
+    A consuming shard without a producer is left out. Shards are matched one by one: the shards of a
+    model may have producers of different models (section 9.3).
+    """
     sizes = {
         Shard(i, j): each.memory_bytes for i, each in enumerate(models) for j in range(each.shards)
     }
@@ -33,8 +38,10 @@ def match(models: Sequence[ModelType]) -> dict[Hashable, Hashable]:
 def preferences(
     lends_bytes: Mapping[Hashable, int], needs_bytes: Mapping[Hashable, int]
 ) -> tuple[dict[Hashable, list[Hashable]], dict[Hashable, list[Hashable]]]:
-    """Each consumer's producers, best first, and each producer's consumers. Who lends nothing, and
-    who needs nothing, is left out."""
+    """({consumer: producers, best first}, {producer: consumers, best first}).
+
+    Producers that lend nothing and consumers that need nothing are left out.
+    """
     lends = {name: size for name, size in lends_bytes.items() if size > 0}
     needs = {name: size for name, size in needs_bytes.items() if size > 0}
     of_consumers = {
@@ -52,7 +59,7 @@ def stable_matching(
     of_consumers: Mapping[Hashable, Sequence[Hashable]],
     of_producers: Mapping[Hashable, Sequence[Hashable]],
 ) -> dict[Hashable, Hashable]:
-    """The producer of each consumer that gets one; the others page to DRAM."""
+    """{consumer: its producer}; consumers without a producer are left out and page to DRAM."""
     rank = {p: {c: i for i, c in enumerate(order)} for p, order in of_producers.items()}
     consumer_of: dict[Hashable, Hashable] = {}
     proposals = {consumer: iter(order) for consumer, order in of_consumers.items()}

@@ -11,6 +11,8 @@ from systems.aqua.placer.assignment import ModelType
 
 
 class Modality(NamedTuple):
+    """A kind of model: audio, vision or LLM."""
+
     share: float  # of the models drawn
     types: tuple[ModelType, ...]
 
@@ -18,8 +20,12 @@ class Modality(NamedTuple):
 def draw(
     modalities: Sequence[Modality], num_gpus: int, rng: np.random.Generator
 ) -> list[ModelType]:
-    """Models until every GPU has one. How the paper rounds its shares it does not say: each model's
-    modality is drawn by them, and its type evenly from those that the GPUs left have room for."""
+    """Draws models until every GPU has one.
+
+    The paper does not say how it rounds its shares. Here each model's modality is drawn by the
+    shares, and its type evenly from the types that fit on the GPUs that are left. Raises ValueError
+    if no type fits.
+    """
     drawn: list[ModelType] = []
     left = num_gpus
     while left:

@@ -1,7 +1,7 @@
-"""A consumer's leases: what it has allocated at the coordinator, and which blocks of which region.
+"""A consumer's leases: its allocations at the coordinator, and its blocks in producers' regions.
 
-In the scheduler's process. Where a lease is full or gone, or the coordinator does not answer, there
-is no room, and the page goes to host memory.
+It runs in the scheduler's process. If a lease is full or gone, or if the coordinator does not
+answer, there is no room, and the page goes to host memory.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ BEAT_S = 1.0
 
 
 class Borrower:
-    """`device`: the consumer's in the coordinator's topology. Raises ValueError where it cannot
-    join."""
+    """The consumer's side of leases.
+
+    device: the consumer's name in the coordinator's topology. block_bytes: of a KV block, all
+    layers. Raises ValueError if it cannot join the coordinator.
+    """
 
     def __init__(self, url: str, device: str, block_bytes: int) -> None:
         self._block_bytes = block_bytes
         self._holder = f"{device}.{os.getpid()}"
         self._coordinator = CoordinatorHttp(url)
-        self._free: dict[str, list[int]] = {}  # by lease, blocks of its region
+        self._free: dict[str, list[int]] = {}  # {lease: free blocks of its region}
         self._num_allocated = 0
         self._ending: list[Slots] = []  # read in the iteration that is being made
-        self._ended: list[Slots] = []  # read in the one before it
+        self._ended: list[Slots] = []  # read in the iteration before it
         try:
             self._coordinator.join(self._holder, device)
         except (OSError, Refused) as error:
@@ -51,7 +54,7 @@ class Borrower:
                 return
 
     def allocate(self, num_blocks: int) -> Slots | None:
-        """None: no lease has room."""
+        """Room for `num_blocks` in one lease; None: no lease has room."""
         self._num_allocated += 1
         name = f"{self._holder}.{self._num_allocated}"
         try:
@@ -70,11 +73,11 @@ class Borrower:
         return Slots(lease, name, blocks)
 
     def free_after_reading(self, slots: Slots) -> None:
-        """A worker reads them once more, in the iteration that is being made."""
+        """Frees `slots` after the iteration that is being made, in which a worker reads them."""
         self._ending.append(slots)
 
     def free(self, slots: Slots) -> None:
-        """Nobody reads them any more."""
+        """Frees `slots` now."""
         try:
             self._coordinator.free(slots.allocation, self._holder)
         except (OSError, Refused) as error:
@@ -83,14 +86,16 @@ class Borrower:
             self._free[slots.lease] += slots.blocks
 
     def next_iteration(self) -> None:
-        """The one before has been carried out."""
+        """Tells that a new iteration is being made; the one before has been carried out."""
         for slots in self._ended:
             self.free(slots)
         self._ended, self._ending = self._ending, []
 
     def unwanted(self, held: Iterable[str]) -> tuple[set[str], set[str]]:
-        """Of the leases `held`: those that the producer asks back, and those that are gone with all
-        that lay there. None, where the coordinator does not answer."""
+        """(leases that the producer asks back, leases that are gone with their content), of `held`.
+
+        Both are empty if the coordinator does not answer.
+        """
         try:
             known = self._coordinator.leases()
         except (OSError, Refused) as error:

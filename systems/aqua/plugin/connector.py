@@ -1,11 +1,11 @@
-"""A KV connector that keeps preempted requests' KV by request until they resume: in a producer's
-memory where its configuration names a coordinator, and in host memory where there is no lease with
-room.
+"""A KV connector for vLLM that keeps the KV of preempted requests until they resume.
 
-`kv_connector=AquaConnector`, `kv_connector_module_path=systems.aqua.plugin.connector`,
-`kv_role=kv_both`. Whole blocks are copied, the partly filled one too, so that a request resumes at
-the very token where it was preempted. Page-outs are done before the forward pass writes into the
-blocks that they free (`handle_preemptions`), page-ins right after, both synchronously.
+KV goes to a producer's memory if the configuration names a coordinator, and to host memory if no
+lease has room. `kv_connector=AquaConnector`, `kv_role=kv_both`,
+`kv_connector_module_path=systems.aqua.plugin.connector`. Whole blocks are copied, also the partly
+filled one, so that a request resumes at the token where it was preempted. Page-outs happen before
+the forward pass writes into the blocks that they free (`handle_preemptions`), page-ins right after.
+Both are synchronous.
 """
 
 from __future__ import annotations
@@ -27,50 +27,54 @@ from systems.aqua.plugin.settings import Settings
 
 
 class AquaConnector(KVConnectorBase_V1):
+    """One object in vLLM's scheduler process, and one in each worker. Raises ValueError for leases
+    with more than one device."""
+
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.settings = Settings.of(self._kv_transfer_config.kv_connector_extra_config)
         self._counts = Counts()
         self._block_tokens = vllm_config.cache_config.block_size
-        # Of the scheduler
-        self._tokens: dict[str, int] = {}  # saved, by request
-        self._slots: dict[str, Slots] = {}  # of those in a lease
+        # In the scheduler
+        self._tokens: dict[str, int] = {}  # {request: saved tokens}
+        self._slots: dict[str, Slots] = {}  # {request whose KV is in a lease: its blocks there}
         self._pages = Pages()  # of the next iteration
         self._iterations = 0
         self._borrower: Borrower | None = None
         if role == KVConnectorRole.SCHEDULER and self.settings.coordinator is not None:
             if vllm_config.parallel_config.world_size != 1:
                 raise ValueError(
-                    "leases are for one device: without kv_connector_extra_config.coordinator, KV "
-                    "is paged to host memory at any tensor_parallel_size"
+                    "leases need a single device; without kv_connector_extra_config.coordinator "
+                    "KV is paged to host memory at any tensor_parallel_size"
                 )
             size = sum(each.size for each in kv_cache_config.kv_cache_tensors)
             block_bytes = size // kv_cache_config.num_blocks
             self._borrower = Borrower(self.settings.coordinator, self.settings.device, block_bytes)
-        # Of a worker
+        # In a worker
         self._paged: PagedKv | None = None
         self._failed_blocks: set[int] = set()
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """kv_both would mean that another engine waits for our KV."""
+        """False: no other engine waits for this KV, as kv_both would mean."""
         return False
 
     # --- In the scheduler
 
     def saved(self, request_id: str) -> int:
-        """Tokens of a request whose KV is kept."""
+        """Tokens of the request whose KV is kept."""
         return self._tokens.get(request_id, 0)
 
     def in_dram(self) -> list[bool]:
-        """Of each request that is paged out."""
+        """For each request that is paged out: whether its KV is in DRAM."""
         return [request_id not in self._slots for request_id in self._tokens]
 
     def count(self, name: str, number: int = 1) -> None:
+        """Adds to a counter (`counters.py`)."""
         self._counts.aggregate(Counts({name: number}))
 
     def page_out(self, request_id: str, num_tokens: int, block_ids: Sequence[int]) -> None:
-        """A request is about to lose its blocks, which hold `num_tokens` tokens."""
+        """Saves the KV of a request that is about to lose its blocks, which hold `num_tokens`."""
         blocks = list(block_ids[: -(-num_tokens // self._block_tokens)])
         slots = None if self._borrower is None else self._borrower.allocate(len(blocks))
         self._tokens[request_id] = num_tokens
@@ -110,8 +114,8 @@ class AquaConnector(KVConnectorBase_V1):
         return pages
 
     def _obey(self, borrower: Borrower) -> None:
-        """Section 6's control loop: what the producer asks back goes to host memory. What is gone
-        with its producer will be computed again."""
+        """Section 6's control loop: KV in leases that are asked back goes to host memory. KV that
+        is gone with its producer will be computed again."""
         fresh = {page.request_id for page in self._pages.out}
         asked, gone = borrower.unwanted({slots.lease for slots in self._slots.values()})
         for request_id, slots in list(self._slots.items()):
@@ -124,12 +128,12 @@ class AquaConnector(KVConnectorBase_V1):
                 self._pages.migrated.append(Page(request_id, [], 0, slots))
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:
-        """Ended or aborted, perhaps while paged out."""
+        """Forgets a request that has ended or was aborted, perhaps while paged out."""
         self._drop(request.request_id)
         return False, None
 
     def reset_cache(self) -> bool:
-        """The KV is not valid any more, as after new weights."""
+        """Forgets all KV: it is not valid any more, e.g. after new weights."""
         for request_id in list(self._tokens):
             self._drop(request_id)
         return True
@@ -184,7 +188,7 @@ class AquaConnector(KVConnectorBase_V1):
     def wait_for_save(self) -> None:
         return
 
-    # --- What is counted (counters.py), in either
+    # --- Counters (counters.py), in scheduler and workers
 
     def get_kv_connector_stats(self) -> Counts | None:
         if self._paged is not None:

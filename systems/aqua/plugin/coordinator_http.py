@@ -1,5 +1,7 @@
-"""The coordinator's REST endpoints as the plug-in's processes call them; nothing but the standard
-library, so that it installs into any vLLM."""
+"""Calls the coordinator's REST endpoints from the plug-in's processes.
+
+It needs only the standard library, so that the plug-in installs beside any vLLM.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,16 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-TIMEOUT_S = 2.0  # of an answer: an iteration waits for it
+TIMEOUT_S = 2.0  # of an answer; an iteration waits for it
 
 
 class Refused(Exception):
-    """4xx, with the reason."""
+    """The coordinator's answer was 4xx; the message is its reason."""
 
 
 class CoordinatorHttp:
-    """Every method raises OSError where no answer comes, Refused where the answer is no."""
+    """Every method raises OSError if no answer comes, Refused if the coordinator refuses. Raises
+    ValueError for a url that is not http://HOST:PORT."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -40,7 +43,7 @@ class CoordinatorHttp:
         self._ask("PUT", f"/leases/{quote(lease)}", {"holder": holder, "num_bytes": num_bytes})
 
     def allocate(self, allocation: str, holder: str, num_bytes: int) -> str | None:
-        """The lease; None: none has room."""
+        """The lease that has the allocation; None: no lease has room."""
         body = {"holder": holder, "num_bytes": num_bytes}
         lease: str | None = self._ask("PUT", f"/allocations/{quote(allocation)}", body)["lease"]
         return lease
@@ -49,13 +52,13 @@ class CoordinatorHttp:
         self._ask("DELETE", f"/allocations/{quote(allocation)}?holder={quote(holder)}")
 
     def leases(self) -> dict[str, dict[str, Any]]:
-        """By name, with offered_bytes, overdrawn_bytes and more."""
+        """{lease: offered_bytes, overdrawn_bytes and more}, as `Ledger.status` has them."""
         found: dict[str, dict[str, Any]] = self._ask("GET", "/status")["leases"]
         return found
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Twice at most: the connection of an earlier answer may have ended, and a request that is
-        sent again changes nothing more."""
+        """Tries twice: the connection may have ended since the last answer. Sending a request again
+        changes nothing more."""
         with self._lock:
             try:
                 return self._once(method, path, body)

@@ -1,8 +1,8 @@
-"""What the plug-in counts, on its way from scheduler and workers to the server's /metrics.
+"""The plug-in's counters, on their way from scheduler and workers to the server's /metrics.
 
-Counters by vLLM's route for connectors: `vllm:aqua_NAME_total` of `PLAIN`, and
-`vllm:aqua_paged_NAME_total` of `BY_PURPOSE` by purpose (page out to DRAM, page in from lease, ...).
-Nothing else runs in those seconds. Lost blocks are computed again.
+They use vLLM's counters for connectors: `vllm:aqua_NAME_total` for `PLAIN`, and
+`vllm:aqua_paged_NAME_total` for `BY_PURPOSE`, labelled by purpose (page out to DRAM, page in from
+lease, ...). In `seconds` the worker does nothing else. `lost_blocks` are computed again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BY_PURPOSE = ("pages", "copies", "blocks", "bytes", "seconds")
 
 
 class Counts(KVConnectorStats):
-    """`data`: increments by name, "slices" or "bytes/page out to DRAM"."""
+    """`data`: {name: increment}; a name is e.g. "slices" or "bytes/page out to DRAM"."""
 
     def reset(self) -> None:
         self.data = {}
@@ -37,6 +37,8 @@ class Counts(KVConnectorStats):
 
 
 class Counters(KVConnectorPromMetrics):
+    """The Prometheus counters of the server."""
+
     def __init__(
         self, vllm_config: Any, metric_types: Any, labelnames: list[str],
         per_engine_labelvalues: dict[int, list[object]],
@@ -56,7 +58,7 @@ class Counters(KVConnectorPromMetrics):
 
         for labels in per_engine_labelvalues.values():
             for counter in self._plain.values():
-                counter.labels(*labels)  # 0 is told, too
+                counter.labels(*labels)  # exported from the start, at 0
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         labels = self.per_engine_labelvalues[engine_idx]

@@ -1,7 +1,7 @@
 """`python -m systems.aqua.plugin.lender --coordinator URL --device NAME --bytes N`: a producer that
-serves nothing and lends N bytes of its own memory, until the lease has ended or it is ended itself.
+serves nothing and lends N bytes of its own memory, until its lease or its process is ended.
 
-A stand-in for an engine that has memory to spare: vLLM's own KV tensors are private.
+It stands in for an engine with memory to spare, since vLLM's own KV tensors are private.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ BEAT_S = 1.0
 
 
 def serve(url: str, device: str, num_bytes: int, over: threading.Event) -> None:
-    """Raises OSError or Refused where it cannot begin."""
+    """Lends until the lease has ended or `over` is set. Raises OSError or Refused if it cannot
+    begin."""
     holder = f"{device}.{os.getpid()}"
     coordinator = CoordinatorHttp(url)
     lease, descriptor = region.lend(holder, num_bytes)

@@ -1,9 +1,8 @@
-"""A worker's copies of paged KV: gathered from its layers, to a producer's region or to host
-memory.
+"""A worker's copies of paged KV, to a producer's region or to host memory.
 
-A page's row is one block's KV of all layers. Gathered, as in section 6, a request's blocks become
-rows on the device and cross in one copy; by block, each layer's K and V of each block is a copy by
-itself, as vLLM's swap copies them.
+A row is one block's KV of all layers. Gathered, as in section 6, a request's blocks become rows on
+the device and cross in one copy. By block, each layer's K and V of each block is a copy of its own,
+as in vLLM's swap.
 """
 
 from __future__ import annotations
@@ -23,22 +22,25 @@ HOST, LEASE = "DRAM", "lease"
 
 
 class PagedKv:
-    """`caches`: of each layer, [blocks, ...]. `counts`: since they were last taken, pages,
-    copies, blocks, bytes and seconds by purpose, as "bytes/page out to DRAM"."""
+    """The paged KV of one worker.
+
+    caches: of each layer, [blocks, ...]. `counts`: pages, copies, blocks, bytes and seconds by
+    purpose, since the counts were last taken; e.g. "bytes/page out to DRAM".
+    """
 
     def __init__(self, caches: Sequence[Tensor], *, by_block: bool) -> None:
         self._caches, self._by_block = caches, by_block
         self._sizes = [cache[0].numel() * cache.element_size() for cache in caches]
-        self._host: dict[str, Tensor] = {}  # request -> [blocks, bytes of a block]
+        self._host: dict[str, Tensor] = {}  # {request: [blocks, bytes of a block]}
         self.counts: dict[str, float] = {}
 
     @property
     def block_bytes(self) -> int:
-        """Of all layers."""
+        """Bytes of a block, all layers."""
         return sum(self._sizes)
 
     def before(self, pages: Pages) -> None:
-        """Before the forward pass writes into blocks that page-outs leave."""
+        """Migrates, drops and pages out, before the forward pass writes into the freed blocks."""
         for page in pages.migrated:
             self._migrate(page)
         for request_id in pages.dropped:
@@ -61,7 +63,7 @@ class PagedKv:
         self._count(f"page out to {place}", rows, began_s)
 
     def page_in(self, page: Page) -> bool:
-        """False: it is lost, and its blocks hold anything."""
+        """Pages in. False if the KV is lost; the blocks' content is then undefined."""
         began_s = perf_counter()
         rows = self._host.pop(page.request_id, None)
         place = HOST
@@ -94,7 +96,7 @@ class PagedKv:
         return rows
 
     def _off_device(self, block_ids: list[int]) -> Tensor:
-        """[blocks, block_bytes] in host memory."""
+        """Copies blocks to host memory; returns [blocks, block_bytes]."""
         if not self._by_block:
             of_layer = [cache[block_ids].reshape(len(block_ids), -1) for cache in self._caches]
             return torch.cat([each.view(torch.uint8) for each in of_layer], dim=1).cpu()
@@ -114,8 +116,8 @@ class PagedKv:
             of_device.copy_(of_host)
 
     def _halves(self, block_ids: list[int], rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each block in each layer two, on the device and in its row: as many as K and V are,
-        whatever the layout."""
+        """(part on the device, part in the row): two parts of each block in each layer, as K and V
+        would be, whatever the layout is."""
         for row, block in zip(rows, block_ids, strict=True):
             for cache, own in zip(self._caches, row.split(self._sizes), strict=True):
                 saved = own.view(cache.dtype).view(cache.shape[1:])

@@ -1,7 +1,7 @@
 """What the scheduler's side tells the workers to copy, and where to. Plain data.
 
-Each iteration has one `Pages`. Where a page lies beside the device: in a producer's region, block
-by block (`Slots`), or in host memory.
+Each iteration has one `Pages`. A page that is not on the device is in a producer's region, block by
+block (`Slots`), or in host memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 
 class Slots(NamedTuple):
-    """Blocks of a lease's region. `allocation`: its name at the coordinator."""
+    """Blocks of a lease's region. allocation: its name at the coordinator."""
 
     lease: str
     allocation: str
@@ -21,15 +21,17 @@ class Slots(NamedTuple):
 
 
 class Page(NamedTuple):
+    """Blocks of one request that are copied."""
+
     request_id: str
     block_ids: list[int]  # on the device
-    first: int  # of the saved request's blocks, the one that block_ids[0] is
+    first: int  # which of the request's saved blocks block_ids[0] is
     slots: Slots | None  # None: host memory
 
 
 @dataclass
 class Pages(KVConnectorMetadata):
-    """In the order in which they are carried out: page-ins come last."""
+    """The copies of one iteration, in the order of execution: page-ins come last."""
 
     migrated: list[Page] = field(default_factory=list)  # from a lease to host memory
     dropped: list[str] = field(default_factory=list)

@@ -1,9 +1,8 @@
 """A producer's memory that a consumer on the same machine writes to (AQUA TENSORS, section 6).
 
-The region is an anonymous file in the producer's memory (memfd), found by its lease's name, which
-says process and descriptor. Borrowers open it for each copy and map nothing: when the producer
-ends, its bytes are gone and the next copy fails with OSError. On GPUs this would be a device's
-memory.
+The region is an anonymous file in the producer's memory (memfd). Its lease's name contains process
+and descriptor. Borrowers open it for each copy and map nothing. When the producer ends, its bytes
+are gone, and the next copy fails with OSError. On GPUs this would be a device's memory.
 """
 
 from __future__ import annotations
@@ -15,16 +14,19 @@ from pathlib import Path
 
 
 def available_bytes() -> int:
-    """Of this machine's memory, without swapping. A container's own limit may be lower."""
+    """Memory of this machine that is available without swapping. A container's limit may be
+    lower."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     (kibibytes,) = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return int(kibibytes) * 1024
 
 
 def lend(holder: str, num_bytes: int) -> tuple[str, int]:
-    """Takes `num_bytes` of this process's memory now: a lease's name, and the descriptor. Raises
-    OSError where there are not so many: asked for first, since the kernel gives all it has and
-    then ends other processes."""
+    """Takes `num_bytes` of this process's memory now; returns (lease's name, descriptor).
+
+    Raises OSError if less is available. This is checked first, since the kernel would give all it
+    has and then end other processes.
+    """
     available = available_bytes()
     if num_bytes > available:
         raise OSError(f"a lease of {num_bytes} bytes is beyond the {available} bytes available")
@@ -44,8 +46,10 @@ def _opened(lease: str) -> Iterator[int]:
 
 
 def write(lease: str, blocks: Sequence[int], rows: Sequence[memoryview]) -> None:
-    """Row i to block `blocks[i]`; all rows are of one length, the region's blocks, too. Raises
-    OSError where the region is gone, or ends before."""
+    """Writes row i to block `blocks[i]` of the lease's region.
+
+    All rows have the length of a block. Raises OSError if the region is gone or too short.
+    """
     size = len(rows[0])
     with _opened(lease) as region:
         if os.fstat(region).st_size < (max(blocks) + 1) * size:  # a write would make it longer
@@ -56,7 +60,7 @@ def write(lease: str, blocks: Sequence[int], rows: Sequence[memoryview]) -> None
 
 
 def read(lease: str, blocks: Sequence[int], rows: Sequence[memoryview]) -> None:
-    """The other way."""
+    """Reads block `blocks[i]` into row i; otherwise like `write`."""
     size = len(rows[0])
     with _opened(lease) as region:
         for block, row in zip(blocks, rows, strict=True):

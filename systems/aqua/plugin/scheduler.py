@@ -1,9 +1,9 @@
-"""vLLM's scheduler with AQUA's choice of who is on the device (section 7).
+"""vLLM's scheduler with AQUA's choice of the requests on the device (section 7).
 
 `scheduler_cls=systems.aqua.plugin.scheduler.AquaScheduler`, with `AquaConnector` as KV connector.
-Before each of vLLM's iterations the fair scheduler's slice is put into effect: running requests
-that are not its members are preempted, with their KV saved; members that wait are put first; other
-waiting requests are held back. vLLM then makes the batch as always, from members alone.
+Before each of vLLM's iterations the fair scheduler's slice takes effect. Running requests that are
+not its members are preempted, and their KV is saved. Waiting members are put first. Other waiting
+requests are held back. vLLM then makes the batch as always, from members only.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ READY = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 @dataclass(slots=True)
 class Aside:
-    """What vLLM is not to see in an iteration."""
+    """Requests that are hidden from vLLM in an iteration."""
 
     waiting: list[Request]
     running: list[Request]
 
 
 class AquaScheduler(Scheduler):
-    """k of section 7 is `slice_iterations` of the connector's extra configuration."""
+    """vLLM's scheduler with time slices. k of section 7 is `slice_iterations` of the connector's
+    extra configuration. Raises ValueError for settings that it cannot serve exactly."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._check()
         assert isinstance(self.connector, AquaConnector)
-        # A slice has room for all of its members, with what they grow by: vLLM need not wait for
-        # that of a whole prompt, nor keep some for who is running.
+        # A slice has room for all of its members and their growth: vLLM need not wait for room for
+        # a whole prompt, nor reserve room for running requests.
         self.scheduler_reserve_full_isl = False
         self._limits = Limits(
             batch_tokens=self.max_num_scheduled_tokens,
             slice_iterations=self.connector.settings.slice_iterations,
-            # vLLM keeps one for itself; it has checked that the rest hold max_model_len tokens.
+            # vLLM keeps one block; it has checked that the others hold max_model_len tokens.
             num_blocks=self.kv_cache_config.num_blocks - 1,
             block_tokens=self.block_size,
             max_prompts=self.max_num_active_reqs,
@@ -117,7 +118,7 @@ class AquaScheduler(Scheduler):
         return found
 
     def _renew(self, prompts: dict[Hashable, Prompt]) -> None:
-        """Chooses anew where it is due, and counts this iteration."""
+        """Chooses a new slice if it is due, and counts this iteration."""
         connector = self.connector
         assert isinstance(connector, AquaConnector)
         gone = [name for name in self._arrivals if name not in self.requests]
@@ -142,7 +143,8 @@ class AquaScheduler(Scheduler):
         }
 
     def _put_aside(self, prompts: dict[Hashable, Prompt]) -> Aside:
-        """Preempts who is not in the slice, orders who is, and takes the others out of sight."""
+        """Preempts running requests that are not in the slice, orders its members, and hides the
+        other requests."""
         members = self._slice.decodes + self._slice.prefills
         in_order = sorted((m for m in members if m in prompts), key=lambda m: m in self._prefilling)
         rank = {name: i for i, name in enumerate(in_order)}
@@ -161,8 +163,8 @@ class AquaScheduler(Scheduler):
         wanted = sum(prompts[name].lacking_tokens for name in in_order)
         held: list[Request] = []
         if ready and wanted > self._limits.batch_tokens:
-            # vLLM gives tokens to running requests first: a running prefill could leave none for a
-            # member before it that waits, and stands back for this iteration.
+            # vLLM gives tokens to running requests first. A running prefill could leave none for a
+            # waiting member that comes before it, so it stands back for this iteration.
             before = rank[ready[0].request_id]
             held = [
                 r
@@ -175,7 +177,7 @@ class AquaScheduler(Scheduler):
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """A reset of running requests, as for new weights, is one of paged requests too."""
+        """A reset of running requests, e.g. for new weights, also resets paged requests."""
         return super().reset_prefix_cache(
             reset_running_requests, reset_connector or reset_running_requests
         )
@@ -183,8 +185,8 @@ class AquaScheduler(Scheduler):
     def _preempt_request(
         self, request: Request, timestamp: float | None, drop_stale_output: bool = False
     ) -> None:
-        """`super()` frees the request's blocks and forgets how far it was. A reset of the cache
-        (`drop_stale_output`) means that its KV is not valid any more."""
+        """Saves the request's KV before `super()` frees its blocks and forgets its progress. After
+        a reset of the cache (`drop_stale_output`) the KV is not valid and is not saved."""
         assert isinstance(self.connector, AquaConnector)
         if request.num_computed_tokens and not drop_stale_output:
             (blocks,) = self.kv_cache_manager.get_block_ids(request.request_id)

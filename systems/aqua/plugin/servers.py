@@ -1,7 +1,7 @@
 """`engine=vllm`: AQUA's fair scheduler inside a real vLLM server (sections 7 and 8).
 
-One server, the consumer. Its producer is a process that serves nothing and lends memory
-(`lender.py`); with `system.swap_space=dram` there is none, and no coordinator.
+The one server is the consumer. Its producer is a process that serves nothing and lends memory
+(`lender.py`). With `system.swap_space=dram` there is no producer and no coordinator.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ LOOK_S = 0.5  # between looks at whether the coordinator lives
 
 
 class AquaInVllm:
+    """The system on `engine=vllm`."""
+
     Config: ClassVar = AquaConfig
-    # Of the system's keys, those that reach the server, its coordinator or its lender.
+    # The system's keys that reach the server, its coordinator or its lender.
     heeded: ClassVar = (
         "coordinator", "copies", "informer.every_iterations", "lender.idle_bytes", "max_num_seqs",
         "scheduler.batch_tokens", "swap_space", "variant", "variants.paper.scheduler",
@@ -48,19 +50,18 @@ class AquaInVllm:
     def place(
         config: AquaConfig, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
-        """The consumer's device."""
+        """The consumer's device. Raises UsageError for what the plug-in cannot do."""
         require_vllm()
         require_plain(config)
         if len(models) != 1:
             raise UsageError(
-                f"a consumer serves one model, and {len(models)} are asked for; set "
-                "workload.models.kind=single"
+                f"a consumer serves one model, not {len(models)}: set workload.models.kind=single"
             )
         ((name, spec),) = models.items()
         if spec.tp != 1:
             raise UsageError(
-                f"model.tp={spec.tp}; valid: 1 with engine=vllm and system aqua, whose plug-in is "
-                "tried on one device alone"
+                f"model.tp={spec.tp}; valid: 1 with engine=vllm and system aqua, whose plug-in has "
+                "been tried on one device only"
             )
         return [Placement(devices=range(1), model=name)]
 
@@ -85,7 +86,7 @@ class AquaInVllm:
 
 
 def plugin(config: AquaConfig, coordinator_url: str | None) -> ServerPlugin:
-    """What the server is started with. Pure."""
+    """How the server is started. coordinator_url: None: host memory only. Pure."""
     own = config.variants["paper"].scheduler
     extra = {
         "slice_iterations": own.slice_iterations,
@@ -107,7 +108,7 @@ def plugin(config: AquaConfig, coordinator_url: str | None) -> ServerPlugin:
             "scheduler_cls": SCHEDULER,
             "async_scheduling": False,
             "enable_chunked_prefill": True,
-            # What is paged is then all that resumes; a preempted prompt finds nothing else.
+            # Else a preempted prompt could resume from the prefix cache, not from paged KV.
             "enable_prefix_caching": False,
             "max_num_seqs": config.max_num_seqs,
             "max_num_batched_tokens": config.scheduler.batch_tokens,
@@ -120,9 +121,9 @@ def plugin(config: AquaConfig, coordinator_url: str | None) -> ServerPlugin:
 
 
 def require_plain(config: AquaConfig) -> None:
-    """Raises UsageError for what the plug-in does not do."""
+    """Raises UsageError for what the plug-in cannot do."""
     if config.variant != "paper":
-        raise UsageError(f"variant={config.variant}; valid: paper, which engine=vllm has alone")
+        raise UsageError(f"variant={config.variant}; valid: paper, with engine=vllm")
     if config.consumer.streams:
         raise UsageError(
             "KV streamed by layer (system.consumer.streams) is not in vLLM's plug-in: choose "
@@ -134,11 +135,11 @@ def require_plain(config: AquaConfig) -> None:
             f"system.scheduler.batch_tokens, {config.scheduler.batch_tokens}"
         )
     if config.variants["paper"].scheduler.dirty_only:
-        raise UsageError("dirty_only=true; valid: false, for vLLM's plug-in pages all blocks")
+        raise UsageError("dirty_only=true; valid: false, since vLLM's plug-in pages all blocks")
 
 
 def require_vllm() -> None:
-    """Raises UsageError unless the vLLM that is installed is the one that the plug-in is for."""
+    """Raises UsageError unless the version of vLLM that the plug-in needs is installed."""
     found = []
     for name in PACKAGES:
         try:
@@ -152,8 +153,8 @@ def require_vllm() -> None:
 
 @contextmanager
 def lending(config: Coordination, num_bytes: int) -> Iterator[tuple[str, int]]:
-    """A coordinator, started again where it dies, and a producer beside it that lends `num_bytes`:
-    the coordinator's URL, the producer's process id."""
+    """Runs a coordinator and a producer that lends `num_bytes`. Gives (the coordinator's URL, the
+    producer's process id). A coordinator that dies is started again."""
     size = max(1, num_bytes)
     topology = Topology(
         memory_bytes={CONSUMER: size, LENDER: size},
@@ -193,7 +194,7 @@ def _lender(url: str, num_bytes: int) -> Iterator[subprocess.Popen[str]]:
         assert process.stderr is not None
         try:
             if not process.stdout.readline():
-                why = process.stderr.read().strip().splitlines() or ["it ended without a word"]
+                why = process.stderr.read().strip().splitlines() or ["it ended without a message"]
                 raise UsageError(f"no lender: {why[-1].removeprefix('error: ')}")
             yield process
         finally:

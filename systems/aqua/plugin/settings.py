@@ -13,16 +13,18 @@ COPIES = ("gathered", "by_block")
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Settings:
+    """The keys and their defaults."""
+
     slice_iterations: int = 0  # k of section 7; must be given
     copies: str = "gathered"  # or by_block, as vLLM's swap copies
-    fcfs_when_in_dram: str = "never"  # section 7's fallback; any or all of what is paged out
+    fcfs_when_in_dram: str = "never"  # section 7's fallback: never, any, all (of paged-out KV)
     coordinator: str | None = None  # its URL; None: KV is paged to host memory
     device: str = "consumer"  # in the coordinator's topology
     migrate_every_iterations: int = 10  # n of section 6: an assumption
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Self:
-        """Raises ValueError for what is no such configuration."""
+        """Raises ValueError for unknown keys and values."""
         names = [each.name for each in fields(cls)]
         if unknown := set(extra) - set(names):
             raise ValueError(f"unknown key {min(unknown)!r}; valid keys: {', '.join(names)}")

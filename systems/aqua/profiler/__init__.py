@@ -1,1 +1,1 @@
-"""AQUA-PROFILER (section 4): which models have memory to lend, and which need some."""
+"""AQUA-PROFILER (section 4): which models have memory to lend, and which models need memory."""

@@ -1,6 +1,6 @@
 """How much memory an image or audio model leaves free at its peak throughput (section 4, Fig. 3).
 
-The batch grows until the throughput saturates; a larger one would only hold more memory.
+The batch grows until the throughput saturates; a larger batch would only take more memory.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class BatchSample:
+    """One measured batch size."""
+
     batch: int
     items_per_s: float
     free_bytes: int
@@ -18,16 +20,18 @@ class BatchSample:
 
 @dataclass(slots=True, frozen=True)
 class Plateau:
+    """The result of a sweep."""
+
     peak: BatchSample
-    samples: tuple[BatchSample, ...]  # all that were measured, in order
+    samples: tuple[BatchSample, ...]  # all measured samples, in order
 
 
 def sweep(measure: Callable[[int], BatchSample | None], plateau_gain: float) -> Plateau:
-    """Batches of 1, 2, 4, … until one has no more than (1 + plateau_gain) times the throughput of
-    the one before, which is then the peak.
+    """Measures batches of 1, 2, 4, … until the throughput grows by no more than `plateau_gain`.
 
-    measure: runs a batch; None: it does not fit, and the one before is the peak. Raises ValueError
-    where not even one item fits.
+    The peak is the batch before the one that ends the sweep. measure: runs a batch; None: it does
+    not fit, which ends the sweep too. plateau_gain: a share of the throughput before. Raises
+    ValueError if not even one item fits.
     """
     if not plateau_gain > 0:
         raise ValueError(f"plateau_gain={plateau_gain:g} must be above 0")

@@ -1,6 +1,6 @@
-"""What the profiler found of a model: producer or consumer, and of how many bytes (section 4).
+"""The profile of a model: producer or consumer, and of how many bytes (section 4).
 
-AQUA-LIB is initialised with it and the placer takes R_m from it; it travels as a file.
+AQUA-LIB starts with it, and the placer takes R_m from it. A profile is a JSON file.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ ROLES = ("producer", "consumer")
 
 @dataclass(kw_only=True, slots=True)
 class Burst:
+    """What a burst of requests needs."""
+
     factor: float  # of the stable rate
     swap_bytes: int  # of each shard
 
 
 @dataclass(kw_only=True, slots=True)
 class MemoryProfile:
-    """Bytes are of each of the model's `shards` devices."""
+    """The profile. Bytes are of each of the model's `shards` devices. Raises ValueError for values
+    that do not fit together."""
 
     model: str
     hardware: str
     shards: int  # the tensor-parallel width
     role: str  # producer or consumer
-    memory_balance: int  # bytes: R_m of section 5, what it can lend; below 0: what it needs
+    memory_balance: int  # bytes, R_m of section 5: what it can lend; below 0: what it needs
     free_bytes: int  # at peak throughput, or at the stable rate
     peak_batch: int | None = None  # of image and audio models
     stable_rate_per_s: float | None = None  # of LLMs
     bursts: list[Burst] = field(default_factory=list)  # of consumers
-    workload: str | None = None  # that LLMs served
-    rule: str | None = None  # of the stable rate: SLA, or steady queue where no rate meets it
+    workload: str | None = None  # served by LLMs while profiled
+    rule: str | None = None  # of the stable rate: SLA; steady queue if no rate meets the SLA
     made_by: dict[str, Any] = field(default_factory=dict)  # the command, its runs, the code
 
     def __post_init__(self) -> None:
@@ -62,7 +65,10 @@ class MemoryProfile:
 def generator_profile(
     model: str, hardware: str, found: Plateau, producer_above_bytes: int
 ) -> MemoryProfile:
-    """Of an image or audio model: a producer of what is free at its peak, if that is enough."""
+    """The profile of an image or audio model: it can lend what is free at its peak.
+
+    producer_above_bytes: with no more than this free, it lends nothing.
+    """
     free = found.peak.free_bytes
     return MemoryProfile(
         model=model,
@@ -83,10 +89,11 @@ def llm_profile(
     producer_above_bytes: int,
     swap: Callable[[], tuple[list[Burst], int]],
 ) -> MemoryProfile:
-    """A producer if enough is free at the stable rate; else `swap`, which is called then alone,
-    says what its bursts need and what to plan for. No need: a producer of nothing.
+    """The profile of an LLM: a producer if more than `producer_above_bytes` are free at its rate.
 
-    Raises UsageError for a model that meets its SLA at no rate that was tried.
+    Else `swap` is called: it returns what bursts need, and how many bytes to plan for. A model that
+    needs none is a producer that lends nothing. Raises UsageError if the model meets its SLA at no
+    rate that was tried.
     """
     if found.best is None:
         rates = sorted(sample.rate_per_s for sample in found.samples)
@@ -113,8 +120,10 @@ def swap_demand(
     measure: Callable[[float], int], stable_rate_per_s: float, factors: Sequence[float],
     planned: float,
 ) -> tuple[list[Burst], int]:  # fmt: skip
-    """Artificial bursts (sections 4.1 and 9.4). measure: the most bytes of a shard that are paged
-    out while requests come at a rate for a minute. Also what the `planned` one of `factors` needs.
+    """(artificial bursts, bytes of the planned one) (sections 4.1 and 9.4).
+
+    measure: the most bytes of a shard that are paged out while requests come at a rate for a
+    minute. factors: of the stable rate. planned: one of them; else UsageError.
     """
     if planned not in factors:
         raise UsageError(
@@ -130,12 +139,12 @@ def context_bytes(num_prompts: int, longest_tokens: int, kv_bytes_per_token: int
 
 
 def write_profile(path: Path, profile: MemoryProfile) -> None:
-    """A reader sees the whole file, or the one before it, or none."""
+    """Writes the file at once: a reader sees the whole new file, or what was there before."""
     write_text(path, json.dumps(asdict(profile), indent=1) + "\n")
 
 
 def read_profile(path: Path) -> MemoryProfile:
-    """Raises UsageError for a file that is not a profile, with what is wrong with it."""
+    """Raises UsageError if the file is no profile; the message says what is wrong."""
     try:
         content: Any = json.loads(path.read_text())
     except (OSError, ValueError) as error:

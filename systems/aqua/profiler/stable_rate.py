@@ -1,8 +1,9 @@
 """The highest rate of requests that an LLM serves within its SLA (section 4.1, Fig. 4).
 
-A binary search within a range, then a linear search in smaller steps, up and down, for a local
-maximum. At that rate the memory is measured. The paper does not say in which steps the binary
-search goes, nor which TTFT of a run has to be under 1 s: `RateSample.ttft_s` is the caller's.
+A binary search within a range comes first, then a linear search in smaller steps, up and down, for
+a local maximum. Memory is measured at that rate. The paper does not give the steps of the binary
+search. Nor does it say which TTFT of a run must be below 1 s; the caller chooses
+(`RateSample.ttft_s`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class RateSample:
+    """One measured rate."""
+
     rate_per_s: float
     ttft_s: float
     tbt_p99_s: float
@@ -21,6 +24,8 @@ class RateSample:
 
 @dataclass(kw_only=True, slots=True)
 class RateConfig:
+    """The SLA and the search. Raises ValueError for values out of range."""
+
     ttft_s: float  # the SLA: TTFT below it
     tbt_p99_s: float  # the SLA: P99 TBT below it
     min_rate_per_s: float
@@ -41,16 +46,18 @@ class RateConfig:
 
 @dataclass(slots=True, frozen=True)
 class StableRate:
-    """`best`: None where no rate that was tried meets the SLA."""
+    """The result of the search."""
 
-    best: RateSample | None
-    samples: tuple[RateSample, ...]  # in the order in which they were measured
+    best: RateSample | None  # None: no rate that was tried meets the SLA
+    samples: tuple[RateSample, ...]  # in the order of measurement
 
 
 def stable_rate(measure: Callable[[float], RateSample], config: RateConfig) -> StableRate:
-    """measure: serves requests at a rate, each rate at most once; seconds and bytes.
+    """The highest rate that meets the SLA, by a binary and a linear search.
 
-    Rates are tried between max_rate_per_s and the least multiple of the linear step."""
+    measure: serves requests at a rate; called at most once for each rate. Rates are between one
+    linear step and `max_rate_per_s`.
+    """
     tried: dict[float, RateSample] = {}
 
     def meets(rate: float) -> bool:
@@ -70,7 +77,7 @@ def stable_rate(measure: Callable[[float], RateSample], config: RateConfig) -> S
 
 
 def _binary(meets: Callable[[float], bool], config: RateConfig) -> float | None:
-    """The highest of the coarse steps that meets, were it that all above fail."""
+    """The highest coarse step that meets the SLA, if all steps above it fail; None: none does."""
     step = config.binary_step_per_s
     low, high = 0, int((config.max_rate_per_s - config.min_rate_per_s) / step + 1e-9)
     best = None

@@ -50,7 +50,7 @@ def test_leases_end_with_their_holders_heartbeat() -> None:
     assert found.lease("l").free_bytes == 50
     clock.now_s = 20
     assert not found.status()["leases"]
-    with pytest.raises(Refused, match="holder p has left or was not heard of"):
+    with pytest.raises(Refused, match="holder p has left or fallen silent"):
         found.heartbeat("p")
     with pytest.raises(Refused, match="no holder q"):
         found.heartbeat("q")
@@ -111,7 +111,7 @@ def test_a_disk_that_is_full_changes_nothing(tmp_path: Path) -> None:
 def test_a_file_that_is_no_state_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "state"
     path.write_text(line)
-    with pytest.raises(UsageError, match="line 1 is no coordinator's"):
+    with pytest.raises(UsageError, match="no coordinator wrote line 1"):
         coordinator(Clock(), Journal(path))
 
 

@@ -180,7 +180,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 def test_one_process_a_state_file(tmp_path: Path) -> None:
     with running(tmp_path):
-        refused(command(tmp_path, "--port", "0"), "is another coordinator's")
+        refused(command(tmp_path, "--port", "0"), "is in use by another coordinator")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_one_process_a_state_file(tmp_path: Path) -> None:
         ({"devices": {"gpu0": {"node": 0}}, "pairs": {}}, [], "valid keys: node, memory_bytes"),
         (
             {"devices": {"gpu0": {"node": 0, "memory_bytes": "80"}}, "pairs": {}}, [],
-            "memory_bytes='80' is no whole number",
+            "memory_bytes='80'; valid: a whole number",
         ),
         ({"devices": {}, "pairs": {"gpu0": "gpu1"}}, [], "place 'gpu0' of a pair is unknown"),
         (TOPOLOGY, ["--port", "70000"], "port 70000; valid: 0 (any) to 65535"),

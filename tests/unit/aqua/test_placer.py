@@ -114,7 +114,7 @@ def test_a_producer_of_nothing_counts_as_one() -> None:
 def test_shards_stay_together_but_in_the_artifact() -> None:
     types = [ModelType("wide", -10 * GB, 3)]
     servers = Servers(num_servers=3, gpus_per_server=4, gpu_memory_bytes=80 * GB)
-    with pytest.raises(UsageError, match="4 models have no place on 3 servers of 4 GPUs"):
+    with pytest.raises(UsageError, match="4 models do not fit on 3 servers of 4 GPUs"):
         assign(types, [4], servers, clamp=False, time_limit_s=60)
     assert counted(split(types * 4)) == ([ModelType("wide", -10 * GB, 1)], [12])
 

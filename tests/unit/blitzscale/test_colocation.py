@@ -83,9 +83,9 @@ def test_the_surplus_is_stopped_when_it_has_decoded_what_it_has() -> None:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("system.min_decodes=1", "has no meaning with system.colocation=true"),
-        ("system.variant=artifact", "choose paper"),
-        ("system.min_prefills=9", "instances that there is room for"),
+        ("system.min_decodes=1", "has no effect with system.colocation=true"),
+        ("system.variant=artifact", "choose system.variant=paper"),
+        ("system.min_prefills=9", "instances that fit"),
     ],
 )
 def test_bad_input(override: str, says: str) -> None:

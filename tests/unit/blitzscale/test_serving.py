@@ -72,7 +72,7 @@ def test_a_request_larger_than_an_instances_kv_is_refused() -> None:
     )
     first, second = served.recorder.records.values()
     assert first.status == "failed"
-    assert "its KV of 139 tokens is larger" in first.error
+    assert "its KV of 139 tokens does not fit" in first.error
     assert second.status == "completed"
 
 

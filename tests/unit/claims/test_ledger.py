@@ -112,6 +112,7 @@ def test_claims_are_counted_by_what_they_rest_on(tmp_path: Path) -> None:
         found.append(judged(claim(our_reading=not engines), tmp_path))
     found[2] = judged(claim(published=9.0), tmp_path)
     text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
+    assert "| A Paper | 4 | 3 | 0 | 1 | 0 | 0 |" in text
     assert "| arithmetic: no run of ours | 1 | 1 | 0 | 0 |" in text
     assert "| simulated | 1 | 1 | 0 | 0 |" in text
     assert "| live: on a real engine | 2 | 1 | 0 | 1 |" in text

@@ -164,20 +164,20 @@ class Pages(RuleBasedStateMachine):
     def restore(self, device: int, layer: int) -> None:
         if layer in self.dropped[device]:
             try:
-                rest = self.regions[device].take_back([layer])
+                self.regions[device].take_back([layer])
             except RunError:
                 return
             self.dropped[device].discard(layer)
-            self.retreat(device, rest)
+            self.retreat(device)
 
     @rule(device=st.integers(0, 1), pages=st.integers(1, 30))
     def lend(self, device: int, pages: int) -> None:
         try:
-            lent, rest = self.regions[device].lend(pages)
+            lent = self.regions[device].lend(pages)
         except RunError:
             return
         self.lent[device].append(lent)
-        self.retreat(device, rest)
+        self.retreat(device)
 
     @precondition(lambda self: any(self.lent))
     @rule(pick=st.integers(0, 99))
@@ -186,12 +186,14 @@ class Pages(RuleBasedStateMachine):
         lent = self.lent[device].pop(pick % len(self.lent[device]))
         self.regions[device].take_home(lent)
 
-    def retreat(self, device: int, rest: list[range]) -> None:
-        keep = {page for ids in rest for page in ids}
-        size = self.regions[device]._layout.page_bytes
-        for span in self.regions[device].retreat(rest):
-            assert span.source_at // size not in keep
-            assert span.target_at // size in keep
+    def retreat(self, device: int) -> None:
+        region = self.regions[device]
+        tables, size = region.tables, region._layout.page_bytes
+        assert tables is not None
+        for span in region.retreat(region.outside()):
+            assert span.source_at // size not in tables._pages
+            assert span.target_at // size in tables._pages
+        assert not region.outside()
 
     def pick(self, number: int) -> Request:
         return list(self.requests.values())[number % len(self.requests)]

@@ -183,13 +183,13 @@ def test_a_request_larger_than_an_instance_is_given_up_by_name() -> None:
 @pytest.mark.parametrize(
     ("instances", "overrides", "message"),
     [
-        (1, (), "two instances of a model at least"),
+        (1, (), "at least two instances of a model"),
         (3, ("system.variant=artifact",), "must divide the 3 instances"),
         (2, ("system.chunks.bytes=10",), "must be at least a slot"),
         (2, ("system.exchange=dead",), "valid: live, blocking"),
         (2, ("system.monitor.restore_share=1.5",), "between 0 and 1"),
-        (2, ("system.variant=artifact", "system.exchange=blocking"), "victims wait anyway"),
-        (2, ("system.standby=1",), "there is 1 beside 1 on standby"),
+        (2, ("system.variant=artifact", "system.exchange=blocking"), "victims always wait"),
+        (2, ("system.standby=1",), "has 1 beside 1 on standby"),
         (3, ("system.standby=-1",), "system.standby=-1 must be at least 0"),
         (4, ("system.variant=artifact", "system.standby=2"), "standby=2 is for variant=paper"),
     ],
@@ -212,7 +212,7 @@ def test_the_last_death_ends_the_run() -> None:
                 bed.cluster.kill(instance)
             await bed.loop.sleep(5.0)
 
-        with pytest.raises(RunError, match="nobody is left to serve"):
+        with pytest.raises(RunError, match="no instance is left to serve"):
             bed.run(main())
 
 

@@ -23,5 +23,5 @@ def test_pipelines_of_that_many_stages() -> None:
     check(groups, 48)
     assert [len(group) for group in groups] == [4, 4]
     assert equal_groups(NAMES[:2], 1, 48) == [((NAMES[0], range(48)),), ((NAMES[1], range(48)),)]
-    with pytest.raises(ValueError, match="make no groups of 3; valid: 1, 2, 4, 8"):
+    with pytest.raises(ValueError, match="cannot form groups of 3; valid: 1, 2, 4, 8"):
         equal_groups(NAMES, 3, 48)

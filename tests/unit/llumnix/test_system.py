@@ -83,7 +83,7 @@ def test_running_requests_move_and_decode_meanwhile(kv_blocks: int) -> None:
         (("system.variant=code",), "valid: paper, artifact"),
         (("system.pairs.source_below=9",), "must not exceed system.pairs.target_above=3"),
         (("system.stages=2",), "is for mode=pipeline"),
-        (("system.mode=pipeline", "system.stages=3"), "make no groups of 3; valid: 1, 2, 4"),
+        (("system.mode=pipeline", "system.stages=3"), "cannot form groups of 3; valid: 1, 2, 4"),
     ],
 )
 def test_what_makes_no_sense_is_refused(overrides: tuple[str, ...], message: str) -> None:

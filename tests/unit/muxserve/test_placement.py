@@ -62,7 +62,8 @@ def test_two_13b_models_share_an_80_gb_device_and_a_third_is_refused() -> None:
 
 
 def test_the_refusal_has_the_numbers() -> None:
-    with pytest.raises(UsageError, match=r"100\.9 GB \(llama2-13b alone to 33\.6 GB\).*85\.9 GB"):
+    numbers = r"100\.9 GB \(llama2-13b alone needs 33\.6 GB\).*85\.9 GB"
+    with pytest.raises(UsageError, match=numbers):
         place(models(*["llama2-13b"] * 3), 1)
 
 
