@@ -10,7 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
-import harness.engine_profile  # these two make known what configurations interpolate
+import harness.engine_profile  # these three make known what configurations interpolate
+import harness.in_file
 import harness.stable_rate  # noqa: F401
 from harness.errors import UsageError
 

@@ -54,7 +54,8 @@ class TorchEngine:
     @contextmanager
     def start(self, experiment: Experiment) -> Iterator[Cluster]:
         require_gpu(experiment.hardware, "torch", on_cpu=self._config.device == "cpu")
-        check_models(experiment.models.values())
+        own = [each.own for each in experiment.placements if each.own is not None]
+        check_models([*experiment.models.values(), *own])
         if any(placement.gained_bytes for placement in experiment.placements):
             raise UsageError(
                 "engine=torch cannot stream layers from host memory in each iteration: choose "

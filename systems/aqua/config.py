@@ -123,6 +123,7 @@ class PairConfig:
     consumer: str | None = None
     consumers: list[str] | None = None
     lender: str | None = None  # null: lender.model, or the (first) consumer's
+    node: int | None = None  # null: wherever there is room, in their order
 
     def __post_init__(self) -> None:
         if (self.consumer is None) == (not self.consumers):
@@ -130,6 +131,8 @@ class PairConfig:
                 f"a pair has consumer={self.consumer} and consumers={self.consumers}; valid: "
                 "either consumer: MODEL or consumers: [MODEL, ...]"
             )
+        if self.node is not None and self.node < 0:
+            raise ValueError(f"node={self.node} of a pair; valid: at least 0")
 
     @property
     def borrowers(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ Each = TypeVar("Each")
 class GroupOf(NamedTuple):
     consumers: tuple[ModelSpec, ...]
     lender: ModelSpec
+    node: int | None = None  # null: wherever there is room, in their order
 
 
 def lender_model(config: AquaConfig) -> ModelSpec | None:
@@ -55,9 +56,8 @@ def groups_of(config: AquaConfig, models: Mapping[str, ModelSpec]) -> list[Group
                     f"system.pairs: model {name} is unknown; valid: {', '.join(sorted(known))}"
                 )
         consumers = tuple(known[name] for name in pair.borrowers)
-        found.append(
-            GroupOf(consumers, known[pair.lender] if pair.lender else lent or consumers[0])
-        )
+        lender = known[pair.lender] if pair.lender else lent or consumers[0]
+        found.append(GroupOf(consumers, lender, pair.node))
         _check_devices(found[-1])
     served = {spec.name for group in found for spec in (*group.consumers, group.lender)}
     for name in specs:
@@ -106,8 +106,15 @@ def placed(
                 f"{specs[0].tp}, and hardware={hardware.name} has {within}; memory is lent within "
                 "a node"
             )
+        if group.node is not None:
+            at = max(at, group.node * per_node)
         if at % per_node + needed > per_node:
             at = (at // per_node + 1) * per_node  # the next node
+        if group.node is not None and at // per_node != group.node:
+            raise UsageError(
+                f"system.pairs: node {group.node} has no room for {needed} devices more, or an "
+                "earlier pair is of a later node"
+            )
         if at + needed > hardware.num_devices:
             raise UsageError(
                 f"{len(groups)} pairs do not fit on the {hardware.num_devices} devices of hardware="

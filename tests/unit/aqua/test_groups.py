@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from harness.config import build
@@ -26,7 +28,7 @@ from harness.testbed import Bed
 from systems.aqua.system import Aqua
 from tests.aqua import Asked, Kill, moved, serve, system
 from tests.elastic import check, hardware, spec
-from tests.running import composed, hardware_profile
+from tests.running import composed, hardware_profile, run_command, run_here
 
 NUM = 4
 FOUR = f"system.pairs=[{{consumers: [{','.join(NUM * ['tiny-llama'])}], lender: wide}}]"
@@ -218,6 +220,41 @@ def test_a_group_waits_for_its_slowest_device_alone() -> None:
     beside.change(both, -2e11)
     beside.change(both[1], -2e11)
     assert used[2:] == [costs[0.25], costs[0.0]]
+
+
+def test_consumers_of_two_models_share_a_lender(tmp_path: Path) -> None:
+    deep = "workload.parts.deep"
+    summary = run_here(
+        tmp_path / "run", "+experiment=aqua_live_elastic", "engine=sim", "hardware=local_paced",
+        "hardware.num_devices=4", "hardware.devices_per_node=4", "engine.num_kv_blocks=1024",
+        "figure=null", "system.lender.model.tp=2", "model_set.specs.lender.tp=2",
+        "+model@model_set.specs.deep=tiny-llama-deep", "model_set.cycle=[borrower,lender,deep]",
+        f"+workload@{deep}=burstgpt", f"{deep}.num_requests=60", f"{deep}.scale.to_rate_per_s=null",
+        f"{deep}.arrivals.kind=poisson", f"{deep}.arrivals.rate_per_s=4",
+        f"{deep}.lengths.max_output_tokens=256",
+        "system.pairs=[{consumers: [tiny-llama, tiny-llama-deep], lender: tiny-llama-wide}]",
+    )  # fmt: skip
+    assert summary["num_completed"] == 180
+    table = pq.read_table(tmp_path / "run" / "events.parquet").to_pylist()
+    moves = [event for event in table if event["kind"] == "kv_move"]
+    fields = [json.loads(event["fields"]) for event in moves]
+    parts = {
+        (event["instance"], each["to"].partition(" of ")[2])
+        for event, each in zip(moves, fields, strict=True)
+        if each["purpose"] == "page out to lease"
+    }
+    assert parts == {("sim-0", "device 0"), ("sim-1", "device 1")}
+
+
+def test_a_live_group_is_refused(tmp_path: Path) -> None:
+    ended = run_command(
+        "+system=aqua", "+workload=burstgpt", "hardware.num_devices=4", "tracking=none",
+        "hardware.devices_per_node=4", f"hydra.run.dir={tmp_path}", "engine=torch_paging",
+        "+model@system.lender.model=tiny-llama-wide", "system.lender.model.tp=2",
+        "system.pairs=[{consumers: [tiny-llama, tiny-llama], lender: tiny-llama-wide}]",
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr == "error: model.tp=2 is not supported by engine=torch; valid: 1\n"
 
 
 # Where they are
