@@ -20,9 +20,10 @@ CHOSEN = {
         "tests/unit/sim_network", "tests/unit/test_sim.py",
     ],
     "policies": [
-        "tests/unit/blitzscale/test_serving.py", "tests/unit/kunserve/test_random_runs.py",
-        "tests/unit/llumnix/test_freeness.py", "tests/unit/serverlessllm/test_scaling.py",
-        "tests/unit/test_vllm_policy.py",
+        "tests/unit/aegaeon/test_rounds.py", "tests/unit/blitzscale/test_serving.py",
+        "tests/unit/kunserve/test_random_runs.py", "tests/unit/llumnix/test_freeness.py",
+        "tests/unit/muxserve/test_runs.py", "tests/unit/serverlessllm/test_scaling.py",
+        "tests/unit/serverlessllm/test_worker.py", "tests/unit/test_vllm_policy.py",
     ],
 }  # fmt: skip
 
