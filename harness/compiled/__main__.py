@@ -34,11 +34,23 @@ GROUPS = {
         "harness/device/blocks.py", "harness/device/elastic.py", "harness/device/host.py",
         "harness/device/kv_directory.py", "harness/device/kv_moves.py",
         "harness/device/page_pool.py", "harness/device/passage.py", "harness/device/pooled.py",
-        "harness/device/slab.py", "harness/sim/fabric.py", "harness/sim/fair_share.py",
-        "harness/sim/fluid.py", "harness/sim/network.py", "harness/sim/pieces.py",
+        "harness/device/slab.py", "harness/device/weights.py", "harness/sim/fabric.py",
+        "harness/sim/fair_share.py", "harness/sim/fluid.py", "harness/sim/network.py",
+        "harness/sim/pieces.py",
     ],
     "vllm": ["systems/baselines/vllm.py"],
-    "serverlessllm": ["systems/serverlessllm/paper.py", "systems/serverlessllm/scaling.py"],
+    "aegaeon": [
+        "systems/aegaeon/decode.py", "systems/aegaeon/prefill.py", "systems/aegaeon/scaling.py",
+        "systems/aegaeon/variants.py",
+    ],
+    "muxserve": [
+        "systems/muxserve/adbs.py", "systems/muxserve/mesh.py", "systems/muxserve/resident.py",
+    ],
+    "serverlessllm": [
+        "systems/serverlessllm/oracle.py", "systems/serverlessllm/paper.py",
+        "systems/serverlessllm/queues.py", "systems/serverlessllm/scaling.py",
+        "systems/serverlessllm/worker.py",
+    ],
     "blitzscale": [
         "systems/blitzscale/handover.py", "systems/blitzscale/prompts.py",
         "systems/blitzscale/serving.py", "systems/blitzscale/slots.py",

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from mypy_extensions import mypyc_attr
+
 from harness.clock import Loop
 from harness.device.block_pool import BlockPool
 from harness.device.pooled import PooledInstance
@@ -107,6 +109,7 @@ def round_quotas(
     return found.turns_s
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Decoder:
     """The work list of one instance, and its execution.
 

@@ -16,9 +16,10 @@ CHOSEN = (
     "tests/golden/test_golden.py", "tests/contract",
     "tests/unit/device", "tests/unit/pool", "tests/unit/sim_device", "tests/unit/sim_memory",
     "tests/unit/sim_network", "tests/unit/test_sim.py",
-    "tests/unit/blitzscale/test_serving.py", "tests/unit/kunserve/test_random_runs.py",
-    "tests/unit/llumnix/test_freeness.py", "tests/unit/serverlessllm/test_scaling.py",
-    "tests/unit/test_vllm_policy.py",
+    "tests/unit/aegaeon/test_rounds.py", "tests/unit/blitzscale/test_serving.py",
+    "tests/unit/kunserve/test_random_runs.py", "tests/unit/llumnix/test_freeness.py",
+    "tests/unit/muxserve/test_runs.py", "tests/unit/serverlessllm/test_scaling.py",
+    "tests/unit/serverlessllm/test_worker.py", "tests/unit/test_vllm_policy.py",
 )  # fmt: skip
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.device.pooled import PooledInstance
-from harness.request import Batch, Request
+from harness.request import Request
 from systems.aegaeon.prefill import Group, JobQueue, joinable, pending_time_s
 from tests.unit.aegaeon.trial import Trial, requests_of
 
@@ -43,21 +42,21 @@ def test_pending_time_counts_a_switch_only_where_the_model_changes() -> None:
 
 
 @pytest.mark.parametrize(("variant", "expected"), [("paper", [1]), ("artifact", [])])
-def test_only_the_paper_counts_the_request_that_runs(
-    variant: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_paper_counts_the_request_that_runs(variant: str, expected: list[int]) -> None:
     """The queue as an arrival would find it while the only request is being prefilled."""
-    trial = Trial(f"system.variant={variant}", num_instances=2)
     seen: list[list[int]] = []
-    execute = PooledInstance.execute
 
-    async def look(self: PooledInstance, batch: Batch, **limits: Any) -> None:
-        prefiller = trial.system._prefillers[0]
-        if batch.chunks:
+    def watch(system: Any) -> None:
+        prefiller = system._prefillers[0]
+
+        async def look() -> None:
+            while prefiller.running is None:
+                await system._loop.sleep(1e-4)
             seen.append([len(group.pending) for group in prefiller.queue])
             assert [r.request_id for r in prefiller.held] == [0]
-        await execute(self, batch, **limits)
 
-    monkeypatch.setattr(PooledInstance, "execute", look)
+        system._loop.spawn(look(), name="look")
+
+    trial = Trial(f"system.variant={variant}", num_instances=2, watch=watch)
     trial.serve(requests_of((0.0, "narrow-0", 50, 5)))
     assert seen == [expected]

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from systems.aegaeon.decode import DecodeBatch, Turn
+from systems.aegaeon.decode import DecodeBatch, Decoder, Turn
 from tests.unit.aegaeon.trial import Trial, requests_of
 
 MODELS = ["deep-2", "narrow-0", "wide-1"]
@@ -58,9 +58,16 @@ def played(story: Story, tbt_s: float) -> tuple[Trial, list[Round]]:
     """One decode instance that holds few of the deep model's requests at once."""
     rounds: list[Round] = []
 
+    class Watched(Decoder):
+        async def _decode(self, turn: Turn) -> None:
+            taken = Taken(self._loop.now, turn.batch, turn.left_s)
+            rounds[-1].turns.append(taken)
+            await super()._decode(turn)
+            taken.finished = not turn.batch.requests
+
     def watch(system: Any) -> None:
         [decoder] = system._decoders
-        reorder, decode = decoder._reorder, decoder._decode
+        reorder = decoder._reorder
 
         def reordered(batches: Sequence[DecodeBatch]) -> list[DecodeBatch]:
             before = rounds[-1].came if rounds else []
@@ -69,13 +76,7 @@ def played(story: Story, tbt_s: float) -> tuple[Trial, list[Round]]:
             rounds.append(Round(list(batches), forgotten, quotas_s))
             return list(reorder(batches))
 
-        async def decoded(turn: Turn) -> None:
-            taken = Taken(system._loop.now, turn.batch, turn.left_s)
-            rounds[-1].turns.append(taken)
-            await decode(turn)
-            taken.finished = not turn.batch.requests
-
-        decoder._reorder, decoder._decode = reordered, decoded
+        decoder._reorder = reordered
 
     trial = Trial(f"system.max_quota_s={MAX_QUOTA_S}", f"system.tbt_s={tbt_s}",
                   num_models=3, num_instances=2, kv_slabs=5, watch=watch)  # fmt: skip
@@ -83,7 +84,9 @@ def played(story: Story, tbt_s: float) -> tuple[Trial, list[Round]]:
     for gap_ms, *rest in story:
         at_s += gap_ms * 1e-3
         wanted.append((at_s, *rest))
-    trial.serve(requests_of(*wanted))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("systems.aegaeon.system.Decoder", Watched)
+        trial.serve(requests_of(*wanted))
     assert trial.statuses() == {"completed"}
     return trial, rounds
 

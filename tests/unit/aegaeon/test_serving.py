@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.records.device_events import host_full
 from harness.request import Request
-from systems.aegaeon.decode import Turn
+from systems.aegaeon.decode import DecodeBatch, Decoder, Turn
 from tests.unit.aegaeon.trial import SLAB_BYTES, Trial, requests_of
 
 MODELS = ["narrow-0", "wide-1", "deep-2", "narrow-3"]
@@ -134,18 +132,17 @@ def test_a_turn_ends_after_its_quota_however_many_requests_join_it(
     begun_s: dict[Turn, float] = {}  # when the batch was there
     ended_s: dict[Turn, float] = {}  # when its last decode began, at the latest
     most: dict[Turn, int] = {}  # requests on their way while it decoded
-    starts = Turn.starts
 
-    def observed(turn: Turn, arrived: Sequence[Request]) -> bool:
-        now_s = trial.system._loop.now
-        if started := starts(turn, arrived):
-            begun_s.setdefault(turn, now_s)
-            ended_s[turn] = now_s
-            coming = len(turn.batch.requests) - len(arrived)
-            most[turn] = max(most.get(turn, 0), coming)
-        return started
+    class Watched(Decoder):
+        def _grown(self, batch: DecodeBatch, ready: list[Request]) -> list[Request]:
+            turn, now_s = self._turns[0], self._loop.now
+            if not turn.awaited:  # the clock runs
+                begun_s.setdefault(turn, now_s)
+                ended_s[turn] = now_s
+                most[turn] = max(most.get(turn, 0), len(batch.requests) - len(ready))
+            return super()._grown(batch, ready)
 
-    monkeypatch.setattr(Turn, "starts", observed)
+    monkeypatch.setattr("systems.aegaeon.system.Decoder", Watched)
     joiners = [(0.003 * i, "narrow-0", 10, 100) for i in range(400)]
     trial.serve(requests_of((0.0, "wide-1", 20, 1000), *joiners))
     lengths_s = {turn: ended_s[turn] - begun_s[turn] for turn in begun_s}
