@@ -29,6 +29,7 @@ class Reported:
     buffered: bool = False  # more than one token, and all in one event
 
 
+@mypyc_attr(acyclic=True)
 class TokenRecord:
     """One request's log. Times are seconds on the loop's clock; None: has not happened."""
 
@@ -59,6 +60,7 @@ class TokenRecord:
         return np.concatenate([segment.chunk_tokens() for segment in self.segments])
 
 
+@mypyc_attr(acyclic=True)
 class Segment:
     """`num_tokens` tokens, one chunk each, at start_s + k·step_s + growth_s·k(k-1)/2, k = 1, 2, …
 
@@ -81,6 +83,7 @@ class Segment:
         return np.ones(self.num_tokens, np.int32)
 
 
+@mypyc_attr(acyclic=True)
 class Chunk(Segment):
     """`num_tokens` tokens that arrived together at start_s."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from mypy_extensions import mypyc_attr
 
 # Where a prompt's first tokens come from: (stream, tokens), in order. A stream is an endless random
 # text; a segment is its first `tokens` tokens. Prompts with equal segments have equal tokens.
@@ -38,6 +39,7 @@ class Prompt:
         return Prompt(self.text[:end], self.ids[:num_tokens], self.ends[:num_tokens])
 
 
+@mypyc_attr(acyclic=True)  # the garbage collector need not know the millions of them
 @dataclass(slots=True, eq=False)
 class Request:
     """One request: `prompt_tokens` in, exactly `output_tokens` (≥ 1) out.
@@ -82,6 +84,7 @@ class Request:
         return lacking == 1 and self.generated_tokens > 0
 
 
+@mypyc_attr(acyclic=True)
 @dataclass(slots=True)
 class Batch:
     """One iteration's work: prefill chunks (request, tokens of it to compute) and decodes.
