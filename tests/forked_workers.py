@@ -53,6 +53,17 @@ class Forked:
             return self._code
 
 
+def workers_alive() -> list[psutil.Process]:
+    """This process's workers, forked or started as a run starts them; not what forks them."""
+
+    def is_worker(child: psutil.Process) -> bool:
+        words = " ".join(child.cmdline())
+        forked = "tests.forked_workers" in words and os.getpgid(child.pid) == child.pid
+        return forked or "harness.engine" in words
+
+    return [each for each in psutil.Process().children(recursive=True) if is_worker(each)]
+
+
 class Forker:
     """The process that has imported torch; started when first asked."""
 

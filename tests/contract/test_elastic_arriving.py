@@ -16,7 +16,10 @@ from tests.elastic import ENGINES, Beds, generated, private, undisturbed
 DEPTH = 4  # layers of tiny-llama
 EVERY = range(DEPTH)
 
-pytestmark = pytest.mark.parametrize("engine", ENGINES)
+pytestmark = [
+    pytest.mark.parametrize("engine", ENGINES),
+    pytest.mark.usefixtures("forked_workers"),
+]
 
 
 async def half_loaded(made: Bed, stop: Event | None = None) -> list[ElasticInstance]:

@@ -22,6 +22,8 @@ from harness.record import Recorder
 from harness.request import Batch, Request
 from tests.running import hardware_profile, model_spec
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 NUM_BLOCKS, BLOCK_TOKENS = 40, 16
 
 

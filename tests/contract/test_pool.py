@@ -11,6 +11,8 @@ import pytest
 from harness.request import Batch
 from tests.contract.pool_bench import HOST_SLABS, KINDS, NUM_SLABS, PoolBench
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.fixture(scope="module", params=KINDS)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[PoolBench]:

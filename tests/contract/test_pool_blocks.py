@@ -13,6 +13,8 @@ from harness.clock import Event
 from harness.request import Request
 from tests.contract.pool_bench import KINDS, PoolBench
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 MODELS = ("narrow", "same", "wide", "deep")
 
 

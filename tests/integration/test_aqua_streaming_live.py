@@ -9,7 +9,7 @@ from tests.aqua import Asked, serve, system, transferred_bytes
 from tests.elastic import check, generated, private, undisturbed
 from tests.running import hardware_profile
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
 LONG = [Asked(0.0, 400, 12, "consumer"), Asked(0.0, 390, 5, "consumer")]
 COPIES_FIRST = "system.consumer.overlap=false"

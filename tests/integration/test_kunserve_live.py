@@ -16,7 +16,7 @@ from tests.elastic import check, generated, hardware, private, spec, undisturbed
 from tests.kunserve import Story, burst, serve
 from tests.running import composed
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
 MEMORY = 48  # KV blocks of 16 tokens
 NUM = 20

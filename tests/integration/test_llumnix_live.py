@@ -8,7 +8,7 @@ import torch
 from tests.elastic import check, generated, private, undisturbed
 from tests.llumnix import llumnix, move_lopsided
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 torch.set_num_threads(1)  # of the undisturbed run, in this process
 
 

@@ -27,6 +27,7 @@ from harness.options import plain
 from harness.placement import dedicated
 from harness.record import Recorder
 from harness.request import Batch, Request
+from tests.forked_workers import workers_alive
 from tests.running import hardware_profile, model_spec
 
 pytestmark = pytest.mark.live
@@ -90,79 +91,14 @@ def started(
         yield Bench(experiment, engine, cluster)
 
 
-def workers_alive() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if "harness.engine.worker" in " ".join(child.cmdline())]
-
-
 def request(number: int, prompt: int = 20, output: int = 8) -> Request:
     return Request(number, 0.0, "default", prompt, output)
 
 
-def test_two_instances_and_any_chunking_give_a_request_the_same_tokens(tmp_path: Path) -> None:
-    """Both draw the same random weights; a request's prompt depends on its number alone."""
-    runs: list[dict[int, list[int]]] = []
-    for name, chunk in (("whole", 10_000), ("chunked", 7)):
-        requests = [request(0, 50, 20), request(1, 33, 12)]
-        with started(tmp_path / name, requests, num_instances=2) as bench:
-
-            async def story(bench: Bench = bench, requests: Any = requests, c: int = chunk) -> None:
-                tasks = [
-                    bench.loop.spawn(bench.serve(r, instance=(i + c) % 2, chunk=c), name=f"{i}")
-                    for i, r in enumerate(requests)
-                ]
-                for task in tasks:
-                    await bench.loop.wait(task.finished)
-
-            bench.loop.run(story())
-            assert [instance.kv.used_blocks for instance in bench.instances] == [0, 0]
-            assert len(bench.resolved["instances"]) == 2
-            runs.append(dict(bench.instances[0].tokens))
-    assert runs[0] == runs[1]
-    assert {number: len(tokens) for number, tokens in runs[0].items()} == {0: 20, 1: 12}
-    assert len(set(runs[0][0])) > 10
+def test_workers_end_with_their_run(tmp_path: Path) -> None:
+    with started(tmp_path, [], num_instances=2):
+        assert len(workers_alive()) == 2
     assert workers_alive() == []
-
-
-def test_a_request_preempted_on_one_instance_goes_on_at_another(tmp_path: Path) -> None:
-    alone, moved = request(0, 30, 16), request(0, 30, 16)
-    with started(tmp_path / "alone", [alone]) as bench:
-        bench.loop.run(bench.serve(alone))
-        expected = list(bench.instances[0].tokens[0])
-    with started(tmp_path / "moved", [moved], num_instances=2) as bench:
-
-        async def story() -> None:
-            await bench.prefill(moved)
-            await bench.decode(moved, until=0.0)
-            bench.instances[0].evict(moved)
-            await bench.serve(moved, instance=1)
-
-        bench.loop.run(story())
-        assert bench.instances[1].tokens[0] == expected
-
-
-def test_a_stop_event_serves_many_executes(tmp_path: Path) -> None:
-    long = request(0, 20, 900)
-    with started(tmp_path, [long]) as bench:
-        stop = Event(bench.loop)
-
-        async def set_later() -> None:
-            await bench.loop.sleep(0.02)
-            stop.set()
-
-        async def story() -> list[int]:
-            await bench.prefill(long)
-            steps = []
-            for _ in range(3):
-                bench.loop.spawn(set_later(), name="stopper")
-                steps.append(await bench.decode(long, stop=stop))
-                assert stop.is_set
-                stop.clear()
-            return steps
-
-        steps = bench.loop.run(story())
-    assert all(steps)
-    assert long.generated_tokens == 1 + sum(steps) < 900
 
 
 @pytest.mark.parametrize(
@@ -217,21 +153,6 @@ def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
     ):
         pass
     assert workers_alive() == []
-
-
-def test_a_batch_that_cannot_run_is_refused_not_waited_for(tmp_path: Path) -> None:
-    fine, huge = request(0), request(1, 8000, 8000)
-    with started(tmp_path, [fine, huge]) as bench:
-        device = bench.instances[0]
-        for batch, says in (
-            (Batch(), "empty"),
-            (Batch(decodes=[fine]), "cannot decode"),
-            (Batch(chunks=[(fine, 21)]), "a chunk of 21 tokens"),
-            (Batch(chunks=[(fine, 20)]), "holds 0 KV blocks"),
-            (Batch(chunks=[(huge, 16)]), "needs 15999 positions"),
-        ):
-            with pytest.raises(RunError, match=says):
-                bench.loop.run(device.execute(batch))
 
 
 def test_settings_that_cannot_be_are_told_in_one_sentence(tmp_path: Path) -> None:

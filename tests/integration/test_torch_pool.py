@@ -1,37 +1,34 @@
-"""Models that take turns on real workers: whatever moves where, the tokens stay the same, and
-whatever breaks, nothing is left behind."""
+"""Models that take turns on real workers: whatever moves where, the tokens stay the same.
+`test_torch_pool_ends.py` has how their workers start and end."""
 
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from omegaconf import OmegaConf
 
-from harness.clock import Event
 from harness.cluster import Cluster
 from harness.config import typed
 from harness.cost.profile import HardwareProfile
 from harness.device.pooled import PooledInstance
 from harness.engine.engine import TorchEngine
 from harness.engine_api import Experiment
-from harness.errors import RunError, UsageError
 from harness.model_spec import ModelSpec
 from harness.options import plain
 from harness.placement import dedicated, pooled
 from harness.record import Recorder
 from harness.request import Batch, Request
+from tests.forked_workers import workers_alive
 from tests.running import hardware_profile, model_spec
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = {  # three KV shapes, two models of one of them
@@ -40,7 +37,6 @@ MODELS = {  # three KV shapes, two models of one of them
     "wide": model_spec("tiny-llama-wide"),
     "deep": model_spec("tiny-llama-deep"),
 }
-SLOW_LINK = {"pool": {"link_bytes_per_s": 4e6, "stage_buffer_bytes": 1 << 16}}  # seconds a model
 
 
 @contextmanager
@@ -229,114 +225,9 @@ def assert_estimates_are_of_this_machine(
         assert ratio > 0
 
 
-def workers_alive() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if "harness.engine" in " ".join(child.cmdline())]
-
-
 def assert_nothing_left(run_dir: Path) -> None:
     """No process, no memory file and no file of weights."""
     assert workers_alive() == []
     files = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.exists()]
     assert not [file for file in files if "memfd" in file]
     assert [path.name for path in run_dir.iterdir()] == ["logs"]
-
-
-def pid_of(instance: PooledInstance) -> int:
-    pid: int = instance._device.pid
-    return pid
-
-
-Story = Callable[[PooledInstance, Experiment], Coroutine[Any, Any, None]]
-
-
-async def while_loading(one: PooledInstance, experiment: Experiment) -> None:
-    await one.load("wide")
-
-
-async def while_prefetching(one: PooledInstance, experiment: Experiment) -> None:
-    one._weights.running = "narrow"
-    one.prefetch("wide")
-    await experiment.loop.wait(Event(experiment.loop))
-
-
-async def while_restarting(one: PooledInstance, experiment: Experiment) -> None:
-    await one.restart()
-    await one.restart()
-
-
-@pytest.mark.parametrize("story", [while_loading, while_prefetching, while_restarting])
-def test_a_worker_that_is_killed_ends_the_run_and_leaves_nothing(
-    tmp_path: Path, story: Story
-) -> None:
-    with started(tmp_path, MODELS, pooled, [], **SLOW_LINK) as (experiment, _, cluster):
-        loop, one = experiment.loop, cluster.pool[0]
-
-        async def strike() -> None:
-            first = pid_of(one)
-            await loop.sleep(0.2)
-            while story is while_restarting and pid_of(one) == first:
-                await loop.sleep(0.01)
-            os.kill(pid_of(one), signal.SIGKILL)
-
-        async def main() -> None:
-            loop.spawn(strike(), name="strike")
-            await story(one, experiment)
-
-        with pytest.raises(RunError, match="killed by SIGKILL") as caught:
-            loop.run(main())
-        assert "torch-0" in str(caught.value)
-        assert "setup" in str(caught.value), "the log's tail is part of the message"
-    assert_nothing_left(tmp_path)
-
-
-def test_a_run_that_ends_during_a_restart_leaves_nothing(tmp_path: Path) -> None:
-    with started(tmp_path, MODELS, pooled, []) as (experiment, _, cluster):
-        before = pid_of(cluster.pool[0])
-
-        async def main() -> None:
-            for one in cluster.pool:
-                experiment.loop.spawn(one.restart(), name="restart")
-            while pid_of(cluster.pool[0]) == before:
-                await experiment.loop.sleep(0.01)
-
-        experiment.loop.run(main())
-    assert_nothing_left(tmp_path)
-
-
-def test_a_slowed_link_is_in_the_devices_name_and_in_estimates(tmp_path: Path) -> None:
-    with started(tmp_path, MODELS, pooled, [], **SLOW_LINK) as (_, engine, cluster):
-        assert engine.resolved()["devices"] == ["cpu, links slowed to 0.004 GB/s"] * 2
-        profile = cluster.profile
-        assert profile.pcie_bytes_per_s == profile.pcie_peak_bytes_per_s == 4e6
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"pool": {"slab_bytes": 1 << 30}}, "slab_bytes=1073741824 is more than"),
-        ({"pool": {"slab_bytes": 4096}}, "slab_bytes=4096 is less than a KV block of 147456"),
-        ({"pool": {"host_slab_bytes": 4096}}, "host_slab_bytes=4096 is less than a KV block"),
-        ({"pool": {"host_slab_bytes": 1 << 40}}, "is more than host_kv_bytes"),
-        ({"pool": {"link_bytes_per_s": 0}}, "link_bytes_per_s=0.0 must be above 0"),
-        ({"pool": {"cpu_device_bytes": 1 << 20}}, "do not fit"),
-    ],
-)
-def test_settings_that_cannot_be_are_told_in_one_sentence(
-    tmp_path: Path, changes: dict[str, Any], says: str
-) -> None:
-    with (
-        pytest.raises(UsageError, match=says),
-        started(tmp_path, MODELS, pooled, [], **changes),
-    ):
-        pass
-    assert workers_alive() == []
-
-
-def test_models_of_two_dtypes_cannot_share_instances(tmp_path: Path) -> None:
-    models = MODELS | {"half": replace(MODELS["wide"], dtype="bfloat16")}
-    with (
-        pytest.raises(UsageError, match="dtypes bfloat16 and float32"),
-        started(tmp_path, models, pooled, []),
-    ):
-        pass
