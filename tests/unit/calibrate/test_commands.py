@@ -119,7 +119,10 @@ def test_missing_profiles_are_said(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_measure_profiles_the_engine_and_writes_a_hardware_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "ROUNDS", 1)  # what it writes is looked at, not how well it fits
+    # What it writes is looked at, not how well it fits. A low load is mostly waiting.
+    monkeypatch.setattr(serving, "ROUNDS", 1)
+    monkeypatch.setattr(serving, "LOADS", (0.9,))
+    monkeypatch.setattr(serving, "MIXES", (((8, 256), (2, 32)), ((8, 64), (8, 32))))
     out = tmp_path / "local.yaml"
     grid = ["--lengths", "16,128", "--batches", "1,4", "--repeats", "1", "--num-requests", "12"]
     assert main(["measure", *grid, "--out", str(out)]) == 0
