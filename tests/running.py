@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def composed(*overrides: str) -> Any:
-    """The configuration that the command line would compose."""
+    """The configuration that the command line would compose; the caller may change it."""
+    return deepcopy(_composed(overrides))  # a quarter of the time of composing
+
+
+@cache
+def _composed(overrides: tuple[str, ...]) -> Any:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose("config", list(overrides))
 

@@ -59,7 +59,7 @@ def test_a_wrong_url_is_refused_unseen_and_leaves_nothing(
     tmp_path: Path, trace: str, host: str
 ) -> None:
     done = run_command(
-        "+system=vllm", "+workload=trace", trace, "engine=openai", "tracking=none",
+        "+system=vllm", "+workload=trace", trace, "engine=openai", "tracking=none", "figure=null",
         f"engine.url='http://ann:{SECRET}@{host}/v1'", f"hydra.run.dir={tmp_path / 'runs' / 'one'}",
     )  # fmt: skip
     assert done.returncode == 2

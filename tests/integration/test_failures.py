@@ -27,6 +27,7 @@ pytestmark = pytest.mark.live
 LIVE = (
     "+system=vllm", "+workload=azure_conv", "workload.num_requests=2000", "engine=torch",
     "workload.arrivals.kind=poisson", "workload.arrivals.rate_per_s=4", "tracking=none",
+    "figure=null",
 )  # fmt: skip
 
 
@@ -142,7 +143,7 @@ def test_a_killed_harness_takes_its_workers_along_and_leaves_its_tokens(live) ->
 def test_a_second_run_into_a_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     slow = (
         "+system=null", "+workload=azure_code", "engine=none", "tracking=none",
-        "workload.num_requests=2000", "workload.scale.to_rate_per_s=20",
+        "workload.num_requests=2000", "workload.scale.to_rate_per_s=20", "figure=null",
     )  # fmt: skip
     run_dir = tmp_path / "run"
     first = start(run_dir, *slow)
