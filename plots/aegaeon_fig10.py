@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
+from matplotlib.typing import ColorType
 
 from harness.experiments.points import Point
 from harness.records.numbers import seconds
@@ -29,7 +30,7 @@ LANES = {  # where each kind of event is drawn
     "KV out": ("swap_out",),
     "KV in": ("swap_in",),
 }
-COLOURS = dict(zip(["run", *PARTS], ["0.6", *PALETTE], strict=False))
+COLOURS: dict[str, ColorType] = dict(zip(["run", *PARTS], ["0.6", *PALETTE], strict=False))
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
