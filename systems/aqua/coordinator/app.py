@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -70,6 +71,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         (404, "No such name"),
         (409, "It contradicts what is"),
         (410, "It has ended"),
+        (422, "It is no such request"),
     )
 }
 
@@ -94,6 +96,7 @@ def app(coordinator: Coordinator, expire_every_s: float) -> FastAPI:
     server = FastAPI(title="AQUA coordinator", lifespan=watch, responses=REFUSALS)
     server.add_exception_handler(Refused, _refusal)
     server.add_exception_handler(OSError, _unwritten)
+    server.add_exception_handler(RequestValidationError, _invalid)
     _add_holders(server, coordinator)
     _add_leases(server, coordinator)
     _add_allocations(server, coordinator)
@@ -108,6 +111,13 @@ def app(coordinator: Coordinator, expire_every_s: float) -> FastAPI:
 def _refusal(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Refused)
     return JSONResponse({"detail": str(error)}, error.status)
+
+
+def _invalid(_: Request, error: Exception) -> JSONResponse:
+    """Without the input, which JSON may not be able to hold (NaN, half of a character)."""
+    assert isinstance(error, RequestValidationError)
+    reasons = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+    return JSONResponse({"detail": "; ".join(reasons).encode(errors="replace").decode()}, 422)
 
 
 def _unwritten(_: Request, error: Exception) -> JSONResponse:

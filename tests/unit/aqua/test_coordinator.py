@@ -199,6 +199,26 @@ def test_no_request_breaks_it_and_wrong_ones_change_nothing(
         assert found.status() == before
 
 
+@pytest.mark.parametrize(
+    ("path", "content", "reason"),
+    [
+        ("/leases/z", "NaN", "body: "),
+        ("/leases/z", '{"holder": "p", "num_bytes": NaN}', "body.num_bytes: "),
+        ("/leases/z", '{"holder": "p", "num_bytes": 1, "\\ud800": 1}', "body: "),
+        ("/holders/q", '{"device": "\\ud800"}', "body.device: "),
+    ],
+)
+def test_what_json_cannot_hold_is_told_and_changes_nothing(
+    path: str, content: str, reason: str
+) -> None:
+    found = coordinator(Clock())
+    client = TestClient(app(found, 1.0), raise_server_exceptions=False)
+    answer = client.put(path, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(reason)
+    assert not found.status()["holders"]
+
+
 def test_concurrent_callers_get_what_there_is_once() -> None:
     found = coordinator(Clock())
     for change in (Join("p", "gpu0"), Join("c", "gpu1"), Offer("l", "p", 50)):
