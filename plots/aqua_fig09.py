@@ -1,8 +1,8 @@
 """Fig. 9: TTFT of a hit on a cached prefix (a), and tokens/s of OPT-30B on a long prompt, KV
 streamed from DRAM and from a neighbour, with copies beside computing and without (b).
 
-(a) is arithmetic (`aqua_prefix`): cached prefixes are not on devices, so that what a hit costs
-those behind it is not in it. The paper draws a run of 30 requests.
+(a) is arithmetic (`aqua_prefix`), since 100,000 tokens are more than any run here has. What a hit
+costs the requests behind it is not in it. The paper draws a run of 30 requests.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
 
 def draw_hits(panel: Axes, prefix: pd.DataFrame) -> None:
     labels = ["first time", "DRAM,\nblock by block", "DRAM,\ngathered", "AQUA"]
-    panel.bar(labels, prefix.load_s, color=PALETTE[1], label="prefix comes")
+    colours = [PALETTE[1]] * (len(labels) - 1) + [PALETTE[2]]
+    panel.bar(labels, prefix.load_s, color=colours, label=["", "prefix comes", "", ""])
     bars = panel.bar(
         labels, prefix.compute_s, bottom=prefix.load_s, color=PALETTE[7], label="computed"
     )

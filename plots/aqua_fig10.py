@@ -62,8 +62,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
         cdf(axes[1], pd.concat(rows[system]).dropna().to_numpy(), color=colour, label=label)
     axes[0].set(title="(b) mean TPOT", ylabel="ms")
     axes[0].set_xticks([0, 1], ["isolated", "shares"])
-    axes[1].set(title="TPOT of requests")
-    axes[1].legend(loc="lower right")
+    axes[1].set(title="(c) TPOT of the same requests")
+    axes[1].legend(loc="upper left")
     stamp(
         made, points, "(a): no run of theirs: bandwidth that a burst's paging (AudioGen) and "
         "prefixes (images) take. (b): 5 requests/s; KV of OPT-30B's 8,192 tokens streams and "

@@ -33,6 +33,7 @@ class Claim:
     value: Any = None  # an expression, see harness.claims.expressions
     our_reading: bool = False  # `published` or its tolerance is ours: the paper gives words
     no_result: bool = False  # the paper sets it, or it is a fact about others; `reason` says which
+    arithmetic: bool = False  # no run gives `value`, though its figure also shows runs
     exact: bool = False  # nothing of it is drawn at random: one value will do
     reason: str = ""  # what a reader should know: of inputs, of causes as far as known
 

@@ -65,7 +65,7 @@ def _row(each: Judged) -> dict[str, Any]:
         },
         "why": each.why,
         "figure": claim.figure,
-        "engines": source.get("engines"),
+        "engines": _engines(each) if each.source else None,
         "hardware": source.get("hardware"),
         "synthetic": source.get("synthetic"),
         "git": source.get("runs_git"),
@@ -150,10 +150,17 @@ def _other_profiles(each: Judged) -> str:
 
 
 def _kind(each: Judged) -> str:
-    engines = set((each.source or {}).get("engines") or ())
+    engines = set(_engines(each))
     if not engines:
         return "arithmetic"
     return "simulated" if engines == {"sim"} else "live"
+
+
+def _engines(each: Judged) -> list[str]:
+    """None where the value is arithmetic."""
+    if each.claim.arithmetic or each.source is None:
+        return []
+    return list(each.source["engines"] or ())
 
 
 def _columns(each: Judged) -> list[str]:
@@ -197,7 +204,7 @@ def _interval(ours: Ours, unit: str) -> str:
 def _origin(each: Judged) -> str:
     if each.source is None:
         return ""
-    engines = ["simulated" if engine == "sim" else engine for engine in each.source["engines"]]
+    engines = ["simulated" if engine == "sim" else engine for engine in _engines(each)]
     parts = [*(engines or ["arithmetic"]), *each.source["hardware"]]
     revisions = {
         git["revision"][:7] + ("+dirty" if git["dirty"] else "")

@@ -121,6 +121,16 @@ def test_claims_are_counted_by_what_they_rest_on(tmp_path: Path) -> None:
     assert [row["our_reading"] for row in as_json("p", found)["claims"]] == [True] + [False] * 3
 
 
+def test_a_number_without_a_run_is_arithmetic_in_any_figure(tmp_path: Path) -> None:
+    figure(tmp_path, 1.0, 1.0, 4.0)
+    (tmp_path / "p_fig01.json").write_text(json.dumps(ABOUT | {"engines": ["sim"]}))
+    found = [judged(claim(arithmetic=True), tmp_path)]
+    text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
+    assert "| arithmetic: no run of ours | 1 | 1 | 0 | 0 |" in text
+    assert "p_fig01.png): arithmetic" in text
+    assert as_json("p", found)["claims"][0]["engines"] == []
+
+
 def test_without_an_attempt_nothing_is_counted_by_what_it_rests_on(tmp_path: Path) -> None:
     found = [judged(claim(value=None, reason="because", our_reading=True), tmp_path)]
     text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
