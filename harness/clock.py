@@ -16,13 +16,12 @@ import queue
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from math import inf
 from typing import Any, Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
 
-from harness.suspension import suspend
 
 SWITCH_INTERVAL_S = 0.0005  # of Python's threads in a live run; 5 ms by default, too late a stamp
 
@@ -52,6 +51,20 @@ class Event:
 
     def clear(self) -> None:
         self._is_set = False
+
+
+class Wait:
+    """The only thing that a task awaits in the end: a wake-up by one of `events`, True, or by the
+    time `deadline`, False (infinity: none)."""
+
+    __slots__ = ("_deadline", "_events")
+
+    def __init__(self, events: tuple[Event, ...], deadline: float) -> None:
+        self._events = events
+        self._deadline = deadline
+
+    def __await__(self) -> Generator[tuple[tuple[Event, ...], float], bool, bool]:
+        return (yield self._events, self._deadline)
 
 
 class Task:
@@ -97,15 +110,15 @@ class Loop:
         """Waits `seconds` (≥ 0); a task that sleeps 0 s goes to the back of the ready queue."""
         if not seconds >= 0:
             raise ValueError(f"sleep needs a time of at least 0 s, got {seconds}")
-        return suspend((), self.now + seconds)
+        return Wait((), self.now + seconds)
 
     def sleep_until(self, deadline: float) -> Awaitable[bool]:
-        return suspend((), deadline)
+        return Wait((), deadline)
 
     def wait(self, event: Event, *others: Event, until: float = inf) -> Awaitable[bool]:
         """Waits for `event` or the first of `others`, at most to the time `until`. False: the time
         came first."""
-        return suspend((event, *others), until)
+        return Wait((event, *others), until)
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
         """Runs until `main` returns, closes every other task, and returns `main`'s result.

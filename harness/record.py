@@ -105,9 +105,9 @@ class Recorder:
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self.records: dict[int, TokenRecord] = {}  # by request_id
-        # Of requests under way: each stamp looks here, and a dict of all would be too large for
-        # the processor's caches. Of others once they are asked for.
-        self._of: dict[Request, TokenRecord] = {}
+        # The same, by `Request.log_index`: each stamp looks here, and what requests under way need
+        # of it is together, which the entries of so large a dict are not.
+        self._logs: list[TokenRecord | None] = []
         self.add(requests)
         self.events: list[dict[str, Any]] = []
         self.num_sent = 0
@@ -121,16 +121,21 @@ class Recorder:
     def add(self, requests: Iterable[Request]) -> None:
         """Of these it keeps a record from now on."""
         for request in requests:
-            self.records[request.request_id] = TokenRecord(request)
+            request.log_index = len(self._logs)
+            record = TokenRecord(request)
+            self._logs.append(record)
+            self.records[request.request_id] = record
 
     def forget(self, request: Request) -> None:
         del self.records[request.request_id]
-        self._of.pop(request, None)
+        self._logs[request.log_index] = None
 
     def _record(self, request: Request) -> TokenRecord:
-        record = self._of.get(request)
-        if record is None:
-            record = self._of[request] = self.records[request.request_id]
+        """Raises KeyError for a request of which no record is kept."""
+        at = request.log_index
+        record = self._logs[at] if at < len(self._logs) else None
+        if record is None or record.request is not request:  # it is in another recorder too
+            return self.records[request.request_id]
         return record
 
     def sent(self, request: Request, time_s: float) -> None:
@@ -141,9 +146,8 @@ class Recorder:
 
     def segment(self, requests: list[Request], segment: Segment, instance: str) -> None:
         """Stamps the same `segment` into the log of each of `requests`."""
-        records = self._of
         for request in requests:
-            record = records.get(request) or self._record(request)
+            record = self._record(request)
             segments = record.segments
             if not segments:
                 record.instance = instance
@@ -183,7 +187,6 @@ class Recorder:
                 f"request {request.request_id} ended twice: {record.status}, {status}"
             )
         record.status, record.error = status, error
-        del self._of[request]
         self.num_done += 1
         self.num_started_done += bool(record.segments)
         for callback in self.on_done:

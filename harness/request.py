@@ -7,7 +7,7 @@ times are not here but in the recorder, so a policy cannot read a metric.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,8 @@ class Request:
     shared: Segments | None = None
     priority: int = 0  # higher is more important; KunServe alone looks at it
     cached_tokens: int | None = None  # found in a prefix cache at first; None: none was asked
+    log_index: int = 0  # where its recorder has it
+    decodes_on: int = 0  # the instance whose checks (`harness.device.base`) it has passed; 0: none
 
     @property
     def known_tokens(self) -> int:
@@ -85,7 +87,6 @@ class Request:
 
 
 @mypyc_attr(acyclic=True)
-@dataclass(slots=True)
 class Batch:
     """One iteration's work: prefill chunks (request, tokens of it to compute) and decodes.
 
@@ -93,8 +94,16 @@ class Batch:
     request's known tokens that are not computed yet.
     """
 
-    chunks: list[tuple[Request, int]] = field(default_factory=list)
-    decodes: list[Request] = field(default_factory=list)
+    __slots__ = ("chunks", "decodes")
+
+    # Not a dataclass: their constructors stay Python, and each iteration makes a batch.
+    def __init__(
+        self,
+        chunks: list[tuple[Request, int]] | None = None,
+        decodes: list[Request] | None = None,
+    ) -> None:
+        self.chunks = [] if chunks is None else chunks
+        self.decodes = [] if decodes is None else decodes
 
     @property
     def num_tokens(self) -> int:

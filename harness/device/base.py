@@ -11,6 +11,7 @@ did not use is given back at its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from math import inf
 
 from mypy_extensions import mypyc_attr
@@ -22,7 +23,7 @@ from harness.model_spec import ModelSpec
 from harness.record import Recorder
 from harness.request import Batch, Request
 
-MAX_CHECKED = 1024  # requests that are remembered, most of which have gone
+_numbers = count(1)  # of instances, of all runs of this process
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -38,11 +39,11 @@ class BaseInstance:
         self._loop, self._recorder = loop, recorder
         self._running = False
         self._missing = set[int]()  # layers whose weights are not here
-        self._checked = set[Request]()  # decodes that have run here: they may go on
+        self._number: int = next(_numbers)
 
     def evict(self, request: Request) -> None:
         """`Instance.evict`."""
-        self._checked.discard(request)
+        request.decodes_on = 0
         self.kv.release(request)
         request.computed_tokens = 0
         self._recorder.preempted(request, self.name, self._loop.now)
@@ -55,7 +56,7 @@ class BaseInstance:
             self._refuse(batch, max_steps)
         if chunks:
             self._check_chunks(chunks)
-        if decodes and not self._checked.issuperset(decodes):
+        if decodes:
             self._check_decodes(decodes)
         self._running = True
 
@@ -74,12 +75,10 @@ class BaseInstance:
                 self._check_chunk(request, num_tokens)
 
     def _check_decodes(self, decodes: list[Request]) -> None:
-        if len(self._checked) > MAX_CHECKED:
-            self._checked = set()
-        checked, held, size = self._checked, self.kv.held, self.kv.block_tokens
+        number, held, size = self._number, self.kv.held, self.kv.block_tokens
         most = self.model.max_position
         for request in decodes:
-            if request not in checked:
+            if request.decodes_on != number:  # those that have run here may go on
                 known = request.computed_tokens + 1
                 if not (
                     known == request.prompt_tokens + request.generated_tokens
@@ -88,7 +87,7 @@ class BaseInstance:
                     and request.prompt_tokens + request.output_tokens <= most + 1
                 ):
                     self._check_decode(request)
-                checked.add(request)
+                request.decodes_on = number
 
     def _refuse(self, batch: Batch, max_steps: int | None) -> None:
         if self._running:
