@@ -22,7 +22,6 @@ from typing import Any, Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
 
-
 SWITCH_INTERVAL_S = 0.0005  # of Python's threads in a live run; 5 ms by default, too late a stamp
 
 
