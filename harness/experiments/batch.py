@@ -37,31 +37,33 @@ def run_all(
     `progress` is told of each."""
     with processes(jobs) as pool:
         runs = composed_runs(names, pool, live, simulated)
-        progress.more(sum(map(len, runs.values())))
+        on_sim = [
+            name
+            for name, of_name in runs.items()
+            if all(made.choices["engine"] == "sim" for made, _ in of_name)
+        ]
+        for name, of_name in runs.items():
+            progress.more(name, len(of_name), jobs if name in on_sim else 1)
 
         def begin(name: str, made: Composed, run: Sequence[str]) -> Future[Point]:
             future = pool.submit(run_point, name, made, run, again=again)
-            future.add_done_callback(progress.done)
+            future.add_done_callback(lambda _: progress.done(name, jobs))
             return future
 
-        pending = {
-            name: [begin(name, *run) for run in of_name]
-            for name, of_name in runs.items()
-            if all(made.choices["engine"] == "sim" for made, _ in of_name)
-        }
+        pending = {name: [begin(name, *run) for run in runs[name]] for name in on_sim}
         found = {}
         for name, futures in pending.items():
             found[name] = [future.result() for future in futures]
             yield name, found[name]
         ends = {name: found[name] for name in found if name in searches}
-        find_ends(ends, searches, runs, pool, again=again, progress=progress)
+        find_ends(ends, searches, runs, pool, jobs, again=again, progress=progress)
         yield from ends.items()
     for name, of_name in runs.items():
         if name not in pending:
             points = []
             for run in of_name:
                 points.append(run_point(name, *run, again=again))
-                progress.done()
+                progress.done(name)
             yield name, points
 
 
@@ -70,6 +72,7 @@ def find_ends(
     searches: Mapping[str, Search],
     runs: Mapping[str, Runs],
     pool: Executor,
+    jobs: int,
     *,
     again: bool,
     progress: RunsProgress,
@@ -88,9 +91,9 @@ def find_ends(
                     pool.submit(run_point, name, made[name][groups(run)], run, again=again)
                     for run in of_curve
                 ]
-                progress.more(len(of_curve))
+                progress.more(name, len(of_curve), jobs)
                 for future in under_way[halving]:
-                    future.add_done_callback(progress.done)
+                    future.add_done_callback(lambda _: progress.done(name, jobs))
 
     for name in points:
         halve(name)

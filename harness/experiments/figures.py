@@ -43,7 +43,7 @@ from harness.experiments import lineage
 from harness.experiments.batch import processes, run_all
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import ROOT, conf, sweep
-from harness.experiments.figure_progress import RunsProgress
+from harness.experiments.figure_progress import RunsProgress, run_s, told_run_s
 from harness.experiments.points import RUNS, Point, load_points, save_points
 from harness.files import write_text
 from harness.prepare import announce
@@ -62,6 +62,11 @@ def figures() -> list[str]:
 
 def module(figure: str) -> Any:
     return import_module(f"plots.{figure}")
+
+
+def published(figure: str) -> Path:
+    """The folder of its paper."""
+    return ROOT / "results" / "published" / figure.split("_")[0]
 
 
 def only_simulated(figure: str) -> bool:
@@ -97,7 +102,7 @@ def draw(figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None)
     points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, out or RUNS)]
     refuse_invalid(figure, points)
     tell_sources(figure, points)
-    folder = out or ROOT / "results" / "published" / figure.split("_")[0]
+    folder = out or published(figure)
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
         half.unlink()
@@ -142,6 +147,7 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
         "runs_git": [json.loads(revision) for revision in sorted(set(revisions))],
         "runs_sources": sorted({code_hash(m.get("sources", {})) for m in manifests}),
         "num_runs": len(manifests),
+        "run_s": run_s(points),
         "engines": sorted({m["engine_name"] for m in manifests}),
         "hardware": sorted({m["hardware"]["name"] for m in manifests}),
         "seeds": sorted({m["seeds"]["seed"] for m in manifests}),
@@ -226,7 +232,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for figure in names:
                 searches |= getattr(module(figure), "SEARCHES", {})
             started_s = time.monotonic()
-            with RunsProgress() as progress:
+            drawn_before = [published(figure) / f"{figure}.json" for figure in names]
+            with RunsProgress(told_run_s(drawn_before)) as progress:
                 runs = run_all(
                     list(needed), chosen.jobs, searches, live, simulated, again=chosen.again,
                     progress=progress,

@@ -108,8 +108,8 @@ def test_every_curve_is_halved_to_its_end_as_its_runs_come(
     points = {"e": list(begun)}
     with ThreadPoolExecutor(4) as pool:
         runs = {"e": [(None, run) for run in words]}
-        progress = RunsProgress(Console(quiet=True))
-        batch.find_ends(points, {"e": SEARCHES}, runs, pool, again=False, progress=progress)  # type: ignore[arg-type]
+        progress = RunsProgress(console=Console(quiet=True))
+        batch.find_ends(points, {"e": SEARCHES}, runs, pool, 4, again=False, progress=progress)  # type: ignore[arg-type]
     assert progress.line().startswith(f"{len(points['e']) - len(begun)} of ")
     added = [list(p.overrides.values()) for p in points["e"][len(begun) :]]
     assert added == sorted(added)
