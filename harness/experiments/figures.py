@@ -156,6 +156,36 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
+def make_runs(
+    names: Sequence[str], jobs: int, live: Sequence[str], simulated: Sequence[str],
+    out: Path | None, *, again: bool,
+) -> None:  # fmt: skip
+    """Those that the figures `names` lack; tells of each experiment, and how long runs on a real
+    engine took and the others."""
+    needed = dict.fromkeys(name for figure in names for name in module(figure).EXPERIMENTS)
+    searches: dict[str, Search] = {}
+    for figure in names:
+        searches |= getattr(module(figure), "SEARCHES", {})
+    took_s = {"simulated": 0.0, "live": 0.0}
+    started_s = before_s = time.monotonic()
+    drawn_before = [published(figure) / f"{figure}.json" for figure in names]
+    with RunsProgress(told_run_s(drawn_before)) as progress:
+        runs = run_all(
+            list(needed), jobs, searches, live, simulated, again=again, progress=progress
+        )
+        with closing(runs):  # whatever ends this ends its processes
+            for name, points in runs:
+                now_s = time.monotonic()
+                save_points(name, points, out or RUNS)
+                _tell(name, points, now_s - started_s, progress.tell)
+                made = next(point for point in points if point.path is not None)
+                took_s["simulated" if made.manifest()["simulated"] else "live"] += now_s - before_s
+                before_s = now_s
+    told = [f"{seconds:.0f} s of {kind} runs" for kind, seconds in took_s.items() if seconds]
+    if told:
+        announce(", ".join(told))
+
+
 def _tell(
     name: str, points: Sequence[Point], seconds: float, announce: Callable[[str], None]
 ) -> None:
@@ -227,21 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             names = [name for name in names if only_simulated(name)]
         made = _made(out or RUNS)
         if not chosen.draw_only:
-            needed = dict.fromkeys(name for figure in names for name in module(figure).EXPERIMENTS)
-            searches: dict[str, Search] = {}
-            for figure in names:
-                searches |= getattr(module(figure), "SEARCHES", {})
-            started_s = time.monotonic()
-            drawn_before = [published(figure) / f"{figure}.json" for figure in names]
-            with RunsProgress(told_run_s(drawn_before)) as progress:
-                runs = run_all(
-                    list(needed), chosen.jobs, searches, live, simulated, again=chosen.again,
-                    progress=progress,
-                )  # fmt: skip
-                with closing(runs):  # whatever ends this ends its processes
-                    for name, points in runs:
-                        save_points(name, points, out or RUNS)
-                        _tell(name, points, time.monotonic() - started_s, progress.tell)
+            make_runs(names, chosen.jobs, live, simulated, out, again=chosen.again)
+        began_s = time.monotonic()
         refused = 0
         for made_of in draw_all(names, chosen.jobs, out):
             if isinstance(made_of, RunError):
@@ -250,6 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 for path in made_of:
                     announce(str(path.relative_to(out or ROOT)))
+        announce(f"{time.monotonic() - began_s:.0f} s of drawing")
     except (UsageError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
