@@ -13,6 +13,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from harness.schedule import shown
 from plots.caption import caption
 from plots.style import PALETTE, figure, log_scale, save
 
@@ -47,7 +48,8 @@ def draw(bench: Path, out: Path) -> Path:
     git, machine = found["git"], found["machine"]
     on = f"{machine['cpu']}, {machine['num_cores']} cores, one process"
     revision = f"git {git['revision'][:10]}" + (" with changes" if git["dirty"] else "")
-    caption(made, "", [on, revision])
+    synthetic = dict.fromkeys(kind for row in found["rows"] for kind in row.get("synthetic", []))
+    caption(made, shown(synthetic), [on, revision])
     return save(made, out)
 
 

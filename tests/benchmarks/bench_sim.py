@@ -44,8 +44,9 @@ RATE_PER_INSTANCE_PER_S = 2.0
 KV_BLOCKS = 7000  # of 16 tokens: what 80 GB leaves beside the weights
 
 
-def requests(num_requests: int, num_instances: int) -> list[Request]:
-    """Lengths of real Azure conv rows, cut to llama2-7b's context; Poisson arrivals."""
+def requests(num_requests: int, num_instances: int) -> tuple[list[Request], list[str]]:
+    """Lengths of Azure conv rows, cut to llama2-7b's context; Poisson arrivals. And what of them is
+    synthetic: the lengths too where the trace is missing."""
     from harness.config import build  # a workload is built as the command line builds it
     from harness.context_limit import fit_context, models_of_schedule
     from harness.options import plain
@@ -60,12 +61,12 @@ def requests(num_requests: int, num_instances: int) -> list[Request]:
     models = models_of_schedule(
         schedule, {"model": model_spec("llama2-7b")}, ["model"], shared_checkpoints=True
     )
-    return fit_context(schedule, models, "truncate").requests()
+    return fit_context(schedule, models, "truncate").requests(), schedule.provenance.synthetic
 
 
 def simulate(num_requests: int, num_instances: int, kind: type[SimInstance]) -> dict[str, Any]:
     """One case in this process: seconds of the run loop, events aside from start and output."""
-    todo = requests(num_requests, num_instances)
+    todo, synthetic = requests(num_requests, num_instances)
     model, cost = model_spec("llama2-7b"), None
     loop, recorder = VirtualLoop(), Recorder(todo)
     hardware = hardware_profile("a100x1")
@@ -93,6 +94,7 @@ def simulate(num_requests: int, num_instances: int, kind: type[SimInstance]) -> 
     return {
         "requests": num_requests,
         "instances": num_instances,
+        "synthetic": synthetic,
         "stepping": "per token" if kind is PerTokenInstance else _macro(),
         "cpu_s": elapsed_s,
         "requests_per_s": num_requests / elapsed_s,

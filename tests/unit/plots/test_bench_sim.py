@@ -22,6 +22,7 @@ def result(folder: Path) -> Path:
     ]  # fmt: skip
     about = {"machine": {"cpu": "C", "num_cores": 2}, "git": {"revision": "abc", "dirty": True}}
     path = folder / "bench_sim.json"
+    rows[0]["synthetic"] = ["arrivals drawn"]
     path.write_text(json.dumps(about | {"rows": rows}))
     return path
 
@@ -37,7 +38,9 @@ def test_a_line_for_each_number_of_instances_in_order(tmp_path: Path, monkeypatc
         "1 instance, per token": [100],
         "256 instances, macro": [100],
     }
-    assert drawn[0].get_label() == "C, 2 cores, one process · git abc with changes"
+    assert drawn[0].get_label() == (
+        "ARRIVALS DRAWN\nC, 2 cores, one process · git abc with changes"
+    )
 
 
 def test_the_command_draws_beside_the_result(tmp_path: Path) -> None:
