@@ -55,6 +55,11 @@ GROUPS = {
         "systems/blitzscale/handover.py", "systems/blitzscale/prompts.py",
         "systems/blitzscale/serving.py", "systems/blitzscale/slots.py",
     ],
+    "aqua": [
+        "systems/aqua/artifact_scheduler.py",
+        "systems/aqua/fair_scheduler.py", "systems/aqua/paging.py", "systems/aqua/prompt.py",
+        "systems/aqua/turn.py",
+    ],
     "kunserve": [
         "systems/llumnix/freeness.py", "systems/kunserve/accounts.py", "systems/kunserve/server.py",
     ],

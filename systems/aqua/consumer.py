@@ -7,7 +7,7 @@ with `overlap_paging` those of the new slice that are on the device already run 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from harness.clock import Event, Loop
 from harness.device.elastic import ElasticInstance
@@ -72,22 +72,26 @@ class Consumer:
                         await self._loop.wait(self.wake)
                         continue
                     await self._tend()
-                    if self._turn.due(self._prompts()):
-                        await self._switch_to(self._choose())
-                await self._iterate()
+                prompts = self._prompts()
+                if self._paged.is_set and self._turn.due(prompts):
+                    await self._switch_to(self._choose(prompts), prompts)
+                    prompts = self._prompts()
+                await self._iterate({prompt.request_id: prompt for prompt in prompts})
         except InstanceLost:
             if self.instance.lost is None:
                 raise
         await self._loop.wait(self._paged)
         await self._die()
 
-    def _choose(self) -> Slice:
+    def _choose(self, prompts: Sequence[Prompt]) -> Slice:
         fcfs = falls_back(self.swap.in_dram(), self._fallback)
-        return self._turn.choose(self._prompts(), fcfs=fcfs)
+        return self._turn.choose(prompts, fcfs=fcfs)
 
-    async def _switch_to(self, chosen: Slice) -> None:
-        moves = paging(self._prompts(), chosen)
-        if not self._overlap_paging or not (moves.out or moves.into):
+    async def _switch_to(self, chosen: Slice, prompts: Sequence[Prompt]) -> None:
+        moves = paging(prompts, chosen)
+        if not (moves.out or moves.into):
+            return
+        if not self._overlap_paging:
             await self._page(chosen)
             return
         self._paged.clear()
@@ -122,10 +126,9 @@ class Consumer:
             for request in new:
                 await prefixes.bring(request)
 
-    async def _iterate(self) -> None:
+    async def _iterate(self, prompts: Mapping[Hashable, Prompt]) -> None:
         """An iteration; or as many as are left of the slice, where nobody is prefilled."""
         turn, batch = self._turn, Batch()
-        prompts = {prompt.request_id: prompt for prompt in self._prompts()}
         beside = not self._paged.is_set
         here = prompts
         if beside:

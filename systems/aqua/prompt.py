@@ -5,30 +5,44 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+LIMITS = ("batch_tokens", "slice_iterations", "num_blocks", "block_tokens", "max_prompts")
 
-@dataclass(slots=True, frozen=True)
+
 class Prompt:
-    """One unfinished request, on the device or paged out. Raises ValueError for impossible counts.
+    """One unfinished request, on the device or paged out, as it is now. Raises ValueError for
+    impossible counts.
 
     Paging keeps computed tokens.
     """
 
-    request_id: Hashable
-    arrival: int  # order of arrival: 0, 1, 2, …
-    known_tokens: int  # prompt and output so far
-    computed_tokens: int  # tokens whose KV exists, on the device or not
-    generated_tokens: int  # output so far
-    remaining_tokens: int  # output still to come, at least 1
-    resident: bool = False  # its KV is on the device
-    cached_tokens: int = 0  # computed tokens that came from a cached prefix
+    __slots__ = (
+        "arrival", "cached_tokens", "computed_tokens", "generated_tokens", "known_tokens",
+        "remaining_tokens", "request_id", "resident",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.computed_tokens < self.known_tokens or self.remaining_tokens < 1:
+    # Not a dataclass: their constructors stay Python, and each iteration makes one for each prompt.
+    def __init__(
+        self,
+        request_id: Hashable,
+        arrival: int,  # order of arrival: 0, 1, 2, …
+        known_tokens: int,  # prompt and output so far
+        computed_tokens: int,  # tokens whose KV exists, on the device or not
+        generated_tokens: int,  # output so far
+        remaining_tokens: int,  # output still to come, at least 1
+        resident: bool = False,  # its KV is on the device
+        cached_tokens: int = 0,  # computed tokens that came from a cached prefix
+    ) -> None:
+        if not 0 <= computed_tokens < known_tokens or remaining_tokens < 1:
             raise ValueError(
-                f"request {self.request_id}: computed_tokens={self.computed_tokens}, "
-                f"known_tokens={self.known_tokens}, remaining_tokens={self.remaining_tokens}; "
+                f"request {request_id}: computed_tokens={computed_tokens}, "
+                f"known_tokens={known_tokens}, remaining_tokens={remaining_tokens}; "
                 "valid: 0 to known_tokens - 1 computed, at least 1 remaining"
             )
+        self.request_id = request_id
+        self.arrival = arrival
+        self.known_tokens, self.computed_tokens = known_tokens, computed_tokens
+        self.generated_tokens, self.remaining_tokens = generated_tokens, remaining_tokens
+        self.resident, self.cached_tokens = resident, cached_tokens
 
     @property
     def decoding(self) -> bool:
@@ -57,7 +71,7 @@ class Limits:
     max_prompts: int  # on the device at once: the engine's max_num_seqs
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in LIMITS:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 

@@ -152,3 +152,16 @@ def test_an_edit_takes_effect_in_the_next_run(tmp_path: Path) -> None:
     state, *modules = seen(tmp_path)
     assert state.startswith(f"Python: changed since the build: {SOURCE}")
     assert modules == ["py True", "py True", "py False"]
+
+
+def test_a_system_imported_before_anything_else_is_compiled() -> None:
+    """Else it would be Python beside binaries that have classes of the same names."""
+    if not (compiled.FOLDER / compiled.INDEX).is_file():
+        pytest.skip("nothing is compiled here: `make setup` does, with a C compiler")
+    firsts = "systems.aqua.prompt, systems.aegaeon.scaling, harness.clock"
+    env = {k: v for k, v in os.environ.items() if k != "HARNESS_PURE"}
+    code = f"import {firsts}\nprint(systems.aqua.prompt.__file__, harness.compiled.state())"
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=env, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.split(" ", 1)
+    assert said[0].endswith(".py") == (said[1].strip() != "compiled")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from systems.aqua.artifact_scheduler import choose, due, iteration
 from systems.aqua.prompt import Limits, Prompt, Slice
 from tests.unit.aqua.test_fair_scheduler import asked_lists, decode, prefill, run_limits
-from tests.unit.aqua.turns import Asked, Turns
+from tests.unit.aqua.turns import Asked, Turns, changed
 
 LIMITS = Limits(
     batch_tokens=32, slice_iterations=5, num_blocks=12, block_tokens=4, max_prompts=16
@@ -17,7 +17,7 @@ LIMITS = Limits(
 
 
 def on_device(prompt: Prompt) -> Prompt:
-    return replace(prompt, resident=True)
+    return changed(prompt, resident=True)
 
 
 def test_who_waits_is_admitted_and_the_oldest_is_paged_out_for_it() -> None:

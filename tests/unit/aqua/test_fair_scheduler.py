@@ -15,7 +15,7 @@ from harness.request import Request
 from systems.aqua.fair_scheduler import Since, choose, contended, decode_slots, due, fair, iteration
 from systems.aqua.prompt import Limits, Prompt, Slice
 from systems.baselines import vllm
-from tests.unit.aqua.turns import Asked, Turns
+from tests.unit.aqua.turns import Asked, Turns, changed
 
 LIMITS = Limits(
     batch_tokens=8, slice_iterations=2, num_blocks=12, block_tokens=4, max_prompts=16
@@ -75,7 +75,7 @@ def test_without_contention_the_order_is_that_of_arrival() -> None:
 
 
 def test_in_dram_nobody_is_preempted() -> None:
-    on_device = [replace(decode(i, 9, 9), resident=True) for i in (2, 3, 4, 5)]
+    on_device = [changed(decode(i, 9, 9), resident=True) for i in (2, 3, 4, 5)]
     asked = [decode(0, 9, 0 + 1), decode(1, 9, 1), *on_device]
     assert choose(asked, LIMITS, fcfs=True) == Slice((), (2, 3, 4, 5), fair=False)
     assert choose(asked, LIMITS).members == (0, 1, 2, 3)

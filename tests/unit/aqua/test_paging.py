@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,11 +9,12 @@ from hypothesis import strategies as st
 from systems.aqua.paging import blocks_out, falls_back, paging
 from systems.aqua.prompt import Slice
 from tests.unit.aqua.test_fair_scheduler import decode, prefill
+from tests.unit.aqua.turns import changed
 
 
 def test_partial_prefills_are_paged_too_and_empty_ones_are_not() -> None:
-    partial, empty = replace(prefill(0, 9, 4), resident=True), replace(prefill(1, 9), resident=True)
-    away, stays = decode(2, 9, 1), replace(decode(3, 9, 1), resident=True)
+    partial, empty = changed(prefill(0, 9, 4), resident=True), changed(prefill(1, 9), resident=True)
+    away, stays = decode(2, 9, 1), changed(decode(3, 9, 1), resident=True)
     moves = paging([partial, empty, away, stays], Slice((4,), (2, 3), fair=True))
     assert (moves.out, moves.into) == ((0,), (2,))
 

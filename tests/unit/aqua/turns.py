@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from systems.aqua import artifact_scheduler, fair_scheduler
 from systems.aqua.fair_scheduler import Since
@@ -14,6 +15,15 @@ from systems.aqua.paging import paging
 from systems.aqua.prompt import Limits, Prompt, Slice
 
 Batch = dict[int, int]
+
+
+def changed(prompt: Prompt, **counts: Any) -> Prompt:
+    """As `dataclasses.replace`."""
+    names = (
+        "request_id", "arrival", "known_tokens", "computed_tokens", "generated_tokens",
+        "remaining_tokens", "resident", "cached_tokens",
+    )  # fmt: skip
+    return Prompt(**{name: getattr(prompt, name) for name in names} | counts)
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,7 @@ class Turns:
         moves = paging(prompts, self.chosen)
         self.pages += len(moves.out) + len(moves.into)
         for each in self.live:
-            self.live[each] = replace(self.live[each], resident=each in members)
+            self.live[each] = changed(self.live[each], resident=each in members)
 
     def _execute(self, batch: list[tuple[Hashable, int]], since: Since) -> Since:
         assert batch, "an idle iteration"
@@ -101,7 +111,7 @@ class Turns:
                 completed = True
                 continue
             prefilled |= ends and not prompt.decoding
-            self.live[each] = replace(
+            self.live[each] = changed(
                 prompt,
                 computed_tokens=computed,
                 known_tokens=prompt.known_tokens + ends,
