@@ -78,7 +78,8 @@ class BaseInstance:
         number, held, size = self._number, self.kv.held, self.kv.block_tokens
         most = self.model.max_position
         for request in decodes:
-            if request.decodes_on != number:  # those that have run here may go on
+            # Those that have run here may go on until they end.
+            if request.decodes_on != number or request.generated_tokens >= request.output_tokens:
                 known = request.computed_tokens + 1
                 if not (
                     known == request.prompt_tokens + request.generated_tokens

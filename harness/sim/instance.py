@@ -213,7 +213,6 @@ class SimInstance(BaseInstance):
     def _end_finished(self, requests: list[Request]) -> None:
         for request in requests:
             if request.generated_tokens >= request.output_tokens:
-                request.decodes_on = 0
                 self.kv.release(request)
                 self._recorder.completed(request)
 

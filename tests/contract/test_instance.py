@@ -16,6 +16,7 @@ from harness.clock import Event, Loop
 from harness.config import build
 from harness.device.instance import Instance
 from harness.engine_api import Experiment
+from harness.errors import RunError
 from harness.options import plain
 from harness.placement import dedicated
 from harness.record import Recorder
@@ -200,6 +201,20 @@ def test_decodes_stop_where_the_pool_cannot_hold_the_next_token(bench: Bench) ->
     assert bench.run(story) == 20
     assert not first.finished
     assert first.computed_tokens == 320
+
+
+def test_a_request_that_ended_here_is_refused(bench: Bench) -> None:
+    """It has passed the checks of this instance before."""
+    request = bench.request(10, 3)
+
+    async def story() -> None:
+        await bench.prefill(request)
+        assert await bench.decode(request) == 2
+        await bench.decode(request)
+
+    with pytest.raises(RunError, match="cannot decode now"):
+        bench.run(story)
+    assert len(bench.times(request)) == 3
 
 
 def test_an_evicted_request_is_recomputed_with_its_tokens(bench: Bench) -> None:
