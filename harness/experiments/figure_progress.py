@@ -4,7 +4,7 @@ then anywhere else.
 Drawn where a run ends and nowhere else: a run on a real engine has no thread beside it. A run of
 one figure can take a hundred times as long as a run of another, so each counts for what those of
 its experiment took when their figure was last drawn (`run_s` of FIGURE.json). How much faster or
-slower this machine is shows as they end.
+slower this machine is shows as they end. Runs of a search count from when they are asked for.
 """
 
 from __future__ import annotations
