@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-
-LIMITS = ("batch_tokens", "slice_iterations", "num_blocks", "block_tokens", "max_prompts")
+from dataclasses import dataclass, fields
 
 
 class Prompt:
@@ -71,9 +69,9 @@ class Limits:
     max_prompts: int  # on the device at once: the engine's max_num_seqs
 
     def __post_init__(self) -> None:
-        for name in LIMITS:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise ValueError(f"{field.name}={getattr(self, field.name)} must be at least 1")
 
     def blocks(self, tokens: int) -> int:
         """KV blocks that `tokens` take."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -154,14 +155,17 @@ def test_an_edit_takes_effect_in_the_next_run(tmp_path: Path) -> None:
     assert modules == ["py True", "py True", "py False"]
 
 
-def test_a_system_imported_before_anything_else_is_compiled() -> None:
+def test_a_system_imported_before_anything_else_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else it would be Python beside binaries that have classes of the same names."""
-    if not (compiled.FOLDER / compiled.INDEX).is_file():
+    monkeypatch.delenv("HARNESS_PURE", raising=False)
+    index = compiled.FOLDER / compiled.INDEX
+    if not index.is_file():
         pytest.skip("nothing is compiled here: `make setup` does, with a C compiler")
-    firsts = "systems.aqua.prompt, systems.aegaeon.scaling, harness.clock"
-    env = {k: v for k, v in os.environ.items() if k != "HARNESS_PURE"}
-    code = f"import {firsts}\nprint(systems.aqua.prompt.__file__, harness.compiled.state())"
-    said = subprocess.run(
-        [sys.executable, "-c", code], env=env, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout.split(" ", 1)
-    assert said[0].endswith(".py") == (said[1].strip() != "compiled")
+    if {"", "aqua"} & why_python(json.loads(index.read_bytes())).keys():
+        pytest.skip("AQUA's sources have changed since they were compiled: `make setup`")
+    code = "import systems.aqua.prompt as first\nprint(first.__file__)"
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert not said.strip().endswith(".py")
