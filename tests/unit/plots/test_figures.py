@@ -51,7 +51,7 @@ def test_overrides_of_simulated_runs_leave_live_ones_out() -> None:
 
 def test_a_sweep_is_the_product_of_its_values() -> None:
     engine, points = sweep("aegaeon_fig13")
-    assert len({tuple(point) for point in points}) == len(points) == 3 * 3 * 5
+    assert len({tuple(point) for point in points}) == len(points) == 3 * 5 * 5
     assert engine == "sim"
     assert sweep("aegaeon_fig01") == ("sim", [[]])
 
