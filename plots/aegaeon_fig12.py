@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import END_TO_END, LOADING, beside, curve, frame, publish, table
+from plots.aegaeon import END_TO_END, LOADING, beside, curve, frame
+from plots.aegaeon import table as of_runs
 from plots.aegaeon_fig11 import AT_01, AT_05
-from plots.caption import stamp
 from plots.style import figure
 
 EXPERIMENTS = (
@@ -29,8 +31,11 @@ PANELS = {
 }
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    rows = beside(table(points))
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    return beside(of_runs(points))
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(2, 2, width=9, height=6.2)
     for panel, ((experiment, lengths), title) in zip(axes, PANELS.items(), strict=True):
         of_panel = rows[(rows.experiment == experiment) & (rows.lengths == lengths)]
@@ -40,9 +45,8 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
             curve(panel, of_system, "num_models", "token", system)
     handles, labels = axes[0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside upper center", ncols=3)
-    stamp(
-        made, points, "Token attainment (section 2.1): mean and range of three inputs. Vertical: "
-        "90 % is met up to here. (artifact): as Aegaeon's authors simulated it. Checkpoints load "
-        "at 50 GB/s in ours and at 16 GB/s in theirs unless said; lines that say have one input.",
-    )  # fmt: skip
-    return publish(made, rows, folder, Path(__file__).stem)
+    return made, (
+        "Token attainment (section 2.1): mean and range of the inputs. Vertical: 90 % is met up to "
+        "here. (artifact): as Aegaeon's authors simulated it. Checkpoints load at 50 GB/s in ours "
+        "and at 16 GB/s in theirs unless said; lines that say have one input."
+    )

@@ -1,11 +1,12 @@
-"""What stands below a figure: at most two lines on what is shown and, in one small grey line,
-where its numbers came from. What does not fit ends in …, and the PNG's Description has it all.
+"""What stands below a figure: at most two lines on what is shown and, in small grey ones, where its
+numbers came from, in full. Words that do not fit end in …; the PNG's Description has them all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from textwrap import wrap
 from typing import Any
 
@@ -17,25 +18,33 @@ from harness.records.run_table import simulator
 from harness.schedule import synthetic_kinds
 
 LINES = 2
-SAID_PT, FROM_PT, LEAST_PT = 7.0, 5.5, 4.0
-TIMES = "iteration times"  # the line that may be cut
-FOOT_PT = 2.0  # below the grey line
+SAID_PT, FROM_PT = 7.0, 5.0
+TIMES = "iteration times"  # the part that comes last
+FOOT_PT = 2.0  # below the grey lines
+LINE_HEIGHT = 1.3  # of a font size
+GREY_LINE = 0.85  # height of a grey line over one of the words
 MARGIN = 0.9  # of the figure's width; small text is drawn a little wider than its outlines
 
 
 def caption(made: Figure, said: str, origins: Sequence[str]) -> None:
-    """`origins`: the parts of the provenance line, the most important first."""
+    """`origins`: the parts of the provenance, the most important first."""
     width_pt = MARGIN * 72 * made.get_figwidth()
     origin = " · ".join(origins)
     made.set_label("\n".join(filter(None, [said, origin])))
     lines = wrap(said, _columns(said, width_pt / SAID_PT), max_lines=LINES, placeholder=" …")
-    # Layouts know one text below the axes: its last, empty line is the origin's place.
+    grey = wrap(origin, _columns(origin, width_pt / FROM_PT))
+    # Layouts know one text below the axes: its last, empty lines are the origin's place.
     said_pt = min([SAID_PT, *(width_pt / _ems(line) for line in lines)])
-    made.supxlabel("\n".join([*lines, " "]), fontsize=said_pt, color="0.2")
+    below = [*lines, *[" "] * ceil(GREY_LINE * len(grey))]
+    # What stands below takes no height from the panels.
+    made.set_figheight(made.get_figheight() + LINE_HEIGHT * said_pt * len(below) / 72)
+    made.supxlabel("\n".join(below), fontsize=said_pt, color="0.2")
     foot = FOOT_PT / (72 * made.get_figheight())
-    for line in wrap(origin, _columns(origin, width_pt / LEAST_PT), max_lines=1, placeholder=" …"):
-        size_pt = min(FROM_PT, width_pt / _ems(line))
-        made.text(0.5, foot, line, fontsize=size_pt, color="0.55", ha="center", va="bottom")
+    grey_pt = min([FROM_PT, *(width_pt / _ems(line) for line in grey)])
+    made.text(
+        0.5, foot, "\n".join(grey), fontsize=grey_pt, color="0.5", ha="center", va="bottom",
+        linespacing=1.05,
+    )  # fmt: skip
 
 
 def _columns(text: str, ems: float) -> int:
@@ -59,7 +68,7 @@ def origins(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Of many runs, each part once, what must not be cut first; nothing where there is none."""
     if not manifests:
         return []
-    engines = {"SIMULATED" if m["simulated"] else f"engine {m['engine_name']}" for m in manifests}
+    engines = {_engine(m) for m in manifests}
     machines = {
         f"{m['hardware']['name']} ({m['hardware']['num_devices']} x {m['hardware']['device']})"
         for m in manifests
@@ -70,11 +79,25 @@ def origins(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     said = simulator(manifests)
     errors = [line for line in said if not line.startswith(TIMES)]
     times = [line for line in said if line.startswith(TIMES)]
+    revisions = sorted({_revision(m["git"]) for m in manifests if m.get("git")})
     runs = f"{len(manifests)} run{'s' * (len(manifests) > 1)}"
     parts = [
         ", ".join(sorted(engines)),
         f"{runs}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
         f"SYNTHETIC: {counted}" if kinds else "",
-        *errors, ", ".join(sorted(machines)), *times,
+        ", ".join(sorted(machines)), f"revision {', '.join(revisions)}" if revisions else "",
+        *errors, *times,
     ]  # fmt: skip
     return [part for part in parts if part]
+
+
+def _revision(git: Mapping[str, Any]) -> str:
+    return str(git["revision"])[:7] + ("+dirty" if git["dirty"] else "")
+
+
+def _engine(manifest: Mapping[str, Any]) -> str:
+    """With the engine profile that iteration times follow, where there is one."""
+    if not manifest["simulated"]:
+        return f"engine {manifest['engine_name']}"
+    profile = manifest["engine"].get("profile")
+    return f"SIMULATED, engine.profile={profile}" if profile else "SIMULATED"

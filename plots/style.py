@@ -17,6 +17,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
+from matplotlib.transforms import Bbox
 
 from harness.errors import RunError
 from harness.files import replaced
@@ -73,6 +74,28 @@ def log_scale(axes: Axes, which: Literal["x", "y"]) -> None:
     axes.set(**{f"{which}scale": "log"})
     axis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:g}"))
     axis.set_minor_formatter(FuncFormatter(between_decades))
+
+
+def text_table(cells: Sequence[Sequence[str]], head: Sequence[str], title: str = "") -> Figure:
+    """A table as a figure, as wide and as high as its texts: `cells` row by row below `head`."""
+    widths = [max(len(str(row[i])) for row in [head, *cells]) for i in range(len(head))]
+    inches = [0.2 + 0.062 * width for width in widths]
+    lines = len(cells) + 1
+    height = 0.2 * lines + (0.35 if title else 0.1)
+    made, (axes,) = figure(1, 1, width=max(4.0, sum(inches) + 0.3), height=height)
+    axes.axis("off")
+    if title:
+        axes.set_title(title)
+    shares = [each / sum(inches) for each in inches]
+    drawn = axes.table(
+        [list(row) for row in cells], colLabels=list(head), colWidths=shares, cellLoc="left",
+        colLoc="left", bbox=Bbox.unit(), edges="horizontal",
+    )  # fmt: skip
+    drawn.auto_set_font_size(False)
+    drawn.set_fontsize(8)
+    for column in range(len(head)):
+        drawn[0, column].get_text().set_fontweight("bold")
+    return made
 
 
 def interval_s(duration_s: float) -> float:

@@ -15,9 +15,9 @@ key=value after the figures changes their runs on a real engine, for example to 
 --simulated key=value changes simulated runs, and leaves out figures with runs on a real engine. It
 shows whether conclusions depend on the key (`make sensitivity-PAPER` does so for engine.profile).
 
-A figure is a module plots/FIGURE.py with `draw(points, folder)` and EXPERIMENTS, names of
-conf/experiment. SEARCHES in some modules names keys for which the ends of curves are searched
-(`harness.experiments.capacity_search`).
+A figure is a module plots/FIGURE.py with `table(points)`, which makes FIGURE.csv from runs,
+`plot(rows)`, which draws that table, and EXPERIMENTS, names of conf/experiment. SEARCHES, where
+there is one, names keys for which ends of curves are searched (`experiments.capacity_search`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from harness.experiments.points import RUNS, Point, load_points, save_points
 from harness.files import write_text
 from harness.prepare import announce
 from harness.records.manifest import git_revision
-from harness.records.sources import changed, code_hash, why_again
+from harness.records.sources import code_hash
 from harness.schedule import synthetic_kinds
 
 
@@ -75,11 +75,13 @@ def only_simulated(figure: str) -> bool:
     return bool(names) and all(sweep(name)[0] == "sim" for name in names)
 
 
-def draw_all(names: Sequence[str], jobs: int, out: Path | None) -> Iterator[list[Path] | RunError]:
+def draw_all(
+    names: Sequence[str], jobs: int, out: Path | None, *, draw_only: bool = False
+) -> Iterator[list[Path] | RunError]:
     """The files made of each figure, in `out` or in results/published/PAPER, or why it cannot be
     drawn."""
     git = git_revision()  # before any is written there
-    draw_one = partial(drawn, git=git, out=out)
+    draw_one = partial(drawn, git=git, out=out, draw_only=draw_only)
     if len(names) == 1:  # it is drawn sooner than a process starts
         yield draw_one(names[0])
         return
@@ -89,32 +91,43 @@ def draw_all(names: Sequence[str], jobs: int, out: Path | None) -> Iterator[list
 
 
 def drawn(
-    figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None
+    figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None, draw_only: bool = False
 ) -> list[Path] | RunError:
     try:
-        return draw(figure, git=git, out=out)
+        return draw(figure, git=git, out=out, draw_only=draw_only)
     except RunError as error:
         return error
 
 
-def draw(figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None) -> list[Path]:
+def draw(
+    figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None, draw_only: bool = False
+) -> list[Path]:
     """Raises RunError where a run is INVALID: its numbers are not what they are said to be."""
+    folder = out or published(figure)
+    drawing = import_module("plots.drawing")
+    if draw_only:
+        found: list[Path] = drawing.draw(figure, folder)
+        return found
     points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, out or RUNS)]
     refuse_invalid(figure, points)
-    tell_sources(figure, points)
-    folder = out or published(figure)
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
         half.unlink()
     conf()
-    made: list[Path] = module(figure).draw(points, folder)
-    runs = lineage.origins(points)
-    for csv in (path for path in made if path.suffix == ".csv"):
-        lineage.add(csv, runs)
     about = {"drawn_utc": datetime.now(UTC).isoformat(timespec="seconds"), "git": git}
-    path = folder / f"{figure}.json"
+    csv, path = folder / f"{figure}.csv", folder / f"{figure}.json"
+    if hasattr(module(figure), "draw"):  # TRANSITION
+        made = module(figure).draw(points, folder)
+        lineage.add(csv, lineage.origins(points))
+        write_text(
+            path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n"
+        )
+        return [*made, path]
+    rows = module(figure).table(points)
+    write_text(csv, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    lineage.add(csv, lineage.origins(points))
     write_text(path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n")
-    return [*made, path]
+    return [csv, path, *drawing.draw(figure, folder)]
 
 
 def refuse_invalid(figure: str, points: Sequence[Point]) -> None:
@@ -128,16 +141,6 @@ def refuse_invalid(figure: str, points: Sequence[Point]) -> None:
         raise RunError(f"{figure} is not drawn: {invalid[0]}{more}; --again repeats its runs")
 
 
-def tell_sources(figure: str, points: Sequence[Point]) -> None:
-    """Runs of the last time (--draw-only) may have been made by other sources than those of now."""
-    made_by: dict[str, str] = {}
-    for point in points:
-        if point.path is not None:
-            made_by |= point.manifest().get("sources", {})
-    if changed(made_by):
-        announce(f"{figure} is drawn from runs of other sources, {why_again(made_by)}")
-
-
 def provenance(points: Sequence[Point]) -> dict[str, Any]:
     """Where a figure's numbers came from, each fact once."""
     manifests = [point.manifest() for point in points if point.path is not None]
@@ -146,6 +149,7 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
         "runs": {run.config_hash: run.told() for run in lineage.origins(points)},
         "runs_git": [json.loads(revision) for revision in sorted(set(revisions))],
         "runs_sources": sorted({code_hash(m.get("sources", {})) for m in manifests}),
+        "origin": import_module("plots.caption").origins(manifests),
         "num_runs": len(manifests),
         "run_s": run_s(points),
         "engines": sorted({m["engine_name"] for m in manifests}),
@@ -213,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
         "--jobs", type=int, default=os.cpu_count(), help="runs at a time (%(default)s)"
     )
     parser.add_argument("--again", action="store_true", help="repeat complete runs")
-    parser.add_argument("--draw-only", action="store_true", help="draw from the last runs")
+    parser.add_argument("--draw-only", action="store_true", help="draw the tables that there are")
     return parser
 
 
@@ -260,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             make_runs(names, chosen.jobs, live, simulated, out, again=chosen.again)
         began_s = time.monotonic()
         refused = 0
-        for made_of in draw_all(names, chosen.jobs, out):
+        for made_of in draw_all(names, chosen.jobs, out, draw_only=chosen.draw_only):
             if isinstance(made_of, RunError):
                 refused += 1
                 print(f"error: {made_of}", file=sys.stderr)

@@ -91,7 +91,7 @@ def save_points(name: str, points: Sequence[Point], folder: Path = RUNS) -> None
 def load_points(name: str, folder: Path = RUNS) -> list[Point]:
     path = _points_file(name, folder)
     if not path.is_file():
-        raise UsageError(f"{name} has not been run: leave out --draw-only")
+        raise UsageError(f"{name} has not been run")
     return [
         Point(**row | {"path": None if row["path"] is None else Path(row["path"])})
         for row in json.loads(path.read_text())

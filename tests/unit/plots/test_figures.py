@@ -15,10 +15,9 @@ from omegaconf import open_dict
 from harness.errors import RunError
 from harness.experiments.batch import composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
-from harness.experiments.figures import figures, main, module, only_simulated, tell_sources
+from harness.experiments.figures import drawn, figures, main, module, only_simulated
 from harness.experiments.points import Point, load_points, save_points
 from harness.options import plain
-from harness.records import sources
 from plots.aegaeon import curve, frame, overrides, publish
 from plots.aegaeon_fig04 import M, active, expected
 from plots.aegaeon_fig07 import split
@@ -180,29 +179,15 @@ def test_fragmentation_is_a_mean_over_time() -> None:
     assert found["max"].item() == 0.9
 
 
-def test_a_figure_with_an_invalid_run_is_not_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_figure_with_an_invalid_run_is_not_drawn(tmp_path: Path) -> None:
     path = write_run(tmp_path / "late", steady(5))
     summary = json.loads((path / "summary.json").read_text())
     verdict = {"status": "INVALID", "reasons": ["the client was late"]}
     (path / "summary.json").write_text(json.dumps(summary | {"verdict": verdict}))
     points = [Point("aegaeon_fig01", {}, 0, each, "") for each in (path, None)]
     save_points("aegaeon_fig01", points, tmp_path)
-    assert main(["aegaeon_fig01", "--draw-only", "--out", str(tmp_path)]) == 1
-    said = capsys.readouterr().err
-    assert f"aegaeon_fig01 is not drawn: {path} is INVALID: the client was late" in said
+    refused = drawn("aegaeon_fig01", git=None, out=tmp_path)
+    assert isinstance(refused, RunError)
+    words = f"aegaeon_fig01 is not drawn: {path} is INVALID: the client was late"
+    assert str(refused).startswith(words)
     assert not list(tmp_path.glob("*.csv"))
-
-
-def test_a_figure_of_runs_that_other_sources_made_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_run(tmp_path / "earlier", steady(5))
-    for content, said in (("0" * 12, True), (sources._content("harness/serve.py"), False)):
-        manifest = json.loads((path / "manifest.json").read_text())
-        manifest["sources"] = {"harness/serve.py": content}
-        (path / "manifest.json").write_text(json.dumps(manifest))
-        tell_sources("a_fig01", [Point("e", {}, 0, path, ""), Point("e", {}, 0, None, "no")])
-        what = "a_fig01 is drawn from runs of other sources, changed since: harness/serve.py"
-        assert (what in capsys.readouterr().err) == said

@@ -1,0 +1,60 @@
+"""Every published figure can be drawn from its table, and a reader can see all that is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from harness.experiments.figures import figures, published
+from plots.drawing import drawn
+from plots.style import figure
+from tests.unit.plots.looks import faults
+
+
+@pytest.mark.parametrize("name", figures())
+def test_a_published_figure_shows_all_that_it_has(name: str) -> None:
+    made = drawn(name, published(name))
+    try:
+        assert faults(made) == []
+    finally:
+        plt.close(made)
+
+
+X = np.arange(5.0)
+
+
+def broken(what: Callable[[Figure, Axes], object]) -> list[str]:
+    made, (axes,) = figure(1, 1, width=4, height=3)
+    axes.set(xlabel="rate (/s)", ylabel="TTFT (s)", title="a panel")
+    what(made, axes)
+    try:
+        return faults(made)
+    finally:
+        plt.close(made)
+
+
+def test_a_good_figure_has_no_fault() -> None:
+    assert broken(lambda made, axes: axes.plot(X, X, label="a")) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (lambda m, a: (a.plot(X, X), m.text(0.99, 0.5, "a long text")), "leaves the page"),
+        (lambda m, a: (a.plot(X, X), m.text(0.2, 0.5, "one"), m.text(0.2, 0.5, "two")), "over"),
+        (lambda m, a: None, "is empty"),
+        (lambda m, a: (a.plot(X, X), a.set_xticks([2])), "one tick on x"),
+        (lambda m, a: (a.plot(X, X), a.set_xlabel("")), "no words on x"),
+        (lambda m, a: (a.plot(X, X), a.plot(X, 2 * X)), "lines without a name"),
+        (lambda m, a: (a.plot(X, X, label="a"), a.plot(X, X, label="b")), "'a' is hidden"),
+        (lambda m, a: a.plot([0, 1], [0, 1], label="a"), "a curve of 2 points"),
+        (lambda m, a: (a.plot(X, X, label="a"), a.legend(loc="upper right")), "covers 'a'"),
+    ],
+)
+def test_a_fault_is_found(what: Callable[[Figure, Axes], object], words: str) -> None:
+    assert any(words in fault for fault in broken(what))
