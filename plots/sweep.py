@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.errors import UsageError
-from harness.experiments.seeds import Interval, interval
+from harness.records.interval import Interval, interval
 from harness.records.run_folder import FinishedRun
 from plots.style import PALETTE, figure, save, stamp_runs
 

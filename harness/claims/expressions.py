@@ -4,13 +4,17 @@ An expression is a mapping of one function to what it takes:
 
     crossing: {x: COLUMN, y: COLUMN, where: {…}}   the largest x up to which y stays at 0.9
     cell: {column: COLUMN, where: {…}}             the value of the one row there is
-    mean, highest, lowest: {column, where}         of the rows that there are
+    mean: {column, where}                          of the rows that there are
+    highest, lowest: {column, over: [COLUMN, …]}   the mean of the rows at one choice of `over`:
+                                                   the one whose mean over all seeds is highest;
+                                                   without `over` of the rows of each seed
     constant: NUMBER
     ratio_of_means: {x, column, where: [{…}, {…}]} of the first rows over the second's, both over
                                                    the values of x that both have, by trapezoids:
                                                    where points lie close does not count more
     ratio: [EXPRESSION, EXPRESSION]                the first over the second
-    most, least: [EXPRESSION, …]                   of several setups
+    most, least: [EXPRESSION, …]                   the one of them with the highest (lowest) mean
+                                                   over seeds
 
 Each gives one value for each seed. Undefined values are nan, and stay so; of a value that lies
 beyond what was tried the bound is known, and stays known where it is one (`Beyond`).
@@ -19,6 +23,7 @@ beyond what was tried the bound is known, and stays known where it is one (`Beyo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,42 +42,57 @@ class Beyond(float):
     """At least this much: the end was not found."""
 
 
-def evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Value:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An expression's values by seed, and the rows of the table that they are computed from."""
+
+    values: Value
+    rows: frozenset[Any]  # of the table's index
+
+
+def evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Found:
     """At least one value. Raises UsageError for an expression that says what there is not."""
     check(expression)
     found = _evaluate(expression, table)
-    if not found:
+    if not found.values:
         raise UsageError("no seed has a row for each part of the claim's value")
     return found
 
 
-def _evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Value:
+def _evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Found:
     ((name, argument),) = expression.items()
     if name == "constant":
-        return {0: float(argument)}
+        return Found({0: float(argument)}, frozenset())
     if name in PAIRS:
-        return _together([_evaluate(each, table) for each in argument], PAIRS[name])
+        return PAIRS[name]([_evaluate(each, table) for each in argument])
     for key in ("x", "y", "column"):
         if key in argument:
             _check_numeric(table, argument[key])
     if name == "ratio_of_means":
-        return ratio_of_means(table, **argument)
+        rows = [frozenset(chosen(table, each).index) for each in argument["where"]]
+        return Found(ratio_of_means(table, **argument), rows[0] | rows[1])
     arguments = dict(argument)
-    rows = chosen(table, arguments.pop("where", {}))
-    return {seed: OF_ROWS[name](of_seed, **arguments) for seed, of_seed in _by_seed(rows).items()}
+    shown = chosen(table, arguments.pop("where", {}))
+    if "over" in arguments:
+        shown = _at_extreme(shown, name, arguments.pop("over"), arguments["column"])
+        name = "mean"
+    values = {
+        seed: OF_ROWS[name](of_seed, **arguments) for seed, of_seed in _by_seed(shown).items()
+    }
+    return Found(values, frozenset(shown.index))
 
 
-def used(expression: Mapping[str, Any], table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `table` that the expression's value is computed from, each once."""
-    ((name, argument),) = expression.items()
-    if name == "constant":
-        return table.iloc[:0]
-    if name in PAIRS:
-        parts = [used(each, table) for each in argument]
-    else:
-        where = argument.get("where", {})
-        parts = [chosen(table, each) for each in (where if isinstance(where, list) else [where])]
-    return table.loc[sorted({row for part in parts for row in part.index})]
+def _at_extreme(rows: pd.DataFrame, name: str, over: Sequence[str], column: str) -> pd.DataFrame:
+    """The rows at the choice of `over` whose mean over all seeds is highest, or lowest; all of them
+    where no choice has a value in every row."""
+    for each in over:
+        _check_column(rows, each)
+    means = rows.groupby(list(over))[column].agg(lambda values: values.mean(skipna=False)).dropna()
+    if means.empty:
+        return rows
+    at = means.idxmax() if name == "highest" else means.idxmin()
+    values = at if isinstance(at, tuple) else (at,)
+    return chosen(rows, dict(zip(over, values, strict=True)))
 
 
 def chosen(table: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
@@ -164,7 +184,7 @@ def _by_seed(rows: pd.DataFrame) -> dict[int, pd.DataFrame]:
     return {seed: rows[rows["seed"] == seed] for seed in seeds}
 
 
-def _together(values: list[Value], combine: Callable[[list[float]], float]) -> Value:
+def _together(values: Sequence[Value], combine: Callable[[list[float]], float]) -> Value:
     """Seed by seed where both have seeds; what has none goes with each."""
     seeds = sorted({seed for value in values if len(value) > 1 for seed in value}) or [0]
     return {
@@ -186,14 +206,29 @@ def ratio(values: Sequence[float]) -> float:
     return type(first)(first / second)
 
 
-def most(values: Sequence[float]) -> float:
-    """Beyond its largest where one of them is."""
-    largest = float(np.max(values))
-    return Beyond(largest) if any(isinstance(value, Beyond) for value in values) else largest
+def _ratio(parts: Sequence[Found]) -> Found:
+    rows = frozenset[Any]().union(*(part.rows for part in parts))
+    return Found(_together([part.values for part in parts], ratio), rows)
 
 
-def least(values: Sequence[float]) -> float:
-    return float("nan") if np.isnan(values).any() else min(values)
+def most(parts: Sequence[Found]) -> Found:
+    """That with the highest mean over seeds. Beyond where one of them is."""
+    found = _extreme(parts, max)
+    if not any(isinstance(value, Beyond) for part in parts for value in part.values.values()):
+        return found
+    return Found({seed: Beyond(value) for seed, value in found.values.items()}, found.rows)
+
+
+def least(parts: Sequence[Found]) -> Found:
+    return _extreme(parts, min)
+
+
+def _extreme(parts: Sequence[Found], pick: Callable[..., Found]) -> Found:
+    """Undefined where one of them is."""
+    for part in parts:
+        if np.isnan(list(part.values.values())).any():
+            return part
+    return pick(parts, key=lambda part: float(np.mean(list(part.values.values()))))
 
 
 OF_ROWS: dict[str, Callable[..., float]] = {
@@ -203,8 +238,8 @@ OF_ROWS: dict[str, Callable[..., float]] = {
     "highest": highest,
     "lowest": lowest,
 }
-PAIRS: dict[str, Callable[[list[float]], float]] = {
-    "ratio": ratio,
+PAIRS: dict[str, Callable[[Sequence[Found]], Found]] = {
+    "ratio": _ratio,
     "most": most,
     "least": least,
 }

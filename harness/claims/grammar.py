@@ -15,6 +15,7 @@ OF_ROWS = {
     "highest": ("column",),
     "lowest": ("column",),
 }
+OPTIONAL = {"highest": ("over",), "lowest": ("over",)}  # columns, by which one is chosen
 PAIRS = {"ratio": 2, "most": None, "least": None}  # of how many expressions; None: any number
 FUNCTIONS = sorted(["constant", "ratio_of_means", *PAIRS, *OF_ROWS])
 
@@ -39,7 +40,7 @@ def check(expression: Any) -> None:
         for each in argument["where"]:
             _check_where(each)
     elif name in OF_ROWS:
-        _check_keys(name, argument, OF_ROWS[name], ("where",))
+        _check_keys(name, argument, OF_ROWS[name], ("where", *OPTIONAL.get(name, ())))
         _check_where(argument.get("where", {}))
     else:
         known = ", ".join(FUNCTIONS)
@@ -60,8 +61,9 @@ def _check_keys(
     valid = {*needed, *optional}
     if not isinstance(argument, Mapping) or not set(needed) <= set(argument) <= valid:
         raise UsageError(f"{name} takes {', '.join([*needed, *optional])}, not {argument!r}")
-    for key in set(needed) - {"where"}:
-        if not isinstance(argument[key], str):
+    for key in set(argument) - {"where"}:
+        named = argument[key] if key == "over" else [argument[key]]
+        if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
             raise UsageError(f"{name}.{key} is the name of a column, not {argument[key]!r}")
 
 

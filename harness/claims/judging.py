@@ -1,71 +1,161 @@
-"""Whether our value bears a claim out: one rule for all.
+"""Whether our value bears a claim out: rule 2, the same for every claim.
 
-reproduced      our mean satisfies the claim (about, at least or at most the published value)
-                within its tolerance. If a curve never leaves the tested range, we use the end
-                of that range, and only for "at least"
-trend only      our mean does not, but the whole 95 % confidence interval is on the side of the
-                claim's `trend` (for example, a ratio above 1)
-not reproduced  neither of the two
-no result       a setting of the paper (its testbed, its rates) or a fact about other work: there
-                is nothing to reproduce
-not attempted   we cannot compute it here, or its runs are missing or INVALID, or there are fewer
-                than three seeds of something that is drawn at random
+Our value is the mean over seeds, with the 95 % interval of Student's t. Where two systems are
+compared, their ratio is taken seed by seed, on the same schedule. A simulated value needs five
+seeds, a live one three; a value that nothing random enters needs one.
+
+reproduced      the whole interval lies within the claim's tolerance: around the published value
+                ("about", "up to"), above it ("at least") or below it ("at most"). A range has two
+                ends: one value of ours must lie between them, or each end has a value of its own
+                and both must be reproduced. The tolerance of a share is relative to its small
+                side, min(share, 1 - share), and at least half of the last printed digit
+trend only      the whole interval is on the claim's side of "no effect" (a ratio of 1, a saving of
+                0), and the effect is at least half of the published one. Of a ratio the effect is
+                (ours - 1) / (published - 1), or log(ours) / log(published) where the published
+                ratio is above 3 or below 1/3. Of a saving it is ours / published
+weak            the same, with less than half of the published effect
+not reproduced  none of these
+not exercised   the comparison cannot tell: both sides are equal to the last digit, or the
+                mechanism that the claim is about never ran
+not attempted   we cannot compute it here; its runs are missing or INVALID; there are too few
+                seeds; or the value is undefined: 0/0, or a curve whose end was not found, unless
+                the tested part of the curve already decides
+setting         the paper's setup, or a fact about other work: there is nothing to reproduce
+repeated        the paper says it again: judged once, in the row that is named
+
+Of several candidates ("up to", "the most of") one is chosen for all seeds, by the mean over seeds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from decimal import Decimal
 
 from harness.claims.expressions import Beyond
 from harness.claims.ledger import Claim
+from harness.records.interval import interval
 
-MIN_SEEDS = 3
-RESAMPLES = 10_000
+RULE = 2
+MIN_SEEDS = {"simulated": 5, "live": 3}
+VERDICTS = (
+    "reproduced", "trend only", "weak", "not reproduced", "not exercised", "not attempted",
+    "setting", "repeated",
+)  # fmt: skip
+JUDGED = VERDICTS[:4]
+HALF = 0.5  # of the published effect: less is weak
+LOG_ABOVE = 3.0  # published ratios beyond it are compared by their logarithms
+NO_EFFECT = {"ratio": 1.0, "saving": 0.0}
 
 
 @dataclass(slots=True)
 class Ours:
     mean: float
-    low: float  # of the 95 % bootstrap interval of the mean over seeds
+    low: float  # of the 95 % interval of the mean over seeds
     high: float
     num_seeds: int
     beyond: bool = False  # some seed's value is at least what stands here
+    num_undefined: int = 0  # seeds without a value
+
+    @property
+    def defined(self) -> bool:
+        return self.num_undefined == 0
+
+
+@dataclass(slots=True)
+class Finding:
+    verdict: str
+    effect: float | None = None  # share of the published effect; None: the claim compares nothing
+    why: str = ""  # of what is not attempted
 
 
 def estimate(values: Sequence[float]) -> Ours:
-    """The mean of one value a seed, at least one, and its interval (percentile bootstrap; with a
-    few seeds it is hardly wider than their range)."""
-    sample = np.asarray(values, float)
-    beyond = any(isinstance(value, Beyond) for value in values)
-    if len(sample) == 1 or not np.isfinite(sample).all():
-        ends = float(sample.min()), float(sample.max())
-        return Ours(float(sample.mean()), *ends, len(sample), beyond)
-    drawn = np.random.default_rng(0).choice(sample, (RESAMPLES, len(sample))).mean(axis=1)
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    return Ours(float(sample.mean()), float(low), float(high), len(sample), beyond)
+    """The mean of one value a seed, at least one, and its interval. Of values beyond what was tried
+    the least is all that is known: it stands for all three."""
+    undefined = sum(not math.isfinite(value) for value in values)
+    if undefined:
+        return Ours(math.nan, math.nan, math.nan, len(values), num_undefined=undefined)
+    if any(isinstance(value, Beyond) for value in values):
+        least = float(min(values))
+        return Ours(least, least, math.inf, len(values), beyond=True)
+    found = interval([float(value) for value in values])
+    half = found.half or 0.0
+    return Ours(found.mean, found.mean - half, found.mean + half, found.count)
 
 
-def judge(claim: Claim, ours: Ours) -> str:
-    if ours.num_seeds < MIN_SEEDS and not claim.exact:
-        return "not attempted"
-    if _meets(claim, ours):
-        return "reproduced"
-    if claim.trend is not None and ours.low > claim.trend:
-        return "trend only"
-    if claim.trend_below is not None and ours.high < claim.trend_below and not ours.beyond:
-        return "trend only"
-    return "not reproduced"
+def judge(claim: Claim, ours: Sequence[Ours], min_seeds: int) -> Finding:
+    """`ours`: one value, or of a range one for each end. `min_seeds`: fewer are no attempt."""
+    if len(ours) == 2:
+        ends = zip(ours, claim.ends, strict=True)
+        found = [_judge(claim, each, (end,), min_seeds) for each, end in ends]
+        effects = [each.effect for each in found if each.effect is not None]
+        worst = max(found, key=lambda each: VERDICTS.index(each.verdict))
+        return Finding(worst.verdict, min(effects, default=None), worst.why)
+    (one,) = ours
+    return _judge(claim, one, claim.ends, min_seeds)
 
 
-def _meets(claim: Claim, ours: Ours) -> bool:
-    slack = claim.tolerance * abs(claim.published) + 1e-12
+def _judge(claim: Claim, ours: Ours, published: Sequence[float], min_seeds: int) -> Finding:
+    if not ours.defined:
+        why = f"undefined for {ours.num_undefined} of {ours.num_seeds} seeds"
+        return Finding("not attempted", why=why)
+    if ours.num_seeds < min_seeds and not claim.exact:
+        return Finding("not attempted", why=f"{ours.num_seeds} of {min_seeds} seeds")
+    low, high = bounds(claim, published)
+    effect = effect_share(claim, ours.mean, published)
+    if ours.low >= low and (ours.high <= high or high == math.inf):
+        return Finding("reproduced", effect)
+    if ours.beyond and not ours.low > high:
+        return Finding("not attempted", effect, "the curve's end was not found")
+    if effect is None or not _on_side(claim, ours, published):
+        return Finding("not reproduced", effect)
+    return Finding("trend only" if effect >= HALF else "weak", effect)
+
+
+def bounds(claim: Claim, published: Sequence[float]) -> tuple[float, float]:
+    """Between which the whole interval must lie. `published`: a value, or both ends of a range."""
+    low, high = (end + sign * _slack(claim, end) for end, sign in _signed(published))
     if claim.relation == "at_least":
-        return ours.mean >= claim.published - slack
-    if ours.beyond:
-        return False
+        return low, math.inf
     if claim.relation == "at_most":
-        return ours.mean <= claim.published + slack
-    return abs(ours.mean - claim.published) <= slack
+        return -math.inf, high
+    return low, high
+
+
+def _signed(published: Sequence[float]) -> tuple[tuple[float, int], tuple[float, int]]:
+    return (published[0], -1), (published[-1], 1)
+
+
+def _slack(claim: Claim, published: float) -> float:
+    whole = {"": 1.0, "%": 100.0}.get(claim.unit)
+    if whole is None or not 0 <= published <= whole:
+        return claim.tolerance * abs(published) + 1e-12
+    small = min(published, whole - published)
+    return max(claim.tolerance * small, _half_digit(published, whole)) + 1e-12
+
+
+def _half_digit(published: float, whole: float) -> float:
+    """Half of the last digit of a share as printed, at least of a hundredth of the whole."""
+    exponent = Decimal(repr(float(published))).normalize().as_tuple().exponent
+    assert isinstance(exponent, int)
+    return 0.5 * min(10.0**exponent, whole / 100)
+
+
+def effect_share(claim: Claim, ours: float, published: Sequence[float]) -> float | None:
+    """Ours over the published effect; of a range that one value stands for, over its middle. None
+    where the claim compares nothing, or says that there is no effect."""
+    if claim.effect is None:
+        return None
+    none, middle = NO_EFFECT[claim.effect], sum(published) / len(published)
+    if middle == none:
+        return None
+    if claim.effect == "ratio" and not 1 / LOG_ABOVE <= middle <= LOG_ABOVE:
+        return math.log(ours) / math.log(middle) if ours > 0 else -math.inf
+    return (ours - none) / (middle - none)
+
+
+def _on_side(claim: Claim, ours: Ours, published: Sequence[float]) -> bool:
+    assert claim.effect is not None
+    none = NO_EFFECT[claim.effect]
+    return ours.low > none if sum(published) / len(published) > none else ours.high < none

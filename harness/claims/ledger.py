@@ -13,47 +13,86 @@ from harness.config import typed
 from harness.errors import UsageError
 
 FIGURE = re.compile(r"[A-Za-z0-9_]{1,100}")
-RELATIONS = ("about", "at_least", "at_most")
+RELATIONS = ("about", "at_least", "at_most", "up_to")
+EFFECTS = ("ratio", "saving")
+CAUSES = {
+    "inputs": "inputs are not published",
+    "contradiction": "the paper contradicts itself",
+    "model": "a limit of our model",
+    "hardware": "other hardware",
+    "unknown": "unknown",
+}
 
 
 @dataclass(kw_only=True, slots=True)
 class Claim:
-    """One published number. With no `value`, `reason` says why it is not attempted."""
+    """One published number, or a range of two. With no `value`, `reason` says why it is not
+    attempted."""
 
     id: str
     section: str  # of the paper; "slides" where only they have it
     quantity: str
-    published: float
+    published: Any  # a number, or [lowest, highest]
     unit: str
-    relation: str = "about"  # how ours should stand to it: about, at_least or at_most
-    tolerance: float = 0.0  # relative to `published`
-    trend: float | None = None  # ours above it shows the direction, where `relation` is missed
-    trend_below: float | None = None  # the same for a value that should be low
+    relation: str = "about"  # how ours should stand to it: about, at_least, at_most or up_to
+    tolerance: float = 0.0  # relative to `published`; of a share to its small side
+    effect: str | None = None  # ratio or saving: what of two systems it compares; None: nothing
     figure: str | None = None  # whose CSV holds what `value` is computed from
-    value: Any = None  # an expression, see harness.claims.expressions
+    value: Any = None  # an expression (harness.claims.expressions), or one for each end of a range
     our_reading: bool = False  # `published` or its tolerance is ours: the paper gives words
-    no_result: bool = False  # the paper sets it, or it is a fact about others; `reason` says which
-    arithmetic: bool = False  # no run gives `value`, though its figure also shows runs
+    setting: bool = False  # the paper sets it, or it is a fact about others; `reason` says which
     exact: bool = False  # nothing of it is drawn at random: one value will do
+    at_rest: bool = False  # it is about a mechanism that does not run: that is no fault
+    repeats: str | None = None  # the id of the same claim, which is judged
+    headline: bool = False  # one of the paper's ten
+    cause: str = ""  # one of CAUSES: why it is not reproduced or not attempted
     reason: str = ""  # what a reader should know: of inputs, of causes as far as known
 
     def __post_init__(self) -> None:
-        if self.relation not in RELATIONS:
-            raise ValueError(
-                f"claim {self.id}: relation={self.relation} is not one of {', '.join(RELATIONS)}"
-            )
+        for key, valid in (("relation", RELATIONS), ("effect", (None, *EFFECTS)),
+                           ("cause", ("", *CAUSES))):  # fmt: skip
+            if getattr(self, key) not in valid:
+                named = ", ".join(filter(None, valid))
+                raise ValueError(
+                    f"claim {self.id}: {key}={getattr(self, key)} is not one of {named}"
+                )
+        ends = self.published if isinstance(self.published, list) else [self.published]
+        if len(ends) not in (1, 2) or not all(_is_number(end) for end in ends):
+            raise ValueError(f"claim {self.id}: published={self.published} is no number or two")
+        if ends != sorted(ends):
+            raise ValueError(f"claim {self.id}: published={self.published} is no range")
         if self.tolerance < 0:
             raise ValueError(f"claim {self.id}: tolerance={self.tolerance} is below 0")
         if self.figure is not None and not FIGURE.fullmatch(self.figure):
             raise ValueError(f"claim {self.id}: figure={self.figure} is no figure's name")
-        if self.value is not None:
-            check(self.value)
+        for expression in self.expressions:
+            check(expression)
+        if len(self.expressions) > len(ends):
+            raise ValueError(f"claim {self.id} has two values and no range to compare them with")
         if self.value is not None and self.figure is None:
             raise ValueError(f"claim {self.id} has a value and no figure to compute it from")
-        if self.value is not None and self.no_result:
-            raise ValueError(f"claim {self.id} has a value and no_result: leave out one of them")
-        if self.value is None and not self.reason:
+        apart = self.setting or self.repeats is not None
+        if self.value is not None and apart:
+            raise ValueError(f"claim {self.id} has a value, and is a setting or repeated")
+        if self.value is None and not self.reason and self.repeats is None:
             raise ValueError(f"claim {self.id} has no value, and no reason why")
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """The published number, or the two of a range."""
+        found = self.published if isinstance(self.published, list) else [self.published]
+        return tuple(map(float, found))
+
+    @property
+    def expressions(self) -> list[Any]:
+        """That give our value, or both of them."""
+        if self.value is None:
+            return []
+        return self.value if isinstance(self.value, list) else [self.value]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,6 +118,7 @@ class Variations:
 class Paper:
     title: str
     venue: str
+    short: str = ""  # its system's name
     note: str = ""  # on all of them
     variations: Variations = field(default_factory=lambda: Variations(figures=[], systems={}))
     claims: list[Claim] = field(default_factory=list)
@@ -112,4 +152,22 @@ def load(path: Path) -> Paper:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(f"{path.name} has two claims {', '.join(twice)}")
+    _check_repeats(path.name, paper.claims)
     return paper
+
+
+def _check_repeats(name: str, claims: list[Claim]) -> None:
+    """One expression under one published number is judged once."""
+    judged = {claim.id for claim in claims if claim.repeats is None}
+    first: dict[str, str] = {}
+    for claim in claims:
+        if claim.repeats is not None and claim.repeats not in judged:
+            raise UsageError(f"{name}: claim {claim.id} repeats {claim.repeats}, which is no claim")
+        if claim.value is None:
+            continue
+        same = repr((claim.figure, claim.value, claim.published, claim.relation, claim.exact))
+        if same in first:
+            raise UsageError(
+                f"{name}: claims {first[same]} and {claim.id} are one: write repeats: {first[same]}"
+            )
+        first[same] = claim.id

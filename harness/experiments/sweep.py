@@ -28,9 +28,10 @@ from rich.table import Table
 from harness.config import build
 from harness.credentials import without_credentials
 from harness.errors import UsageError
-from harness.experiments.seeds import flattened, interval, settings
+from harness.experiments.seeds import flattened, settings
 from harness.files import read_json, write_text
 from harness.prepare import announce
+from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, sweep_table
 

@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import bootstrap
 
 from harness.errors import UsageError
-from harness.experiments.seeds import flattened, interval, settings
+from harness.experiments.seeds import flattened, settings
+from harness.records.interval import interval
 from plots import sweep
 from tests.running import run_here
 

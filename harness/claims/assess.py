@@ -1,0 +1,132 @@
+"""A claim judged by the table of its figure: results/published/PAPER/FIGURE.csv and FIGURE.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness import engine_profile
+from harness.claims.expressions import Found, evaluate
+from harness.claims.judging import MIN_SEEDS, Finding, Ours, estimate, judge
+from harness.claims.kinds import kind, not_exercised
+from harness.claims.ledger import Claim, Variations
+from harness.errors import UsageError, first_line
+from harness.files import read_json
+
+BASE_PROFILE = "eager_2024"  # of the engine, where a folder does not name another
+
+
+@dataclass(slots=True)
+class Judged:
+    claim: Claim
+    verdict: str
+    why: str = ""  # of what has no verdict by its value: the cause found by code
+    ours: Sequence[Ours] = ()  # one value, or of a range one for each end
+    effect: float | None = None  # share of the published effect
+    kind: str = ""  # one of KINDS; empty: it has no value
+    source: Mapping[str, Any] | None = None  # the figure's provenance, of the claim's rows
+    varied: Mapping[str, Ours] = field(default_factory=dict)  # ours with a system set otherwise
+    profiles: dict[str, Judged] = field(default_factory=dict)  # with another engine profile
+
+
+def judged(claim: Claim, published: Path, variations: Variations | None = None) -> Judged:
+    """`published`: the folder of the paper's figures."""
+    if claim.repeats is not None:
+        return Judged(claim, "repeated")
+    if claim.setting:
+        return Judged(claim, "setting")
+    if claim.value is None or claim.figure is None:
+        return Judged(claim, "not attempted")
+    csv, about = published / f"{claim.figure}.csv", published / f"{claim.figure}.json"
+    if not (csv.is_file() and about.is_file()):
+        return Judged(claim, "not attempted", _command(claim))
+    others = variations.of(claim) if variations else {}
+    try:
+        table = figure_table(csv)
+        found = [evaluate(each, table) for each in claim.expressions]
+        varied = {label: evaluate(each, table) for label, each in others.items()}
+        about_figure = provenance(about)
+    except UsageError as error:
+        raise UsageError(f"claim {claim.id}, {csv.name}: {error}") from error
+    rows = _rows(table, found)
+    if why := invalid(_rows(table, [*found, *varied.values()])):
+        return Judged(claim, "not attempted", f"{why}; {_command(claim, '--again')}")
+    source = narrowed(about_figure, rows)
+    ours = [estimate(list(each.values.values())) for each in found]
+    made = _finding(claim, ours, kind(rows, source), not_exercised(
+        claim, [each.values for each in found], rows))  # fmt: skip
+    others_ours = {label: estimate(list(each.values.values())) for label, each in varied.items()}
+    return Judged(
+        claim, made.verdict, made.why, ours, made.effect, kind(rows, source), source, others_ours
+    )
+
+
+def _finding(claim: Claim, ours: Sequence[Ours], rests_on: str, idle: str) -> Finding:
+    min_seeds = MIN_SEEDS["live" if rests_on.startswith("live") else "simulated"]
+    found = judge(claim, ours, min_seeds)
+    if idle and found.verdict != "not attempted":
+        return Finding("not exercised", why=idle)
+    return found
+
+
+def _rows(table: pd.DataFrame, found: Sequence[Found]) -> pd.DataFrame:
+    return table.loc[sorted({row for each in found for row in each.rows})]
+
+
+def by_profile(claim: Claim, published: Path) -> dict[str, Judged]:
+    """The claim judged by figures that were simulated with another engine profile, whose folders
+    are called so (`make sensitivity-PAPER`)."""
+    folders = [published / name for name in engine_profile.names()]
+    return {
+        folder.name: judged(claim, folder)
+        for folder in folders
+        if claim.value is not None and (folder / f"{claim.figure}.csv").is_file()
+    }
+
+
+def invalid(rows: pd.DataFrame) -> str:
+    """Which of the runs that a claim rests on were INVALID, for no verdict can be built on them;
+    empty: none of those whose figure says so (`valid`)."""
+    if "valid" not in rows:
+        return ""
+    found = rows[rows["valid"].eq(False)]
+    if found.empty:
+        return ""
+    first = found.iloc[0]
+    known_as = [
+        f"{key} {first[key]}" for key in ("experiment", "system", "seed") if key in found.columns
+    ]
+    return f"rests on INVALID runs ({len(found)}), the first: {', '.join(known_as)}"
+
+
+def figure_table(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path, low_memory=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"it cannot be read: {first_line(error)}") from error
+
+
+def provenance(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    for key in ("engines", "hardware", "runs_git"):
+        if not isinstance(found.get(key), list):
+            raise UsageError(f"{path.name} has no list of {key}: draw the figure again")
+    return found
+
+
+def narrowed(source: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
+    """A figure's provenance, with the engines and the hardware of `rows` alone where they say: a
+    figure may hold measured and simulated runs side by side."""
+    said = {"engines": "engine", "hardware": "hardware"}
+    columns = {key: column for key, column in said.items() if column in rows}
+    return dict(source) | {
+        key: sorted(map(str, rows[column].dropna().unique())) for key, column in columns.items()
+    }
+
+
+def _command(claim: Claim, *options: str) -> str:
+    return f"run `{' '.join(['python -m harness figures', str(claim.figure), *options])}`"

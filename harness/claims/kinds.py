@@ -1,0 +1,56 @@
+"""What a value rests on, and whether it could have come out otherwise: both told by its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from harness.claims.expressions import Value
+from harness.claims.ledger import Claim
+
+# In the order of tables.
+KINDS = (
+    "arithmetic on the paper's numbers", "arithmetic on ours", "simulated", "live, CPU", "live, GPU",
+)  # fmt: skip
+ARITHMETIC = KINDS[:2]
+CPU_PROFILES = "local"  # how hardware profiles of a CPU are called, to begin with
+
+
+def kind(rows: pd.DataFrame, about: Mapping[str, Any]) -> str:
+    """Of the value that is computed from `rows`. Rows of no run say in `inputs` whose numbers they
+    are made of ("paper", "ours"), or that they are drawn at random ("drawn"). `about`: the
+    provenance, narrowed to the rows."""
+    if not has_runs(rows):
+        inputs = set(rows["inputs"].dropna()) if "inputs" in rows else set()
+        if "drawn" in inputs:
+            return "simulated"
+        return ARITHMETIC[0] if inputs == {"paper"} else ARITHMETIC[1]
+    if set(about["engines"]) <= {"sim"}:
+        return "simulated"
+    machines = [name for name in about["hardware"] if name]
+    on_cpu = any(name.startswith(CPU_PROFILES) for name in machines)
+    return "live, CPU" if on_cpu else "live, GPU"
+
+
+def has_runs(rows: pd.DataFrame) -> bool:
+    return "config_hash" in rows and bool(rows["config_hash"].notna().any())
+
+
+def not_exercised(claim: Claim, values: Sequence[Value], rows: pd.DataFrame) -> str:
+    """Why the comparison could not have come out otherwise; empty: it could. A claim about a
+    mechanism at rest (`at_rest`) needs none to have run."""
+    if not has_runs(rows):
+        return ""
+    neutral = 0.0 if claim.effect == "saving" else 1.0
+    compares = claim.effect is not None or claim.unit == "x"
+    if compares and all(value == neutral for each in values for value in each.values()):
+        return "both sides are equal to the last digit"
+    if claim.at_rest or "mechanism" not in rows:
+        return ""
+    counts = rows.dropna(subset=["mechanism"])
+    names = counts["system"] if "system" in counts else pd.Series("it", index=counts.index)
+    ran = counts["mechanism"].astype(float).groupby(names).sum()
+    idle = [str(name) for name, count in ran.items() if count == 0]
+    return f"the mechanism of {', '.join(idle)} never ran" if idle else ""
