@@ -1,9 +1,18 @@
-"""`python -m harness claims [PAPER …]`: compares each published number with ours, and judges it.
+"""`python -m harness claims [--check | --why TEXT]`: compares published numbers with ours.
 
-Reads the claims in results/claims/PAPER.yaml and the figures' CSV files in results/published/PAPER.
-Runs nothing. Writes results/claims/README.md, which has the rule, and results/claims/PAPER.json. If
-the figures were also simulated with another engine profile (`make sensitivity-PAPER`), notes say
-where a verdict changes. Exit status: 0 done, whatever the verdicts; 2 a wrong command or ledger.
+Reads the claims in results/claims/PAPER.yaml and the figures' tables in results/published/PAPER.
+Runs nothing. Writes results/claims: README.md, which has the rule, PAPER.json, effects.png, and the
+table on the front page. If the figures were also simulated with another engine profile (`make
+sensitivity-PAPER`), each simulated claim has both verdicts.
+
+What a verdict depends on (bounds, expressions, settings of runs) is registered in lock.json. The
+claims that differ from it are named, and --why TEXT accepts them: the text goes to changes.csv.
+Tables of runs from changed, uncommitted code are refused, unless --dirty is given.
+
+--check writes nothing, and says whether what is committed is what the tables give.
+
+Exit status: 0 done, whatever the verdicts; 1 --check found a difference; 2 a wrong command or
+ledger, or a change without a reason.
 """
 
 from __future__ import annotations
@@ -11,148 +20,173 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from harness import engine_profile
-from harness.claims.expressions import evaluate, used
-from harness.claims.judging import MIN_SEEDS, estimate, judge
-from harness.claims.ledger import Claim, Variations, load
-from harness.claims.render import ORDER, Judged, as_json, as_markdown
-from harness.errors import UsageError, first_line
+from harness.claims import front_page, registration
+from harness.claims.assess import Judged, by_profile, judged
+from harness.claims.judging import RULE, VERDICTS
+from harness.claims.ledger import Paper, load
+from harness.claims.page import Papers, as_markdown
+from harness.claims.record import as_json, tally
+from harness.claims.registration import Change
+from harness.errors import UsageError
 from harness.files import read_json, write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS, PUBLISHED = ROOT / "results/claims", ROOT / "results/published"
-
-
-def judged(claim: Claim, published: Path, variations: Variations | None = None) -> Judged:
-    """`published`: the folder of the paper's figures."""
-    if claim.no_result:
-        return Judged(claim, None, "no result", claim.reason, None)
-    if claim.value is None or claim.figure is None:
-        return Judged(claim, None, "not attempted", claim.reason, None)
-    csv, about = published / f"{claim.figure}.csv", published / f"{claim.figure}.json"
-    if not (csv.is_file() and about.is_file()):
-        return Judged(claim, None, "not attempted", _command(claim), None)
-    varied = variations.of(claim) if variations else {}
-    try:
-        table = figure_table(csv)
-        values = evaluate(claim.value, table)
-        others = {label: evaluate(each, table) for label, each in varied.items()}
-        rows = [used(each, table) for each in (claim.value, *varied.values())]
-        about_figure = provenance(about)
-    except UsageError as error:
-        raise UsageError(f"claim {claim.id}, {csv.name}: {error}") from error
-    if why := invalid(rows):
-        return Judged(claim, None, "not attempted", f"{why}; {_command(claim, '--again')}", None)
-    source = narrowed(about_figure, rows[0])
-    ours = estimate(list(values.values()))
-    verdict = judge(claim, ours)
-    why = claim.reason
-    if verdict == "not attempted":
-        why = f"{ours.num_seeds} of {MIN_SEEDS} seeds; {_command(claim)}"
-    found = {label: estimate(list(each.values())) for label, each in others.items()}
-    return Judged(claim, ours, verdict, why, source, found)
-
-
-def by_profile(claim: Claim, published: Path) -> dict[str, Judged]:
-    """The claim judged by figures that were simulated with another engine profile, whose folders
-    are called so (`make sensitivity-PAPER`)."""
-    folders = [published / name for name in engine_profile.names()]
-    return {
-        folder.name: judged(claim, folder)
-        for folder in folders
-        if claim.value is not None and (folder / f"{claim.figure}.csv").is_file()
-    }
-
-
-def invalid(parts: Sequence[pd.DataFrame]) -> str:
-    """Which of the runs that a claim rests on were INVALID, for no verdict can be built on them;
-    empty: none of those whose figure says so (`valid`)."""
-    rows = pd.concat(parts)
-    if "valid" not in rows:
-        return ""
-    found = rows[rows["valid"].eq(False) & ~rows.index.duplicated()]
-    if found.empty:
-        return ""
-    first = found.iloc[0]
-    known_as = [
-        f"{key} {first[key]}" for key in ("experiment", "system", "seed") if key in found.columns
-    ]
-    return f"rests on INVALID runs ({len(found)}), the first: {', '.join(known_as)}"
-
-
-def figure_table(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"it cannot be read: {first_line(error)}") from error
-
-
-def provenance(path: Path) -> dict[str, Any]:
-    found = read_json(path)
-    for key in ("engines", "hardware", "runs_git"):
-        if not isinstance(found.get(key), list):
-            raise UsageError(f"{path.name} has no list of {key}: draw the figure again")
-    return found
-
-
-def narrowed(source: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
-    """A figure's provenance, with the engines and the hardware of `rows` alone where they say: a
-    figure may hold measured and simulated runs side by side."""
-    said = {"engines": "engine", "hardware": "hardware"}
-    columns = {key: column for key, column in said.items() if column in rows}
-    return dict(source) | {
-        key: sorted(map(str, rows[column].dropna().unique())) for key, column in columns.items()
-    }
-
-
-def _command(claim: Claim, *options: str) -> str:
-    return (
-        f"run `{' '.join(['python -m harness.experiments.figures', str(claim.figure), *options])}`"
-    )
+LOCK, CHANGES = "lock.json", "changes.csv"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    about = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m harness claims", formatter_class=about)
-    parser.description = __doc__
-    parser.add_argument("papers", nargs="*", metavar="PAPER", help="default: all papers")
-    names = parser.parse_args(arguments).papers
+    chosen = _parser().parse_args(arguments)
     try:
-        for name in names:
-            load(CLAIMS / f"{name}.yaml")  # a wrong name is told before anything is written
-        every = sorted(path.stem for path in CLAIMS.glob("*.yaml"))
-        found = {}
-        for name in every:
-            paper = load(CLAIMS / f"{name}.yaml")
-            rows = [judged(claim, PUBLISHED / name, paper.variations) for claim in paper.claims]
-            for row in rows:
-                row.profiles = by_profile(row.claim, PUBLISHED / name)
-            found[name] = (paper, rows)
-        for name in names or every:
-            rows = found[name][1]
-            _tell(name, rows)
-            text = json.dumps(as_json(name, rows), indent=1, ensure_ascii=False)
-            write_text(CLAIMS / f"{name}.json", text + "\n")
-        write_text(CLAIMS / "README.md", as_markdown(found))
+        papers = assessed()
+        if not chosen.dirty:
+            refuse_dirty(papers)
+        lock = locked(papers)
+        changes = _changes(papers, lock, chosen.why or "")
+        if changes and not (chosen.why or chosen.check):
+            for change in changes:
+                print(f"  {change.paper} {change.claim}: {change.what}", file=sys.stderr)
+            raise UsageError(f"{len(changes)} registered facts changed: say why with --why TEXT")
+        made = written(papers, lock, changes)
+        if chosen.check:
+            return _check(made, changes)
+        for path, text in made.items():
+            write_text(path, text)
+        import_module("plots.claims").draw(CLAIMS)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    for name, (_, rows) in papers.items():
+        _tell(name, rows)
     return 0
 
 
+def _parser() -> argparse.ArgumentParser:
+    about = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m harness claims", formatter_class=about)
+    parser.description = __doc__
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--check", action="store_true", help="compare with what is committed")
+    one.add_argument("--why", metavar="TEXT", help="why registered facts were changed")
+    parser.add_argument("--dirty", action="store_true", help="judge runs of uncommitted code too")
+    return parser
+
+
+def assessed() -> dict[str, tuple[Paper, list[Judged]]]:
+    """Every paper's claims, judged. Raises UsageError for a wrong ledger or table."""
+    found = {}
+    for path in sorted(CLAIMS.glob("*.yaml")):
+        paper, published = load(path), PUBLISHED / path.stem
+        rows = [judged(claim, published, paper.variations) for claim in paper.claims]
+        for row in rows:
+            row.profiles = by_profile(row.claim, published)
+        found[path.stem] = (paper, rows)
+    return found
+
+
+def refuse_dirty(papers: Papers) -> None:
+    """Raises UsageError where a claim rests on runs of uncommitted code."""
+    dirty = {
+        str(row.claim.figure)
+        for _, rows in papers.values()
+        for each in rows
+        for row in (each, *each.profiles.values())
+        if row.source and any(git and git["dirty"] for git in row.source["runs_git"])
+    }
+    if dirty:
+        raise UsageError(
+            f"runs of uncommitted code are behind {', '.join(sorted(dirty))}: draw these figures "
+            "from a clean tree, or judge them with --dirty"
+        )
+
+
+def locked(papers: Papers) -> dict[str, Any]:
+    figures = {
+        str(row.claim.figure): row.source.get("experiments", [])
+        for _, rows in papers.values()
+        for row in rows
+        if row.source
+    }
+    claims = {name: paper.claims for name, (paper, _) in papers.items()}
+    return registration.lock(RULE, claims, figures)
+
+
+def _changes(papers: Papers, lock: Mapping[str, Any], why: str) -> list[Change]:
+    before = read_json(CLAIMS / LOCK) if (CLAIMS / LOCK).is_file() else {}
+    old = {name: _committed(name) for name in papers}
+    now = {name: {row.claim.id: row for row in rows} for name, (_, rows) in papers.items()}
+    today = datetime.now(UTC).date().isoformat()
+    found = []
+    for paper, claim in registration.changed(before, lock):
+        was, row = old.get(paper, {}).get(claim), now.get(paper, {}).get(claim)
+        if was is None and row is None:
+            what = "the rule" if claim == "rule" else "settings of its runs"
+            found.append(Change(today, paper, claim, what, "", "", "", "", why))
+            continue
+        fields = registration.differences(
+            was["registered"] if was else None,
+            registration.registered(row.claim) if row else None,
+        )
+        verdicts = (str(was["verdict"]) if was else "", row.verdict if row else "")
+        found += [
+            Change(today, paper, claim, what, before, after, *verdicts, why)
+            for what, before, after in fields
+        ]
+    return found
+
+
+def _committed(paper: str) -> dict[str, dict[str, Any]]:
+    path = CLAIMS / f"{paper}.json"
+    rows = read_json(path)["claims"] if path.is_file() else []
+    return {row["id"]: row for row in rows if "registered" in row}
+
+
+def written(papers: Papers, lock: Mapping[str, Any], changes: Sequence[Change]) -> dict[Path, str]:
+    """Every file that this command writes, but the picture."""
+    made = {
+        CLAIMS / f"{name}.json": _json(as_json(name, rows)) for name, (_, rows) in papers.items()
+    }
+    made |= {CLAIMS / LOCK: _json(lock), CLAIMS / "README.md": as_markdown(papers)}
+    if changes:
+        made[CLAIMS / CHANGES] = registration.appended(CLAIMS / CHANGES, changes)
+    return made | front_page.written(papers, ROOT)
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _check(made: Mapping[Path, str], changes: Sequence[Change]) -> int:
+    wrong = [*_unlike(made), *(f"{c.paper} {c.claim}: {c.what} is not locked" for c in changes)]
+    for line in wrong:
+        print(line)
+    print(f"{len(made)} files: {'as committed' if not wrong else f'{len(wrong)} differences'}")
+    return 1 if wrong else 0
+
+
+def _unlike(made: Mapping[Path, str]) -> Iterator[str]:
+    for path, text in made.items():
+        old = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if old != text:
+            lines = zip(old.splitlines(), text.splitlines(), strict=False)
+            first = next((new for was, new in lines if was != new), "its length")
+            yield f"{path.relative_to(ROOT)} differs, first at: {first.strip()[:120]}"
+
+
 def _tell(name: str, rows: Sequence[Judged]) -> None:
-    counts = Counter(row.verdict for row in rows)
-    print(f"{name}: {', '.join(f'{counts[word]} {word}' for word in ORDER if counts[word])}")
+    counts = tally(rows)
+    print(f"{name}: {', '.join(f'{counts[word]} {word}' for word in VERDICTS if counts[word])}")
     for row in rows:
-        ours = f"{row.ours.mean:.4g}" if row.ours else "-"
-        print(f"  {row.verdict:14} {row.claim.id}: {ours} ({row.claim.published:g})")
+        if row.ours:
+            ours = " to ".join(f"{each.mean:.4g}" for each in row.ours)
+            published = " to ".join(f"{end:g}" for end in row.claim.ends)
+            print(f"  {row.verdict:14} {row.claim.id}: {ours} ({published})")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ from harness.claims.expressions import Value
 from harness.claims.ledger import Claim
 
 # In the order of tables.
-KINDS = (
-    "arithmetic on the paper's numbers", "arithmetic on ours", "simulated", "live, CPU", "live, GPU",
-)  # fmt: skip
-ARITHMETIC = KINDS[:2]
+ARITHMETIC = ("arithmetic on the paper's numbers", "arithmetic on ours")
+KINDS = (*ARITHMETIC, "simulated", "live, CPU", "live, GPU")
 CPU_PROFILES = "local"  # how hardware profiles of a CPU are called, to begin with
 
 

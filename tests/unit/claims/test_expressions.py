@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from harness.claims import expressions, grammar
-from harness.claims.expressions import PAIRS, Beyond, crossing, evaluate, used
+from harness.claims.expressions import PAIRS, Beyond, Found, crossing, evaluate, ratio
 from harness.errors import UsageError
 
 TABLE = pd.DataFrame(
@@ -23,16 +23,20 @@ TABLE = pd.DataFrame(
 )  # fmt: skip
 
 
+def values(expression: dict[str, object], table: pd.DataFrame) -> dict[int, float]:
+    return evaluate(expression, table).values
+
+
 def of(system: str) -> dict[str, object]:
     return {"crossing": {"x": "models", "y": "token", "where": {"system": system}}}
 
 
 def test_a_crossing_lies_between_the_points_around_ninety_per_cent() -> None:
-    assert evaluate(of("a"), TABLE) == pytest.approx({0: 25.0, 1: 20.0})
+    assert values(of("a"), TABLE) == pytest.approx({0: 25.0, 1: 20.0})
 
 
 def test_a_crossing_that_begins_below_is_undefined() -> None:
-    found = evaluate(of("b"), TABLE)
+    found = values(of("b"), TABLE)
     assert found[0] == pytest.approx(15.0)
     assert math.isnan(found[1])
 
@@ -43,16 +47,40 @@ def test_the_end_of_a_curve_that_never_falls_is_beyond_what_was_tried() -> None:
     assert (end, type(end)) == (2.0, Beyond)
 
 
+def found(*values: float) -> Found:
+    return Found(dict(enumerate(values)), frozenset())
+
+
 def test_what_is_known_of_values_beyond_what_was_tried() -> None:
-    bound = PAIRS["ratio"]([Beyond(3.0), 2.0])
+    bound = ratio([Beyond(3.0), 2.0])
     assert (bound, type(bound)) == (1.5, Beyond)
-    assert math.isnan(PAIRS["ratio"]([3.0, Beyond(2.0)]))  # it may be any smaller
-    assert type(PAIRS["ratio"]([3.0, 2.0])) is float
-    largest = PAIRS["most"]([Beyond(1.0), 2.0])
+    assert math.isnan(ratio([3.0, Beyond(2.0)]))  # it may be any smaller
+    assert type(ratio([3.0, 2.0])) is float
+    largest = PAIRS["most"]([found(Beyond(1.0)), found(2.0)]).values[0]
     assert (largest, type(largest)) == (2.0, Beyond)
-    assert type(PAIRS["least"]([Beyond(3.0), 2.0])) is float
-    assert type(PAIRS["least"]([Beyond(1.0), 2.0])) is Beyond
-    assert math.isnan(PAIRS["least"]([math.nan, 2.0]))
+    assert type(PAIRS["least"]([found(Beyond(3.0)), found(2.0)]).values[0]) is float
+    assert type(PAIRS["least"]([found(Beyond(1.0)), found(2.0)]).values[0]) is Beyond
+    assert math.isnan(PAIRS["least"]([found(math.nan), found(2.0)]).values[0])
+
+
+def test_one_setup_is_chosen_for_all_seeds_by_the_mean() -> None:
+    """The best of each seed would be 9 and 8, which no setup reaches."""
+    setups = [found(9.0, 1.0), found(2.0, 8.5), found(5.0, 5.1)]
+    assert PAIRS["most"](setups).values == {0: 2.0, 1: 8.5}
+    assert PAIRS["least"](setups).values == {0: 9.0, 1: 1.0}
+
+
+def test_one_rate_is_chosen_for_all_seeds_by_the_mean() -> None:
+    table = pd.DataFrame(
+        [(1, 0, 9.0), (1, 1, 1.0), (2, 0, 2.0), (2, 1, 8.5), (3, 0, 99.0), (3, 1, math.nan)],
+        columns=["rate", "seed", "y"],
+    )
+    asked = {"column": "y", "over": ["rate"]}
+    best = evaluate({"highest": asked}, table)
+    assert best.values == {0: 2.0, 1: 8.5}, "the third has no value of one seed"
+    assert table.loc[sorted(best.rows)].rate.tolist() == [2, 2]
+    assert values({"lowest": asked}, table) == {0: 9.0, 1: 1.0}
+    assert values({"highest": {"column": "y", "where": {"rate": 1}}}, table) == {0: 9.0, 1: 1.0}
 
 
 def test_refused_runs_end_a_curve() -> None:
@@ -61,16 +89,14 @@ def test_refused_runs_end_a_curve() -> None:
 
 
 def test_ratios_go_seed_by_seed_and_constants_with_each() -> None:
-    assert evaluate({"ratio": [of("a"), {"constant": 10}]}, TABLE) == pytest.approx(
-        {0: 2.5, 1: 2.0}
-    )
-    assert evaluate({"ratio": [of("a"), of("b")]}, TABLE)[0] == pytest.approx(25 / 15)
+    assert values({"ratio": [of("a"), {"constant": 10}]}, TABLE) == pytest.approx({0: 2.5, 1: 2.0})
+    assert values({"ratio": [of("a"), of("b")]}, TABLE)[0] == pytest.approx(25 / 15)
 
 
 def test_the_most_of_several_setups() -> None:
     mean = {"mean": {"column": "token", "where": {"system": "a", "models": 30}}}
     other = {"mean": {"column": "token", "where": {"system": "b", "models": 30}}}
-    assert evaluate({"most": [mean, other]}, TABLE) == {0: 0.85, 1: 0.80}
+    assert values({"most": [mean, other]}, TABLE) == {0: 0.85, 1: 0.80}
 
 
 def test_means_are_compared_where_both_have_points() -> None:
@@ -82,7 +108,7 @@ def test_means_are_compared_where_both_have_points() -> None:
     )  # fmt: skip
     where = [{"system": "a"}, {"system": "b"}]
     expression = {"ratio_of_means": {"x": "models", "column": "token", "where": where}}
-    assert evaluate(expression, rows) == pytest.approx({0: 1.4, 1: 3.0})
+    assert values(expression, rows) == pytest.approx({0: 1.4, 1: 3.0})
     apart = [{"system": "a", "models": 25}, {"system": "b"}]
     with pytest.raises(UsageError, match="two means have no models in common"):
         evaluate({"ratio_of_means": {"x": "models", "column": "token", "where": apart}}, rows)
@@ -94,7 +120,7 @@ def test_points_that_lie_close_do_not_count_more_in_a_ratio_of_means() -> None:
         parts = [pd.DataFrame({"system": s, "x": models, "y": y}) for s, y in curves.items()]
         where = [{"system": "a"}, {"system": "b"}]
         table = pd.concat(parts, ignore_index=True)
-        return evaluate({"ratio_of_means": {"x": "x", "column": "y", "where": where}}, table)[0]
+        return values({"ratio_of_means": {"x": "x", "column": "y", "where": where}}, table)[0]
 
     assert ratio([0, 100]) == pytest.approx(1.5)
     assert ratio([0, 90, 92, 94, 96, 100]) == pytest.approx(1.5)
@@ -102,17 +128,21 @@ def test_points_that_lie_close_do_not_count_more_in_a_ratio_of_means() -> None:
 
 
 def test_the_rows_that_a_value_comes_from() -> None:
-    first, last = ({"system": "a", "models": 30}, {"system": "b", "models": 10})
+    def rows(expression: dict[str, object]) -> list[int]:
+        return sorted(evaluate(expression, TABLE).rows)
+
+    first, last = ({"system": "a", "models": 30}, {"system": "b", "models": 30})
     means = {"ratio_of_means": {"x": "models", "column": "token", "where": [first, last]}}
     mean = {"mean": {"column": "token", "where": first}}
-    assert used(means, TABLE).index.tolist() == [2, 5, 6, 9]
-    assert used({"most": [mean, {"constant": 1}, mean]}, TABLE).index.tolist() == [2, 5]
-    assert used({"mean": {"column": "token"}}, TABLE).equals(TABLE)
+    assert rows(means) == [2, 5, 8, 11]
+    assert rows({"most": [mean, {"constant": 0}]}) == [2, 5], "of the one that is chosen"
+    assert rows({"ratio": [mean, {"constant": 1}]}) == [2, 5]
+    assert rows({"mean": {"column": "token"}}) == list(range(12))
 
 
 def test_a_cell_is_one_row() -> None:
     where = {"system": "a", "seed": 0, "models": 20}
-    assert evaluate({"cell": {"column": "token", "where": where}}, TABLE) == {0: 0.95}
+    assert values({"cell": {"column": "token", "where": where}}, TABLE) == {0: 0.95}
     with pytest.raises(UsageError, match="must be one row, and 3 match"):
         evaluate({"cell": {"column": "token", "where": {"system": "a", "seed": 0}}}, TABLE)
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from harness.claims.__main__ import CLAIMS, by_profile, judged, main
-from harness.claims.ledger import Claim, Paper, Variations, load
-from harness.claims.render import as_json, as_markdown
+from harness.claims import __main__ as command
+from harness.claims.__main__ import CLAIMS, main
+from harness.claims.assess import Judged, by_profile, judged
+from harness.claims.judging import JUDGED
+from harness.claims.ledger import CAUSES, Claim, Paper, Variations, load
+from harness.claims.page import as_markdown
+from harness.claims.record import as_json
 from harness.errors import UsageError
 
-ABOUT = {
+ABOUT: dict[str, Any] = {
     "engines": ["sim"],
     "hardware": ["h800x16"],
     "synthetic": ["arrivals drawn"],
@@ -21,6 +27,10 @@ ABOUT = {
 }
 HEAD = "title: A Paper\nvenue: X'99\nclaims:\n"
 ONE = "- {id: a, section: '1', quantity: q, published: 1, unit: x, reason: because}\n"
+VALUED = (
+    "- {id: b, section: '1', quantity: q, published: 1, unit: x, figure: p_fig01, "
+    "value: {mean: {column: y}}}\n"
+)
 
 
 def claim(**fields: object) -> Claim:
@@ -28,26 +38,35 @@ def claim(**fields: object) -> Claim:
     return Claim(**base | {"figure": "p_fig01", "value": {"mean": {"column": "y"}}} | fields)
 
 
-def figure(folder: Path, *values: float) -> None:
-    rows = pd.DataFrame({"seed": range(len(values)), "y": values})
+def figure(folder: Path, *values: float, **about: object) -> None:
+    rows = pd.DataFrame({"seed": range(len(values)), "y": values, "config_hash": "abc"})
     rows.to_csv(folder / "p_fig01.csv", index=False)
-    (folder / "p_fig01.json").write_text(json.dumps(ABOUT))
+    (folder / "p_fig01.json").write_text(json.dumps(ABOUT | about))
+
+
+def page(rows: Sequence[Judged], note: str = "") -> str:
+    paper = Paper(title="A Paper", venue="X'99", short="A", note=note)
+    return as_markdown({"p": (paper, rows)})
 
 
 def test_a_claim_is_judged_by_its_figures_data(tmp_path: Path) -> None:
-    figure(tmp_path, 1.9, 2.0, 2.1)
+    figure(tmp_path, 1.98, 1.99, 2.0, 2.01, 2.02)
     found = judged(claim(tolerance=0.1), tmp_path)
-    assert found.verdict == "reproduced"
-    assert found.ours is not None
-    assert found.ours.num_seeds == 3
+    assert (found.verdict, found.kind, found.ours[0].num_seeds) == ("reproduced", "simulated", 5)
 
 
 def test_missing_runs_name_the_command(tmp_path: Path) -> None:
     found = judged(claim(), tmp_path)
-    assert (found.verdict, found.ours) == ("not attempted", None)
-    assert "python -m harness.experiments.figures p_fig01" in found.why
+    assert (found.verdict, list(found.ours)) == ("not attempted", [])
+    assert "python -m harness figures p_fig01" in found.why
     figure(tmp_path, 2.0)
-    assert "1 of 3 seeds" in judged(claim(), tmp_path).why
+    assert judged(claim(), tmp_path).why == "1 of 5 seeds"
+
+
+def test_a_live_value_needs_three_seeds(tmp_path: Path) -> None:
+    figure(tmp_path, 2.0, 2.0, 2.0, engines=["torch"], hardware=["local_x2"])
+    found = judged(claim(), tmp_path)
+    assert (found.verdict, found.kind) == ("reproduced", "live, CPU")
 
 
 def test_rows_that_the_figure_does_not_have_are_told(tmp_path: Path) -> None:
@@ -66,13 +85,11 @@ def test_a_claim_is_computed_with_a_system_set_otherwise_too(tmp_path: Path) -> 
     mine = claim(value={"ratio": means}, exact=True)
     others = Variations(figures=["p_fig01"], systems={"a": {"fast": "a_fast"}})
     found = judged(mine, tmp_path, others)
-    assert found.ours is not None
-    assert found.ours.mean == pytest.approx(6.0)
+    assert found.ours[0].mean == pytest.approx(6.0)
     assert {label: ours.mean for label, ours in found.varied.items()} == {"fast": 4.0}
-    paper = Paper(title="t", venue="v", note="Of two seeds.", claims=[mine])
-    page = as_markdown({"p": (paper, [found])})
-    assert "fast: 4 x" in page
-    assert "\nOf two seeds.\n" in page
+    told = page([found], note="Of two seeds.")
+    assert "fast: 4 x" in told
+    assert "\nOf two seeds.\n" in told
     (row,) = as_json("p", [found])["claims"]
     assert row["varied"] == {"fast": 4.0}
     elsewhere = Variations(figures=["p_fig02"], systems=others.systems)
@@ -80,96 +97,95 @@ def test_a_claim_is_computed_with_a_system_set_otherwise_too(tmp_path: Path) -> 
     assert not judged(claim(value=means[0], exact=True), tmp_path, others).varied
 
 
-def test_what_the_paper_sets_is_no_result() -> None:
-    row = judged(claim(value=None, figure=None, no_result=True, reason="an input"), Path())
-    assert (row.verdict, row.why) == ("no result", "an input")
-    assert "1 claims: 1 no result." in as_markdown({"p": (Paper(title="A", venue="B"), [row])})
-    with pytest.raises(ValueError, match="claim c has a value and no_result"):
-        claim(no_result=True)
+def test_settings_and_repeated_claims_are_not_judged(tmp_path: Path) -> None:
+    setting = claim(value=None, figure=None, setting=True, reason="an input")
+    again = claim(id="d", value=None, figure=None, repeats="c")
+    rows = [judged(each, tmp_path) for each in (setting, again)]
+    assert [row.verdict for row in rows] == ["setting", "repeated"]
+    told = page(rows)
+    assert "| A | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 1 |  |  |" in told
+    assert "repeated: c" in told
+    with pytest.raises(ValueError, match="claim c has a value, and is a setting"):
+        claim(setting=True)
 
 
-def test_a_claim_is_judged_with_another_engine_profile_too(tmp_path: Path) -> None:
+def test_a_simulated_claim_has_a_verdict_for_each_engine_profile(tmp_path: Path) -> None:
     for folder, value in ((tmp_path, 2.0), (tmp_path / "vllm_v1", 4.0), (tmp_path / "other", 9.0)):
         folder.mkdir(exist_ok=True)
-        figure(folder, value, value, value)
-    row = judged(claim(), tmp_path)
+        figure(folder, *[value] * 5)
+    row = judged(claim(headline=True), tmp_path)
     row.profiles = by_profile(row.claim, tmp_path)
     assert row.verdict == "reproduced"
     assert {name: each.verdict for name, each in row.profiles.items()} == {
         "vllm_v1": "not reproduced"
     }
-    page = as_markdown({"paper": (Paper(title="A", venue="B"), [row])})
-    assert "of 1 claims 1 get another verdict (1 from reproduced to not reproduced)" in page
-    assert "with vllm_v1: 4 x, not reproduced" in page
+    told = page([row])
+    assert "| 1 | q | 2 x | 2 x | **reproduced** | 4 x | **not reproduced** |" in told
+    assert "| of these with runs of both, vllm_v1 | 0 | 0 | 0 | 1 | 0 | 0 | 0 % |" in told
 
 
-def test_claims_are_counted_by_what_they_rest_on(tmp_path: Path) -> None:
-    figure(tmp_path, 1.0, 1.0, 4.0)
-    about = tmp_path / "p_fig01.json"
-    found = []
-    for engines in ([], ["sim"], ["sim"], ["sim", "torch"]):
-        about.write_text(json.dumps(ABOUT | {"engines": engines}))
-        found.append(judged(claim(our_reading=not engines), tmp_path))
-    found[2] = judged(claim(published=9.0), tmp_path)
-    text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
-    assert "| A Paper | 4 | 3 | 0 | 1 | 0 | 0 |" in text
-    assert "| arithmetic: no run of ours | 1 | 1 | 0 | 0 |" in text
-    assert "| simulated | 1 | 1 | 0 | 0 |" in text
-    assert "| live: on a real engine | 2 | 1 | 0 | 1 |" in text
-    assert "In 1 of the claims" in text
-    assert "| 2 x (our reading) |" in text
-    assert [row["our_reading"] for row in as_json("p", found)["claims"]] == [True] + [False] * 3
+def test_the_table_counts_and_shares(tmp_path: Path) -> None:
+    figure(tmp_path, *[2.0] * 5)
+    wrong = judged(claim(published=9.0), tmp_path)
+    right = judged(claim(our_reading=True), tmp_path)
+    (tmp_path / "p_fig01.csv").write_text("seed,y,inputs\n0,2,paper\n")
+    arithmetic = judged(claim(exact=True), tmp_path)
+    told = page([right, wrong, arithmetic])
+    assert "| A | 2 | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 67 % | 50 % |" in told
+    assert "| all | 2 | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 67 % | 50 % |" in told
+    assert "| arithmetic on the paper's numbers | 1 | 0 | 0 | 0 | 0 | 0 | 100 % |" in told
+    assert "In 1 of the claims the paper gives words only" in told
+    assert "2 x (our reading)" in told
 
 
-def test_a_number_without_a_run_is_arithmetic_in_any_figure(tmp_path: Path) -> None:
-    figure(tmp_path, 1.0, 1.0, 4.0)
-    (tmp_path / "p_fig01.json").write_text(json.dumps(ABOUT | {"engines": ["sim"]}))
-    found = [judged(claim(arithmetic=True), tmp_path)]
-    text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
-    assert "| arithmetic: no run of ours | 1 | 1 | 0 | 0 |" in text
-    assert "p_fig01.png): arithmetic" in text
-    assert as_json("p", found)["claims"][0]["engines"] == []
+def test_a_row_tells_the_effect_the_cause_and_the_origin(tmp_path: Path) -> None:
+    figure(tmp_path, 1.3, 1.31, 1.3, 1.31, 1.3, runs_git=[{"revision": "0123456789", "dirty": 1}])
+    found = judged(claim(effect="ratio", cause="hardware", reason="slow links"), tmp_path)
+    told = page([found])
+    assert "weak, 30 % of the effect" in told
+    assert "1.304 x (1.297, 1.311)" in told
+    assert "*other hardware*; slow links" in told
+    assert "png): simulated, h800x16, 0123456+dirty" in told
+    far = judged(claim(effect="ratio", published=1.1), tmp_path)
+    assert "trend only, overshoots: 3 x the effect" in page([far])
 
 
-def test_without_an_attempt_nothing_is_counted_by_what_it_rests_on(tmp_path: Path) -> None:
-    found = [judged(claim(value=None, reason="because", our_reading=True), tmp_path)]
-    text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
-    assert "1 claims: 1 not attempted." in text
-    assert "| from | claims |" not in text
-    assert "In 1 of the claims" in text
-
-
-def test_the_table_says_where_a_value_came_from(tmp_path: Path) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text(HEAD + ONE)
-    figure(tmp_path, 1.0, 1.0, 4.0)
-    rows = [judged(claim(), tmp_path), judged(load(path).claims[0], tmp_path)]
-    text = as_markdown({"p": (load(path), rows)})
-    assert "2 claims: 1 reproduced, 1 not attempted." in text
-    assert "simulated, h800x16" in text
-    assert "2 x (1 to 4)" in text
-    assert as_json("p", rows)["claims"][1]["why"] == "because"
-
-
-def test_a_claims_world_is_that_of_its_own_rows(tmp_path: Path) -> None:
+def test_a_claims_engine_is_that_of_its_own_rows(tmp_path: Path) -> None:
     rows = [("sim", "h800x16", y) for y in (1, 2, 3)] + [
         ("torch", "local_x2", y) for y in (5, 6, 7)
     ]
-    table = pd.DataFrame(rows, columns=["engine", "hardware", "y"]).assign(seed=[0, 1, 2] * 2)
-    table.to_csv(tmp_path / "p_fig01.csv", index=False)
-    git = [{"revision": "0123456789", "dirty": True}, {"revision": "abcdef0123", "dirty": False}]
+    table = pd.DataFrame(rows, columns=["engine", "hardware", "y"])
+    table.assign(seed=[0, 1, 2] * 2, config_hash="a").to_csv(tmp_path / "p_fig01.csv", index=False)
     about = ABOUT | {"engines": ["sim", "torch"], "hardware": ["h800x16", "local_x2"]}
-    (tmp_path / "p_fig01.json").write_text(json.dumps(about | {"runs_git": git}))
+    (tmp_path / "p_fig01.json").write_text(json.dumps(about))
     measured = {"mean": {"column": "y", "where": {"engine": "torch"}}}
-    found = [
-        judged(claim(value=value), tmp_path) for value in (measured, {"mean": {"column": "y"}})
-    ]
-    text = as_markdown({"p": (Paper(title="A Paper", venue="X'99"), found)})
-    assert "png): torch, local_x2, 0123456+dirty, abcdef0 |" in text
-    assert "png): simulated, torch, h800x16, local_x2, 0123456+dirty, abcdef0 |" in text
-    one, both = as_json("p", found)["claims"]
-    assert (one["engines"], one["hardware"]) == (["torch"], ["local_x2"])
+    values = (measured, {"mean": {"column": "y"}})
+    one, both = as_json("p", [judged(claim(value=v), tmp_path) for v in values])["claims"]
+    assert (one["engines"], one["hardware"], one["kind"]) == (["torch"], ["local_x2"], "live, CPU")
     assert (both["engines"], both["hardware"]) == (["sim", "torch"], ["h800x16", "local_x2"])
+
+
+def test_a_claim_that_rests_on_an_invalid_run_has_no_verdict(tmp_path: Path) -> None:
+    rows = [
+        {"experiment": "e", "system": name, "seed": seed, "token": 2.0, "valid": valid}
+        for name, valid in (("ours", True), ("theirs", False))
+        for seed in range(5)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "p_fig01.csv", index=False)
+    (tmp_path / "p_fig01.json").write_text(json.dumps(ABOUT))
+
+    def of(name: str) -> Judged:
+        return judged(
+            claim(value={"cell": {"column": "token", "where": {"system": name}}}), tmp_path
+        )
+
+    assert of("ours").verdict == "reproduced"
+    found = of("theirs")
+    assert (found.verdict, list(found.ours)) == ("not attempted", [])
+    assert found.why == (
+        "rests on INVALID runs (5), the first: experiment e, system theirs, seed 0; "
+        "run `python -m harness figures p_fig01 --again`"
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,9 +194,16 @@ def test_a_claims_world_is_that_of_its_own_rows(tmp_path: Path) -> None:
         (ONE.replace("unit", "unti"), "unknown key 'unti'"),
         (ONE.replace(", reason: because", ""), "has no value, and no reason why"),
         (ONE.replace("reason: because", "relation: near"), "relation=near is not one of about"),
+        (ONE.replace("published: 1", "published: [2, 1]"), "is no range"),
+        (ONE.replace("published: 1", "published: one"), "is no number or two"),
+        (ONE.replace("reason: because", "cause: luck"), "cause=luck is not one of inputs"),
+        (ONE.replace("reason: because", "repeats: z"), "claim a repeats z, which is no claim"),
         (ONE + ONE, "two claims a"),
+        (VALUED + VALUED.replace("id: b", "id: c"), "claims b and c are one: write repeats: b"),
+        (VALUED.replace("value: {mean: {column: y}}", "value: [{constant: 1}, {constant: 2}]"),
+         "two values and no range"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_ledger_is_told(tmp_path: Path, rows: str, words: str) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(HEAD + rows)
@@ -188,11 +211,24 @@ def test_a_wrong_ledger_is_told(tmp_path: Path, rows: str, words: str) -> None:
         load(path)
 
 
-def test_a_paper_without_claims_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nowhere"]) == 2
-    assert "there are no claims of nowhere; there are: aegaeon" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("path", sorted(CLAIMS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_committed_ledgers_load(path: Path) -> None:
     assert load(path).claims
+
+
+def test_what_is_committed_is_what_the_tables_give(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["--check"])
+    assert (status, capsys.readouterr().out.splitlines()[:-1]) == (0, [])
+
+
+def test_every_claim_that_does_not_hold_has_a_cause_and_a_sentence() -> None:
+    wanting = [
+        each.claim.id
+        for _, rows in command.assessed().values()
+        for each in rows
+        if each.verdict not in ("reproduced", "trend only", "setting", "repeated")
+        and not (each.claim.cause in CAUSES and len(each.claim.reason) >= 25)
+    ]
+    assert wanting == []
+    assert "unknown" in CAUSES
+    assert set(JUDGED) == {"reproduced", "trend only", "weak", "not reproduced"}

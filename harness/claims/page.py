@@ -1,0 +1,222 @@
+"""results/claims/README.md: first how many claims hold, then each paper's headlines, then all."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from harness.claims import judging
+from harness.claims.assess import BASE_PROFILE, Judged
+from harness.claims.judging import JUDGED, VERDICTS, Ours
+from harness.claims.kinds import ARITHMETIC, KINDS
+from harness.claims.ledger import CAUSES, Claim, Paper
+from harness.claims.record import hardware_told, share, spread, tally, with_profile
+
+SIGN = {"about": "", "at_least": "≥ ", "at_most": "≤ ", "up_to": "up to "}
+OTHER = "vllm_v1"  # the engine profile beside the base one
+OVERSHOOT = 2.0  # times the published effect: it is said
+Papers = Mapping[str, tuple[Paper, Sequence[Judged]]]
+
+
+def as_markdown(papers: Papers) -> str:
+    lines = ["# Do the papers' claims reproduce?", "", *counts(papers), ""]
+    lines += [
+        "The share is of the claims that have a verdict by their value (the first four columns): "
+        "those that are reproduced or show the trend. A *setting* is no claim. Written by "
+        "`python -m harness claims` from the figures' tables; `--check` compares. "
+        "What was changed after a verdict was known is in [changes.csv](changes.csv).",
+        "", *_by_kind(papers), "",
+        "![Published effect and ours, one dot a claim](effects.png)", "",
+        "## Headlines", "",
+        f"Simulated values have two engine profiles: `{BASE_PROFILE}` (vLLM of 2024 in eager mode) "
+        f"and `{OTHER}`. **Bold**: the verdict depends on the profile.", "",
+    ]  # fmt: skip
+    for paper, judged in papers.values():
+        lines += [f"### {paper.short} ({paper.venue})", "", *headlines(judged), ""]
+    lines += ["## The rule", "", "```"]
+    lines += (judging.__doc__ or "").strip("\n").splitlines()
+    lines += ["```"]
+    for paper, judged in papers.values():
+        lines += ["", f"## {paper.title} ({paper.venue})", ""]
+        lines += [paper.note.strip(), ""] if paper.note else []
+        lines += _our_readings(judged)
+        lines += [*table(COLUMNS, map(_columns, judged))]
+    return "\n".join(lines) + "\n"
+
+
+# --- how many
+
+
+def counts(papers: Papers) -> list[str]:
+    """A row for each paper and one for all of them."""
+    head = ["paper", *VERDICTS, "reproduced or trend", "without arithmetic"]
+    every = [each for _, judged in papers.values() for each in judged]
+    rows = [_counted(paper.short, judged) for paper, judged in papers.values()]
+    return [*table(head, [*rows, _counted("all", every)])]
+
+
+def _counted(name: str, judged: Sequence[Judged]) -> list[str]:
+    found = tally(judged)
+    run = [each for each in judged if each.kind not in ARITHMETIC]
+    numbers = [str(found[verdict]) for verdict in VERDICTS]
+    return [name, *numbers, _percent(share(judged)), _percent(share(run))]
+
+
+def _by_kind(papers: Papers) -> list[str]:
+    """What the verdicts rest on; simulated ones by both engine profiles."""
+    every = [each for _, judged in papers.values() for each in judged]
+    rows = []
+    for kind in KINDS:
+        of_kind = [each for each in every if each.kind == kind]
+        if kind == "simulated":
+            rows.append((f"simulated, {BASE_PROFILE}", of_kind))
+            twice = [each for each in of_kind if OTHER in each.profiles]
+            rows.append((f"of these with runs of both, {BASE_PROFILE}", twice))
+            rows.append((f"of these with runs of both, {OTHER}", with_profile(twice, OTHER)))
+        else:
+            rows.append((kind, of_kind))
+    head = ["rests on", *VERDICTS[:6], "reproduced or trend"]
+    return table(
+        head,
+        (
+            [
+                name,
+                *(str(tally(found)[verdict]) for verdict in VERDICTS[:6]),
+                _percent(share(found)),
+            ]
+            for name, found in rows
+        ),
+    )
+
+
+def _our_readings(judged: Sequence[Judged]) -> list[str]:
+    found = Counter(each.verdict for each in judged if each.claim.our_reading)
+    if not found:
+        return []
+    told = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+    words = "the paper gives words only: the number or its tolerance is our reading"
+    return [f"In {found.total()} of the claims {words} ({told}).", ""]
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.0f} %"
+
+
+# --- rows
+
+
+def headlines(judged: Sequence[Judged]) -> list[str]:
+    head = ["section", "claim", "paper", f"ours, {BASE_PROFILE}", "verdict", f"{OTHER}", "verdict"]
+    return table(head, (_headline(each) for each in judged if each.claim.headline))
+
+
+def _headline(each: Judged) -> list[str]:
+    claim, other = each.claim, each.profiles.get(OTHER)
+    bold = "**" if differs(each) else ""
+    return [
+        claim.section,
+        claim.quantity,
+        published(claim),
+        values(claim, each.ours),
+        f"{bold}{verdict(each)}{bold}",
+        values(claim, other.ours) if other else "",
+        f"{bold}{verdict(other)}{bold}" if other else "",
+    ]
+
+
+def differs(each: Judged) -> bool:
+    """Whether the other engine profile leads to another conclusion."""
+    other = each.profiles.get(OTHER)
+    return other is not None and other.verdict != each.verdict
+
+
+COLUMNS = (
+    "section", "quantity", "published", "ours (95 % interval)", "verdict", f"with {OTHER}", "seeds",
+    "from", "notes",
+)  # fmt: skip
+
+
+def _columns(each: Judged) -> list[str]:
+    claim, other = each.claim, each.profiles.get(OTHER)
+    seeds = str(each.ours[0].num_seeds) if each.ours and not claim.exact else ""
+    told = f"{values(claim, other.ours)}, {verdict(other)}".lstrip(", ") if other else ""
+    return [
+        claim.section,
+        claim.quantity,
+        published(claim),
+        values(claim, each.ours),
+        verdict(each),
+        told,
+        seeds,
+        _origin(each),
+        "; ".join(_notes(each)),
+    ]
+
+
+def verdict(each: Judged) -> str:
+    """With the share of the published effect, where the claim compares."""
+    if each.claim.repeats:
+        return f"repeated: {each.claim.repeats}"
+    if each.effect is None or each.verdict not in JUDGED or not math.isfinite(each.effect):
+        return each.verdict
+    if each.effect > OVERSHOOT:
+        return f"{each.verdict}, overshoots: {each.effect:.2g} x the effect"
+    return f"{each.verdict}, {100 * each.effect:.0f} % of the effect"
+
+
+def _notes(each: Judged) -> Iterator[str]:
+    claim = each.claim
+    if each.varied:
+        yield ", ".join(f"{name}: {_mean(ours, claim.unit)}" for name, ours in each.varied.items())
+    if each.why:
+        yield each.why
+    if claim.cause:
+        yield f"*{CAUSES[claim.cause]}*"
+    if claim.reason:
+        yield claim.reason
+
+
+def published(claim: Claim) -> str:
+    ends = " to ".join(number(end) for end in claim.ends)
+    told = f"{SIGN[claim.relation]}{ends} {claim.unit}".strip()
+    return f"{told} (our reading)" if claim.our_reading else told
+
+
+def values(claim: Claim, ours: Sequence[Ours]) -> str:
+    return " to ".join(_interval(each, claim.unit) for each in ours)
+
+
+def _interval(ours: Ours, unit: str) -> str:
+    if not spread(ours) or ours.beyond or not ours.defined:
+        return _mean(ours, unit)
+    return f"{number(ours.mean)} {unit} ({number(ours.low)}, {number(ours.high)})".replace(
+        "  ", " "
+    )
+
+
+def _mean(ours: Ours, unit: str) -> str:
+    if not ours.defined:
+        return "undefined"
+    return f"{'≥ ' if ours.beyond else ''}{number(ours.mean)} {unit}".strip()
+
+
+def _origin(each: Judged) -> str:
+    if each.source is None:
+        return ""
+    figure = str(each.claim.figure)
+    link = f"[{figure}](../published/{figure.partition('_')[0]}/{figure}.png)"
+    told = hardware_told(each.source) if each.kind not in ARITHMETIC else ""
+    return f"{link}: {each.kind}{', ' if told else ''}{told}"
+
+
+def number(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [_cells(head), _cells(["---"] * len(head)), *map(_cells, rows)]
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

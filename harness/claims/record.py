@@ -1,0 +1,80 @@
+"""Claims and verdicts as results/claims/PAPER.json, and how many there are of each."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from harness.claims.assess import Judged
+from harness.claims.judging import JUDGED, RULE, Ours
+from harness.claims.registration import registered
+
+
+def as_json(paper: str, judged: Sequence[Judged]) -> dict[str, Any]:
+    return {"paper": paper, "rule": RULE, "claims": [_row(each) for each in judged]}
+
+
+def _row(each: Judged) -> dict[str, Any]:
+    claim, source = each.claim, each.source or {}
+    return {
+        "id": claim.id, "section": claim.section, "quantity": claim.quantity, "unit": claim.unit,
+        "headline": claim.headline, "registered": registered(claim), **_value(each),
+        "kind": each.kind,
+        "varied": {label: _finite(ours.mean) for label, ours in each.varied.items()},
+        "profiles": {name: _value(other) for name, other in each.profiles.items()},
+        "cause": claim.cause,
+        "reason": claim.reason,
+        "engines": source.get("engines"),
+        "hardware": source.get("hardware"),
+        "synthetic": source.get("synthetic"),
+        "git": source.get("runs_git"),
+    }  # fmt: skip
+
+
+def _value(each: Judged) -> dict[str, Any]:
+    return {
+        "verdict": each.verdict,
+        "ours": [_finite(ours.mean) for ours in each.ours],
+        "ci95": [[_finite(ours.low), _finite(ours.high)] for ours in each.ours],
+        "beyond": any(ours.beyond for ours in each.ours),
+        "num_seeds": min((ours.num_seeds for ours in each.ours), default=0),
+        "effect": None if each.effect is None else _finite(each.effect),
+        "why": each.why,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def tally(judged: Iterable[Judged]) -> Counter[str]:
+    return Counter(each.verdict for each in judged)
+
+
+def share(judged: Iterable[Judged]) -> float | None:
+    """Of the judged claims, those that are reproduced or show the trend; None: none is judged."""
+    counts = tally(judged)
+    total = sum(counts[verdict] for verdict in JUDGED)
+    return (counts["reproduced"] + counts["trend only"]) / total if total else None
+
+
+def with_profile(judged: Iterable[Judged], name: str) -> list[Judged]:
+    """The simulated claims, as they are judged with the engine profile `name`."""
+    return [each.profiles[name] for each in judged if name in each.profiles]
+
+
+def hardware_told(source: Mapping[str, Any]) -> str:
+    """Of the runs behind a value: hardware and revisions."""
+    revisions = {
+        git["revision"][:7] + ("+dirty" if git["dirty"] else "")
+        for git in source["runs_git"]
+        if git
+    }
+    return ", ".join([*source["hardware"], *sorted(revisions)])
+
+
+def spread(ours: Ours) -> bool:
+    """Whether its interval has a width."""
+    return ours.num_seeds > 1 and ours.low < ours.high

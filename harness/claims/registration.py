@@ -1,0 +1,124 @@
+"""What of a claim is fixed before its verdict is looked at, and what of it was changed later.
+
+results/claims/lock.json holds a digest of each claim's bounds and expression and of each figure's
+settings. A claim whose digest is not the lock's was changed: `python -m harness claims` says which,
+and demands a reason (--why), which goes to results/claims/changes.csv with the date and the
+verdicts before and after.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.claims.ledger import Claim
+
+REGISTERED = (
+    "published", "relation", "tolerance", "effect", "figure", "value", "our_reading", "exact",
+    "at_rest", "setting", "repeats",
+)  # fmt: skip
+DIGITS = 12  # of a sha256
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "conf" / "experiment"
+
+
+@dataclass(slots=True)
+class Change:
+    """A row of changes.csv."""
+
+    date: str
+    paper: str
+    claim: str  # or the figure whose settings are others
+    what: str
+    before: str
+    after: str
+    verdict_before: str
+    verdict_after: str
+    why: str
+
+
+def registered(claim: Claim) -> dict[str, Any]:
+    """Its fields that a verdict depends on, those that are not the default."""
+    fields = {name: getattr(claim, name) for name in REGISTERED}
+    return {name: value for name, value in fields.items() if value not in (None, False, 0.0)}
+
+
+def digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+@cache
+def settings(experiments: tuple[str, ...]) -> str:
+    """Digest of the files of conf/experiment that these experiments are made of: their own, and the
+    options of their paper."""
+    papers = sorted({name.split("_")[0] for name in experiments})
+    paths = [EXPERIMENTS / f"{name}.yaml" for name in sorted(experiments)]
+    paths += [path for paper in papers for path in sorted((EXPERIMENTS / paper).rglob("*.yaml"))]
+    return digest([yaml.safe_load(path.read_text()) for path in paths if path.is_file()])
+
+
+def lock(
+    rule: int, papers: Mapping[str, Sequence[Claim]], figures: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """`figures`: the experiments of each."""
+    return {
+        "rule": rule,
+        "settings": {name: settings(tuple(of)) for name, of in sorted(figures.items())},
+        "claims": {
+            paper: {claim.id: digest(registered(claim)) for claim in claims}
+            for paper, claims in papers.items()
+        },
+    }
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(paper, claim or figure) whose digests differ, or that only one of the locks has."""
+    found = [("", "rule")] if before.get("rule") != now["rule"] else []
+    old = before.get("claims", {})
+    for paper in sorted({*old, *now["claims"]}):
+        found += [
+            (paper, name) for name in _unequal(old.get(paper, {}), now["claims"].get(paper, {}))
+        ]
+    for figure in _unequal(before.get("settings", {}), now["settings"]):
+        found.append((figure.split("_")[0], figure))
+    return found
+
+
+def _unequal(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    yield from (name for name in {**old, **new} if old.get(name) != new.get(name))
+
+
+def differences(
+    old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str, str]]:
+    """(what, before, after) of each registered field that differs; None: there is no such claim."""
+    if old is None or new is None:
+        yield ("added", "", _text(new)) if old is None else ("removed", _text(old), "")
+        return
+    for name in REGISTERED:
+        if old.get(name) != new.get(name):
+            yield name, _text(old.get(name)), _text(new.get(name))
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def appended(path: Path, changes: Sequence[Change]) -> str:
+    """The content of changes.csv with `changes` at its end."""
+    text = io.StringIO(path.read_text(encoding="utf-8") if path.is_file() else "", newline="")
+    rows = list(csv.DictReader(text))
+    made = io.StringIO(newline="")
+    writer = csv.DictWriter(made, list(Change.__annotations__), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*rows, *(asdict(change) for change in changes)])
+    return made.getvalue()
