@@ -112,7 +112,7 @@ figure-%: setup
 
 figures-%: setup
 	$(PY) -m harness.experiments.figures '$*_*'
-	$(PY) -m harness.claims $*
+	$(PY) -m harness.claims
 
 PROFILE := vllm_v1
 sensitivity-%: setup
@@ -121,7 +121,7 @@ sensitivity-%: setup
 	mkdir -p results/published/$*/$(PROFILE)
 	cd results/runs/$(PROFILE)/$* && cp $$(ls *.csv *.json | grep -v '\.points\.json$$') \
 	  $(CURDIR)/results/published/$*/$(PROFILE)/
-	$(PY) -m harness.claims $*
+	$(PY) -m harness.claims
 
 clean:
 	rm -rf $(VENV) build/compiled results/runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

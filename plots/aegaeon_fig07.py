@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.errors import RunError
 from harness.experiments.points import Point
 from harness.records.numbers import seconds
-from plots.aegaeon import events, overrides, publish
-from plots.caption import stamp
+from plots.panels import legend_above
+from plots.runs import events, overrides
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig07", "aegaeon_fig07_sim")
@@ -40,38 +40,39 @@ STAGES = {  # neighbours differ by one optimisation
 KINDS = ("run", "switch", *(part for part in PARTS if part != "other"))
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    rows = pd.DataFrame([row(point) for point in points if point.path is not None])
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    rows = pd.DataFrame([row(point) for point in points])
     base = rows[rows.stage == "t0"].groupby(["engine", "seed"]).total_s.first().rename("t0_s")
     rows = rows.merge(base, on=["engine", "seed"])
-    rows["removed"] = 1 - rows.total_s / rows.t0_s
+    return rows.assign(removed=1 - rows.total_s / rows.t0_s)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(2, 2, width=9, height=5.6)
-    titles = {"torch": "measured on this machine", "sim": "simulated, 13B on two H800 (TP 2)"}
+    titles = {"torch": "measured, small models", "sim": "simulated, 13B on two H800 (TP 2)"}
     for i, (engine, title) in enumerate(titles.items()):
         of_engine = rows[rows.engine == engine]
-        _bars(axes[i], of_engine, list(STAGES), title)
-        _bars(axes[i + 2], of_engine, list(STAGES)[2:], "the last three, enlarged")
+        _bars(axes[i], of_engine, list(STAGES), f"({'ab'[i]}) {title}")
+        _bars(axes[i + 2], of_engine, list(STAGES)[2:], f"({'cd'[i]}) its last three, enlarged")
     for panel in axes[1::2]:
         panel.set_yticklabels([])
-    handles, labels = axes[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=4)
-    stamp(
-        made, points, "Mean of the decode instance's switches that cut requests off, three seeds. "
-        "Left: small models with random weights. Right: restart (22.3 s) and pageable loading "
-        "(2.83 GB/s) are the paper's own, inputs of the simulator; collection is an assumption.",
-    )  # fmt: skip
-    return publish(made, rows, folder, Path(__file__).stem)
+    legend_above(made, axes[:1], 4)
+    return made, (
+        "Mean of the decode instance's switches that cut requests off. Left: models with random "
+        "weights. Right: restart (22.3 s) and pageable loading (2.83 GB/s) are the paper's own, "
+        "inputs of the simulator; collection is an assumption."
+    )
 
 
 def row(point: Point) -> dict[str, object]:
     """The mean preempting switch of a run's decode instances: seconds by part, and `total_s`."""
-    assert point.path is not None
+    assert point.path is not None, point.refused
     manifest, found = point.manifest(), events(point.path, *KINDS)
     switches = preempting(found)
     parts = pd.DataFrame([split(found, switch) for switch in switches.itertuples()])
     about = {"engine": manifest["engine_name"], "hardware": manifest["hardware"]["name"]}
     about |= {"stage": overrides(point)["stage"], "seed": manifest["seeds"]["seed"]}
-    about |= {"switches": len(switches)}
+    about |= {"mechanism": len(switches)}
     means = parts.mean()
     return about | {f"{part}_s": means[part] for part in PARTS} | {"total_s": means.sum()}
 

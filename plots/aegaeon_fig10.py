@@ -7,22 +7,22 @@ computes, what moves and what waits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 from matplotlib.typing import ColorType
 
 from harness.experiments.points import Point
 from harness.records.numbers import seconds
-from plots.aegaeon import events, overrides, publish
 from plots.aegaeon_fig07 import KINDS, PARTS, STAGES, preempting
-from plots.caption import stamp
+from plots.runs import events, overrides
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig07",)
+SEED = 0
 LANES = {  # where each kind of event is drawn
     "batches": ("run",),
     "engine and weights": ("restart", "collect", "load", "adopt"),
@@ -33,27 +33,32 @@ LANES = {  # where each kind of event is drawn
 COLOURS: dict[str, ColorType] = dict(zip(["run", *PARTS], ["0.6", *PALETTE], strict=False))
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    of_seed = {overrides(p)["stage"]: p for p in points if overrides(p)["seed"] == 0}
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    return pd.concat([_events(point) for point in points if point.seed == SEED])
+
+
+def _events(point: Point) -> pd.DataFrame:
+    assert point.path is not None
+    shown = around_median(events(point.path, *KINDS))
+    columns = ["kind", "model", "start_s", "end_s", "switch_s"]
+    return shown[columns].assign(
+        stage=overrides(point)["stage"], seed=SEED, config_hash=point.config_hash()
+    )
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(len(STAGES), 1, width=9, height=9.2)
-    rows = []
     for panel, (stage, title) in zip(axes, STAGES.items(), strict=True):
-        path = of_seed[stage].path
-        assert path is not None
-        found = around_median(events(path, *KINDS))
-        _gantt(panel, found, title)
-        rows.append(found.assign(stage=stage))
-    axes[-1].set_xlabel("milliseconds since the switch was decided")
+        _gantt(panel, rows[rows.stage == stage], title)
+    axes[-1].set_xlabel("time since the switch was decided")
     names = {"run": "batch", **PARTS, "prefetch": "prefetching"}
     patches = [Patch(color=COLOURS[kind], label=names[kind]) for kind in COLOURS if kind != "other"]
     made.legend(handles=patches, loc="outside upper center", ncols=4)
-    stamp(
-        made, list(of_seed.values()), "The switch of median latency of each run (seed 0), of those "
-        "that cut requests off. The dashed lines bound it: from the decision to the first batch of "
-        "the new model.",
-    )  # fmt: skip
-    columns = ["stage", "kind", "model", "start_s", "end_s", "switch_s"]
-    return publish(made, pd.concat(rows)[columns], folder, Path(__file__).stem)
+    return made, (
+        f"The switch of median latency of each stage's run of seed {SEED}, of those that cut "
+        "requests off. The dashed lines bound it: from the decision to the first batch of the new "
+        "model."
+    )
 
 
 def around_median(found: pd.DataFrame) -> pd.DataFrame:
@@ -90,5 +95,5 @@ def _gantt(panel: Axes, found: pd.DataFrame, title: str) -> None:
     panel.set_ylim(len(LANES) - 0.5, -0.5)
     panel.set_xlim(-0.3 * switch_s, 1.3 * switch_s)
     panel.set_title(f"{title}: {seconds(switch_s)}")
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, position: f"{1000 * value:g}"))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda at_s, position: f"{1000 * at_s:g} ms"))
     panel.grid(False, axis="y")

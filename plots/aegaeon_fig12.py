@@ -8,9 +8,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import END_TO_END, LOADING, beside, curve, frame
-from plots.aegaeon import table as of_runs
+from plots.aegaeon import LOADING, SYSTEMS, attainment, beside
 from plots.aegaeon_fig11 import AT_01, AT_05
+from plots.panels import legend_above
+from plots.runs import table as of_runs
 from plots.style import figure
 
 EXPERIMENTS = (
@@ -38,13 +39,9 @@ def table(points: Sequence[Point]) -> pd.DataFrame:
 def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(2, 2, width=9, height=6.2)
     for panel, ((experiment, lengths), title) in zip(axes, PANELS.items(), strict=True):
-        of_panel = rows[(rows.experiment == experiment) & (rows.lengths == lengths)]
-        frame(panel, title, "models")
-        for system in (*END_TO_END, *LOADING):
-            of_system = of_panel[of_panel.system == system]
-            curve(panel, of_system, "num_models", "token", system)
-    handles, labels = axes[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=3)
+        shown = rows[(rows.experiment == experiment) & (rows.lengths == lengths)]
+        attainment(panel, shown, title, "num_models", "models", SYSTEMS | LOADING)
+    legend_above(made, axes, 3)
     return made, (
         "Token attainment (section 2.1): mean and range of the inputs. Vertical: 90 % is met up to "
         "here. (artifact): as Aegaeon's authors simulated it. Checkpoints load at 50 GB/s in ours "

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, overrides, publish, requests, table
-from plots.caption import stamp
+from plots.runs import events, overrides, requests
+from plots.runs import table as of_runs
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig14", "aegaeon_fig14_rates")
@@ -27,11 +28,13 @@ STAGES = {
 }
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     served = [point for point in points if point.path is not None]
     stages = pd.DataFrame([stage_seconds(point.path).sum() for point in served if point.path])
-    rows = pd.concat([table(served), stages], axis=1)
-    rows["setup"] = [_setup(point) for point in served]
+    return of_runs(served).join(stages).assign(setup=[_setup(point) for point in served])
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     means = rows.groupby("setup", sort=False)[list(STAGES)].mean()
     shares = 100 * means.div(means.sum(axis=1), axis=0)
     made, (axes,) = figure(1, 1, width=9, height=3.6)
@@ -41,11 +44,9 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     axes.invert_yaxis()
     axes.set(xlabel="share of the time of all requests (%)", ylabel="", xlim=(0, 100))
     axes.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3)
-    stamp(
-        made, points, "Mean of three inputs, of 120 s but for 40 models, of 60 s. Control overhead "
-        "is not modelled.",
-    )  # fmt: skip
-    return publish(made, rows, folder, Path(__file__).stem)
+    return made, (
+        "Mean of the inputs, of 120 s but for 40 models, of 60 s. Control overhead is not modelled."
+    )
 
 
 def _setup(point: Point) -> str:

@@ -6,137 +6,129 @@ Above simulated, of 16 H800; below measured, on real workers of the machine that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import yaml
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import architectures, events, publish, requests
-from plots.caption import stamp
-from plots.style import figure, log_scale, thinned
+from plots.panels import Look, cdfs, quantiles
+from plots.runs import events, requests
+from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig14", "aegaeon_fig15_live")
-QUANTILES = np.linspace(0, 1, 101)
+ENGINES = {"sim": "simulated", "torch": "measured"}
+LIMITS_S = (0.1, 1.0)
+P95 = 0.95
+LINES = ("-", "--", "-.", ":", (0, (6, 2)), (0, (1, 3)))  # curves lie close
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    made, axes = figure(2, 2, width=9, height=6.4)
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    """CDFs of all runs of an engine (`switch`, `kv`; `share` and `value`, seconds); of each seed
+    the 95th percentile of loads (`s`), and the shares that take so long at most (…_within)."""
     rows = []
-    for (engine, said), panels in zip(
-        {"sim": "simulated", "torch": "measured"}.items(), (axes[:2], axes[2:]), strict=True
-    ):
-        of_engine = [
-            p for p in points if p.path is not None and p.manifest()["engine_name"] == engine
+    for engine in ENGINES:
+        runs = [p for p in points if p.path is not None and p.manifest()["engine_name"] == engine]
+        switches, kv = pd.concat(map(_switches, runs)), pd.concat(map(_kv, runs))
+        loads = pd.concat(map(_loads, runs)).groupby(["group", "seed"]).seconds.quantile(P95)
+        counts = switches.groupby("seed").size()
+        within = _within(switches).assign(kind="switch_within")
+        found = [
+            _cdfs(switches).assign(kind="switch"),
+            _cdfs(kv).assign(kind="kv"),
+            loads.rename("s").reset_index().assign(kind="load", quantile=P95),
+            within.assign(mechanism=within.seed.map(counts)),
+            _within(kv).assign(kind="kv_within"),
+            _within(pd.concat(map(_prefills, runs))).assign(kind="prefill_within"),
         ]
-        kinds = {
-            kind: pd.concat([found(point) for point in of_engine])
-            for kind, found in
-            {"switch": _switches, "load": _loads, "kv": _kv, "prefill": _prefills}.items()
-        }  # fmt: skip
-        _panel(panels[0], kinds["switch"], f"auto-scaling latency, {said}", "{}")
-        _panel(panels[1], kinds["kv"], f"KV transfer overhead of a request, {said}", "{} models")
-        tables = [_quantiles(kind, kinds[kind]) for kind in ("switch", "load", "kv")]
-        tables += [_within(f"{kind}_within", kinds[kind]) for kind in ("switch", "kv", "prefill")]
-        rows.append(pd.concat(tables).assign(engine=engine))
+        rows.append(pd.concat(found).assign(engine=engine))
+    return pd.concat(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(2, 2, width=9, height=6.4)
+    titles = {"switch": "auto-scaling latency", "kv": "KV transfer overhead of a request"}
+    cells = [(engine, kind) for engine in ENGINES for kind in titles]
+    for panel, letter, (engine, kind) in zip(axes, "abcd", cells, strict=True):
+        shown = rows[(rows.engine == engine) & (rows.kind == kind)]
+        groups = shown.group.unique()
+        looks = {name: Look(name, PALETTE[i], "", LINES[i]) for i, name in enumerate(groups)}
+        cdfs(panel, shown, looks, by="group")
+        panel.set(title=f"({letter}) {titles[kind]}, {ENGINES[engine]}", xlabel="seconds")
+        panel.legend(loc="lower right")
     for panel in axes[:2]:
-        panel.set(xlim=(-0.02, 1.5))
-    for panel in axes[2:]:
-        log_scale(panel, "x")
-    stamp(
-        made, points, "Switches: from the decision to the first batch of the next model, the "
-        "first one of an instance left out. KV: what a request waits for its swap-ins, in all. "
-        "Measured: three inputs of eight models with random weights, on one prefill and one "
-        "decode instance.",
-    )  # fmt: skip
-    return publish(made, pd.concat(rows), folder, Path(__file__).stem)
+        panel.set(xscale="linear", xlim=(-0.02, 1.5))
+    return made, (
+        "Switches: from the decision to the first batch of the next model, the first one of an "
+        "instance left out. KV: what a request waits for its swap-ins, in all. Measured: eight "
+        "models with random weights, on one prefill and one decode instance."
+    )
 
 
-def _panel(axes: Axes, found: pd.DataFrame, title: str, label: str) -> None:
-    for group, of_group in found.groupby("group"):
-        _cdf(axes, of_group.seconds.to_numpy(), label.format(group))
-    axes.set(title=title, xlabel="seconds")
-    axes.legend(loc="lower right")
+def _cdfs(found: pd.DataFrame) -> pd.DataFrame:
+    made = found.groupby("group", sort=False).seconds.apply(quantiles)
+    return made.reset_index("group")
+
+
+def _within(found: pd.DataFrame) -> pd.DataFrame:
+    """Of each seed, the share that takes so long at most."""
+    shares = {
+        f"{limit_s:g} s": found.seconds.le(limit_s).groupby(found.seed).mean()
+        for limit_s in LIMITS_S
+    }
+    made: pd.DataFrame = pd.concat(shares, names=["group"]).rename("share").reset_index()
+    return made
 
 
 def _switches(point: Point) -> pd.DataFrame:
-    assert point.path is not None
-    found = events(point.path, "switch")
-    found = found[found.before.notna()]
-    names = architectures(point.path)
-    return pd.DataFrame(
-        {
-            "seed": point.manifest()["seeds"]["seed"],
-            "group": found.model.map(names),
-            "seconds": found.end_s - found.start_s,
-        }
-    )
+    found = _events(point, "switch")
+    return found[found.before.notna()].assign(group=lambda rows: rows.model.map(_names(point)))
 
 
 def _loads(point: Point) -> pd.DataFrame:
     """Loads from the model cache through the stage buffer, with nothing prefetched."""
-    assert point.path is not None
-    found = events(point.path, "load")
-    return pd.DataFrame(
-        {
-            "seed": point.manifest()["seeds"]["seed"],
-            "group": found.model.map(architectures(point.path)),
-            "seconds": found.end_s - found.start_s,
-        }
-    )
+    found = _events(point, "load")
+    return found.assign(group=found.model.map(_names(point)))
 
 
 def _prefills(point: Point) -> pd.DataFrame:
     """Prefill batches, which §4.2 compares with loading a model; not drawn."""
-    assert point.path is not None
-    found = events(point.path, "run").query("phase == 'prefill'")
-    return pd.DataFrame(
-        {"seed": point.manifest()["seeds"]["seed"], "seconds": found.end_s - found.start_s}
-    )
+    return _events(point, "run").query("phase == 'prefill'")
 
 
 def _kv(point: Point) -> pd.DataFrame:
+    swaps = _events(point, "swap_in")
+    waited_s = (swaps.seconds + swaps.waited_s).groupby(swaps.request_id).sum()
     assert point.path is not None
-    config = yaml.safe_load((point.path / "config.yaml").read_text())
-    swaps = events(point.path, "swap_in")
-    waited = (swaps.end_s - swaps.start_s + swaps.waited_s).groupby(swaps.request_id).sum()
     done = requests(point.path).query("status == 'completed'").request_id
+    models = _config(point)["workload"]["dataset"]["parameters"]["num_models"]
     return pd.DataFrame(
         {
-            "seed": point.manifest()["seeds"]["seed"],
-            "group": config["workload"]["dataset"]["parameters"]["num_models"],
-            "seconds": waited.reindex(done).fillna(0.0).to_numpy(),
+            "seed": point.seed, "group": f"{models} models",
+            "seconds": waited_s.reindex(done).fillna(0.0).to_numpy(),
         }
-    )
+    )  # fmt: skip
 
 
-def _cdf(axes: Axes, seconds: np.ndarray, label: str) -> None:
-    shown = thinned(len(seconds))
-    share = 100 * (shown + 1) / len(seconds)
-    axes.plot(np.sort(seconds)[shown], share, label=label)
-    axes.set(ylim=(0, 102), ylabel="share (%)")
+def _events(point: Point, kind: str) -> pd.DataFrame:
+    assert point.path is not None
+    found = events(point.path, kind)
+    return found.assign(seconds=found.end_s - found.start_s, seed=point.seed)
 
 
-def _quantiles(kind: str, found: pd.DataFrame) -> pd.DataFrame:
-    """The CDFs at whole per cents, of each seed: what the figure's CSV holds."""
-    rows = []
-    for (group, seed), of_both in found.groupby(["group", "seed"]):
-        values = np.quantile(of_both.seconds, QUANTILES)
-        rows.append(
-            pd.DataFrame(
-                {"kind": kind, "group": group, "seed": seed, "quantile": QUANTILES, "s": values}
-            )
-        )
-    return pd.concat(rows)
+def _names(point: Point) -> dict[str, str]:
+    """The architecture behind each name in the run's schedule, e.g. llama2-13b."""
+    assert point.path is not None
+    names = dict.fromkeys(pq.read_table(point.path / "schedule.parquet")["model"].to_pylist())
+    models = _config(point)["model_set"]
+    cycle = models["cycle"]
+    specs = [models["specs"][cycle[i % len(cycle)]]["name"] for i in range(len(names))]
+    return dict(zip(names, specs, strict=True))
 
 
-def _within(kind: str, found: pd.DataFrame) -> pd.DataFrame:
-    """Of each seed, the share that takes so long at most."""
-    rows = [
-        {"kind": kind, "group": f"{limit_s:g} s", "seed": seed, "s": (of_seed <= limit_s).mean()}
-        for seed, of_seed in found.groupby("seed").seconds
-        for limit_s in (0.1, 1.0)
-    ]
-    return pd.DataFrame(rows).rename(columns={"s": "share"})
+def _config(point: Point) -> dict[str, Any]:
+    assert point.path is not None
+    found: dict[str, Any] = yaml.safe_load((point.path / "config.yaml").read_text())
+    return found

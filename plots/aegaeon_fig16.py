@@ -7,45 +7,45 @@ most each second; means are over time, each sample held until the next one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish
-from plots.caption import stamp
+from plots.panels import legend_above
+from plots.runs import events
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aegaeon_fig14",)
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    rows = pd.concat([_samples(point) for point in points if point.path is not None])
-    table = over_time(rows)
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    return over_time(pd.concat([_samples(point) for point in points]))
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, (axes,) = figure(1, 1, width=8, height=3.8)
-    shapes = ["overall", *sorted(set(table["shape"]) - {"overall"}, key=_kilobytes)]
-    setups = sorted(table.num_models.unique())
-    places = np.arange(len(setups))
+    shapes = ["overall", *sorted(set(rows["shape"]) - {"overall"}, key=_kilobytes)]
+    setups = sorted(rows.num_models.unique())
     width = 0.8 / len(shapes)
     for i, shape in enumerate(shapes):
-        of_shape = table[table["shape"] == shape].groupby("num_models")
-        at = places + (i - (len(shapes) - 1) / 2) * width
+        of_shape = rows[rows["shape"] == shape].groupby("num_models")
+        at = np.arange(len(setups)) + (i - (len(shapes) - 1) / 2) * width
         mean, peak = of_shape["mean"].mean().reindex(setups), of_shape["max"].max().reindex(setups)
         axes.bar(at, 100 * mean, width * 0.9, color=PALETTE[i], label=shape)
         axes.plot(
-            at, 100 * peak, "_", color="0.25", ms=9, label=f"{'highest sample' if i == 0 else '_'}"
-        )
+            at, 100 * peak, "_", color="0.25", ms=9, label="_" if i else "highest sample"
+        )  # fmt: skip
     axes.axhline(20, color="0.4", ls="--", lw=0.8)
-    axes.set_xticks(places, [f"{m} models" for m in setups])
+    axes.set_xticks(range(len(setups)), [f"{m} models" for m in setups])
     axes.set(ylabel="unused / peak allocated (%)", ylim=(0, None))
     axes.set_title("Fragmentation of the host's KV cache: mean over time, by KV shape")
-    made.legend(loc="outside upper center", ncols=5)
-    stamp(
-        made, points, "0.1 requests/s a model; three inputs. Sampled on each node as KV is "
-        "swapped, at most each second; a sample holds until the next.",
-    )  # fmt: skip
-    return publish(made, table, folder, Path(__file__).stem)
+    legend_above(made, [axes], 5)
+    return made, (
+        "0.1 requests/s a model; mean of the inputs. Sampled on each node as KV is swapped, at "
+        "most each second; a sample holds until the next. Dashed: 20 %, below which the paper's is."
+    )
 
 
 def over_time(samples: pd.DataFrame) -> pd.DataFrame:

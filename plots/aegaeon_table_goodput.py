@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import nan
-from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.claims.expressions import Beyond, crossing
 from harness.experiments.points import Point
-from plots.aegaeon import SYSTEMS, beside, publish, table
+from plots.aegaeon import SYSTEMS, beside
 from plots.aegaeon_fig11 import AT_01, AT_05
-from plots.caption import stamp
-from plots.style import figure
+from plots.runs import table as of_runs
+from plots.style import text_table
 
 SWEEPS = {  # each beside one with ServerlessLLM at other rates of loading
     "aegaeon_fig11a": AT_01, "aegaeon_fig11b": AT_05,
@@ -37,39 +37,40 @@ SETUPS = {  # by experiment and lengths
 COLUMNS = ("aegaeon", "serverlessllm_artifact", "serverlessllm", "muxserve")
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    rows = goodputs(beside(table(points)))
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    return goodputs(beside(of_runs(points)))
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     means = rows[rows.metric == "token"].groupby(["setup", "system"])[["goodput", "ratio"]].mean()
-    cells = [[title, *(_cell(means, title, system) for system in COLUMNS)]
-             for title in SETUPS.values()]  # fmt: skip
-    made, (axes,) = figure(1, 1, width=9, height=2.2)
-    axes.axis("off")
-    headings = ["of each model", *(SYSTEMS[system][0] for system in COLUMNS)]
-    drawn = axes.table(
-        cells, colLabels=headings, loc="center", cellLoc="center", edges="horizontal"
+    cells = [
+        [title, *(_cell(means, title, system) for system in COLUMNS)] for title in SETUPS.values()
+    ]
+    headings = ["of each model", *(SYSTEMS[system].label for system in COLUMNS)]
+    made = text_table(
+        cells, headings, "Models with 90 % of tokens on time (Aegaeon's over the system's)"
     )
-    drawn.auto_set_column_width(range(len(headings)))
-    axes.set_title("Models with 90 % of tokens on time (Aegaeon's over the system's)")
-    stamp(
-        made, points, "Means of three inputs. Between the numbers of models tried, a straight "
-        "line; where a system refuses the next one, the last that it takes.",
-    )  # fmt: skip
-    return publish(made, rows, folder, Path(__file__).stem)
+    return made, (
+        "Means of the inputs. Between the numbers of models tried, a straight line; where a system "
+        "refuses the next one, the last that it takes."
+    )
 
 
 def goodputs(runs: pd.DataFrame) -> pd.DataFrame:
     """By setup, metric, system and seed: `goodput` in models, and `ratio`, Aegaeon's over it. Both
     nan where the system is below 90 % from the smallest number of models on, or nowhere; such a
-    setup counts in no claim."""
+    setup counts in no claim. `mechanism`: the switches of all the curve's runs."""
     rows = []
     for (experiment, lengths), title in SETUPS.items():
         of_setup = runs[(runs.experiment == experiment) & (runs.lengths.fillna("") == lengths)]
         for (system, seed), found in of_setup.groupby(["system", "seed"]):
+            switches = found.mechanism.sum(min_count=1)
             for metric in ("token", "time"):
                 end = crossing(found, "num_models", metric)
                 goodput = nan if isinstance(end, Beyond) else end
-                rows.append((title, metric, system, seed, goodput))
-    made = pd.DataFrame(rows, columns=["setup", "metric", "system", "seed", "goodput"])
+                rows.append((title, metric, system, seed, goodput, switches))
+    names = ["setup", "metric", "system", "seed", "goodput", "mechanism"]
+    made = pd.DataFrame(rows, columns=names)
     keys = ["setup", "metric", "seed"]
     ours = made[made.system == "aegaeon"].set_index(keys).goodput
     over = ours.reindex(pd.MultiIndex.from_frame(made[keys])).to_numpy()

@@ -1,11 +1,14 @@
-"""What AQUA's figures share: runs as tables, how each system looks, and what is published."""
+"""What AQUA's figures share: runs as tables, and how each system looks.
+
+A row that says `inputs` comes from no run; "ours" is our constants and our cost model, "paper" the
+paper's own numbers, "drawn" what was drawn at random. `mechanism` is what a run paged, in GB.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,16 +18,29 @@ import yaml
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
+from plots.panels import Look
 from plots.style import PALETTE
 
-# (label, colour, marker) by the option of experiment/aqua/system.
-SYSTEMS: dict[str, tuple[str, Any, str]] = {
-    "fcfs": ("vLLM (FCFS)", PALETTE[3], "s"),
-    "cfs_dram": ("vLLM + CFS, DRAM, block by block", PALETTE[1], "^"),
-    "cfs_dram_gathered": ("vLLM + CFS, DRAM, gathered", PALETTE[8], "v"),
-    "aqua": ("AQUA", PALETTE[2], "o"),
+# By the option of experiment/aqua/system.
+SYSTEMS = {
+    "fcfs": Look("vLLM (FCFS)", PALETTE[3]),
+    "cfs_dram": Look("vLLM + CFS, DRAM, block by block", PALETTE[1]),
+    "cfs_dram_gathered": Look("vLLM + CFS, DRAM, gathered", PALETTE[0]),
+    "aqua": Look("AQUA", PALETTE[2]),
 }
-WINDOW_S = 60.0  # of a burst (section 9.1)
+STREAMING = {
+    "flexgen": Look("FlexGen, DRAM", PALETTE[1]),
+    "flexgen_aqua": Look("AQUA", PALETTE[2]),
+}
+LENDING = {
+    "flexgen": Look("isolated", PALETTE[7]),
+    "flexgen_aqua": Look("shares its memory", PALETTE[2]),
+}
+# Where a system's mechanism pages to, as the purposes of copies call it.
+PAGES_TO = {
+    "cfs_dram": "DRAM", "cfs_dram_gathered": "DRAM", "flexgen": "DRAM",
+    "aqua": "lease", "flexgen_aqua": "lease",
+}  # fmt: skip
 
 
 def overrides(point: Point) -> dict[str, str]:
@@ -63,69 +79,6 @@ def requests(point: Point, model: str | None = None) -> pd.DataFrame:
     return rows
 
 
-def by_order(points: Sequence[Point], group: str = "system") -> pd.DataFrame:
-    """The requests of every run, with its experiment, system and seed, without token times.
-    `group`: of experiment/aqua, whose options are the systems."""
-    tables = []
-    for point in points:
-        if point.path is None:
-            continue
-        rows = requests(point).drop(columns=["token_times_s", "model"])
-        burst = config(point)["workload"]["arrivals"]["burst"]
-        start_s, end_s = burst["start_s"], burst["start_s"] + burst["duration_s"]
-        inside = (rows.arrival_s >= start_s) & (rows.arrival_s < end_s)
-        before = rows.arrival_s < start_s
-        rows["phase"] = np.where(before, "before", np.where(inside, "burst", "after"))
-        rows.insert(0, "seed", point.seed)
-        rows.insert(0, "system", overrides(point)[group])
-        rows.insert(0, "experiment", point.experiment)
-        tables.append(rows)
-    return pd.concat(tables, ignore_index=True)
-
-
-def summed_up(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each run the numbers that are claimed: peaks, means and medians by phase."""
-    found = []
-    for (system, seed), run in rows.groupby(["system", "seed"], sort=False):
-        row: dict[str, Any] = {"system": system, "seed": seed, "row": "run"}
-        burst = run[run.phase == "burst"]
-        before = run[run.phase == "before"]
-        row |= {
-            "num_burst": len(burst), "num_failed": int((run.status != "completed").sum()),
-            "peak_ttft_s": run.ttft_s.max(), "burst_ttft_s": burst.ttft_s.mean(),
-            "before_ttft_s": before.ttft_s.median(), "mean_rct_s": run.rct_s.mean(),
-            "burst_rct_s": burst.rct_s.mean(), "burst_tpot_s": burst.tpot_s.mean(),
-            "peak_tpot_s": run.tpot_s.max(), "mean_ttft_s": run.ttft_s.mean(),
-            "before_mean_ttft_s": before.ttft_s.mean(),
-            "after_ttft_s": run[run.phase == "after"].ttft_s.mean(),
-            "high_from": high(run).min(), "high_until": high(run).max(),
-        }  # fmt: skip
-        found.append(row)
-    return pd.DataFrame(found)
-
-
-def high(run: pd.DataFrame) -> pd.Series:
-    """Orders of requests whose TPOT is high, by our reading: above 1.25 times the median of those
-    before the burst."""
-    usual = run[run.phase == "before"].tpot_s.median()
-    return run[run.tpot_s > 1.25 * usual].order
-
-
-def lines(axes: Axes, rows: pd.DataFrame, column: str, seed: int) -> None:
-    """`column` over the order of arrival, of one seed: a line per system; the burst shaded."""
-    one = rows[rows.seed == seed]
-    for system, (label, colour, marker) in SYSTEMS.items():
-        run = one[one.system == system]
-        if len(run):
-            axes.plot(
-                run.order, run[column], color=colour, marker=marker, ms=2.5, lw=1, label=label
-            )
-    burst = one[(one.phase == "burst") & (one.system == one.system.iloc[0])]
-    if len(burst):
-        axes.axvspan(burst.order.min() - 0.5, burst.order.max() + 0.5, color="0.9", zorder=0, lw=0)
-    axes.set(xlabel="request, in order of arrival")
-
-
 def events(point: Point, *kinds: str) -> pd.DataFrame:
     """The run's device events of `kinds`, their fields as columns."""
     assert point.path is not None
@@ -138,5 +91,49 @@ def events(point: Point, *kinds: str) -> pd.DataFrame:
 
 def summary(point: Point) -> dict[str, Any]:
     assert point.path is not None
-    found: dict[str, Any] = json.loads((Path(point.path) / "summary.json").read_text())
+    found: dict[str, Any] = json.loads((point.path / "summary.json").read_text())
     return found
+
+
+def paged_gb(point: Point, system: str) -> float:
+    """KV that left the device for where `system` pages to; nan: it pages nowhere."""
+    if system not in PAGES_TO:
+        return np.nan
+    copies = events(point, "kv_move", "transfer")
+    if copies.empty:
+        return 0.0
+    left = copies.purpose.str.contains(rf"\bout\b.*\b{PAGES_TO[system]}$")
+    return float(copies.bytes[left].sum()) / 1e9
+
+
+def most_paged_bytes(point: Point) -> float:
+    """Of each device, outside of it at once."""
+    moves = events(point, "kv_move")
+    if moves.empty:
+        return 0.0
+    signs = {"out": 1, "in": -1}
+    moves = moves[moves.purpose.str.startswith("page ")]
+    change = moves.bytes * moves.purpose.str.split().str[1].map(signs)
+    return float(change[moves.end_s.sort_values(kind="stable").index].cumsum().max())
+
+
+def nested(
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[Any, Look], *, by: str = "system"
+) -> None:
+    """Curves of single runs that coincide for long: each is narrower than those below it."""
+    shown = [name for name in looks if (rows[by] == name).any()]
+    for k, name in enumerate(shown):
+        of_name, look = rows[rows[by] == name].dropna(subset=[y]), looks[name]
+        width = len(shown) - k + 0.3
+        axes.plot(of_name[x], of_name[y], color=look.colour, lw=width, label=look.label)
+
+
+def bar_each(axes: Axes, rows: pd.DataFrame, column: str, looks: Mapping[str, Look]) -> None:
+    """A bar for each system: the mean of `column`, in words too, and its range over seeds."""
+    for k, (system, look) in enumerate(looks.items()):
+        of_system = rows[rows.system == system][column]
+        bar = axes.bar(k, of_system.mean(), color=look.colour, width=0.6)
+        axes.bar_label(bar, fmt="%.1f", label_type="center")
+        axes.plot([k, k], [of_system.min(), of_system.max()], color="k", marker="_")
+    axes.set_xticks(range(len(looks)), [look.label for look in looks.values()])
+    axes.grid(False, axis="x")

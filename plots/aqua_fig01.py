@@ -1,16 +1,16 @@
-"""Fig. 01: TTFT and request completion time in a burst on one A100 (section 1)."""
+"""Fig. 1: TTFT and request completion time in a burst on one A100 (section 1)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import pandas as pd
+from matplotlib.figure import Figure
 
-from harness.experiments.points import Point
-from plots.aqua_burst import burst
+from plots import aqua_burst
 
 EXPERIMENTS = ("aqua_fig01",)
-NOTE = "Yi-34B-200K (none is named), ShareGPT, twice the stable rate."
+table = aqua_burst.table
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    return burst(points, folder, Path(__file__).stem, ("ttft_s", "rct_s"), NOTE)
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    note = "Yi-34B-200K (none is named), ShareGPT, twice the stable rate."
+    return aqua_burst.plot(rows, ("ttft_s", "rct_s"), note)

@@ -7,25 +7,25 @@ The marks are where the profiler's sweep of batches stops on that curve.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 import yaml
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.experiments.compose import CONF
 from harness.experiments.points import Point
-from plots.aegaeon import publish
+from plots.aqua import nested
 from plots.aqua_fig07 import batches, producer
-from plots.caption import stamp
+from plots.panels import Look
 from plots.style import PALETTE, figure
 from systems.aqua.profiler.plateau import BatchSample, Plateau, sweep
 
 EXPERIMENTS: tuple[str, ...] = ()
 PANELS = {
     "(a) audio": ("audiogen", "musicgen"),
-    "(b) images": ("sd-1.5", "sd-3", "sdxl", "kandinsky-2.2"),
+    "(b) images": ("sd-1.5", "kandinsky-2.2", "sd-3", "sdxl"),
 }
+SHOWN = {"throughput_share": "share of the plateau", "free_gb": "free memory (GB)"}
 
 
 def plateau(name: str) -> Plateau:
@@ -40,44 +40,30 @@ def plateau(name: str) -> Plateau:
     return sweep(measure, constants["plateau_gain"])
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    return pd.concat([of_model(name) for names in PANELS.values() for name in names])
+
+
+def of_model(name: str) -> pd.DataFrame:
+    rows, peak = batches(name, 2 * producer(name).peak_batch), plateau(name).peak
+    return pd.concat([rows, rows[rows.batch == peak.batch].assign(row="peak")])
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(2, 2, width=9, height=5.4)
-    tables = []
     for column, (title, names) in enumerate(PANELS.items()):
-        for k, name in enumerate(names):
-            rows = batches(name, 2 * producer(name).peak_batch)
-            rows = rows[rows.free_gb >= 0]
-            peak = plateau(name).peak
-            tables.append(rows)
-            tables.append(
-                pd.DataFrame(
-                    [
-                        {
-                            "row": "peak", "model": name, "batch": peak.batch,
-                            "throughput_share": peak.items_per_s, "free_gb": peak.free_bytes / 1e9,
-                        }
-                    ]
-                )
-            )  # fmt: skip
-            share, free = axes[column], axes[2 + column]
-            line(share, rows.batch, 100 * rows.throughput_share, k, name)
-            line(free, rows.batch, rows.free_gb, k, name)
-            share.plot(peak.batch, 100 * peak.items_per_s, "o", color=PALETTE[k])
-            free.plot(peak.batch, peak.free_bytes / 1e9, "o", color=PALETTE[k])
-        axes[column].set(title=title, ylabel="throughput (% of plateau)")
-        axes[2 + column].set(xlabel="batch", ylabel="free memory (GB)")
+        looks = {name: Look(name, PALETTE[k]) for k, name in enumerate(names)}
+        for panel, (shown, label) in zip(axes[column::2], SHOWN.items(), strict=True):
+            nested(panel, rows[rows.row == "batch"], "batch", shown, looks, by="model")
+            for name, look in looks.items():
+                peak = rows[(rows.row == "peak") & (rows.model == name)]
+                panel.plot(peak.batch, peak[shown], "o", color=look.colour)
+            panel.set(ylabel=label, ylim=(0, None))
+        axes[column].set(title=title)
         axes[column].legend(loc="lower right")
-        axes[column].set_ylim(0, 100)
-        axes[2 + column].set_ylim(0)
-    stamp(
-        made, points, "INPUT, not measured: lines through one published point of each "
-        "model, of which it is assumed to have 90 % of the plateau;\n"
-        "models of one published batch have one curve. "
-        "Marks: where the profiler's sweep over powers of two stops.",
-    )  # fmt: skip
-    table = pd.concat(tables, ignore_index=True).assign(seed=0)
-    return publish(made, table, folder, Path(__file__).stem)
-
-
-def line(axes: Axes, x: pd.Series, y: pd.Series, k: int, name: str) -> None:
-    axes.plot(x, y, color=PALETTE[k], lw=1.2, label=name)
+        axes[2 + column].set_xlabel("batch")
+    return made, (
+        "INPUT, not measured: lines through one published point of each model, of which it is "
+        "assumed to have 90 % of the plateau; models of one published batch have one curve. Marks: "
+        "where the profiler's sweep over powers of two stops."
+    )

@@ -5,18 +5,17 @@ scheduler, iteration by iteration; no device and no copies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.caption import stamp
 from plots.style import PALETTE, figure
 from systems.aqua.prompt import Limits, Prompt
 from systems.aqua.turn import Turn
 
 EXPERIMENTS: tuple[str, ...] = ()
+TITLES = {"fcfs": "FCFS", "aqua": "AQUA"}
 ARRIVALS = {"A": 0, "B": 0, "C": 4, "D": 4, "E": 8}  # iterations; "C, D arrive at the same time"
 PROMPT, OUTPUT, SLICE = 64, 24, 4  # tokens, and k
 LIMITS = Limits(
@@ -54,36 +53,36 @@ def schedule(*, fcfs: bool) -> pd.DataFrame:
             done |= generated[name] == OUTPUT
             rows.append({"prompt": name, "iteration": iteration, "prefill": was == 0})
         turn.ran(1, completed=done, prefilled=prefilled)
-    return pd.DataFrame(rows).assign(system="fcfs" if fcfs else "aqua", seed=0)
+    return pd.DataFrame(rows).assign(row="iteration", system="fcfs" if fcfs else "aqua")
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    made, axes = figure(1, 2, width=9, height=2.9)
-    tables = []
-    for panel, fcfs in zip(axes, (True, False), strict=True):
-        rows = schedule(fcfs=fcfs)
-        for k, (name, arrival) in enumerate(ARRIVALS.items()):
-            of = rows[rows.prompt == name]
-            spans = [(at, 1) for at in of.iteration]
-            colours = [PALETTE[k] if not prefill else "0.3" for prefill in of.prefill]
-            panel.broken_barh(spans, (k - 0.35, 0.7), facecolors=colours, lw=0)
-            panel.plot([arrival], [k], "k|", ms=12)
-        panel.set_yticks(range(len(ARRIVALS)), list(ARRIVALS))
-        panel.invert_yaxis()
-        panel.set(title="FCFS" if fcfs else "AQUA", xlabel="iteration")
-        tables.append(rows)
-    stamp(made, points, "The pure scheduler, no device. Dark: prefill; bar: arrival; k = 4.")
-    every = pd.concat(tables, ignore_index=True)
-    return publish(made, pd.concat([every, starts(every)]), folder, Path(__file__).stem)
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    every = pd.concat([schedule(fcfs=True), schedule(fcfs=False)])
+    return pd.concat([every, starts(every)]).assign(seed=0, inputs="ours")
 
 
 def starts(rows: pd.DataFrame) -> pd.DataFrame:
     """Of each system: D's first iteration and A's last."""
     return pd.DataFrame(
         {
-            "system": system, "seed": 0, "row": "run",
+            "system": system, "row": "run",
             "d_starts": int(of[of.prompt == "D"].iteration.min()),
             "a_ends": int(of[of.prompt == "A"].iteration.max()),
         }
         for system, of in rows.groupby("system")
     )  # fmt: skip
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(1, 2, width=9, height=2.9)
+    for panel, (system, title) in zip(axes, TITLES.items(), strict=True):
+        for k, (name, arrival) in enumerate(ARRIVALS.items()):
+            of = rows[(rows.system == system) & (rows.prompt == name)]
+            spans = [(at, 1) for at in of.iteration]
+            colours = ["0.3" if prefill else PALETTE[k] for prefill in of.prefill]
+            panel.broken_barh(spans, (k - 0.35, 0.7), facecolors=colours, lw=0)
+            panel.plot([arrival], [k], "k|", ms=12)
+        panel.set_yticks(range(len(ARRIVALS)), list(ARRIVALS))
+        panel.invert_yaxis()
+        panel.set(title=title, xlabel="iteration", ylabel="prompt", xlim=(-1, 53))
+    return made, "The pure scheduler, no device. Dark: prefill; bar: arrival; k = 4."

@@ -1,16 +1,16 @@
-"""Fig. 08: TTFT and TPOT in a burst on Llama-3.1-70B over two H100 (section 9.3)."""
+"""Fig. 8: TTFT and TPOT in a burst on Llama-3.1-70B over two H100 (section 9.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import pandas as pd
+from matplotlib.figure import Figure
 
-from harness.experiments.points import Point
-from plots.aqua_burst import burst
+from plots import aqua_burst
 
 EXPERIMENTS = ("aqua_fig08",)
-NOTE = "Llama-3.1-70B, TP 2, ShareGPT, twice the stable rate; an idle Llama-3.1-8B lends."
+table = aqua_burst.table
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    return burst(points, folder, Path(__file__).stem, ("ttft_s", "tpot_s"), NOTE)
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    note = "Llama-3.1-70B, TP 2, ShareGPT, twice the stable rate; an idle Llama-3.1-8B lends."
+    return aqua_burst.plot(rows, ("ttft_s", "tpot_s"), note)

@@ -8,65 +8,60 @@ costs the requests behind it is not in it. The paper draws a run of 30 requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.aqua import config, overrides, requests
+from plots.aqua import STREAMING, config, overrides, paged_gb, requests
 from plots.aqua_prefix import hits
-from plots.caption import stamp
+from plots.panels import legend_above
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aqua_fig09b",)
-LABELS = {"flexgen": ("FlexGen, DRAM", PALETTE[1]), "flexgen_aqua": ("AQUA", PALETTE[2])}
+OVERLAP = {"on": "copies beside computing", "off": "copies, then computing"}
+HITS = {
+    "first": ("first time", PALETTE[7]), "cfs_dram": ("DRAM,\nblock by block", PALETTE[1]),
+    "cfs_dram_gathered": ("DRAM,\ngathered", PALETTE[1]), "aqua": ("AQUA", PALETTE[2]),
+}  # fmt: skip
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    rows = []
-    for point in points:
-        overlap = config(point)["system"]["consumer"]["overlap"]
-        of = requests(point)
-        rows.append(
-            {
-                "system": overrides(point)["system"], "overlap": "on" if overlap else "off",
-                "seed": 0, "tokens_per_s": 1 / of.tpot_s.mean(),
-                "with_prompts_tokens_per_s": of.output_tokens.sum()
-                / (of.arrival_s + of.rct_s - of.arrival_s.min()).max(),
-            }
-        )  # fmt: skip
-    table = pd.DataFrame(rows)
-    made, (left, panel) = figure(1, 2, width=9, height=3.8)
-    prefix = hits()
-    draw_hits(left, prefix)
-    for k, (system, (label, colour)) in enumerate(LABELS.items()):
-        for i, overlap in enumerate(("on", "off")):
-            row = table[(table.system == system) & (table.overlap == overlap)].iloc[0]
-            bar = panel.bar(
-                i + 0.4 * k, row.tokens_per_s, width=0.38, color=colour,
-                label=label if i == 0 else None,
-            )  # fmt: skip
-            panel.bar_label(bar, fmt="%.1f")
-    panel.set_xticks([0.2, 1.2], ["copies beside computing", "copies, then computing"])
-    panel.set(ylabel="tokens/s after the first", title="(b) OPT-30B, 8,192 tokens")
-    panel.legend()
-    stamp(
-        made, points, "(a): no run: cost model and links, a request alone, loaded before it runs. "
-        "(b): equal prompts, one at a time; nothing is random. An idle neighbour lends.",
-    )  # fmt: skip
-    table = pd.concat([table, prefix], ignore_index=True)
-    return publish(made, table, folder, Path(__file__).stem)
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    return pd.concat([pd.DataFrame([streamed(point) for point in points]), hits()])
 
 
-def draw_hits(panel: Axes, prefix: pd.DataFrame) -> None:
-    labels = ["first time", "DRAM,\nblock by block", "DRAM,\ngathered", "AQUA"]
-    colours = [PALETTE[1]] * (len(labels) - 1) + [PALETTE[2]]
-    panel.bar(labels, prefix.load_s, color=colours, label=["", "prefix comes", "", ""])
-    bars = panel.bar(
-        labels, prefix.compute_s, bottom=prefix.load_s, color=PALETTE[7], label="computed"
+def streamed(point: Point) -> dict[str, object]:
+    """A run of equal long prompts, one at a time: nothing in it is random."""
+    of, system = requests(point), overrides(point)["system"]
+    return {
+        "row": "steady", "system": system, "seed": point.seed,
+        "overlap": "on" if config(point)["system"]["consumer"]["overlap"] else "off",
+        "tokens_per_s": 1 / of.tpot_s.mean(), "config_hash": point.config_hash(),
+        "with_prompts_tokens_per_s": of.output_tokens.sum()
+        / (of.arrival_s + of.rct_s - of.arrival_s.min()).max(),
+        "mechanism": paged_gb(point, system),
+    }  # fmt: skip
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, (left, right) = figure(1, 2, width=9, height=3.8)
+    for k, (system, (_, colour)) in enumerate(HITS.items()):
+        hit = rows[(rows.row == "hit") & (rows.system == system)].iloc[0]
+        left.bar(k, hit.load_s, color=colour)
+        computed = left.bar(k, hit.compute_s, bottom=hit.load_s, color=PALETTE[7])
+        left.bar_label(computed, [f"{hit.ttft_s:.2g} s"])
+    left.set_xticks(range(len(HITS)), [label for label, _ in HITS.values()])
+    left.set(ylabel="TTFT (s)", title="(a) Yi-34B-200K, prefix of 100k tokens")
+    computed.set_label("computed")
+    for k, (system, look) in enumerate(STREAMING.items()):
+        of = rows[(rows.row == "steady") & (rows.system == system)].set_index("overlap")
+        at = [i + 0.4 * k for i in range(len(OVERLAP))]
+        rates = of.tokens_per_s.reindex(list(OVERLAP))
+        right.bar_label(right.bar(at, rates, 0.38, color=look.colour, label=look.label), fmt="%.1f")
+    right.set_xticks([0.2, 1.2], list(OVERLAP.values()))
+    right.set(ylabel="tokens/s after the first", title="(b) OPT-30B, 8,192 tokens")
+    legend_above(made, (left, right), 3)
+    return made, (
+        "(a): no run: cost model and links, a request alone, its prefix loaded (colour) before it "
+        "runs. (b): equal prompts, one at a time; nothing is random. An idle neighbour lends."
     )
-    panel.bar_label(bars, labels=[f"{s:.2g} s" for s in prefix.ttft_s])
-    panel.set(ylabel="TTFT (s)", title="(a) Yi-34B-200K, prefix of 100k tokens")
-    panel.legend()

@@ -4,71 +4,70 @@ whose KV streams through one of them each (b)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.aqua import overrides, requests
-from plots.caption import stamp
-from plots.style import PALETTE, figure
+from plots.aqua import LENDING, STREAMING, bar_each, overrides, paged_gb, requests
+from plots.style import figure
 
 EXPERIMENTS = ("aqua_fig11",)
-LENDER = {"flexgen": ("isolated", PALETTE[7]), "flexgen_aqua": ("shares its memory", PALETTE[2])}
-BORROWER = {"flexgen": ("FlexGen, DRAM", PALETTE[1]), "flexgen_aqua": ("AQUA", PALETTE[2])}
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    table = pd.DataFrame([run(point, points) for point in points])
-    table = pd.concat([table, differences(table)], ignore_index=True)
-    made, axes = figure(1, 2, width=9, height=3.8)
-    for panel, looks, column in (
-        (axes[0], LENDER, "mean_tpot_ms"), (axes[1], BORROWER, "opt_tokens_per_s"),
-    ):  # fmt: skip
-        for k, (system, (_, colour)) in enumerate(looks.items()):
-            of = table[table.system == system][column]
-            bar = panel.bar(k, of.mean(), color=colour, width=0.6)
-            panel.plot([k, k], [of.min(), of.max()], color="k", marker="_")
-            panel.bar_label(bar, fmt="%.1f", label_type="center")
-        panel.set_xticks([0, 1], [label for label, _ in looks.values()])
-    axes[0].set(title="(a) Llama-3.1-70B on 4 GPUs", ylabel="mean TPOT (ms)")
-    axes[1].set(title="(b) each of four OPT-30B, 8,192 tokens", ylabel="tokens/s after the first")
-    stamp(
-        made, points, "Copies take memory bandwidth; that they meet all-reduces on NVLink is not "
-        "modelled. Same requests in both.",
-    )  # fmt: skip
-    return publish(made, table, folder, Path(__file__).stem)
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    rows = pd.DataFrame([run(point, points) for point in points])
+    return pd.concat([rows, added(rows)], ignore_index=True)
 
 
 def run(point: Point, points: Sequence[Point]) -> dict[str, object]:
-    opt, llama = requests(point, "opt"), requests(point, "llama")
-    same = llama[llama.request_id.isin(while_streaming(points, point.seed))]
+    opt, same = requests(point, "opt"), while_streaming(point, points)
+    system = overrides(point)["system"]
     return {
-        "system": overrides(point)["system"], "seed": point.seed, "num_requests": len(same),
-        "mean_tpot_ms": 1e3 * same.tpot_s.mean(), "mean_ttft_s": same.ttft_s.mean(),
-        "opt_tokens_per_s": 1 / opt.tpot_s.mean(),
+        "experiment": point.experiment, "system": system, "seed": point.seed,
+        "num_requests": len(same), "mean_tpot_ms": 1e3 * same.tpot_s.mean(),
+        "mean_ttft_s": same.ttft_s.mean(), "opt_tokens_per_s": 1 / opt.tpot_s.mean(),
+        "mechanism": paged_gb(point, system),
     }  # fmt: skip
 
 
-def while_streaming(points: Sequence[Point], seed: int) -> set[int]:
+def while_streaming(point: Point, points: Sequence[Point]) -> pd.DataFrame:
     """The lender's requests that were served while the borrowers streamed, in every run of the
     seed: which is what sharing is, and the same requests are compared."""
-    found: set[int] | None = None
-    for point in points:
-        if point.seed != seed:
+    common: set[int] | None = None
+    for each in points:
+        if each.seed != point.seed:
             continue
-        opt, llama = requests(point, "opt"), requests(point, "llama")
+        opt, llama = requests(each, "opt"), requests(each, "llama")
         from_s = opt.arrival_s.min() + opt.ttft_s.min()
         until_s = (opt.arrival_s + opt.rct_s).max()
         during = llama[(llama.arrival_s > from_s) & (llama.arrival_s + llama.rct_s < until_s)]
         ids = set(during.request_id)
-        found = ids if found is None else found & ids
-    return found or set()
+        common = ids if common is None else common & ids
+    mine = requests(point, "llama")
+    return mine[mine.request_id.isin(common or set())]
 
 
-def differences(table: pd.DataFrame) -> pd.DataFrame:
-    """What sharing adds, by seed: a share of the isolated TPOT."""
-    of = table.pivot(index="seed", columns="system", values="mean_tpot_ms")
-    added = of.flexgen_aqua / of.flexgen - 1
-    return pd.DataFrame({"system": "added", "seed": added.index, "tpot_share": added.to_numpy()})
+def added(rows: pd.DataFrame) -> pd.DataFrame:
+    """What sharing adds to TPOT, by seed: as a share of the isolated one, and in ms."""
+    of = rows.set_index("seed")
+    shares, alone = of[of.system == "flexgen_aqua"], of[of.system == "flexgen"]
+    return pd.DataFrame(
+        {
+            "experiment": shares.experiment, "system": "added",
+            "tpot_share": shares.mean_tpot_ms / alone.mean_tpot_ms - 1,
+            "tpot_ms": shares.mean_tpot_ms - alone.mean_tpot_ms, "mechanism": shares.mechanism,
+        }
+    ).reset_index()  # fmt: skip
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, (llama, opt) = figure(1, 2, width=9, height=3.8)
+    bar_each(llama, rows, "mean_tpot_ms", LENDING)
+    bar_each(opt, rows, "opt_tokens_per_s", STREAMING)
+    llama.set(title="(a) Llama-3.1-70B on 4 GPUs", ylabel="mean TPOT (ms)")
+    opt.set(title="(b) each of four OPT-30B, 8,192 tokens", ylabel="tokens/s after the first")
+    return made, (
+        "Mean and range of the seeds. Copies take memory bandwidth; that they meet all-reduces on "
+        "NVLink is not modelled. Same requests in both."
+    )

@@ -1,120 +1,102 @@
 """Fig. 12: a lender's load doubles, it reclaims; the borrower's tokens/s fall and come back.
 
-(a) its free memory and what it lends, (b) tokens/s of OPT-30B, beside the same on DRAM.
+(a) what it lends and who waits there, (b) tokens/s of OPT-30B, beside the same on DRAM.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.aqua import config, events, overrides, requests
-from plots.caption import stamp
+from plots.aqua import STREAMING, events, nested, overrides, paged_gb, requests
+from plots.aqua_fig09 import streamed
+from plots.panels import Look, legend_above
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aqua_fig12", "aqua_fig12_steady")
-STEP_S = 2.0
-LINES = {"flexgen_aqua": ("AQUA", PALETTE[2]), "flexgen": ("FlexGen, DRAM", PALETTE[1])}
+SHOWN_SEED, STEP_S = 0, 2.0
+MARKS_S = (60, 120, 180)
+LENT, WAITING = Look("lent", PALETTE[2]), Look("requests that wait", "0.5")
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    rows = pd.concat([timeline(p) for p in points if p.experiment == "aqua_fig12"])
-    shown = rows[rows.seed == 0]
-    made, axes = figure(1, 2, width=9, height=4.0)
-    aqua = shown[shown.system == "flexgen_aqua"]
-    axes[0].plot(aqua.at_s, aqua.lent_gb, color=PALETTE[2], label="lent")
-    axes[0].plot(aqua.at_s, aqua.waiting, color="0.5", lw=0.8, label="requests that wait")
-    axes[0].set(title="(a) the lender, Llama-3.1-8B", xlabel="seconds", ylabel="GB, or requests")
-    for system, (label, colour) in LINES.items():
-        run = shown[shown.system == system]
-        axes[1].plot(run.at_s, run.tokens_per_s, color=colour, label=label)
-    axes[1].set(title="(b) the borrower, OPT-30B", xlabel="seconds", ylabel="tokens/s")
-    for panel in axes:
-        marks(panel)
-        panel.legend()
-    stamp(
-        made, points, "OPT-30B's prompts of 8,192 tokens begin at 60 s; the lender's rate doubles "
-        "from 120 to 180 s (dashed). Copies overlap. Seed 0.",
-    )  # fmt: skip
-    table = pd.concat([rows.assign(row="time"), runs(rows), steady(points)], ignore_index=True)
-    return publish(made, table, folder, Path(__file__).stem)
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    """A row for each run, of long prompts beside an idle lender too, and samples of one seed."""
+    runs, shown = [], []
+    for point in points:
+        if point.experiment == "aqua_fig12_steady":
+            runs.append(streamed(point) | {"experiment": point.experiment})
+            continue
+        rows, system = timeline(point, "opt", "llama", STEP_S), overrides(point)["system"]
+        named: dict[str, Any] = {"system": system, "seed": point.seed}
+        named["experiment"] = point.experiment
+        more = {"row": "run", "mechanism": paged_gb(point, system)}
+        runs.append(named | summed_up(rows) | more)
+        if point.seed == SHOWN_SEED:
+            shown.append(rows.assign(row="time", **named))
+    return pd.concat([pd.DataFrame(runs), *shown], ignore_index=True)
 
 
-def marks(panel: Axes) -> None:
-    for at_s in (60, 120, 180):
-        panel.axvline(at_s, color="0.6", lw=0.8, ls="--")
-
-
-def timeline(
-    point: Point, borrower: str = "opt", lender: str = "llama", step_s: float = STEP_S
-) -> pd.DataFrame:
+def timeline(point: Point, borrower: str, lender: str, step_s: float) -> pd.DataFrame:
     """In steps: what is lent, who waits for a first token, the borrower's tokens/s. `borrower`,
     `lender`: the names that requests carry."""
     opt, llama = requests(point, borrower), requests(point, lender)
     tokens = np.concatenate([np.asarray(t) for t in opt.token_times_s])
     end_s = max(tokens.max(), llama.arrival_s.max() + llama.rct_s.max())
     at_s = np.arange(0, min(end_s, 600.0), step_s)
-    leases = events(point, "lease") if "lease" in kinds(point) else pd.DataFrame()
     lent = np.zeros(len(at_s))
-    rows: Iterable[Any] = leases.itertuples()
-    for lease in rows:
+    leases: Iterable[Any] = events(point, "lease").itertuples()
+    for lease in leases:
         lent += np.where((at_s >= lease.start_s) & (at_s < lease.end_s), lease.bytes / 1e9, 0)
     waiting = [
         int(((llama.arrival_s <= t) & (llama.arrival_s + llama.ttft_s > t)).sum()) for t in at_s
     ]
     counts, _ = np.histogram(tokens, bins=np.append(at_s, at_s[-1] + step_s))
     return pd.DataFrame(
-        {
-            "system": overrides(point).get("system", "aqua"), "seed": point.seed, "at_s": at_s,
-            "lent_gb": lent, "waiting": waiting, "tokens_per_s": counts / step_s,
-            "config_hash": point.config_hash(),
-        }
-    )  # fmt: skip
+        {"at_s": at_s, "lent_gb": lent, "waiting": waiting, "tokens_per_s": counts / step_s}
+    )
 
 
-def kinds(point: Point) -> set[str]:
-    assert point.path is not None
-    column = pd.read_parquet(point.path / "events.parquet", columns=["kind"]).kind
-    return set(column)
+def summed_up(run: pd.DataFrame) -> dict[str, float]:
+    """The most that was lent and that waited; tokens/s before and in the load."""
+    before = run[run.at_s.between(80, 120, inclusive="left")]
+    during = run[run.at_s.between(140, 180, inclusive="left")]
+    return {
+        "peak_lent_gb": run.lent_gb.max(), "least_lent_gb": during.lent_gb.min(),
+        "peak_waiting": run.waiting.max(), "before_tokens_per_s": before.tokens_per_s.mean(),
+        "during_tokens_per_s": during.tokens_per_s.mean(),
+    }  # fmt: skip
 
 
-def runs(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each run: the most that was lent and that waited; tokens/s before and in the load."""
-    found = []
-    for (system, seed), run in rows.groupby(["system", "seed"], sort=False):
-        before = run[(run.at_s >= 80) & (run.at_s < 120)]
-        during = run[(run.at_s >= 140) & (run.at_s < 180)]
-        found.append(
-            {
-                "row": "run", "system": system, "seed": seed, "peak_lent_gb": run.lent_gb.max(),
-                "least_lent_gb": during.lent_gb.min(), "peak_waiting": run.waiting.max(),
-                "before_tokens_per_s": before.tokens_per_s.mean(),
-                "during_tokens_per_s": during.tokens_per_s.mean(),
-                "config_hash": run.config_hash.iloc[0],
-            }
-        )  # fmt: skip
-    return pd.DataFrame(found)
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    shown = rows[rows.row == "time"]
+    made, (left, right) = figure(1, 2, width=9, height=4.0)
+    waiting = lender(left, shown[shown.system == "flexgen_aqua"], "lent_gb")
+    left.set(title="(a) the lender, Llama-3.1-8B", ylabel="lent (GB)")
+    nested(right, shown, "at_s", "tokens_per_s", STREAMING)
+    right.set(title="(b) the borrower, OPT-30B", ylabel="tokens/s")
+    for panel in (left, right):
+        panel.set(xlabel="seconds", ylim=(0, None))
+        for at_s in MARKS_S:
+            panel.axvline(at_s, color="0.6", lw=0.8, ls="--")
+    legend_above(made, (left, waiting, right), 4)
+    return made, (
+        "OPT-30B's prompts of 8,192 tokens begin at 60 s; the lender's rate doubles from 120 to "
+        f"180 s (dashed). Copies overlap. Seed {SHOWN_SEED}."
+    )
 
 
-def steady(points: Sequence[Point]) -> pd.DataFrame:
-    """OPT-30B beside an idle lender: tokens/s once the first token is there."""
-    found = []
-    for point in points:
-        if point.experiment.endswith("steady") and point.path is not None:
-            overlap = bool(config(point)["system"]["consumer"]["overlap"])
-            rate = 1 / requests(point).tpot_s.mean()
-            found.append(
-                {
-                    "row": "steady", "system": overrides(point)["system"], "seed": point.seed,
-                    "overlap": "on" if overlap else "off", "tokens_per_s": rate,
-                    "config_hash": point.config_hash(),
-                }
-            )  # fmt: skip
-    return pd.DataFrame(found)
+def lender(panel: Axes, rows: pd.DataFrame, lent: str) -> Axes:
+    """What is lent, and on an axis of its own, which is returned, how many requests wait."""
+    panel.plot(rows.at_s, rows[lent], color=LENT.colour, label=LENT.label)
+    waiting = panel.twinx()
+    waiting.plot(rows.at_s, rows.waiting, color=WAITING.colour, lw=0.8, label=WAITING.label)
+    waiting.set(ylabel="requests that wait", ylim=(0, None))
+    waiting.spines["right"].set_visible(True)
+    waiting.grid(visible=False)
+    return waiting

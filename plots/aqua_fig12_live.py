@@ -8,16 +8,15 @@ tensors go to DRAM and come back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.aqua import events
-from plots.aqua_fig12 import timeline
-from plots.caption import stamp
+from plots.aqua import events, paged_gb
+from plots.aqua_fig12 import lender, timeline
+from plots.panels import legend_above
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("aqua_live_elastic",)
@@ -36,25 +35,13 @@ SIGNS = {
 COLOURS = {"lease": PALETTE[2], "DRAM": PALETTE[1]}
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     (point,) = points
     rows = timeline(point, "borrower", "lender", STEP_S)
     rows = rows.assign(**{f"{place}_mb": paged_mb(point, rows.at_s, place) for place in SIGNS})
-    made, axes = figure(1, 3, width=13, height=4.0)
-    axes[0].plot(rows.at_s, 1e3 * rows.lent_gb, color=PALETTE[2], label="lent (MB)")
-    axes[0].plot(rows.at_s, rows.waiting, color="0.5", lw=0.8, label="requests that wait")
-    axes[0].set(title="(a) the lender", ylabel="MB, or requests")
-    for place, colour in COLOURS.items():
-        axes[1].plot(rows.at_s, rows[f"{place}_mb"], color=colour, label=f"in {place}")
-    axes[1].set(title="(b) the borrower's paged KV", ylabel="MB")
-    axes[2].plot(rows.at_s, rows.tokens_per_s, color=PALETTE[2])
-    axes[2].set(title="(c) the borrower", ylabel="tokens/s")
-    for panel in axes:
-        panel.set_xlabel("seconds")
-    for panel in axes[:2]:
-        panel.legend()
-    stamp(made, points, "Two random-weight models on paced workers, one run.")
-    return publish(made, rows.assign(row="time"), folder, Path(__file__).stem)
+    run = {"row": "run", "peak_lent_gb": rows.lent_gb.max(), "mechanism": paged_gb(point, "aqua")}
+    both = pd.concat([pd.DataFrame([run]), rows.assign(row="time")], ignore_index=True)
+    return both.assign(system="aqua", seed=point.seed)
 
 
 def paged_mb(point: Point, at_s: pd.Series, place: str) -> np.ndarray:
@@ -65,3 +52,19 @@ def paged_mb(point: Point, at_s: pd.Series, place: str) -> np.ndarray:
     change = moves.bytes * moves.purpose.map(SIGNS[place]).fillna(0)
     held = np.append(0.0, change.cumsum().to_numpy(float))
     return held[np.searchsorted(moves.end_s.to_numpy(float), at_s, side="right")] / 1e6
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    shown = rows[rows.row == "time"].assign(lent_mb=1e3 * rows.lent_gb)
+    made, axes = figure(1, 3, width=13, height=4.0)
+    waiting = lender(axes[0], shown, "lent_mb")
+    axes[0].set(title="(a) the lender", ylabel="lent (MB)")
+    for place, colour in COLOURS.items():
+        axes[1].plot(shown.at_s, shown[f"{place}_mb"], color=colour, label=f"in {place}")
+    axes[1].set(title="(b) the borrower's paged KV", ylabel="MB")
+    axes[2].plot(shown.at_s, shown.tokens_per_s, color=PALETTE[0], label="tokens/s")
+    axes[2].set(title="(c) the borrower", ylabel="tokens/s")
+    for panel in axes:
+        panel.set(xlabel="seconds", ylim=(0, None))
+    legend_above(made, (axes[0], waiting, axes[1]), 4)
+    return made, "Two random-weight models on paced workers, one run."

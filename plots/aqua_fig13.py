@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import pandas as pd
+from matplotlib.figure import Figure
 
-from harness.experiments.points import Point
-from plots.aqua_burst import burst
+from plots import aqua_burst
 
 EXPERIMENTS = ("aqua_fig13",)
-NOTE = "Yi-34B-200K, arXiv scaled to a median of 7,000 tokens, three times the rate."
+table = aqua_burst.table
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    return burst(points, folder, Path(__file__).stem, ("ttft_s", "tpot_s"), NOTE)
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    note = "Yi-34B-200K, arXiv scaled to a median of 7,000 tokens, three times the rate."
+    return aqua_burst.plot(rows, ("ttft_s", "tpot_s"), note)

@@ -65,5 +65,5 @@ def hits() -> pd.DataFrame:
          "compute_s": rest_s},
         {"system": "aqua", "load_s": copy_s(size, hbm(0, 1), None), "compute_s": rest_s},
     ]  # fmt: skip
-    table = pd.DataFrame(rows).assign(row="hit", seed=0)
+    table = pd.DataFrame(rows).assign(row="hit", seed=0, inputs="ours")
     return table.assign(ttft_s=table.load_s + table.compute_s)

@@ -28,19 +28,16 @@ from harness.experiments.points import Point, run_point
 from harness.prepare import announce
 from harness.records.manifest import git_revision
 from harness.stable_rate import MAKE, PROFILES, profile_name
-from plots.aqua import config, overrides
-from plots.aqua_table_rates import EXPERIMENTS, constants, sampled, searched
-from plots.aqua_table_swap import most_paged_bytes
+from plots.aqua import config, most_paged_bytes, overrides
+from plots.aqua_table_rates import EXPERIMENTS, FIRST_SEED, constants, sampled, searched
 from systems.aqua.profiler.profile import MemoryProfile, llm_profile, swap_demand, write_profile
-
-SEED = 100
 
 
 def profiles(points: Sequence[Point]) -> list[MemoryProfile]:
     """Of each option of experiment/aqua/served among runs of EXPERIMENTS."""
     by_served: dict[str, list[Point]] = {}
     for point in points:
-        if point.seed == SEED and point.path is not None:
+        if point.seed == FIRST_SEED and point.path is not None:
             by_served.setdefault(overrides(point)["served"], []).append(point)
     return [profile(served, found) for served, found in by_served.items()]
 
@@ -62,7 +59,7 @@ def profile(served: str, points: Sequence[Point]) -> MemoryProfile:
     found.workload, found.rule = made["workload"]["name"], rule
     found.made_by = {
         "command": MAKE, "engine": "sim", "engine_profile": made["engine"]["profile"],
-        "seed": SEED, "git": git_revision(),
+        "seed": FIRST_SEED, "git": git_revision(),
         "runs": [point.config_hash() for point in [*points, *bursts]],
     }  # fmt: skip
     return found
@@ -74,7 +71,7 @@ def paged_bytes(served: str, stable_per_s: float, bursts: list[Point], rate_per_
     group = f"experiment/aqua/served@_global_={served}"
     words = [
         group, f"workload.arrivals.rate_per_s={stable_per_s}",
-        f"workload.arrivals.burst.factor={rate_per_s / stable_per_s:g}", f"seed={SEED}",
+        f"workload.arrivals.burst.factor={rate_per_s / stable_per_s:g}", f"seed={FIRST_SEED}",
     ]  # fmt: skip
     point = run_point("aqua_swap", composed("aqua_swap", [group]), words, again=False)
     if point.path is None:

@@ -4,21 +4,18 @@ them: producer or consumer, with the memory that it lends or needs (R_m, a GPU).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.aqua import overrides
+from plots.aqua import most_paged_bytes, overrides
 from plots.aqua_fig03 import plateau
 from plots.aqua_prefix import PROMPT_TOKENS
 from plots.aqua_table_bandwidth import model
-from plots.aqua_table_rates import constants, found, sampled
-from plots.aqua_table_swap import most_paged_bytes
-from plots.caption import stamp
-from plots.style import figure
-from systems.aqua.profiler.profile import MemoryProfile, context_bytes, generator_profile
+from plots.aqua_table_rates import FIRST_SEED, constants, found, sampled
+from plots.style import text_table
+from systems.aqua.profiler.profile import context_bytes, generator_profile
 
 EXPERIMENTS = ("aqua_fig08", "aqua_rates_high", "aqua_rates_low")
 # Model, workload, engine, GPUs and type as printed.
@@ -42,57 +39,53 @@ LLMS = {
 CONTEXTS = {"Yi-34B-200K": ("yi-34b-200k", PROMPT_TOKENS), "OPT-30B": ("opt-30b", 8192)}
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    table = pd.DataFrame(verdicts(points)).assign(seed=0)
-    made, (panel,) = figure(1, 1, width=9, height=3.2)
-    panel.axis("off")
-    head = ["model", "workload", "engine", "GPUs", "type, printed", "profiler", "R_m (GB a GPU)"]
-    text = [
-        [name, *map(str, PRINTED[str(name)]), row.role[0].upper(), f"{row.balance_gb:+.1f}"]
-        for name, row in table.set_index("model").iterrows()
-    ]
-    cells = panel.table(text, colLabels=head, loc="center", cellLoc="center")
-    cells.auto_set_font_size(False)
-    cells.set_fontsize(8)
-    cells.auto_set_column_width(range(len(head)))
-    cells.scale(1, 1.25)
-    stamp(
-        made, points, "LLMs at the rates found (the first seed of the search); long contexts by "
-        "arithmetic; image and audio models on the assumed curves of Fig. 3.",
-    )  # fmt: skip
-    return publish(made, table, folder, Path(__file__).stem)
-
-
-def verdicts(points: Sequence[Point]) -> list[dict[str, object]]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     """The profiler's role of each model, the printed one, and whether they are the same."""
-    threshold = int(constants()["producer_above_bytes"])
-    runs = [p for p in points if p.experiment.startswith("aqua_rates") and p.path is not None]
-    samples = pd.DataFrame([sampled(p) for p in runs])
-    samples = samples[samples.seed == samples.seed.min()]
-    swap = max(
-        most_paged_bytes(p) for p in points
-        if p.experiment == "aqua_fig08" and overrides(p)["system"] == "aqua"
-    )  # fmt: skip
+    rates = [point for point in points if point.experiment.startswith("aqua_rates")]
+    samples = pd.DataFrame([sampled(point) for point in rates if point.seed == FIRST_SEED])
+    bursts = [point for point in points if overrides(point).get("system") == "aqua"]
+    swap_bytes = {point.config_hash(): most_paged_bytes(point) for point in bursts}
     rows = []
-    for name, (_, _, gpus, printed) in PRINTED.items():
+    for name, (workload, engine, gpus, printed) in PRINTED.items():
+        told: dict[str, object]
         if name in LLMS:
-            best = found(samples[samples.served == LLMS[name]], LLMS[name])
+            of = samples[samples.served == LLMS[name]]
+            best = found(of, LLMS[name])
             lends = best["role"] == "producer"
-            balance = 1e9 * float(str(best["free_gb"])) if lends else -swap
+            balance = 1e9 * best["free_gb"] if lends else -max(swap_bytes.values())
             # No need of swap space: a producer of nothing (section 4.1).
             role = "consumer" if balance < 0 else "producer"
+            runs = [*of.config_hash] if lends else [*of.config_hash, *swap_bytes]
+            told = {"config_hash": " ".join(runs)}
         elif name in CONTEXTS:
             spec_name, tokens = CONTEXTS[name]
             spec = model(spec_name)
             token_bytes = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * 2 // gpus
             balance, role = -context_bytes(1, tokens, token_bytes), "consumer"
+            told = {"inputs": "ours"}
         else:
-            made: MemoryProfile = generator_profile(name, "a100", plateau(name), threshold)
+            threshold = int(constants()["producer_above_bytes"])
+            made = generator_profile(name, "a100", plateau(name), threshold)
             balance, role = made.memory_balance, made.role
+            told = {"inputs": "ours"}
         rows.append(
             {
-                "model": name, "printed": printed, "role": role, "balance_gb": balance / 1e9,
-                "same": float(role[0].upper() == printed),
-            }
+                "model": name, "workload": workload, "served_by": engine, "gpus": gpus,
+                "printed": printed, "role": role, "balance_gb": balance / 1e9,
+                "same": float(role[0].upper() == printed), "seed": 0,
+            } | told
         )  # fmt: skip
-    return rows
+    return pd.DataFrame(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    head = ["model", "workload", "engine", "GPUs", "type, printed", "profiler", "R_m (GB a GPU)"]
+    shown = rows.assign(
+        role=rows.role.str[0].str.upper(), balance_gb=rows.balance_gb.map("{:+.1f}".format)
+    )
+    columns = ["model", "workload", "served_by", "gpus", "printed", "role", "balance_gb"]
+    cells = shown[columns].astype(str).to_numpy().tolist()
+    return text_table(cells, head), (
+        f"LLMs at the rates found (seed {FIRST_SEED} of the search); long contexts by arithmetic; "
+        "image and audio models on the assumed curves of Fig. 3."
+    )

@@ -8,21 +8,18 @@ and the KV of their long prompts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import yaml
+from matplotlib.figure import Figure
 
 from harness.experiments.compose import CONF
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.aqua import overrides
+from plots.aqua import most_paged_bytes, overrides
 from plots.aqua_fig07 import producer
-from plots.aqua_table_rates import found, sampled
-from plots.aqua_table_swap import most_paged_bytes
-from plots.caption import stamp
-from plots.style import figure
+from plots.aqua_table_rates import FIRST_SEED, found, sampled
+from plots.style import text_table
 from systems.aqua.placer.assignment import ModelType, Servers, assign, counted
 from systems.aqua.placer.matching import match
 from systems.aqua.placer.mix import Modality
@@ -35,10 +32,17 @@ GPUS_PER_SERVER = 8
 AUDIO, VISION = ("audiogen", "musicgen"), ("sd-3", "sdxl", "kandinsky-2.2")  # Table 1
 
 
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    constants = yaml.safe_load((CONF / "system/aqua/constants.yaml").read_text())["placer"]
+    mix = modalities(points)
+    rows = [placed(mix, gpus, seed, constants) for gpus in NUM_GPUS for seed in SEEDS]
+    return pd.DataFrame(rows).assign(inputs="drawn")
+
+
 def modalities(points: Sequence[Point]) -> list[Modality]:
     """Table 1's models with their R_m."""
-    served = pd.DataFrame([sampled(p) for p in points if p.experiment == "aqua_rates_high"])
-    served = served[served.seed == served.seed.min()]
+    rates = [p for p in points if p.experiment == "aqua_rates_high" and p.seed == FIRST_SEED]
+    served = pd.DataFrame([sampled(point) for point in rates])
     free = {
         str(name): float(found(of, str(name))["free_gb"]) for name, of in served.groupby("served")
     }
@@ -56,27 +60,6 @@ def modalities(points: Sequence[Point]) -> list[Modality]:
         for names in (AUDIO, VISION)
     )
     return [Modality(0.1, audio), Modality(0.15, vision), Modality(0.75, llms)]  # section 9.3
-
-
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    constants = yaml.safe_load((CONF / "system/aqua/constants.yaml").read_text())["placer"]
-    mix = modalities(points)
-    table = pd.DataFrame(
-        [placed(mix, gpus, seed, constants) for gpus in NUM_GPUS for seed in SEEDS]
-    )
-    made, (panel,) = figure(1, 1, width=9, height=2.2)
-    panel.axis("off")
-    head = ["GPUs", "proven gap (worst of 5)", "consumers' shards", "with a producer"]
-    text = [
-        [f"{gpus}", f"{100 * of.gap.max():.2g} %", f"{of.shards.sum()}", f"{of.matched.sum()}"]
-        for gpus, of in table.groupby("gpus")
-    ]
-    cells = panel.table(text, colLabels=head, loc="center", cellLoc="center")
-    cells.auto_set_font_size(False)
-    cells.set_fontsize(8)
-    cells.scale(1, 1.3)
-    stamp(made, points, "HiGHS, 5 s; models drawn 10 % audio, 15 % vision, five draws.")
-    return publish(made, table, folder, Path(__file__).stem)
 
 
 def placed(
@@ -98,3 +81,15 @@ def placed(
         "shards": sum(each.shards for each in models if each.memory_bytes < 0),
         "matched": matched,
     }  # fmt: skip
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    head = ["GPUs", "proven gap (mean, worst)", "consumers' shards", "with a producer"]
+    cells = [
+        [f"{gpus}", f"{100 * of.gap.mean():.2g} %, {100 * of.gap.max():.2g} %",
+         f"{of.shards.sum()}", f"{of.matched.sum()}"]
+        for gpus, of in rows.groupby("gpus")
+    ]  # fmt: skip
+    return text_table(cells, head), (
+        f"HiGHS, 5 s; models drawn 10 % audio, 15 % vision; {rows.seed.nunique()} draws."
+    )

@@ -5,70 +5,62 @@ numbers: its search over runs at the rates that it may try.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import yaml
+from matplotlib.figure import Figure
 
 from harness.errors import RunError
 from harness.experiments.compose import CONF
 from harness.experiments.points import Point
-from plots.aegaeon import publish
 from plots.aqua import config, overrides, requests, summary
-from plots.caption import stamp
-from plots.style import figure
+from plots.style import text_table
 from systems.aqua.profiler.stable_rate import RateConfig, RateSample, StableRate, stable_rate
 
 EXPERIMENTS = ("aqua_rates_low", "aqua_rates_arxiv", "aqua_rates_high")
+FIRST_SEED = 100  # of the experiments
 SLA_TTFT_S, SLA_TBT_S = 1.0, 0.1  # section 4.1
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    samples = pd.DataFrame([sampled(point) for point in points if point.path is not None])
-    best = pd.DataFrame(
-        [
-            found(of, str(name)) | {"seed": seed}
-            for (name, seed), of in samples.groupby(["served", "seed"], sort=False)
-        ]
-    )
-    made, (panel,) = figure(1, 1, width=9, height=2.6)
-    panel.axis("off")
-    head = [
-        "model",
-        "rule",
-        "stable rate (/s)",
-        "mean TTFT (s)",
-        "P99 TBT (ms)",
-        "free (GB a GPU)",
-        "role",
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    """A row for each run, and one for what the search finds among those of one model and seed."""
+    samples = pd.DataFrame([sampled(point) for point in points])
+    best = [
+        found(of, str(name)) | {"seed": seed}
+        for (name, seed), of in samples.groupby(["served", "seed"], sort=False)
     ]
-    bests: Iterable[Any] = best.drop_duplicates("served").itertuples()
-    text = [
-        [
-            row.served, row.rule, f"{row.rate_per_s:g}", f"{row.ttft_s:.2f}",
-            f"{1e3 * row.tbt_p99_s:.0f}", f"{row.free_gb:.1f}", row.role,
-        ]
-        for row in bests
+    return pd.concat([pd.DataFrame(best).assign(row="best"), samples.assign(row="sample")])
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    head = [
+        "model", "rule", "stable rate (/s)", "mean TTFT (s)", "P99 TBT (ms)", "free (GB a GPU)",
+        "role",
     ]  # fmt: skip
-    made_table = panel.table(text, colLabels=head, loc="center", cellLoc="center")
-    made_table.auto_set_font_size(False)
-    made_table.set_fontsize(8)
-    made_table.scale(1, 1.4)
-    stamp(
-        made, points, "SLA: mean TTFT < 1 s, P99 TBT < 100 ms; steady queue: no rate meets it. "
-        "Free: of the KV memory, beside the most held. Seed 100.",
-    )  # fmt: skip
-    both = pd.concat([best.assign(row="best"), samples.assign(row="sample")], ignore_index=True)
-    return publish(made, both, folder, Path(__file__).stem)
+    cells = [
+        [
+            str(name), " or ".join(of.rule.unique()), _range(of.rate_per_s),
+            f"{of.ttft_s.mean():.2f}", f"{1e3 * of.tbt_p99_s.mean():.0f}",
+            f"{of.free_gb.mean():.1f}", " or ".join(of.role.unique()),
+        ]
+        for name, of in rows[rows.row == "best"].groupby("served", sort=False)
+    ]  # fmt: skip
+    return text_table(cells, head), (
+        "SLA: mean TTFT < 1 s, P99 TBT < 100 ms; steady queue: no rate meets it. Free: of the KV "
+        "memory, beside the most held. Mean of the seeds, of rates their range too."
+    )
+
+
+def _range(rates: pd.Series) -> str:
+    return f"{rates.mean():.3g} ({rates.min():g} to {rates.max():g})"
 
 
 def sampled(point: Point) -> dict[str, Any]:
     """Of one run at one rate."""
     words, totals, made = overrides(point), summary(point), config(point)
     rows = requests(point)
-    assert point.path is not None
     manifest = point.manifest()
     blocks = manifest["engine"]["num_kv_blocks"]
     blocks = next(iter(blocks.values())) if isinstance(blocks, dict) else blocks
@@ -76,7 +68,8 @@ def sampled(point: Point) -> dict[str, Any]:
     token_bytes = 2 * spec["num_layers"] * spec["num_kv_heads"] * spec["head_dim"] * 2
     free = max(tokens - held_tokens(rows), 0) * token_bytes / spec["tp"]
     return {
-        "served": words["served"], "seed": point.seed, "rate_per_s": float(words["rate_per_s"]),
+        "served": words["served"], "seed": point.seed, "config_hash": point.config_hash(),
+        "rate_per_s": float(words["rate_per_s"]),
         "ttft_s": totals["ttft_s"]["mean"], "ttft_late_s": rows.ttft_s[-len(rows) // 4 :].mean(),
         "ttft_max_s": rows.ttft_s.max(), "tpot_s": totals["tpot_s"]["mean"],
         "tbt_p99_s": totals["tbt_s"]["p99"], "free_gb": free / 1e9, "kv_tokens": tokens,

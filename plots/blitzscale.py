@@ -1,8 +1,8 @@
 """What BlitzScale's figures share: runs by workload and system, latencies over time, GPUs held.
 
 A figure's CSV has a row per number: `quantity`, of which `workload`, `system` and `seed`, the
-`value`, and where it is a curve's its `x`. Shares saved and ratios that the paper states are among
-them.
+`value`, and where it is a curve's its `x`, of a CDF its `share`. Shares saved and ratios that the
+paper states are among them. `mechanism`: how many instances the run scaled up.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow.parquet as pq
 import yaml
+from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.aegaeon import events
+from plots.panels import Look, cdfs, quantiles
+from plots.runs import events
 from plots.style import PALETTE
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 SYSTEM = "experiment/blitzscale/system@_global_"
 WORKLOAD = "experiment/blitzscale/workload@_global_"
 WORKLOADS = {
@@ -31,20 +33,22 @@ WORKLOADS = {
     "azure_code": "AzureCode, 8B, cluster B",
     "azure_conv": "AzureConv, 24B, cluster A",
 }
-SYSTEMS: dict[str, tuple[str, Any, str]] = {  # label, colour, line
-    "blitzscale": ("BlitzScale", PALETTE[0], "-"),
-    "serverlessllm": ("S-LLM, TTL 5 min", PALETTE[3], "-"),
-    "serverlessllm_30s": ("S-LLM, TTL 30 s", PALETTE[3], ":"),
-    "allcache": ("AllCache", PALETTE[2], "--"),
-    "network": ("+Network", PALETTE[1], "-"),
-    "multicast": ("+Multicast", PALETTE[4], "-"),
-    "distserve_full": ("DistServe (full)", PALETTE[7], "-"),
-    "distserve_half": ("DistServe (half)", PALETTE[5], "--"),
-    "colocated": ("BlitzScale, colocated", PALETTE[0], "-"),
-    "vllm_full": ("vLLM (full)", PALETTE[7], "-"),
-    "vllm_half": ("vLLM (half)", PALETTE[5], "--"),
+SYSTEMS = {
+    "blitzscale": Look("BlitzScale", PALETTE[0]),
+    "serverlessllm": Look("S-LLM, TTL 5 min", PALETTE[3]),
+    "serverlessllm_30s": Look("S-LLM, TTL 30 s", PALETTE[1], line="--"),
+    "allcache": Look("AllCache", PALETTE[2], line="--"),
+    "network": Look("+Network", PALETTE[1]),
+    "multicast": Look("+Multicast", PALETTE[4]),
+    "distserve_full": Look("DistServe (full)", PALETTE[7]),
+    "distserve_half": Look("DistServe (half)", PALETTE[5], line="--"),
+    "colocated": Look("BlitzScale, colocated", PALETTE[0]),
+    "vllm_full": Look("vLLM (full)", PALETTE[7]),
+    "vllm_half": Look("vLLM (half)", PALETTE[5], line="--"),
 }
-PERCENT = np.linspace(0, 1, 101)
+FIXED = ("distserve", "vllm")  # systems that scale nothing
+LATENCIES = {"TTFT": "ttft", "TBT": "tbt"}
+OVER_TIME_S = 2.0  # of a point of what is drawn over time
 
 
 @dataclass(slots=True)
@@ -65,6 +69,7 @@ class Run:
     seed: int
     path: Path
     valid: bool
+    mechanism: float  # as `scaled`
     latencies: Latencies = field(repr=False)
 
 
@@ -72,11 +77,37 @@ def runs(points: Sequence[Point]) -> list[Run]:
     return [
         Run(
             point.overrides.get(WORKLOAD, ""), point.overrides.get(SYSTEM, ""), point.seed,
-            point.path, point.verdict()["status"] == "VALID", latencies(point.path),
+            point.path, point.verdict()["status"] == "VALID", scaled(point), latencies(point.path),
         )
         for point in points
         if point.path is not None
     ]  # fmt: skip
+
+
+def scaled(point: Point) -> float:
+    """How many instances the run scaled up; nan where its system never does."""
+    assert point.path is not None
+    if point.manifest()["choices"]["system"] in FIXED:
+        return np.nan
+    return float((held(point.path).role == "loading").sum())
+
+
+def loads(path: Path) -> pd.DataFrame:
+    """Each instance's from each of its sources; not those from none, before the run."""
+    return events(path, "load").query("source != ''")
+
+
+def scale_ups(path: Path) -> pd.DataFrame:
+    """When instances loaded; `served`: requests of which they ran layers meanwhile, whose KV then
+    left them."""
+    slots, sent = held(path), events(path, "kv_move")
+    found = slots[slots.role == "loading"]
+    served = []
+    for instance, start_s, end_s in zip(found.instance, found.start_s, found.end_s, strict=True):
+        meanwhile = sent.start_s.between(start_s, end_s, inclusive="left")
+        of_slot = sent[meanwhile & (sent.instance == instance)]
+        served.append([request for requests in of_slot.requests for request in requests])
+    return found.assign(served=pd.Series(served, found.index, dtype=object))
 
 
 def latencies(path: Path) -> Latencies:
@@ -96,16 +127,18 @@ def latencies(path: Path) -> Latencies:
     )
 
 
-def each_second(at: Floats, values: Floats | None = None) -> tuple[Floats, Floats]:
-    """The mean of `values` in each second that has any; without `values`, how many there are in
-    each second."""
-    seconds = np.floor(at).astype(int)
-    count = np.bincount(seconds)
+def over_time(
+    at: Floats, values: Floats | None = None, step_s: float = 1.0
+) -> tuple[Floats, Floats]:
+    """The mean of `values` in each step that has any; without `values`, how many there are a
+    second in each step."""
+    steps = np.floor(at / step_s).astype(int)
+    count = np.bincount(steps)
     if values is None:
-        return np.arange(len(count), dtype=float), count.astype(float)
-    total = np.bincount(seconds, values)
+        return np.arange(len(count)) * step_s, count / step_s
+    total = np.bincount(steps, values)
     there = np.flatnonzero(count)
-    return there.astype(float), total[there] / count[there]
+    return there * step_s, total[there] / count[there]
 
 
 def held(path: Path) -> pd.DataFrame:
@@ -113,13 +146,15 @@ def held(path: Path) -> pd.DataFrame:
     return events(path, "slot")
 
 
-def held_each_second(found: pd.DataFrame, roles: Iterable[str]) -> tuple[Floats, Floats]:
-    """Mean GPUs held by `roles` in each second."""
+def held_over_time(
+    found: pd.DataFrame, roles: Iterable[str], step_s: float = OVER_TIME_S
+) -> tuple[Floats, Floats]:
+    """Mean GPUs held by `roles` in each step."""
     rows = found[found.role.isin(list(roles))]
-    seconds = np.arange(np.ceil(found.end_s.max()))
+    at = np.arange(0.0, found.end_s.max(), step_s)
     start, end = rows.start_s.to_numpy(), rows.end_s.to_numpy()
-    overlap = np.minimum(end, seconds[:, None] + 1) - np.maximum(start, seconds[:, None])
-    return seconds, (np.clip(overlap, 0, None) * rows.num_devices.to_numpy()).sum(axis=1)
+    overlap = np.minimum(end, at[:, None] + step_s) - np.maximum(start, at[:, None])
+    return at, (np.clip(overlap, 0, None) * rows.num_devices.to_numpy()).sum(axis=1) / step_s
 
 
 def summary(path: Path) -> dict[str, Any]:
@@ -140,7 +175,34 @@ def gpu_seconds(path: Path) -> float:
 
 def row(run: Run, quantity: str, value: float, **more: Any) -> dict[str, Any]:
     about = {"workload": run.workload, "system": run.system, "seed": run.seed, "valid": run.valid}
+    about["mechanism"] = run.mechanism
     return {"quantity": quantity, **about, "value": value, **more}
+
+
+def curve(run: Run, quantity: str, x: Floats, y: Floats) -> list[dict[str, Any]]:
+    """A row for each point."""
+    return [row(run, quantity, float(v), x=float(at)) for at, v in zip(x, y, strict=True)]
+
+
+def latency_cdfs(found: Sequence[Run], systems: Iterable[str]) -> list[dict[Any, Any]]:
+    """Of each workload and system over all seeds."""
+    rows: list[dict[Any, Any]] = []
+    for workload in dict.fromkeys(run.workload for run in found):
+        for system in systems:
+            of_both = [r.latencies for r in found if (r.workload, r.system) == (workload, system)]
+            for name, key in LATENCIES.items() if of_both else ():
+                cdf = quantiles(np.concatenate([getattr(each, key) for each in of_both]))[::2]
+                about = {"quantity": f"CDF of {name}", "workload": workload, "system": system}
+                rows += cdf.assign(**about).to_dict("records")
+    return rows
+
+
+def plot_cdfs(panels: Sequence[Axes], rows: pd.DataFrame, systems: Iterable[str]) -> None:
+    """Of TTFT and TBT."""
+    looks = {system: SYSTEMS[system] for system in systems}
+    for panel, name in zip(panels, LATENCIES, strict=True):
+        cdfs(panel, rows[rows.quantity == f"CDF of {name}"], looks)
+        panel.set(title=f"CDF of {name}", xlabel="seconds")
 
 
 def saved(

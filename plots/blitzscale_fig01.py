@@ -15,14 +15,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import yaml
+from matplotlib.figure import Figure
 
 from harness.cost.profile import HardwareProfile
 from harness.experiments.points import Point
-from plots.aegaeon import publish
 from plots.aegaeon_table1 import spec
-from plots.blitzscale import Floats, each_second, row, runs
+from plots.blitzscale import Floats, curve, over_time, row, runs
 from plots.blitzscale_table_numbers import hardware
-from plots.caption import stamp
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("blitzscale_fig24",)
@@ -32,35 +31,37 @@ SHOWN_SEED = 0
 STEADY = 0.05  # of a run's beginning and end, which have few requests: left out of (c)'s ends
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+CURVES = {"requests/s": "requests/s", "prefills needed": "instances", "KV (GB)": "GB"}  # and units
+
+
+def table(points: Sequence[Point]) -> pd.DataFrame:
     model = spec(MODEL)
     prefill_s = HardwareProfile(hardware(HARDWARE)).prefill_s(model, BATCH_TOKENS)
-    used = [point for point in points if "vllm_full" in point.overrides.values()]
     rows: list[dict[str, Any]] = []
-    made, axes = figure(1, 3, width=11, height=3)
-    for run in runs(used):
-        rate = each_second(run.latencies.arrival)[1]
+    for run in runs([point for point in points if "vllm_full" in point.overrides.values()]):
+        rate = over_time(run.latencies.arrival)[1]
         demand = prompts_each_second(run.path) * prefill_s / BATCH_TOKENS
         kv = kv_tokens(run.path) * model.kv_bytes_per_token / 1e9
         inner = kv[int(len(rate) * STEADY) : int(len(rate) * (1 - STEADY))]
         room = kv_room_bytes(run.path, model.weight_bytes) / 1e9
-        values = {
-            "KV (GB), the lowest": float(inner.min()),
-            "KV (GB), the highest": float(inner.max()),
-            "KV over an instance's room for it, the lowest": float(inner.min()) / room,
-            "KV over an instance's room for it, the highest": float(inner.max()) / room,
-        }
-        rows += [row(run, quantity, value) for quantity, value in values.items()]
+        for end, value in (("lowest", inner.min()), ("highest", inner.max())):
+            rows.append(row(run, f"KV (GB), the {end}", float(value)))
+            over = float(value) / room
+            rows.append(row(run, f"KV over an instance's room for it, the {end}", over))
         if run.seed == SHOWN_SEED:
-            curves = {"requests/s": rate, "prefills needed": demand, "KV (GB)": kv}
-            for panel, (name, curve) in zip(axes, curves.items(), strict=True):
-                panel.plot(curve, color=PALETTE[0])
-                panel.set(title=name, xlabel="seconds", ylim=(0, None))
-                rows += [
-                    row(run, name, float(value), x=float(at)) for at, value in enumerate(curve)
-                ]
-    stamp(made, used, "BurstGPT 40 times as fast and upscaled, Llama2-7B, cluster B; seed 0.")
-    return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
+            for name, level in zip(CURVES, (rate, demand, kv), strict=True):
+                rows += curve(run, name, np.arange(len(level), dtype=float), level)
+    return pd.DataFrame(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(1, 3, width=11, height=3)
+    for panel, letter, (name, unit) in zip(axes, "abc", CURVES.items(), strict=True):
+        shown = rows[rows.quantity == name]
+        panel.plot(shown.x, shown.value, color=PALETTE[0])
+        title = f"({letter}) {name.removesuffix(' (GB)')}"
+        panel.set(title=title, xlabel="seconds", ylabel=unit, ylim=(0, None))
+    return made, "BurstGPT 40 times as fast and upscaled, Llama2-7B, cluster B; seed 0."
 
 
 def prompts_each_second(path: Path) -> Floats:

@@ -7,16 +7,16 @@ Stop-the-world throughout; vertical lines: an SSD's, RDMA's and PCIe's rates, as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import of_seeds, overrides, publish
 from plots.aegaeon_table1 import spec
-from plots.blitzscale import WORKLOADS, runs
-from plots.caption import stamp
+from plots.blitzscale import WORKLOADS, row, runs
+from plots.panels import Look, lines
+from plots.runs import overrides
 from plots.style import PALETTE, figure, log_scale
 
 EXPERIMENTS = ("blitzscale_fig03",)
@@ -29,46 +29,46 @@ LINKS = {"SSD": 10, "RDMA": 200, "PCIe": 256, "NVLink": 1600}  # Gbps, Fig. 5
 LIMITS = {"burstgpt": (0.6, 0.4), "azure_code": (0.6,)}  # §3, §1: of requests that violate
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     rows = []
     done = [point for point in points if point.path is not None]
     for run, point in zip(runs(done), done, strict=True):
         ttft_s, tbt_s = SLOS_S[run.workload]
         late = run.latencies.ttft > ttft_s
         slow = run.latencies.tpot > tbt_s
-        about = {"workload": run.workload, "seed": run.seed, "valid": run.valid,
-                 "config_hash": point.config_hash()}  # fmt: skip
-        gbps = float(overrides(point)["pcie_bytes_per_s"]) * 8 / 1e9
-        shares = {"TTFT": late, "TBT": slow, "either": late | slow}
-        rows += [
-            about | {"quantity": f"violations, {name}", "gbps": gbps, "value": float(of.mean())}
-            for name, of in shares.items()
-        ]
-        mean = about | {"quantity": "mean TTFT", "gbps": gbps}
-        rows.append(mean | {"value": float(run.latencies.ttft.mean())})
-    table = pd.DataFrame(rows)
-    made, axes = figure(1, 4, width=11, height=3.2)
-    for i, workload in enumerate(SLOS_S):
-        for j, name in enumerate(("TTFT", "TBT")):
-            panel = axes[2 * i + j]
-            of_panel = table[
-                (table.workload == workload) & (table.quantity == f"violations, {name}")
-            ]
-            shown = of_seeds(of_panel, "gbps", "value")
-            panel.plot(shown.gbps, 100 * shown["mean"], marker="o", color=PALETTE[0])
-            panel.fill_between(shown.gbps, 100 * shown["min"], 100 * shown["max"], alpha=0.2)
-            log_scale(panel, "x")
-            for link, gbps in LINKS.items():
-                panel.axvline(gbps, color="0.5", lw=0.7, ls=":")
-                panel.text(gbps, 100, link, rotation=90, fontsize=6, ha="right", va="top")
-            limit_s = SLOS_S[workload][j]
-            panel.set(
-                title=f"{name}, {WORKLOADS[workload].rpartition(',')[0]}", ylim=(-2, 102),
-                xlabel="Gbps a GPU", ylabel=f"% over {1000 * limit_s:g} ms",
+        values = {f"violations, {name}": float(of.mean()) for name, of in
+                  (("TTFT", late), ("TBT", slow), ("either", late | slow))}  # fmt: skip
+        values["mean TTFT"] = float(run.latencies.ttft.mean())
+        about = {
+            "system": "allcache",
+            "config_hash": point.config_hash(),
+            "gbps": float(overrides(point)["pcie_bytes_per_s"]) * 8 / 1e9,
+        }
+        rows += [row(run, name, value) | about for name, value in values.items()]
+    found = pd.DataFrame(rows)
+    return pd.concat([found, pd.DataFrame(needed(found))], ignore_index=True)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(1, 4, width=12, height=3.2)
+    shown = [(workload, name) for workload in SLOS_S for name in ("TTFT", "TBT")]
+    looks = {"allcache": Look("AllCache", PALETTE[0], "o")}
+    for panel, letter, (workload, name) in zip(axes, "abcd", shown, strict=True):
+        of_panel = rows[(rows.workload == workload) & (rows.quantity == f"violations, {name}")]
+        lines(panel, of_panel, "gbps", "value", looks, factor=100)
+        log_scale(panel, "x")
+        for link, gbps in LINKS.items():
+            panel.axvline(gbps, color="0.5", lw=0.7, ls=":")
+            panel.text(
+                gbps, 100, link, rotation=90, fontsize=6, va="top",
+                ha="left" if link == "PCIe" else "right",
             )  # fmt: skip
-    rows += needed(table)
-    stamp(made, points, "AllCache's stop-the-world loading at each rate; mean and range of seeds.")
-    return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
+        limit_s = SLOS_S[workload][name == "TBT"]
+        panel.set(
+            title=f"({letter}) {name}, {WORKLOADS[workload].rpartition(',')[0]}", ylim=(-2, 102),
+            xlabel="Gbps a GPU", ylabel=f"% of requests over {1000 * limit_s:g} ms",
+        )  # fmt: skip
+    return made, "AllCache's stop-the-world loading at each rate; mean and range of seeds."
 
 
 def needed(table: pd.DataFrame) -> list[dict[str, object]]:
@@ -80,7 +80,8 @@ def needed(table: pd.DataFrame) -> list[dict[str, object]]:
     for (name, seed), found in either.groupby(["workload", "seed"]):
         workload = str(name)
         curve = found.sort_values("gbps")
-        about = {"workload": workload, "seed": seed, "valid": bool(found.valid.all())}
+        about = {"workload": workload, "system": "allcache", "seed": seed}
+        about |= {"valid": bool(found.valid.all()), "mechanism": found.mechanism.sum()}
         for limit in LIMITS[workload]:
             over = curve.value.to_numpy() > limit
             gbps = np.nan

@@ -7,15 +7,15 @@ has used it for the TTL. The paper has many models on its hosts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish
-from plots.blitzscale import SYSTEMS, WORKLOADS, row, runs
-from plots.caption import stamp
+from plots.blitzscale import SYSTEMS, WORKLOADS, curve, loads, row, runs
+from plots.panels import legend_above
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("blitzscale_fig17",)
@@ -23,29 +23,36 @@ SHOWN = ("serverlessllm", "serverlessllm_30s")
 SHOWN_WORKLOAD, SHOWN_SEED = "burstgpt", 0
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    rows = []
-    made, axes = figure(1, 2, width=9, height=3.2)
+STEP_S = 2.0
+
+
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
     used = [point for point in points if not set(SHOWN).isdisjoint(point.overrides.values())]
     for run in runs(used):
-        loads = events(run.path, "load")
-        missed = loads.source.str.startswith("ssd").to_numpy()
+        found = loads(run.path)
+        missed = found.source.str.startswith("ssd").to_numpy()
         rows.append(row(run, "share of loads that miss", float(missed.mean())))
-        rows.append(row(run, "loads", float(len(loads))))
+        rows.append(row(run, "loads", float(len(found))))
         if (run.workload, run.seed) == (SHOWN_WORKLOAD, SHOWN_SEED):
-            panel = axes[SHOWN.index(run.system)]
-            bins = np.arange(0, loads.start_s.max() + 2, 2.0)
-            every, _ = np.histogram(loads.start_s, bins)
-            misses, _ = np.histogram(loads.start_s[missed], bins)
-            panel.stairs(every, bins, color="0.7", fill=True, label="scaled")
-            panel.stairs(misses, bins, color=PALETTE[3], fill=True, label="missed")
-            panel.set(title=SYSTEMS[run.system][0], xlabel="seconds", ylabel="instances in 2 s")
-            for name, counts in (("scaled in 2 s", every), ("missed in 2 s", misses)):
-                rows += [row(run, name, n, x=x) for x, n in zip(bins, counts, strict=False)]
-    axes[0].legend(loc="upper right")
-    stamp(
-        made,
-        used,
-        f"{WORKLOADS[SHOWN_WORKLOAD]}, seed {SHOWN_SEED}; the table has all three workloads.",
+            bins = np.arange(0, found.start_s.max() + STEP_S, STEP_S)
+            for name, start_s in (("scaled", found.start_s), ("missed", found.start_s[missed])):
+                counts, _ = np.histogram(start_s, bins)
+                rows += curve(run, name, bins[:-1], counts.astype(float))
+    return pd.DataFrame(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(1, 2, width=9, height=3.2)
+    for panel, system in zip(axes, SHOWN, strict=True):
+        for name, colour in (("scaled", "0.7"), ("missed", PALETTE[3])):
+            shown = rows[(rows.system == system) & (rows.quantity == name)]
+            panel.bar(shown.x, shown.value, STEP_S, align="edge", color=colour, label=name)
+        panel.set(title=SYSTEMS[system].label, xlabel="seconds", ylabel="instances in 2 s")
+    legend_above(made, axes, 2)
+    shares = rows[rows.quantity == "share of loads that miss"].groupby("workload").value.mean()
+    said = ", ".join(f"{title}: {shares[name]:.0%}" for name, title in WORKLOADS.items())
+    return made, (
+        f"{WORKLOADS[SHOWN_WORKLOAD]}, seed {SHOWN_SEED}. Of all loads with both TTLs miss, on "
+        f"average: {said}."
     )
-    return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from hydra import compose
+from matplotlib.figure import Figure
 
 from harness import testbed
 from harness.clock import Task
@@ -24,10 +24,9 @@ from harness.experiments.points import Point
 from harness.options import plain
 from harness.request import Request
 from harness.testbed import Bed, decode, prefill
-from plots.aegaeon import publish
 from plots.aegaeon_table1 import spec
 from plots.blitzscale_table_numbers import hardware
-from plots.caption import stamp
+from plots.panels import legend_above
 from plots.style import PALETTE, figure
 
 EXPERIMENTS: tuple[str, ...] = ()
@@ -37,11 +36,11 @@ PROMPT_TOKENS = (500, 1000, 2000, 4000)
 SHOWN = ("load (s)", "P99 TBT (s)")
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     rows = []
     for model in MODELS:
         for tokens in PROMPT_TOKENS:
-            about = {"model": model, "prompt_tokens": tokens}
+            about = {"model": model, "prompt_tokens": tokens, "inputs": "drawn"}
             found = {source: measured(model, tokens, source) for source in SOURCES}
             for source, values in found.items():
                 rows += [
@@ -53,24 +52,27 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
                 over = f"{name.removesuffix(' (s)')} from a prefill over from the decode"
                 rows.append(about | {"quantity": over, "value": ratio})
                 rows.append(about | {"quantity": f"{over}, less one", "value": ratio - 1})
-    table = pd.DataFrame(rows)
+    return pd.DataFrame(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(1, 4, width=12, height=3)
-    for i, model in enumerate(MODELS):
-        for panel, name in zip(axes[2 * i :], SHOWN, strict=False):
-            for j, source in enumerate(SOURCES):
-                bars = table[(table.quantity == name) & (table.source == source)]
-                bars = bars[bars.model == model]
-                at = np.arange(len(bars)) + 0.4 * j - 0.2
-                panel.bar(at, bars.value, 0.38, color=PALETTE[j], label=f"from a {source}")
-            panel.set_xticks(range(len(PROMPT_TOKENS)), [str(n) for n in PROMPT_TOKENS])
-            panel.set(title=f"{MODELS[model]}: {name}", xlabel="tokens of a prompt")
-            panel.grid(False, axis="x")
-    axes[0].legend(loc="lower right", fontsize=7, frameon=True)
-    stamp(
-        made, points, "SIMULATED by hand, not a run: cluster B's 100 Gbps NICs, instances on nodes "
-        "of their own; prompts one after the other.",
-    )  # fmt: skip
-    return publish(made, table, folder, Path(__file__).stem)
+    shown = [(model, name) for model in MODELS for name in SHOWN]
+    for panel, (model, name) in zip(axes, shown, strict=True):
+        of_panel = rows[(rows.quantity == name) & (rows.model == model)]
+        for j, source in enumerate(SOURCES):
+            bars = of_panel[of_panel.source == source]
+            at = np.arange(len(bars)) + 0.4 * j - 0.2
+            panel.bar(at, bars.value, 0.38, color=PALETTE[j], label=f"from a {source}")
+        panel.set_xticks(range(len(PROMPT_TOKENS)), [str(n) for n in PROMPT_TOKENS])
+        panel.set(title=f"{MODELS[model]}: {name}", xlabel="tokens of a prompt")
+        panel.grid(False, axis="x")
+    axes[0].set_ylabel("seconds")
+    legend_above(made, axes, len(SOURCES))
+    return made, (
+        "SIMULATED by hand, not a run: cluster B's 100 Gbps NICs, instances on nodes of their own; "
+        "prompts one after the other."
+    )
 
 
 def measured(model: str, prompt_tokens: int, source: str) -> dict[str, float]:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish
-from plots.caption import stamp
+from plots.blitzscale import loads, scaled
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("blitzscale_fig08_live",)
@@ -27,35 +27,39 @@ SOURCES = {"true": "decode", "false": "prefill"}  # by `system.pruning`
 SHOWN = ("load (s)", "P99 TBT (s)")
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for point in points:
         if point.path is not None:
             pruning = point.overrides["system.pruning"].lower()
-            source = SOURCES[pruning]
-            about = {"source": source, "pruning": pruning, "seed": point.seed}
+            about = {
+                "source": SOURCES[pruning], "pruning": pruning, "seed": point.seed,
+                "valid": point.verdict()["status"] == "VALID", "mechanism": scaled(point),
+            }  # fmt: skip
             rows += [
                 about | {"quantity": name, "value": value}
-                for name, value in measured(point.path, source).items()
+                for name, value in measured(point.path, SOURCES[pruning]).items()
             ]
-    table = pd.DataFrame(rows)
-    table = pd.concat([table, over(table)], ignore_index=True)
+    found = pd.DataFrame(rows)
+    return pd.concat([found, over(found)], ignore_index=True)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(1, 2, width=6, height=3)
     for panel, name in zip(axes, SHOWN, strict=True):
         for at, source in enumerate(SOURCES.values()):
-            values = table[(table.quantity == name) & (table.source == source)].value
+            values = rows[(rows.quantity == name) & (rows.source == source)].value
             panel.bar(at, values.mean(), 0.6, color=PALETTE[at])
             panel.plot([at] * len(values), values, "k.")
         panel.set_xticks(range(len(SOURCES)), [f"from the {each}" for each in SOURCES.values()])
-        panel.set(title=name)
+        panel.set(title=name.removesuffix(" (s)"), ylabel="seconds")
         panel.grid(False, axis="x")
-    stamp(made, points, "A random-weight model, paced workers. Bars: mean of seeds (dots).")
-    return publish(made, table, folder, Path(__file__).stem)
+    return made, "A random-weight model, paced workers. Bars: mean of seeds (dots)."
 
 
 def measured(path: Path, source: str) -> dict[str, float]:
     """Of the first load. ValueError: it was not from `source`."""
-    first = events(path, "load").query("source != ''").sort_values("start_s").iloc[0]
+    first = loads(path).sort_values("start_s").iloc[0]
     if not str(first.source).endswith({"decode": "-1", "prefill": "-0"}[source]):
         raise ValueError(f"{path}: loads from {first.source}, not from the {source}")
     times_s = pq.read_table(path / "requests.parquet", columns=["token_times_s"]).to_pandas()
@@ -71,9 +75,9 @@ def measured(path: Path, source: str) -> dict[str, float]:
     }
 
 
-def over(table: pd.DataFrame) -> pd.DataFrame:
+def over(rows: pd.DataFrame) -> pd.DataFrame:
     """From a prefill over from the decode, seed by seed: the same schedule."""
-    shown = table[table.quantity.isin(SHOWN)]
+    shown = rows[rows.quantity.isin(SHOWN)]
     wide = shown.pivot(index=["quantity", "seed"], columns="source", values="value").dropna()
     ratio = (wide.prefill / wide.decode).reset_index(name="value")
     ratio["quantity"] = ratio.quantity.str.removesuffix(" (s)") + " over from the decode"

@@ -5,15 +5,13 @@ Our planner's plans, nothing was run. Each instance is a node of its own, as in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.caption import stamp
 from plots.style import PALETTE, figure
 from systems.blitzscale.chains import Medium, Plan, Source, Target, finish_s
 from systems.blitzscale.fabric import Device, Fabric
@@ -24,20 +22,31 @@ LAYERS = [1.0] * 32
 SOURCES = {"(a) one source": 1, "(b) two sources": 2}
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    made, axes = figure(1, 2, width=8, height=2.6)
-    rows = []
-    for panel, (name, num_sources) in zip(axes, SOURCES.items(), strict=True):
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    rows: list[dict[str, object]] = []
+    for num_sources in SOURCES.values():
         found = scaled(num_sources)
-        live = _chains(panel, found)
-        panel.set_title(f"{name}: {live} of 2 serve live")
-        end = max(finish_s(chain, LAYERS)[-1] for chain in found.chains)
+        nodes = list(chained(found))
+        values = {
+            "targets that serve live": float(sum(bool(node["live"]) for node in nodes)),
+            "last target has all layers": max(finish_s(c, LAYERS)[-1] for c in found.chains),
+        }
+        rows += [node | {"sources": num_sources, "quantity": "node of a chain"} for node in nodes]
         rows += [
-            {"sources": num_sources, "quantity": "targets that serve live", "value": float(live)},
-            {"sources": num_sources, "quantity": "last target has all layers", "value": end},
+            {"sources": num_sources, "quantity": name, "value": value}
+            for name, value in values.items()
         ]
-    stamp(made, points, "Our planner's plans, nothing was run. Blue: serves while it loads.")
-    return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
+    return pd.DataFrame(rows).assign(inputs="ours")
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(1, 2, width=8, height=2.6)
+    for panel, (name, num_sources) in zip(axes, SOURCES.items(), strict=True):
+        of_panel = rows[rows.sources == num_sources]
+        live = of_panel[of_panel.quantity == "targets that serve live"].value.item()
+        _chains(panel, of_panel[of_panel.quantity == "node of a chain"])
+        panel.set_title(f"{name}: {live:.0f} of 2 serve live")
+    return made, "Our planner's plans, nothing was run. Blue: serves while it loads."
 
 
 def scaled(num_sources: int) -> Plan:
@@ -54,23 +63,25 @@ def scaled(num_sources: int) -> Plan:
     return plan(Fabric(devices=devices, inter_leaf_share=1.0), sources, targets, LAYERS)
 
 
-def _chains(panel: Axes, found: Plan) -> int:
-    """A row for each chain; how many of its targets serve live."""
-    live = 0
-    for y, chain in enumerate(found.chains):
-        names = [f"S{y + 1}"] + [target.name for hop in chain.hops for target in hop.targets]
+def chained(found: Plan) -> Iterator[dict[str, object]]:
+    """The nodes of each chain, its source first; a target serves live at the tail."""
+    for number, chain in enumerate(found.chains):
+        names = [f"S{number + 1}"] + [target.name for hop in chain.hops for target in hop.targets]
         tails = {target.name for target in chain.hops[-1].targets if target.live}
-        live += len(tails)
-        for x, name in enumerate(names):
-            colour = PALETTE[0] if name in tails else "0.85" if x else PALETTE[1]
-            panel.text(
-                x, y, name, ha="center", va="center", color="black",
-                bbox={"boxstyle": "round,pad=0.6", "fc": colour, "ec": "none"},
-            )  # fmt: skip
-            if x:
-                panel.annotate(
-                    "", (x - 0.2, y), (x - 0.8, y), arrowprops={"arrowstyle": "->", "color": "0.3"}
-                )
+        for place, name in enumerate(names):
+            yield {"chain": number, "place": place, "node": name, "live": name in tails}
+
+
+def _chains(panel: Axes, nodes: pd.DataFrame) -> None:
+    """A row for each chain."""
+    for x, y, name, live in nodes[["place", "chain", "node", "live"]].to_numpy():
+        colour = PALETTE[0] if live else "0.85" if x else PALETTE[1]
+        panel.text(
+            x, y, name, ha="center", va="center", color="black",
+            bbox={"boxstyle": "round,pad=0.6", "fc": colour, "ec": "none"},
+        )  # fmt: skip
+        if x:
+            arrow = {"arrowstyle": "->", "color": "0.3"}
+            panel.annotate("", (x - 0.2, y), (x - 0.8, y), arrowprops=arrow)
     panel.set(xlim=(-0.5, 2.5), ylim=(1.6, -0.6))
     panel.axis("off")
-    return live

@@ -7,13 +7,12 @@ Our planner's plan, by whole layers, nothing was run. A box is a layer that reac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.caption import stamp
 from plots.style import PALETTE, figure
 from systems.blitzscale.chains import Medium, Source, Target
 from systems.blitzscale.fabric import Device, Fabric
@@ -24,34 +23,40 @@ EXPERIMENTS: tuple[str, ...] = ()
 WIDTH, LAYERS = 4, 8
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    found = sharded()
+LINKS = {"NIC": PALETTE[0], "NVLink": "0.85"}
+
+
+def table(points: Sequence[Point]) -> pd.DataFrame:
     rows = []
-    made, (panel,) = figure(1, 1, width=6, height=2.8)
-    for pull in found:
-        number = int(pull.target[1:]) - 1
+    for pull in sharded():
         network = pull.source < WIDTH
-        for layer in pull.layers:
-            panel.barh(
-                number, 0.92, left=layer, color=PALETTE[0] if network else "0.85",
-                label="NIC" if network else "NVLink",
-            )  # fmt: skip
-            source = f"S{pull.source + 1}" if network else f"T{pull.source - WIDTH + 1}"
-            panel.text(layer + 0.46, number, source, ha="center", va="center", fontsize=8)
-            over = "NIC" if network else "NVLink"
-            rows.append({"target": pull.target, "layer": layer, "from": source, "over": over})
-    handles = dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    panel.legend(list(handles.values()), list(handles), loc="upper left", bbox_to_anchor=(1, 1))
-    panel.set_yticks(range(WIDTH), [f"T{i + 1}" for i in range(WIDTH)])
-    panel.set_xticks([i + 0.46 for i in range(LAYERS)], [str(i + 1) for i in range(LAYERS)])
+        source = f"S{pull.source + 1}" if network else f"T{pull.source - WIDTH + 1}"
+        link = "NIC" if network else "NVLink"
+        rows += [
+            {"target": pull.target, "layer": layer + 1, "from": source, "over": link}
+            for layer in pull.layers
+        ]
+    found = pd.DataFrame(rows)
+    shares = found[found.over == "NIC"].groupby("target").layer.count() / LAYERS
+    quantity = {"over": "share of the layers over one NIC", "value": shares.max()}
+    return pd.concat([found, pd.DataFrame([quantity])], ignore_index=True).assign(inputs="ours")
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, (panel,) = figure(1, 1, width=6, height=2.8)
+    boxes = rows[rows.over.isin(list(LINKS))]
+    names = sorted(boxes.target.unique())
+    for target, layer, source, link in boxes[["target", "layer", "from", "over"]].to_numpy():
+        y = names.index(target)
+        panel.barh(y, 0.92, left=layer - 0.46, color=LINKS[link])
+        panel.text(layer, y, source, ha="center", va="center", fontsize=8)
+    handles = [Patch(color=colour, label=link) for link, colour in LINKS.items()]
+    panel.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
+    panel.set_yticks(range(len(names)), names)
+    panel.set_xticks(range(1, LAYERS + 1))
     panel.set(title="Who sends which layer to whom", xlabel="layer", ylim=(3.6, -0.6))
     panel.grid(False)
-    stamp(made, points, "Our planner's plan, nothing was run. S: a source's GPU, T: a target's.")
-    table = pd.DataFrame(rows)
-    shares = table[table.over == "NIC"].groupby("target").layer.count() / LAYERS
-    quantity = {"target": "", "over": "share of the layers over one NIC", "value": shares.max()}
-    table = pd.concat([table, pd.DataFrame([quantity])], ignore_index=True)
-    return publish(made, table, folder, Path(__file__).stem)
+    return made, "Our planner's plan, nothing was run. S: a source's GPU, T: a target's."
 
 
 def sharded() -> list[Pull]:

@@ -7,14 +7,12 @@ from when the first layer is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.caption import stamp
 from plots.style import PALETTE, figure
 from systems.blitzscale.ilp import ilp
 from systems.blitzscale.pair import Pair, Timeline, replay
@@ -37,20 +35,29 @@ def example() -> Pair:
     )  # fmt: skip
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    made, axes = figure(len(SCHEDULERS), 1, width=9, height=6)
-    rows = []
-    for panel, (name, scheduler) in zip(axes, SCHEDULERS.items(), strict=True):
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    rows: list[dict[str, object]] = []
+    for name, scheduler in SCHEDULERS.items():
         found = replay(example(), scheduler(example()))
-        _gantt(panel, found)
-        panel.set(title=name, xlim=(0, 45))
         rows += numbers(name, found)
+        rows += [
+            {"quantity": "runs", "scheduler": name, "batch": run.batch + 1,
+             "on_target": run.on_target, "start": run.start_s, "end": run.end_s}
+            for run in found.runs
+        ]  # fmt: skip
+    return pd.DataFrame(rows).assign(inputs="paper")
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(len(SCHEDULERS), 1, width=9, height=6)
+    for panel, name in zip(axes, SCHEDULERS, strict=True):
+        _gantt(panel, rows[(rows.quantity == "runs") & (rows.scheduler == name)])
+        panel.set(title=name, xlim=(0, 45))
     axes[-1].set_xlabel("layer times since the first layer was there")
-    stamp(
-        made, points, "Pure schedulers, nothing was run: 7 layers, 6 layer times to load one. "
-        "Numbers: batches; dotted: a layer arrives at the target.",
-    )  # fmt: skip
-    return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
+    return made, (
+        "Pure schedulers, nothing was run: 7 layers, 6 layer times to load one. Numbers: batches; "
+        "dotted: a layer arrives at the target."
+    )
 
 
 def numbers(name: str, found: Timeline) -> list[dict[str, object]]:
@@ -71,14 +78,12 @@ def numbers(name: str, found: Timeline) -> list[dict[str, object]]:
     return rows
 
 
-def _gantt(panel: Axes, found: Timeline) -> None:
-    for run in found.runs:
-        level = 0 if run.on_target else 1
-        width = run.end_s - run.start_s
-        panel.barh(
-            level, width, left=run.start_s, height=0.8, color=PALETTE[run.batch], edgecolor="white",
-        )  # fmt: skip
-        panel.text(run.start_s + width / 2, level, str(run.batch + 1), ha="center", va="center")
+def _gantt(panel: Axes, spans: pd.DataFrame) -> None:
+    for batch, on_target, start, end in spans[["batch", "on_target", "start", "end"]].to_numpy():
+        level = 0 if on_target else 1
+        colour = PALETTE[batch - 1]
+        panel.barh(level, end - start, left=start, color=colour, edgecolor="white")
+        panel.text((start + end) / 2, level, str(batch), ha="center", va="center")
     for layer in range(LAYERS):
         panel.axvline(LOAD * layer, color="0.4", lw=0.7, ls=":")
     panel.set_yticks([0, 1], ["target", "source"])

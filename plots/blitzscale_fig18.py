@@ -7,64 +7,67 @@ not say whose mean: DistServe (full)'s and each system's own are both in the tab
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
 from plots.blitzscale import (
     MEASURES,
     SYSTEMS,
     Latencies,
     Run,
+    curve,
     held,
-    held_each_second,
+    held_over_time,
+    latency_cdfs,
     measured,
+    plot_cdfs,
     row,
     runs,
     saved,
 )  # fmt: skip
-from plots.caption import stamp
-from plots.style import PALETTE, cdf, figure
+from plots.panels import legend_above
+from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("blitzscale_fig17", "blitzscale_fig18")
 SHOWN = ("distserve_full", "distserve_half", "serverlessllm", "blitzscale")
 OTHERS = ("distserve_full", "distserve_half", "serverlessllm", "serverlessllm_30s")
+HOLDING = ("serverlessllm", "blitzscale")
+SHOWN_SEED = 0
 FACTOR = 5.0  # §6.2
-ROLES = {"prefill": PALETTE[0], "decode": PALETTE[1], "loading": PALETTE[7]}
+ROLES = {"prefill": PALETTE[2], "decode": PALETTE[1], "loading": "0.75"}
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    used = [p for p in points if "azure_conv" in p.overrides.values()]
-    found = runs(used)
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    found = runs([p for p in points if "azure_conv" in p.overrides.values()])
     rows = measured(found)
     for against in OTHERS:
         for name in MEASURES:
             rows += saved(found, name, against, MEASURES[name])
-    rows += list(violations(found))
+    rows += violations(found)
+    for run in found:
+        if run.seed == SHOWN_SEED and run.system in HOLDING:
+            slots = held(run.path)
+            for role in ROLES:
+                rows += curve(run, f"GPUs held, {role}", *held_over_time(slots, [role]))
+    return pd.DataFrame([*rows, *latency_cdfs(found, SHOWN)])
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(1, 4, width=13, height=3.6)
-    for system in SHOWN:
-        of_system = [run for run in found if run.system == system]
-        label, colour, line = SYSTEMS[system]
-        for panel, name in ((axes[0], "ttft"), (axes[1], "tbt")):
-            values = np.concatenate([getattr(run.latencies, name) for run in of_system])
-            cdf(panel, values, color=colour, ls=line, label=label)
-    for panel, system in ((axes[2], "serverlessllm"), (axes[3], "blitzscale")):
-        run = next(run for run in found if (run.system, run.seed) == (system, 0))
-        rows += _gpus(panel, run)
-    axes[0].set_title("TTFT")
-    axes[1].set(title="TBT", ylabel="")
-    axes[1].legend(loc="lower right", fontsize=7)
-    axes[3].legend(loc="lower right", fontsize=7, frameon=True)
-    stamp(
-        made, used, "AzureConv, Mistral-24B, TP 2. CDFs: all seeds; GPUs held: seed 0. DistServe: "
-        "11 prefills and 5 decodes, and 5 and 3.",
-    )  # fmt: skip
-    return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
+    plot_cdfs(axes[:2], rows, SHOWN)
+    for panel, system in zip(axes[2:], HOLDING, strict=True):
+        _gpus(panel, rows[rows.system == system])
+        panel.set(title=f"GPUs held, {SYSTEMS[system].label}", xlabel="seconds", ylabel="GPUs")
+    legend_above(made, axes, len(SHOWN) + len(ROLES))
+    return made, (
+        f"AzureConv, Mistral-24B, TP 2. CDFs: all seeds; GPUs held: seed {SHOWN_SEED}. DistServe: "
+        "11 prefills and 5 decodes, and 5 and 3."
+    )
 
 
 def violations(found: Sequence[Run]) -> Iterator[dict[str, Any]]:
@@ -88,17 +91,10 @@ def violating(found: Latencies, mean: Latencies) -> float:
     return float((late | slow).mean())
 
 
-def _gpus(panel: Axes, run: Run) -> list[dict[str, Any]]:
-    slots = held(run.path)
-    levels = {role: held_each_second(slots, [role]) for role in ROLES}
-    seconds = levels["prefill"][0]
+def _gpus(panel: Axes, rows: pd.DataFrame) -> None:
+    levels = [rows[rows.quantity == f"GPUs held, {role}"] for role in ROLES]
     panel.stackplot(
-        seconds, [level for _, level in levels.values()], colors=list(ROLES.values()),
+        levels[0].x, [level.value for level in levels], colors=list(ROLES.values()),
         labels=list(ROLES), lw=0,
     )  # fmt: skip
-    panel.set(title=f"GPUs held, {SYSTEMS[run.system][0]}", xlabel="seconds", ylim=(0, 33))
-    return [
-        row(run, f"GPUs held, {role}", value, x=at)
-        for role, (x, y) in levels.items()
-        for at, value in zip(x, y, strict=True)
-    ]
+    panel.set_ylim(0, 33)

@@ -7,44 +7,55 @@ with its TTL (`HostCache`), BlitzScale's pool, which has one host copy while no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import yaml
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.blitzscale import SYSTEMS, WORKLOADS, Floats, Run, held, row, runs
-from plots.caption import stamp
+from plots.blitzscale import OVER_TIME_S, SYSTEMS, WORKLOADS, Floats, Run, curve, held, row, runs
+from plots.panels import legend_above
+from plots.runs import events
 from plots.style import figure
 from systems.blitzscale.host_cache import HostCache
 
 EXPERIMENTS = ("blitzscale_fig17",)
-SHOWN = {"serverlessllm": 300.0, "serverlessllm_30s": 30.0, "blitzscale": 0.0}  # TTL, s
+TTL_S = {"serverlessllm": 300.0, "serverlessllm_30s": 30.0, "blitzscale": 0.0}
+WIDTHS = {"serverlessllm": 3.2, "serverlessllm_30s": 1.4, "blitzscale": 1.4}
 SHOWN_SEED = 0
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     rows = []
-    made, axes = figure(1, 3, width=9, height=3.2)
-    used = [point for point in points if not set(SHOWN).isdisjoint(point.overrides.values())]
+    used = [point for point in points if not set(TTL_S).isdisjoint(point.overrides.values())]
     for run in runs(used):
         seconds, copies, serving, hosts = host_copies(run)
+        if run.system == "blitzscale":
+            run.mechanism = float(len(events(run.path, "host_copy")))
         rows.append(row(run, "host copies, most", float(copies.max())))
         over = copies[serving > 0].sum() / serving[serving > 0].sum()
         rows.append(row(run, "host copies over hosts that serve", float(over)))
         if run.seed == SHOWN_SEED:
-            panel = axes[list(WORKLOADS).index(run.workload)]
-            label, colour, line = SYSTEMS[run.system]
-            panel.step(seconds, copies / hosts, color=colour, ls=line, label=label, where="post")
-            rows += [row(run, "host copies", n, x=x) for x, n in zip(seconds, copies, strict=True)]
-    for panel, title in zip(axes, WORKLOADS.values(), strict=True):
+            step = int(OVER_TIME_S)
+            rows += curve(run, "host copies over hosts", seconds[::step], copies[::step] / hosts)
+    return pd.DataFrame(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(1, 3, width=9, height=3.2)
+    curves = rows[rows.quantity == "host copies over hosts"]
+    for panel, (workload, title) in zip(axes, WORKLOADS.items(), strict=True):
+        for system, width in WIDTHS.items():
+            shown = curves[(curves.workload == workload) & (curves.system == system)]
+            label, colour, _, line = SYSTEMS[system]
+            panel.step(
+                shown.x, shown.value, color=colour, ls=line, lw=width, label=label, where="post"
+            )  # fmt: skip
         panel.set(title=title, xlabel="seconds", ylim=(-0.03, 1.1))
-    axes[0].set_ylabel("copies / hosts")
-    axes[2].legend(loc="center right", fontsize=7)
-    stamp(made, used, f"Seed {SHOWN_SEED}. AllCache: 1 throughout.")
-    return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
+    axes[0].set_ylabel("host copies / hosts")
+    legend_above(made, axes, len(WIDTHS))
+    return made, f"Seed {SHOWN_SEED}. AllCache: 1 throughout. BlitzScale: a GPU always has a copy."
 
 
 def host_copies(run: Run) -> tuple[Floats, Floats, Floats, int]:
@@ -60,7 +71,7 @@ def host_copies(run: Run) -> tuple[Floats, Floats, Floats, int]:
         [(start, 1, node) for start, node in zip(slots.start_s, nodes, strict=True)]
         + [(end, -1, node) for end, node in zip(slots.end_s, nodes, strict=True)]
     )
-    cache, serving = HostCache(SHOWN[run.system]), dict.fromkeys(range(hosts), 0)
+    cache, serving = HostCache(TTL_S[run.system]), dict.fromkeys(range(hosts), 0)
     seconds = np.arange(0.0, np.ceil(slots.end_s.max()))
     copies, busy, done = np.zeros(len(seconds)), np.zeros(len(seconds)), 0
     for i, second in enumerate(seconds):

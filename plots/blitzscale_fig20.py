@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.blitzscale import MEASURES, SYSTEMS, WORKLOADS, measured, runs, saved
-from plots.caption import stamp
+from plots.blitzscale import MEASURES, SYSTEMS, WORKLOADS, measured, runs, saved, scale_ups
 from plots.style import figure
 
 EXPERIMENTS = ("blitzscale_fig17", "blitzscale_fig20")
@@ -28,26 +26,32 @@ STEPS = {
 SHOWN = ("P95 TTFT", "P95 TBT")
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     found = [run for run in runs(points) if run.system in STEPS]
+    for run in found:
+        if run.system == "blitzscale":  # what the last step adds
+            run.mechanism = float(scale_ups(run.path).served.astype(bool).sum())
     rows = measured(found)
-    names = list(STEPS)
-    for before, after in pairwise(names):
+    for before, after in pairwise(STEPS):
         for name in MEASURES:
             rows += saved(found, name, before, MEASURES[name], after)
-    shown = pd.DataFrame(rows)
+    return pd.DataFrame(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(2, 3, width=9, height=5)
-    for i, name in enumerate(SHOWN):
-        for j, (workload, title) in enumerate(WORKLOADS.items()):
-            panel = axes[3 * i + j]
-            of_panel = shown[(shown.quantity == name) & (shown.workload == workload)]
-            each = of_panel.groupby("system").value.agg(["mean", "min", "max"]).reindex(names)
-            panel.bar(
-                range(len(names)), each["mean"], color=[SYSTEMS[system][1] for system in names],
-                yerr=np.array([each["mean"] - each["min"], each["max"] - each["mean"]]),
-            )  # fmt: skip
-            panel.set_xticks(range(len(names)), list(STEPS.values()), fontsize=7)
-            panel.set(title=title if i == 0 else "", ylabel=f"{name} (s)" if j == 0 else "")
-            panel.grid(False, axis="x")
-    stamp(made, points, "Mean and range of three seeds. S-LLM: TTL 5 min.")
-    return publish(made, shown, folder, Path(__file__).stem)
+    shown = [(name, workload) for name in SHOWN for workload in WORKLOADS]
+    for panel, (name, workload) in zip(axes, shown, strict=True):
+        of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
+        each = of_panel.groupby("system").value.agg(["mean", "min", "max"]).loc[list(STEPS)]
+        panel.bar(
+            range(len(STEPS)), each["mean"], color=[SYSTEMS[system].colour for system in STEPS],
+            yerr=np.array([each["mean"] - each["min"], each["max"] - each["mean"]]),
+        )  # fmt: skip
+        panel.set_xticks(range(len(STEPS)), list(STEPS.values()), fontsize=7)
+        panel.grid(False, axis="x")
+        if name == SHOWN[0]:
+            panel.set_title(WORKLOADS[workload])
+    for panel, name in zip(axes[::3], SHOWN, strict=True):
+        panel.set_ylabel(f"{name} (s)")
+    return made, "Mean and range of seeds. S-LLM: TTL 5 min."

@@ -9,112 +9,113 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish
-from plots.blitzscale import SYSTEMS, Floats, Run, row, runs
-from plots.caption import stamp
+from plots.blitzscale import SYSTEMS, Run, curve, loads, row, runs, scale_ups
+from plots.panels import legend_above
+from plots.runs import events
 from plots.style import figure
 
 EXPERIMENTS = ("blitzscale_fig21", "blitzscale_fig21_live")
 ENGINES = {"sim": "simulated, six", "torch": "measured, two"}
 STEP_S, SHOWN_S = {"sim": 0.1, "torch": 0.25}, {"sim": 4.0, "torch": 5.0}
+SHOWN = ("allcache", "network", "blitzscale")
 SHOWN_SEED = 0
+TOKENS, THERE, LOADED = "prompt tokens/s", "share of the parameters there", "all are loaded"
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    engines = {
-        point.path: point.manifest()["engine_name"] for point in points if point.path is not None
-    }
+class Timeline(NamedTuple):
+    """In seconds from the start of the first load."""
+
+    loads: pd.DataFrame
+    moves: pd.DataFrame  # layers that came
+    prefilled: pd.DataFrame  # each request's first token with its prompt
+    served: pd.DataFrame  # of requests that an instance still loading had a part in
+
+
+def table(points: Sequence[Point]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
-    made, axes = figure(2, 2, width=9, height=6)
-    panels = dict(zip(ENGINES, (axes[:2], axes[2:]), strict=True))
-    for run in runs(points):
-        engine = engines[run.path]
-        loads, prefilled, served = timeline(run.path)
-        found = [row(run, name, value) for name, value in numbers(loads, served).items()]
+    done = [point for point in points if point.path is not None]
+    for run, point in zip(runs(done), done, strict=True):
+        engine = point.manifest()["engine_name"]
+        story = timeline(run.path)
+        found = [row(run, name, value) for name, value in numbers(story).items()]
         if run.seed == SHOWN_SEED:
-            found += _lines(panels[engine], run, loads, prefilled, engine)
+            found += _curves(run, story, engine)
         rows += [each | {"engine": engine} for each in found]
-    for engine, (left, right) in panels.items():
-        left.set(title=f"{ENGINES[engine]}: prefilled", ylabel="prompt tokens/s")
-        right.set(title=f"{ENGINES[engine]}: parameters of all there", ylabel="share")
-        for panel in (left, right):
+    return pd.DataFrame(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(2, 2, width=9, height=6)
+    for panels, (engine, title) in zip((axes[:2], axes[2:]), ENGINES.items(), strict=True):
+        for system in SHOWN:
+            _lines(panels, rows[(rows.engine == engine) & (rows.system == system)], system)
+        panels[0].set(title=f"{title}: prefilled", ylabel=TOKENS)
+        panels[1].set(title=f"{title}: parameters of all there", ylabel="share", ylim=(0, 1.03))
+        for panel in panels:
             panel.set(xlim=(0, SHOWN_S[engine]), xlabel="seconds since loading began")
-        left.legend(loc="upper right")
-    stamp(
-        made, points, "AzureConv's lengths (live a quarter of them), arrivals drawn. Above "
-        "Mistral-24B, TP 2; below a random-weight model on paced workers. Lines: seed "
-        f"{SHOWN_SEED}. Dotted: all are loaded.",
-    )  # fmt: skip
-    return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)
+    legend_above(made, axes, len(SHOWN))
+    return made, (
+        "AzureConv's lengths (live a quarter of them), arrivals drawn. Above Mistral-24B, TP 2; "
+        f"below a random-weight model on paced workers. Lines: seed {SHOWN_SEED}. Dotted: all are "
+        "loaded."
+    )
 
 
-def timeline(path: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """From the start of the first load, seconds: the loads; each request's first token with its
-    prompt; and first tokens of requests that an instance still loading had a part in."""
-    loads = events(path, "load").query("source != ''").sort_values("start_s")
-    zero_s = loads.start_s.min()
+def timeline(path: Path) -> Timeline:
+    begun = loads(path).sort_values("start_s")
+    zero_s = begun.start_s.min()
+
+    def shifted(found: pd.DataFrame) -> pd.DataFrame:
+        return found.assign(start_s=found.start_s - zero_s, end_s=found.end_s - zero_s)
+
     moves = events(path, "transfer").query("purpose == 'weights' and complete")
-    moves = moves.assign(start_s=moves.start_s - zero_s, end_s=moves.end_s - zero_s)
-    loads = loads.assign(start_s=loads.start_s - zero_s, end_s=loads.end_s - zero_s)
-    loads.attrs["moves"] = moves
     columns = ["request_id", "prompt_tokens", "token_times_s"]
     requests = pq.read_table(path / "requests.parquet", columns=columns).to_pandas()
     first_s = np.array([times[0] for times in requests.token_times_s]) - zero_s
     prefilled = requests.assign(first_s=first_s)[["request_id", "prompt_tokens", "first_s"]]
-    sent = events(path, "kv_move")
-    new = loads.groupby("instance").end_s.max()
-    early = [
-        request
-        for instance, start, requests_moved in zip(
-            sent.instance, sent.start_s - zero_s, sent.requests, strict=True
-        )
-        if instance in new and start < new[instance]
-        for request in requests_moved
-    ]
+    early = [request for requests in scale_ups(path).served for request in requests]
     served = prefilled[prefilled.request_id.isin(early)]
-    return loads, prefilled, served
+    return Timeline(shifted(begun), shifted(moves), prefilled, served)
 
 
-def numbers(loads: pd.DataFrame, served: pd.DataFrame) -> dict[str, float]:
+def numbers(story: Timeline) -> dict[str, float]:
+    loaded_s = story.loads.groupby("instance").end_s.max()
     return {
-        "instances": float(loads.instance.nunique()),
-        "all are loaded": float(loads.end_s.max()),
-        "first is loaded": float(loads.groupby("instance").end_s.max().min()),
-        "first token with a part on an instance that loads": float(served.first_s.min()),
-        "sources that load nothing": float(len(set(loads.source) - set(loads.instance))),
+        "instances": float(len(loaded_s)),
+        LOADED: float(loaded_s.max()),
+        "first is loaded": float(loaded_s.min()),
+        "first token with a part on an instance that loads": float(story.served.first_s.min()),
+        "sources that load nothing": float(len(set(story.loads.source) - set(loaded_s.index))),
     }
 
 
-def _lines(
-    axes: Sequence[Axes], run: Run, loads: pd.DataFrame, prefilled: pd.DataFrame, engine: str
-) -> list[dict[str, Any]]:
-    label, colour, line = SYSTEMS[run.system]
-    step_s = STEP_S[engine]
-    edges = np.arange(0, SHOWN_S[engine] + step_s, step_s)
-    tokens, _ = np.histogram(prefilled.first_s, edges, weights=prefilled.prompt_tokens)
-    moves = loads.attrs["moves"].sort_values("end_s")
+def _curves(run: Run, story: Timeline, engine: str) -> list[dict[str, Any]]:
+    edges = np.arange(0, SHOWN_S[engine] + STEP_S[engine], STEP_S[engine])
+    weights = story.prefilled.prompt_tokens
+    tokens, _ = np.histogram(story.prefilled.first_s, edges, weights=weights)
+    moves = story.moves.sort_values("end_s")
     there = moves.bytes.cumsum() / moves.bytes.sum()
-    axes[0].plot(edges[:-1], tokens / step_s, color=colour, ls=line, label=label)
-    axes[1].plot(moves.end_s, there, color=colour, ls=line, drawstyle="steps-post")
-    for panel in axes:
-        panel.axvline(loads.end_s.max(), color=colour, lw=0.8, ls=":")
-    series: dict[str, tuple[Floats, Floats]] = {
-        "prompt tokens/s": (
-            np.asarray(edges[:-1], np.float64),
-            np.asarray(tokens, np.float64) / step_s,
-        ),
-        "share of the parameters there": (moves.end_s.to_numpy(), there.to_numpy()),
-    }
     return [
-        row(run, name, value, x=at)
-        for name, (x, y) in series.items()
-        for at, value in zip(x, y, strict=True)
+        *curve(run, TOKENS, edges[:-1], tokens / STEP_S[engine]),
+        *curve(run, THERE, moves.end_s.to_numpy(), there.to_numpy()),
     ]
+
+
+def _lines(panels: Sequence[Axes], rows: pd.DataFrame, system: str) -> None:
+    label, colour, _, line = SYSTEMS[system]
+    for panel, name in zip(panels, (TOKENS, THERE), strict=True):
+        shown = rows[rows.quantity == name]
+        style = "steps-post" if name == THERE else "default"
+        if len(shown):
+            panel.plot(shown.x, shown.value, color=colour, ls=line, label=label, drawstyle=style)
+        for end_s in rows[(rows.quantity == LOADED) & (rows.seed == SHOWN_SEED)].value:
+            panel.axvline(end_s, color=colour, lw=0.8, ls=":")

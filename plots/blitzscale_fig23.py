@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish
-from plots.blitzscale import SYSTEM, SYSTEMS
-from plots.caption import stamp
+from plots.blitzscale import SYSTEMS, row, runs, scale_ups
+from plots.panels import legend_above
+from plots.runs import events
 from plots.style import PALETTE, figure
 from systems.blitzscale.ilp import ilp
 from systems.blitzscale.pair import Pair
@@ -32,37 +33,36 @@ EXPERIMENTS = ("blitzscale_fig21_live",)
 LAYERS_8B, LOAD, BATCHES, REPEATS = 32, 6.0, 12, 9  # §5.2: layers; Fig. 15's load; "a dozen"
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+PLANES = {"data plane (s)": PALETTE[1], "control plane (s)": PALETTE[3]}
+
+
+def table(points: Sequence[Point]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
-    for point in points:
-        if point.path is not None:
-            about = {"system": point.overrides[SYSTEM], "seed": point.seed}
-            rows += [
-                about | {"quantity": name, "value": value}
-                for name, value in planes(point.path).items()
-            ]
+    for run in runs(points):
+        rows += [row(run, name, value) for name, value in planes(run.path).items()]
     solved = {"quantity": "solving the program, 8B (s)", "value": solving_s()}
-    rows.append({"system": "solver", "seed": 0} | solved)  # of no run, and nothing is drawn
-    table = pd.DataFrame(rows)
+    return pd.DataFrame([*rows, {"system": "solver", "seed": 0, "inputs": "measured"} | solved])
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, (axes,) = figure(1, 1, width=5, height=3)
-    names = [name for name in SYSTEMS if name in set(table.system)]
+    names = [name for name in SYSTEMS if name in set(rows.system)]
     below = np.zeros(len(names))
-    for plane, colour in (("data plane (s)", PALETTE[1]), ("control plane (s)", PALETTE[3])):
-        of_plane = table[table.quantity == plane].groupby("system").value.mean()
-        values = of_plane.reindex(names).to_numpy()
+    for plane, colour in PLANES.items():
+        means = rows[rows.quantity == plane].groupby("system").value.mean()
+        values = means.loc[names].to_numpy()
         axes.bar(range(len(names)), values, 0.6, below, color=colour, label=plane)
         below = below + values
-    axes.set_xticks(range(len(names)), [SYSTEMS[name][0] for name in names])
-    axes.set(ylabel="seconds, mean of scale-ups", ylim=(0, 1.35 * max(below)))
+    axes.set_xticks(range(len(names)), [SYSTEMS[name].label for name in names])
+    axes.set_ylabel("seconds, mean of scale-ups")
     axes.grid(False, axis="x")
-    axes.legend(loc="upper right")
-    stamp(made, points, "Links slowed as in Fig. 21; a random-weight model.")
-    return publish(made, table, folder, Path(__file__).stem)
+    legend_above(made, [axes], len(PLANES))
+    return made, "Links slowed as in Fig. 21; a random-weight model."
 
 
 def planes(path: Path) -> dict[str, float]:
     """Of the scale-ups of a run, means; the share is of their sums."""
-    slots = events(path, "slot").query("role == 'loading'")
+    slots = scale_ups(path)
     moves = events(path, "transfer").query("purpose == 'weights'")
     data_s: list[float] = []
     every_s: list[float] = []

@@ -7,19 +7,17 @@ tokens on time; under colocation (§6.4) vLLM. The paper does not say what it me
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.claims.expressions import crossing
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import composed
 from harness.experiments.points import Point
-from plots.aegaeon import publish, table
 from plots.blitzscale import WORKLOADS
-from plots.caption import stamp
-from plots.style import figure
+from plots.runs import table as of_runs
+from plots.style import text_table
 
 SHOWN = WORKLOADS | {"burstgpt_7b": "BurstGPT, Llama2-7B, cluster B, vLLM"}  # Fig. 24's
 EVALUATION = dict.fromkeys(WORKLOADS, "blitzscale_fig17") | {"burstgpt_7b": "blitzscale_fig24"}
@@ -34,29 +32,28 @@ SEARCHES = {
 HEADINGS = ["workload", "factor at capacity", "evaluated at", "evaluated / capacity"]
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    rows = table(points)
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    rows = of_runs(points)
     rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
-    found: list[dict[str, Any]] = []
-    for workload in SHOWN:
+    found = []
+    for experiment, workload in zip(EXPERIMENTS, SHOWN, strict=True):
         capacity = float(crossing(rows[rows.workload == workload], "rate", "token"))
         used = evaluated_at(workload)
         about = {"quantity": "mean rate over capacity", "workload": workload, "seed": 0}
-        found.append(about | {"capacity": capacity, "used": used, "value": used / capacity})
-    made, (axes,) = figure(1, 1, width=8, height=2.2)
-    axes.axis("off")
+        about |= {"experiment": experiment, "capacity": capacity, "used": used}
+        found.append(about | {"value": used / capacity})
+    return pd.concat([rows, pd.DataFrame(found)], ignore_index=True)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    shown = rows[rows.quantity == "mean rate over capacity"]
     cells = [
-        [
-            SHOWN[each["workload"]],
-            *(f"{each[key]:.3g}" for key in ("capacity", "used", "value")),
-        ]
-        for each in found
+        [SHOWN[workload], *(f"{value:.3g}" for value in values)]
+        for workload, *values in shown[["workload", "capacity", "used", "value"]].to_numpy()
     ]
-    axes.table(cells, colLabels=HEADINGS, loc="center", cellLoc="center", edges="horizontal")
-    axes.set_title("Capacity of each cluster, as a factor on the trace's rate")
-    stamp(made, points, "90 % of tokens on time, on all GPUs without scaling.")
-    both = pd.concat([rows, pd.DataFrame(found)], ignore_index=True)
-    return publish(made, both, folder, Path(__file__).stem)
+    title = "Capacity of each cluster, as a factor on the trace's rate"
+    said = "90 % of tokens on time, on all GPUs without scaling."
+    return text_table(cells, HEADINGS, title), said
 
 
 def evaluated_at(workload: str) -> float:

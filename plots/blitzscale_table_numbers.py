@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from hydra import compose
+from matplotlib.figure import Figure
 
 from harness.config import typed
 from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
 from harness.experiments.points import Point
 from harness.options import plain
-from plots.aegaeon import publish
 from plots.aegaeon_table1 import spec
-from plots.caption import stamp
-from plots.style import figure
+from plots.style import text_table
 from systems.blitzscale.chains import Medium, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import Device, Fabric, fabric_of
 from systems.blitzscale.pair import Pair, replay
@@ -31,16 +29,23 @@ EXAMPLE_LAYERS = 7  # §4
 BATCH_TOKENS = 2000  # §5.2
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    """`inputs`: of which numbers each is made (`harness.claims.kinds`)."""
     values = loading() | throughput() | paired() | chains() | pool()
-    rows = pd.DataFrame({"quantity": list(values), "value": list(values.values())})
-    made, (axes,) = figure(1, 1, width=8, height=4.4)
-    axes.axis("off")
-    cells = [[quantity, f"{value:.4g}"] for quantity, value in values.items()]
-    drawn = axes.table(cells, loc="center", cellLoc="left", edges="horizontal")
-    drawn.auto_set_column_width([0, 1])
-    stamp(made, points, "Arithmetic and our planner on nominal rates; nothing was run.")
-    return publish(made, rows, folder, Path(__file__).stem)
+    inputs = dict.fromkeys(values, "ours") | dict.fromkeys([*throughput(), *paired()], "paper")
+    inputs |= dict.fromkeys(list(loading())[:2], "paper") | {list(pool())[1]: "drawn"}
+    return pd.DataFrame([
+        {"quantity": name, "value": value, "inputs": inputs[name]} for name, value in values.items()
+    ])  # fmt: skip
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    columns = rows[["quantity", "value", "inputs"]].to_numpy()
+    cells = [[quantity, f"{value:.4g}", inputs] for quantity, value, inputs in columns]
+    return text_table(cells, ["", "value", "numbers"]), (
+        "Arithmetic and our planner on nominal rates; nothing was run. Numbers: whose they are, or "
+        "drawn at random."
+    )
 
 
 def hardware(name: str) -> Hardware:

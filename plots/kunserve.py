@@ -1,7 +1,8 @@
-"""What KunServe's figures share: requests and KV of a run, SLOs, ratios between systems, captions.
+"""What KunServe's figures share: requests and KV of a run, SLOs, ratios between systems.
 
-TBT is the paper's: a request's mean, our tpot. Every figure leaves a PNG, a PDF and the CSV that
-both were drawn from, which is what the claims (`results/claims/kunserve.yaml`) are computed from.
+TBT is the paper's: a request's mean, our tpot. Rows of a table whose `part` is empty are runs, from
+which the claims (`results/claims/kunserve.yaml`) are computed. The other rows are curves of one
+run, whose name is in `series`.
 """
 
 from __future__ import annotations
@@ -14,32 +15,37 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow.parquet as pq
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import overrides
-from plots.caption import stamp
+from plots.panels import Look
+from plots.runs import events, overrides
 from plots.style import PALETTE
 
 Floats = npt.NDArray[np.float64]
 
-# (label, colour, marker, line)
-SYSTEMS: dict[str, tuple[str, Any, str, str]] = {
-    "kunserve": ("KunServe", PALETTE[0], "o", "-"),
-    "llumnix_replication": ("Llumnix (replication)", PALETTE[1], "s", "-"),
-    "llumnix_migration": ("Llumnix (migration)", PALETTE[2], "^", "-"),
-    "llumnix_pipeline": ("Llumnix (pipeline)", PALETTE[3], "D", "-"),
-    "vllm": ("vLLM, recompute", PALETTE[7], "v", "-"),
-    "vllm_kv_swap": ("vLLM, KV swap", PALETTE[4], "v", "-"),
-    "vllm_parameter_swap": ("vLLM, parameter swap", PALETTE[5], "v", "-"),
+SYSTEMS = {
+    "kunserve": Look("KunServe", PALETTE[0], "o"),
+    "llumnix_replication": Look("Llumnix (replication)", PALETTE[1], "s"),
+    "llumnix_migration": Look("Llumnix (migration)", PALETTE[2], "^"),
+    "llumnix_pipeline": Look("Llumnix (pipeline)", PALETTE[3], "D"),
+    "vllm": Look("vLLM, recompute", PALETTE[7], "v"),
+    "vllm_kv_swap": Look("vLLM, KV swap", PALETTE[4], "v"),
+    "vllm_parameter_swap": Look("vLLM, parameter swap", PALETTE[5], "v"),
 }
+OTHERS = ("llumnix_replication", "llumnix_migration", "llumnix_pipeline")  # beside KunServe
+OVER_TIME = {name: look._replace(marker="") for name, look in SYSTEMS.items()}
+MOVES = {"vllm_kv_swap": "swap out", "llumnix_migration": "migration"}  # purposes of copies of KV
 DATASETS = {
     "burstgpt": "BurstGPT",
     "azureconv": "AzureConv",
     "agieval_cot": "AGIEval-CoT (SYNTHETIC)",
 }
+LATENCIES = {  # (title, factor), in the order of the paper's panels
+    "ttft_p50": ("P50 TTFT (s)", 1.0), "ttft_p99": ("P99 TTFT (s)", 1.0),
+    "tbt_p50": ("P50 TBT (ms)", 1e3), "tbt_p99": ("P99 TBT (ms)", 1e3),
+}  # fmt: skip
 FACTOR = 5.0  # SLO: 5x the P50 under a modest load (§5.1)
+PROVISIONED = 1 / 2.1  # mean KV demand over the memory (§2.2)
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 SUPPORT = {"p50": 1, "p90": 65, "p99": 662, "p999": 6636}  # requests that a percentile needs
 STEP_S = 0.5  # of timelines
@@ -47,9 +53,17 @@ FULL = 0.95  # of the blocks in use: nothing of size fits
 MAX_SEQS = 256  # conf/system/llumnix.yaml, of an instance
 
 
-def requests(path: Path) -> pd.DataFrame:
+def system(point: Point) -> str:
+    """As SYSTEMS calls it."""
+    choices = point.manifest()["choices"]
+    found: str = choices.get("experiment/kunserve/system@_global_", choices["system"])
+    return found
+
+
+def requests(path: Path | None) -> pd.DataFrame:
     """A row per request that was answered: arrival, prompt, instance, times of its tokens, TTFT,
     TBT (nan for one token)."""
+    assert path is not None
     columns = ["instance", "arrival_s", "prompt_tokens", "num_preemptions", "token_times_s"]
     found = pq.read_table(path / "requests.parquet", columns=columns).to_pandas()
     found = found[found.token_times_s.map(len) > 0].reset_index(drop=True)
@@ -102,10 +116,10 @@ def numbers(point: Point) -> dict[str, Any]:
     """One row: percentiles, KV demand over capacity, throughput."""
     assert point.path is not None
     manifest, found = point.manifest(), requests(point.path)
-    end_s = float(found.arrival_s.max())
     row: dict[str, Any] = {
-        "experiment": point.experiment, "model": manifest["choices"]["model"],
-        "seed": point.seed, "requests": len(found), "requests_per_s": len(found) / end_s,
+        "experiment": point.experiment, "model": manifest["choices"]["model"], "seed": point.seed,
+        "config_hash": point.config_hash(), "mechanism": mechanism(point), "requests": len(found),
+        "requests_per_s": len(found) / found.arrival_s.max(),
         "preemptions": int(found.num_preemptions.sum()),
         "tokens_per_s": found.output_tokens.sum() / found.last_s.max(),
     }  # fmt: skip
@@ -114,10 +128,29 @@ def numbers(point: Point) -> dict[str, Any]:
         for name, q in PERCENTILES.items():
             enough = len(values) >= SUPPORT[name]
             row[f"{metric}_{name}_s"] = np.percentile(values, q) if enough else np.nan
-    running, queued = held(found, steps(end_s))
+    running, queued = held(found, steps(float(found.arrival_s.max())))
     total = capacity_tokens(point) * manifest["engine"]["num_instances"]
     row |= {"load": (running + queued).mean() / total, "peak": (running + queued).max() / total}
     return row | {key: value for key, value in overrides(point).items() if key != "seed"}
+
+
+def mechanism(point: Point) -> float:
+    """How often the run did what its system is about: an instance dropped layers, a request's KV
+    was swapped out or migrated, an iteration fetched layers (each that gave tokens did). nan: of
+    systems of which this cannot be said."""
+    assert point.path is not None
+    name = system(point)
+    if name.startswith("kunserve"):
+        return float(len(events(point.path, "drop")))
+    if name == "vllm_parameter_swap":
+        found = requests(point.path)
+        return float(
+            found.explode("token_times_s").groupby("instance").token_times_s.nunique().sum()
+        )
+    if name in MOVES:
+        moves = events(point.path, "kv_move")
+        return float((moves.purpose == MOVES[name]).sum()) if len(moves) else 0.0
+    return np.nan
 
 
 def limits(point: Point) -> dict[str, float]:
@@ -147,76 +180,77 @@ def _between(start: pd.Series, end: pd.Series, times_s: Floats) -> Floats:
     return (begun - ended).astype(float)
 
 
-def slos(rows: pd.DataFrame, points: Sequence[Point], by: Sequence[str]) -> dict[Any, Any]:
-    """(TTFT, TBT) in seconds for each value of `by`: FACTOR x the P50 of replication's runs at the
-    lowest rate, all seeds together."""
-    found = {}
-    for key, of_key in rows[rows.system == "llumnix_replication"].groupby(list(by)):
-        modest = of_key[of_key.rate == of_key.rate.min()].index
-        pooled = pd.concat([requests(points[i].path) for i in modest])
-        found[key] = FACTOR * pooled.ttft_s.median(), FACTOR * pooled.tbt_s.median()
-    return found
+def end_to_end(points: Sequence[Point]) -> pd.DataFrame:
+    """A row per run: `numbers`, why replication's requests wait, violations of the experiment's
+    SLO, `compared`."""
+    rows = pd.DataFrame([numbers(point) | waits(point) for point in points])
+    slos = {}
+    for experiment, mine in rows[rows.system == "llumnix_replication"].groupby("experiment"):
+        slos[experiment] = slo_s([points[i] for i in mine.index[mine.rate == mine.rate.min()]])
+    found = [violations(requests(p.path), *slos[p.experiment]) for p in points if p.path]
+    return compared(rows.join(pd.DataFrame(found)))
 
 
-def judged(rows: pd.DataFrame, points: Sequence[Point], by: Sequence[str]) -> pd.DataFrame:
-    """`rows` with the SLO of each and the shares of requests that violate it."""
-    limits_s, made = slos(rows, points, by), []
-    for i, row in rows.iterrows():
-        path = points[int(str(i))].path
-        assert path is not None
-        found = requests(path)
-        ttft_s, tbt_s = limits_s[tuple(row[key] for key in by)]
-        late, slow = found.ttft_s > ttft_s, found.tbt_s > tbt_s
-        made.append(
-            dict(row) | {"slo_ttft_s": ttft_s, "slo_tbt_s": tbt_s, "late": late.mean(),
-                         "slow": slow.mean(), "violating": (late | slow).mean()}
-        )  # fmt: skip
-    return pd.DataFrame(made)
+def waits(point: Point) -> dict[str, float]:
+    return limits(point) if system(point) == "llumnix_replication" else {}
 
 
-def compared(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+def slo_s(modest: Sequence[Point]) -> tuple[float, float]:
+    """Of TTFT and TBT: FACTOR x the P50 of these runs, taken together."""
+    found = pd.concat([requests(point.path) for point in modest if point.path])
+    return FACTOR * float(found.ttft_s.median()), FACTOR * float(found.tbt_s.median())
+
+
+def violations(found: pd.DataFrame, ttft_s: float, tbt_s: float) -> dict[str, float]:
+    """Shares of requests that take longer."""
+    late, slow = found.ttft_s > ttft_s, found.tbt_s > tbt_s
+    return {
+        "slo_ttft_s": ttft_s, "slo_tbt_s": tbt_s, "late": late.mean(), "slow": slow.mean(),
+        "violating": (late | slow).mean(),
+    }  # fmt: skip
+
+
+def over(rows: pd.DataFrame, base: pd.Series, name: str) -> pd.DataFrame:
+    """`rows` with each of LATENCIES over that of the `base` at the same rate and seed."""
+    found = rows.set_index(["rate", "seed"])
+    whole = found[base.to_numpy()]
+    for number in LATENCIES:
+        ratio = found[f"{number}_s"] / whole[f"{number}_s"].reindex(found.index)
+        found[f"{number}_over_{name}"] = ratio
+    return found.reset_index()
+
+
+def compared(rows: pd.DataFrame) -> pd.DataFrame:
     """`rows` with each run's numbers over KunServe's and replication's at the same rate and seed,
-    and over its own system's at the lowest rate. `modest`, `top`: the lowest and the highest rate;
-    `best`: the rate at which KunServe removes most violations of replication."""
-    keys = [*by, "rate", "seed"]
+    and over its own system's at the lowest rate. KunServe's rows have the others' over its own
+    (`…_of_SYSTEM`). `mean_rate`: requests/s, the mean of the seeds. `modest`: the lowest rate;
+    `pressed`: that at which replication's mean KV demand is nearest to the paper's."""
+    setup = ["experiment", "rate"]
+    keys = [*setup, "seed"]
     found = rows.set_index(keys)
     mine = found[found.system == "kunserve"]
     theirs = found[found.system == "llumnix_replication"]
-    for number in ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99"):
+    for number in LATENCIES:
         value = found[f"{number}_s"]
         found[f"{number}_over_kunserve"] = value / mine[f"{number}_s"].reindex(found.index)
         found[f"{number}_over_replication"] = value / theirs[f"{number}_s"].reindex(found.index)
+        for system in OTHERS:
+            other = value[found.system == system].reindex(found.index) / value
+            found[f"{number}_of_{system}"] = other.where(found.system == "kunserve")
     found["tbt_p50_added"] = found.tbt_p50_over_replication - 1
     found["tbt_p99_added"] = found.tbt_p99_over_replication - 1
     found["throughput_lost"] = 1 - found.tokens_per_s / theirs.tokens_per_s.reindex(found.index)
-    removed = (theirs.violating - mine.violating).reindex(found.index)
-    found["removed"] = removed
-    found["removed_share"] = removed / theirs.violating.reindex(found.index)
-    found = found.reset_index()
-    of_setup = found.groupby([*by, "seed"])
-    found["modest"] = found.rate == of_setup.rate.transform("min")
-    found["top"] = found.rate == of_setup.rate.transform("max")
-    found["best"] = found.removed == of_setup.removed.transform("max")
-    own = found[found.modest].set_index([*by, "system", "seed"]).ttft_p99_s
-    index = pd.MultiIndex.from_frame(found[[*by, "system", "seed"]])
-    found["ttft_p99_over_modest"] = found.ttft_p99_s / own.reindex(index).to_numpy()
+    before = theirs.violating.reindex(found.index)
+    found["removed"] = before - mine.violating.reindex(found.index)
+    found["removed_share"] = found.removed / before
     others = found[found.system != "llumnix_migration"].groupby(keys).ttft_p99_s.max()
-    worst = others.reindex(pd.MultiIndex.from_frame(found[keys])).to_numpy()
-    found["ttft_p99_over_worst"] = found.ttft_p99_s / worst
-    return found
-
-
-def lines(axes: Axes, rows: pd.DataFrame, y: str, factor: float = 1.0, x: str = "rate_x") -> None:
-    """Mean over seeds of each system, its range shaded."""
-    for system, (label, colour, marker, style) in SYSTEMS.items():
-        shown = rows[rows.system == system].groupby(x)[y].agg(["mean", "min", "max"]) * factor
-        if shown.empty:
-            continue
-        axes.plot(shown.index, shown["mean"], color=colour, marker=marker, ls=style, ms=4,
-                  label=label)  # fmt: skip
-        axes.fill_between(shown.index, shown["min"], shown["max"], color=colour, alpha=0.15)
-
-
-def caption(made: Figure, points: Sequence[Point], note: str) -> None:
-    """`note`, and that arrivals are Azure code's (§5.1), where anything was run."""
-    stamp(made, points, f"Azure code arrivals. {note}" if points else note)
+    found["ttft_p99_over_worst"] = found.ttft_p99_s / others.reindex(found.index)
+    found = found.reset_index()
+    found["mean_rate"] = found.groupby(setup).requests_per_s.transform("mean")
+    found["modest"] = found.rate == found.groupby("experiment").rate.transform("min")
+    loads = found[found.system == "llumnix_replication"].groupby(setup).load.mean()
+    nearest = (loads - PROVISIONED).abs().groupby("experiment").idxmin().tolist()
+    found["pressed"] = pd.MultiIndex.from_frame(found[setup]).isin(nearest)
+    own = found[found.modest].set_index(["experiment", "system", "seed"]).ttft_p99_s
+    index = pd.MultiIndex.from_frame(found[["experiment", "system", "seed"]])
+    return found.assign(ttft_p99_over_modest=found.ttft_p99_s / own.reindex(index).to_numpy())

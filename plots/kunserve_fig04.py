@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish
-from plots.kunserve import SYSTEMS, caption, numbers
+from plots.kunserve import LATENCIES, SYSTEMS, numbers
+from plots.panels import legend_above, lines
+from plots.runs import events
 from plots.style import figure
 
 EXPERIMENTS = ("kunserve_fig04", "kunserve_fig04_recompute")
-SWAPS = ("vllm_kv_swap", "vllm_parameter_swap")
-PANELS = {
-    "P50 TTFT (s)": "ttft_p50_s", "P99 TTFT (s)": "ttft_p99_s", "P50 TBT (s)": "tbt_p50_s",
-    "P99 TBT (s)": "tbt_p99_s",
-}  # fmt: skip
+SWAPS = {name: SYSTEMS[name] for name in ("vllm_kv_swap", "vllm_parameter_swap")}
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    rows = pd.DataFrame([numbers(p) | {"swapped": swapped(p)} for p in points])
-    rows = compared(rows.assign(hit=rows.swapped / rows.requests))
-    made, axes = figure(1, len(PANELS), width=11, height=3.2)
-    for axis, (title, column) in zip(axes, PANELS.items(), strict=True):
-        for system in SWAPS:
-            label, colour, marker, _ = SYSTEMS[system]
-            of_system = rows[rows.system == system].groupby("gb")[column]
-            shown_at = of_system.agg(["mean", "min", "max"])
-            axis.plot(shown_at["mean"], color=colour, marker=marker, label=label)
-            axis.fill_between(shown_at.index, shown_at["min"], shown_at["max"], color=colour,
-                              alpha=0.15)  # fmt: skip
-        axis.axhline(rows[rows.system == "vllm"][column].mean(), color="0.4", lw=0.9, ls="--")
-        axis.set(title=title, xlabel="GiB swapped by an instance", ylim=(0, None))
-    handles, labels = axes[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=2)
-    caption(made, points, "Mean and range of seeds. Dashed: vLLM with recompute.")
-    return publish(made, rows, folder, Path(__file__).stem)
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    rows = pd.DataFrame([numbers(point) | {"swapped": swapped(point)} for point in points])
+    return compared(rows.assign(hit=rows.swapped / rows.requests))
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(1, len(LATENCIES), width=11, height=3.2)
+    for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=True):
+        lines(panel, rows, "gb", f"{number}_s", SWAPS, factor=factor)
+        without = factor * rows[rows.system == "vllm"][f"{number}_s"].mean()
+        panel.axhline(without, color="0.4", lw=0.9, ls="--", label=SYSTEMS["vllm"].label)
+        panel.set(title=title, xlabel="GiB swapped by an instance", ylim=(0, None))
+    legend_above(made, axes, 3)
+    return made, "Azure code arrivals. Mean and range of seeds. Recompute swaps nothing."
 
 
 def swapped(point: Point) -> int:
@@ -56,10 +49,10 @@ def compared(rows: pd.DataFrame) -> pd.DataFrame:
     without = rows[rows.system == "vllm"].set_index("seed")
     kv = rows[rows.system == "vllm_kv_swap"].set_index(["gb", "seed"])
     places = pd.MultiIndex.from_frame(rows[["gb", "seed"]])
-    for column in PANELS.values():
-        name = column.removesuffix("_s")
-        rows[f"{name}_over_recompute"] = rows[column] / rows.seed.map(without[column])
-        rows[f"{name}_over_kv"] = rows[column] / kv[column].reindex(places).to_numpy()
+    for number in LATENCIES:
+        value = rows[f"{number}_s"]
+        rows[f"{number}_over_recompute"] = value / rows.seed.map(without[f"{number}_s"])
+        rows[f"{number}_over_kv"] = value / kv[f"{number}_s"].reindex(places).to_numpy()
     least = rows[rows.gb == rows.gb.min()].set_index(["system", "seed"]).tbt_p99_s
     own = pd.MultiIndex.from_frame(rows[["system", "seed"]])
     rows["tbt_p99_over_least"] = rows.tbt_p99_s / least.reindex(own).to_numpy()

@@ -7,16 +7,16 @@ Fig. 6 is the blocking exchange, Fig. 9 the live one. Drawn from simulated runs 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.errors import RunError
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish
-from plots.kunserve import caption, requests
+from plots.kunserve import requests
+from plots.runs import events
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("kunserve_fig14",)
@@ -30,27 +30,23 @@ TITLES = {
 }
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    return pd.concat([lanes(point) for point in points if _shown(point)])
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(2, 1, width=9, height=6.4)
-    rows, drawn = [], []
-    for axis, (exchange, title) in zip(axes, TITLES.items(), strict=True):
-        point = next(p for p in points if _is(p, exchange))
-        drawn.append(point)
-        found = lanes(point)
-        gantt(axis, found)
-        axis.set_title(title)
-        rows.append(found.assign(exchange=exchange, config_hash=point.config_hash()))
-    axes[-1].set_xlabel("seconds since the drop")
-    caption(
-        made, drawn, f"Two instances of 14B, {GBPS} Gbps. Bars: a request's KV, first chunk to "
-        "last block; ticks: tokens of four requests.",
-    )  # fmt: skip
-    return publish(made, pd.concat(rows), folder, Path(__file__).stem)
+    for panel, (exchange, title) in zip(axes, TITLES.items(), strict=True):
+        gantt(panel, rows[rows.series == exchange])
+        panel.set(title=title, xlabel="seconds since the drop")
+    return made, (
+        f"Azure code arrivals, seed 0. Two instances of 14B, {GBPS} Gbps. Bars: a request's KV, "
+        "first chunk to last block; ticks: tokens of four requests."
+    )
 
 
-def _is(point: Point, exchange: str) -> bool:
-    same = float(point.overrides["hardware.nic_bytes_per_s"]) * 8 / 1e9 == GBPS
-    return same and point.seed == 0 and point.overrides["system.exchange"] == exchange
+def _shown(point: Point) -> bool:
+    return float(point.overrides["hardware.nic_bytes_per_s"]) * 8e-9 == GBPS and point.seed == 0
 
 
 def lanes(point: Point, run_s: tuple[float, float] = VICTIMS_RUN_S) -> pd.DataFrame:
@@ -64,23 +60,20 @@ def lanes(point: Point, run_s: tuple[float, float] = VICTIMS_RUN_S) -> pd.DataFr
             f"{point.path.name}: nothing is dropped and no KV moves: there is no exchange"
         )
     moves = moves[(moves.purpose == "exchange") & (moves.start_s < drop_s + AFTER_S)]
-    rows = [
-        {"lane": f"KV {row.instance} to {row.to}", "start_s": float(str(row.start_s)) - drop_s,
-         "end_s": float(str(row.end_s)) - drop_s}
-        for row in moves.itertuples()
-    ]  # fmt: skip
+    lane = "KV " + moves.instance + " to " + moves.to
+    parts = [pd.DataFrame({"lane": lane, "start_s": moves.start_s, "end_s": moves.end_s})]
     found = requests(point.path)
     victims = found[(found.first_s < drop_s - run_s[0]) & (found.last_s > drop_s + run_s[1])]
-    for k, (times, instance) in enumerate(
-        zip(victims.token_times_s.iloc[:VICTIMS], victims.instance.iloc[:VICTIMS], strict=True)
-    ):
-        stamps = np.asarray(times) - drop_s
-        near = stamps[(stamps > -BEFORE_S) & (stamps < AFTER_S)]
-        rows += [
-            {"lane": f"tokens of victim {k + 1} ({instance})", "start_s": s, "end_s": s}
-            for s in near
-        ]
-    return pd.DataFrame(rows)
+    for k, victim in enumerate(victims.iloc[:VICTIMS].itertuples(), 1):
+        times = np.asarray(victim.token_times_s)
+        times = times[(times > drop_s - BEFORE_S) & (times < drop_s + AFTER_S)]
+        lane = f"tokens of victim {k} ({victim.instance})"
+        parts.append(pd.DataFrame({"lane": lane, "start_s": times, "end_s": times}))
+    rows = pd.concat(parts)
+    return rows.assign(
+        start_s=rows.start_s - drop_s, end_s=rows.end_s - drop_s, part="lane",
+        series=point.overrides["system.exchange"], config_hash=point.config_hash(),
+    )  # fmt: skip
 
 
 def gantt(axes: Axes, found: pd.DataFrame) -> None:
@@ -89,7 +82,7 @@ def gantt(axes: Axes, found: pd.DataFrame) -> None:
         mine = found[found.lane == name]
         if name.startswith("KV"):
             spans = list(zip(mine.start_s, mine.end_s - mine.start_s, strict=True))
-            axes.broken_barh(spans, (row - 0.35, 0.7), color=PALETTE[1], lw=0.3, edgecolor="white")
+            axes.broken_barh(spans, (row - 0.35, 0.7), color=PALETTE[4], lw=0.3, edgecolor="white")
         else:
             axes.plot(mine.start_s, [row] * len(mine), "|", color=PALETTE[0], ms=9)
     axes.axvline(0, color="0.3", lw=0.9, ls="--")

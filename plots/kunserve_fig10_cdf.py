@@ -3,55 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.kunserve import DATASETS, SUPPORT, SYSTEMS, caption, requests
-from plots.style import cdf, figure
+from plots.kunserve import DATASETS, OVER_TIME, requests
+from plots.panels import cdfs, legend_above, quantiles
+from plots.runs import overrides
+from plots.style import figure
 
 EXPERIMENTS = tuple(f"kunserve_fig10_{dataset}" for dataset in DATASETS)
-QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+METRICS = {"ttft_s": "TTFT (s)", "tbt_s": "TBT (s)"}
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    made, axes = figure(2, len(DATASETS), width=10, height=5.6)
-    rows, drawn = [], []
-    for i, (dataset, title) in enumerate(DATASETS.items()):
-        mine = [p for p in points if p.experiment == f"kunserve_fig10_{dataset}"]
-        top = max(float(p.overrides["workload.scale.rate"]) for p in mine)
-        for system, (label, colour, _, _) in SYSTEMS.items():
-            of_system = [
-                p
-                for p in mine
-                if p.overrides["experiment/kunserve/system@_global_"] == system
-                and float(p.overrides["workload.scale.rate"]) == top
-            ]
-            if not of_system:
-                continue
-            drawn += of_system
-            found = pd.concat([requests(p.path) for p in of_system if p.path is not None])
-            for axis, metric in zip((axes[i], axes[i + 3]), ("ttft_s", "tbt_s"), strict=True):
-                values = found[metric].dropna().to_numpy()
-                cdf(axis, values, color=colour, label=label)
-                row = {"dataset": dataset, "system": system, "metric": metric,
-                       "config_hash": " ".join(p.config_hash() for p in of_system)}  # fmt: skip
-                rows += [
-                    row | {"quantile": q, "s": np.quantile(values, q), "requests": len(values)}
-                    for q in QUANTILES
-                    if len(values) >= SUPPORT["p999"] or q < 0.999
-                ]
-        axes[i].set(title=title, xlabel="TTFT (s)")
-        axes[i + 3].set_xlabel("TBT (s)")
-    handles, labels = axes[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=4)
-    caption(
-        made,
-        drawn,
-        "The highest rate of Fig. 10, all seeds together. TBT: a request's mean. P99.9 "
-        "is in the CSV where requests are enough.",
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    runs = pd.DataFrame([overrides(p) | {"experiment": p.experiment, "run": p} for p in points])
+    top = runs[runs.rate == runs.groupby("experiment").rate.transform("max")]
+    rows = []
+    for (experiment, system), mine in top.groupby(["experiment", "system"]):
+        found = pd.concat([requests(point.path) for point in mine.run])
+        about = {
+            "dataset": str(experiment).removeprefix("kunserve_fig10_"), "system": str(system),
+            "config_hash": " ".join(point.config_hash() for point in mine.run),
+        }  # fmt: skip
+        rows += [quantiles(found[metric]).assign(metric=metric, **about) for metric in METRICS]
+    return pd.concat(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(len(METRICS), len(DATASETS), width=10, height=5.6)
+    places = [(metric, dataset) for metric in METRICS for dataset in DATASETS]
+    for panel, (metric, dataset) in zip(axes, places, strict=True):
+        cdfs(panel, rows[(rows.metric == metric) & (rows.dataset == dataset)], OVER_TIME)
+        panel.set(title=DATASETS[dataset], xlabel=METRICS[metric], ylabel="share of requests")
+    legend_above(made, axes, 4)
+    return made, (
+        "Azure code arrivals. The highest rate of Fig. 10, all seeds together. TBT: a request's "
+        "mean. A curve that lies on another is dashed."
     )
-    return publish(made, pd.DataFrame(rows), folder, Path(__file__).stem)

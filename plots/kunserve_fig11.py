@@ -3,62 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.kunserve import SYSTEMS, caption
-from plots.kunserve_timeline import throttled_s, timeline
-from plots.style import figure, log_scale
+from plots.kunserve import OVER_TIME, mechanism, system
+from plots.kunserve_timeline import over_time, throttled_s, timeline, timeline_rows
 
 EXPERIMENTS = ("kunserve_fig10_burstgpt",)
-PANELS = {
-    "ttft_s": "TTFT (s)", "demand": "KV demand / memory", "waiting": "waiting requests",
-    "tokens_per_s": "tokens/s",
-}  # fmt: skip
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     top = max(float(p.overrides["workload.scale.rate"]) for p in points)
     shown = [p for p in points if float(p.overrides["workload.scale.rate"]) == top]
-    made, axes = figure(4, 1, width=9, height=8.2)
-    rows = []
-    for point in shown:
-        system = point.overrides["experiment/kunserve/system@_global_"]
-        found = timeline(point)
-        about: dict[str, Any] = {
-            "system": system,
-            "seed": point.seed,
-            "config_hash": point.config_hash(),
-        }
-        rows.append(pd.DataFrame([spike(found) | about]))
-        if point.seed != 0:
-            continue
-        rows.append(found.assign(part="timeline", **about))
-        label, colour, _, _ = SYSTEMS[system]
-        for axis, (column, title) in zip(axes, PANELS.items(), strict=True):
-            axis.plot(found.time_s, found[column], color=colour, label=label, lw=1.1)
-            axis.set_ylabel(title)
-        if system == "kunserve":
-            axes[1].plot(found.time_s, found.capacity, color=colour, ls=":", lw=1.2)
-    axes[1].axhline(1, color="0.4", lw=0.8, ls="--")
-    log_scale(axes[0], "y")
-    for axis in axes[:-1]:
-        axis.sharex(axes[-1])
-    axes[-1].set_xlabel("seconds")
-    handles, labels = axes[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=4)
-    caption(
-        made,
-        shown,
-        "Seed 0. TTFT by arrival, mean of 2 s. Dashed: all KV memory with nothing "
-        "dropped; dotted: KunServe's.",
+    runs = [
+        spike(timeline(point)) | {"system": system(point), "seed": point.seed,
+                                  "config_hash": point.config_hash(),
+                                  "mechanism": mechanism(point)}
+        for point in shown
+    ]  # fmt: skip
+    return pd.concat([pd.DataFrame(runs), timeline_rows(shown, system)])
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    return over_time(rows, OVER_TIME), (
+        "Azure code arrivals, seed 0. TTFT by arrival, mean of 2 s. Memory: for KV, over what "
+        "it is with nothing dropped (dashed)."
     )
-    return publish(made, pd.concat(rows), folder, Path(__file__).stem)
 
 
 def spike(found: pd.DataFrame) -> dict[str, object]:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from plots.kunserve_fig12 import plot, table
 
-from harness.experiments.points import Point
-from plots.kunserve_fig12 import drawn
+__all__ = ["EXPERIMENTS", "plot", "table"]
 
 EXPERIMENTS = ("kunserve_fig13",)
-
-
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    return drawn(points, folder, Path(__file__).stem)

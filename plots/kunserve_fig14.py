@@ -3,74 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish
-from plots.kunserve import FACTOR, caption, requests
+from plots.kunserve import mechanism, requests, slo_s
+from plots.panels import Look, legend_above, lines
+from plots.runs import events
 from plots.style import PALETTE, figure, log_scale
 
 EXPERIMENTS = ("kunserve_fig14", "kunserve_fig14_modest")
-COLOURS = {"live": PALETTE[0], "blocking": PALETTE[1]}
+LOOKS = {
+    "live": Look("live exchange", PALETTE[0], "o"),
+    "blocking": Look("blocking exchange", PALETTE[1], "s"),
+}
+TITLES = {
+    "gap_mean_s": "mean decode time during the exchange (s)",
+    "exchange_s": "time of the exchange (s)",
+    "stall_s": "longest stall of a request (s)",
+}
 TIMELINE_GBPS = 50.0
-BIN_S = 0.25
+BIN_S = 1.0
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    modest = [p for p in points if p.experiment == "kunserve_fig14_modest"]
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    _, tbt_s = slo_s([p for p in points if p.experiment == "kunserve_fig14_modest"])
     exchanges = [p for p in points if p.experiment == "kunserve_fig14"]
-    found = [requests(p.path) for p in modest if p.path is not None]
-    slo_s = FACTOR * float(pd.concat(found).tbt_s.median())
-    rows = pd.DataFrame([measured(point, slo_s) for point in exchanges])
-    keys = ["gbps", "seed"]
-    rows = rows.set_index(keys)
-    blocking = rows[rows.exchange == "blocking"]
-    rows["gap_removed"] = 1 - rows.gap_mean_s / blocking.gap_mean_s.reindex(rows.index)
-    rows["longer"] = rows.exchange_s / blocking.exchange_s.reindex(rows.index)
-    rows = rows.reset_index()
+    rows = against_blocking(pd.DataFrame([measured(point, tbt_s) for point in exchanges]))
+    shown = [p for p in exchanges if p.seed == 0 and _gbps(p) == TIMELINE_GBPS]
+    return pd.concat([rows, *map(tokens, shown)])
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     made, axes = figure(2, 2, width=9.5, height=5.8)
-    titles = {
-        "gap_mean_s": "mean decode time during the exchange (s)",
-        "exchange_s": "time of the exchange (s)", "stall_s": "longest stall of a request (s)",
-    }  # fmt: skip
-    for axis, (column, title) in zip(axes, titles.items(), strict=False):
-        for exchange, colour in COLOURS.items():
-            shown = rows[rows.exchange == exchange].groupby("gbps")[column]
-            axis.plot(shown.mean(), color=colour, marker="o", ms=4, label=exchange)
-            axis.fill_between(shown.mean().index, shown.min(), shown.max(), color=colour, alpha=0.2)
-        axis.set(title=title, xlabel="Gbps a GPU")
-        log_scale(axis, "x")
-        axis.set_xticks([25, 50, 100, 200], ["25", "50", "100", "200"])
-    axes[0].axhline(slo_s, color="0.4", lw=0.8, ls="--")
-    axes[0].legend()
-    for point in exchanges:
-        if point.seed == 0 and _gbps(point) == TIMELINE_GBPS:
-            times_s, rate = tokens(point)
-            exchange = point.overrides["system.exchange"]
-            axes[3].plot(times_s, rate, color=COLOURS[exchange], lw=1.1)
-    axes[3].set(title="tokens/s at 50 Gbps, seed 0", xlabel="seconds since the drop", xlim=(-5, 30))
-    caption(
-        made, points, "Two instances of 14B. Decode time: gaps between tokens of requests that run "
-        "at the drop, while KV is exchanged. Dashed: the SLO of TBT.",
-    )  # fmt: skip
-    return publish(made, rows, folder, Path(__file__).stem)
+    for panel, (column, title) in zip(axes, TITLES.items(), strict=False):
+        lines(panel, rows, "gbps", column, LOOKS, by="exchange")
+        panel.set(title=title, xlabel="Gbps a GPU")
+        log_scale(panel, "x")
+        panel.set_xticks([25, 50, 100, 200], ["25", "50", "100", "200"])
+        panel.set_xticks([], minor=True)
+        panel.set_ylim(bottom=0)
+    axes[0].axhline(rows.slo_tbt_s.max(), color="0.4", lw=0.8, ls="--", label="SLO of TBT")
+    over_time = {name: look._replace(marker="") for name, look in LOOKS.items()}
+    lines(axes[3], rows, "time_s", "tokens_per_s", over_time, by="series")
+    axes[3].set(title="at 50 Gbps, seed 0", xlabel="seconds since the drop", ylabel="tokens/s",
+                xlim=(-5, 30))  # fmt: skip
+    legend_above(made, axes, 3)
+    return made, (
+        "Azure code arrivals. Two instances of 14B. Mean and range of seeds. Decode time: gaps "
+        "between tokens of requests that run at the drop, while KV is exchanged."
+    )
 
 
 def _gbps(point: Point) -> float:
     return float(point.overrides["hardware.nic_bytes_per_s"]) * 8 / 1e9
 
 
-def measured(point: Point, slo_s: float) -> dict[str, Any]:
+def against_blocking(rows: pd.DataFrame) -> pd.DataFrame:
+    """Beside each run what blocking gives on the same network and schedule."""
+    rows = rows.set_index(["gbps", "seed"])
+    blocking = rows[rows.exchange == "blocking"]
+    rows["gap_removed"] = 1 - rows.gap_mean_s / blocking.gap_mean_s.reindex(rows.index)
+    rows["longer"] = rows.exchange_s / blocking.exchange_s.reindex(rows.index)
+    return rows.reset_index()
+
+
+def measured(point: Point, slo_tbt_s: float) -> dict[str, Any]:
     """Of the run's first exchange: its time and bytes, and the gaps between tokens of the requests
     that ran when it began, which end within it or are the first to end after it."""
     assert point.path is not None
-    row: dict[str, Any] = {"exchange": point.overrides["system.exchange"], "gbps": _gbps(point),
-                           "seed": point.seed, "slo_tbt_s": slo_s,
-                           "config_hash": point.config_hash()}  # fmt: skip
+    row: dict[str, Any] = {
+        "exchange": point.overrides["system.exchange"], "gbps": _gbps(point), "seed": point.seed,
+        "slo_tbt_s": slo_tbt_s, "config_hash": point.config_hash(), "mechanism": mechanism(point),
+    }  # fmt: skip
     found = events(point.path, "exchange")
     if found.empty:
         return row
@@ -88,15 +96,19 @@ def measured(point: Point, slo_s: float) -> dict[str, Any]:
     pooled = np.concatenate(gaps)
     return row | {
         "exchange_s": end_s - start_s, "bytes": float(moved.bytes.sum()), "victims": len(gaps),
-        "gap_mean_s": pooled.mean(), "stall_s": pooled.max(), "over_slo": pooled.mean() / slo_s,
+        "gap_mean_s": pooled.mean(), "stall_s": pooled.max(),
+        "over_slo": pooled.mean() / slo_tbt_s,
         "wire_s": moved.bytes.groupby(moved.instance).sum().max() / (_gbps(point) / 8 * 1e9),
     }  # fmt: skip
 
 
-def tokens(point: Point) -> tuple[Any, Any]:
+def tokens(point: Point) -> pd.DataFrame:
     """Tokens/s in bins of BIN_S, times counted from the first drop."""
     assert point.path is not None
     drop_s = events(point.path, "drop").start_s.min()
     stamps = np.concatenate(requests(point.path).token_times_s.to_numpy()) - drop_s
     edges = np.arange(-5.0, 30.0, BIN_S)
-    return edges[:-1], np.histogram(stamps, edges)[0] / BIN_S
+    rate = np.histogram(stamps, edges)[0] / BIN_S
+    return pd.DataFrame({"time_s": edges[:-1], "tokens_per_s": rate}).assign(
+        part="tokens", series=point.overrides["system.exchange"], config_hash=point.config_hash()
+    )

@@ -6,17 +6,17 @@ Over time: KV that is wanted and there, queue, TTFT, gaps between tokens, and tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import events, publish
-from plots.caption import stamp
-from plots.kunserve import STEP_S, Floats, requests
+from plots.kunserve import STEP_S, Floats, mechanism, requests, system
 from plots.kunserve_timeline import timeline
+from plots.panels import legend_above
+from plots.runs import events
 from plots.style import PALETTE, figure, log_scale
 
 EXPERIMENTS = ("kunserve_live",)
@@ -24,39 +24,42 @@ SYSTEMS = {
     "kunserve": "KunServe",
     "kunserve_blocking": "blocking exchange (Fig. 14)",
     "kunserve_drain": "no live restore (Fig. 15)",
-    "llumnix_replication": "recompute (Llumnix, replication)",
+    "llumnix_replication": "recompute (replication)",
     "llumnix_migration": "Llumnix, migration",
 }
 TRAFFIC = {"weights": PALETTE[4], "exchange": PALETTE[1], "migration": PALETTE[2]}
-ROWS = ("KV / memory", "waiting requests", "TTFT (s)", "gap between tokens (s)", "links, MB/s")
+ROWS = ("KV / memory", "waiting requests", "TTFT (s)", "gap between tokens (s)", "links (MB/s)")
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    made, axes = figure(len(ROWS), len(SYSTEMS), width=16, height=9.5)
-    columns = {name: axes[k :: len(SYSTEMS)] for k, name in enumerate(SYSTEMS)}
-    tables = []
-    for point in points:
-        system = point.overrides["experiment/kunserve/system@_global_"]
-        found = over_time(point)
-        _column(columns[system], found)
-        columns[system][0].set_title(SYSTEMS[system])
-        tables.append(found.assign(system=system, config_hash=point.config_hash()))
-    rows = pd.concat(tables)
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    rows = [
+        over_time(point).assign(
+            system=system(point), config_hash=point.config_hash(), mechanism=mechanism(point)
+        )
+        for point in points
+    ]
+    return pd.concat(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, axes = figure(len(ROWS), len(SYSTEMS), width=15, height=9.5)
+    for k, (name, title) in enumerate(SYSTEMS.items()):
+        column = axes[k :: len(SYSTEMS)]
+        _column(column, rows[rows.system == name])
+        column[0].set_title(title)
+        column[-1].set_xlabel("seconds")
     for k, name in enumerate(ROWS):
         line = axes[k * len(SYSTEMS) : (k + 1) * len(SYSTEMS)]
         line[0].set_ylabel(name)
-        top = max(axis.get_ylim()[1] for axis in line)
-        for axis in line:
-            axis.set(xlim=(0, rows.time_s.max()), ylim=(line[0].get_ylim()[0], top))
-    for column in columns.values():
-        column[-1].set_xlabel("seconds")
-    for row in (0, 3, 4):
-        axes[row * len(SYSTEMS)].legend(fontsize=7)
-    stamp(
-        made, points, "Random-weight model on four paced workers, one run each. Dotted: memory for "
-        "KV over what it is with nothing dropped. Links: KV and weights, activations not counted.",
-    )  # fmt: skip
-    return publish(made, rows, folder, Path(__file__).stem)
+        top = max(panel.get_ylim()[1] for panel in line)
+        low = min(panel.get_ylim()[0] for panel in line)
+        for panel in line:
+            panel.set(xlim=(0, rows.time_s.max()), ylim=(low, top))
+    legend_above(made, axes, 7)
+    return made, (
+        "Random-weight model on four paced workers, one run each. Links: KV and weights, "
+        "activations not counted."
+    )
 
 
 def over_time(point: Point) -> pd.DataFrame:
@@ -95,14 +98,12 @@ def rate(moved: pd.DataFrame, times_s: Floats) -> Floats:
 
 def _column(axes: Sequence[Axes], found: pd.DataFrame) -> None:
     time_s = found.time_s
-    axes[0].plot(time_s, found.demand, color=PALETTE[0], lw=1.1, label="wanted")
-    axes[0].plot(time_s, found.capacity, color="0.3", ls=":", lw=1.2, label="there")
-    axes[1].plot(time_s, found.waiting, color=PALETTE[0], lw=1.1)
-    axes[2].plot(time_s, found.ttft_s, color=PALETTE[0], lw=1.1)
-    axes[3].plot(time_s, found.gap_max_s, color=PALETTE[3], lw=0.8, label="longest")
-    axes[3].plot(time_s, found.gap_mean_s, color=PALETTE[0], lw=1.1, label="mean")
+    axes[0].plot(time_s, found.demand, color=PALETTE[0], lw=1.1, label="KV wanted")
+    axes[0].plot(time_s, found.capacity, color="0.3", ls=":", lw=1.4, label="KV memory")
+    axes[1].plot(time_s, found.waiting, color="0.3", lw=1.1)
+    axes[2].plot(time_s, found.ttft_s, color="0.3", lw=1.1)
+    axes[3].plot(time_s, found.gap_mean_s, color="0.3", lw=1.1, label="mean gap")
+    axes[3].plot(time_s, found.gap_max_s, ".", color=PALETTE[3], ms=2.5, label="longest gap")
     log_scale(axes[3], "y")
-    for purpose, colour in TRAFFIC.items():
-        axes[4].plot(
-            time_s, found[f"{purpose}_bytes_per_s"] / 1e6, color=colour, lw=1.0, label=purpose
-        )
+    traffic = [found[f"{purpose}_bytes_per_s"] / 1e6 for purpose in TRAFFIC]
+    axes[4].stackplot(time_s, traffic, colors=TRAFFIC.values(), labels=TRAFFIC)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
 from harness.model_spec import ModelSpec
-from plots.aegaeon import publish
 from plots.aegaeon_table1 import spec
-from plots.kunserve import caption
-from plots.style import figure
+from plots.style import text_table
 
 EXPERIMENTS: tuple[str, ...] = ()
 GIB = 2**30
@@ -39,7 +37,7 @@ def model(name: str) -> ModelSpec:
     return spec(name)
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     rows = []
     for name, (gpus, published_gb, published_share) in ROWS.items():
         size = model(name).weight_bytes / GIB
@@ -49,20 +47,19 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
             {"quantity": "share", "model": name, "value": share, "published": published_share},
         ]
     rows += [{"quantity": key, "model": "qwen2.5-14b", "value": v} for key, v in kv().items()]
-    table = pd.DataFrame(rows)
-    made, (axes,) = figure(1, 1, width=6.5, height=2.2)
-    axes.axis("off")
+    return pd.DataFrame(rows).assign(inputs="ours")
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     cells = []
-    for name, (gpus, published_gb, published_share) in ROWS.items():
-        size, share = table[table.model == name].value.iloc[:2]
+    for name, (gpus, *_) in ROWS.items():
+        size, share = rows[rows.model == name].iloc[:2].itertuples()
         cells.append(
-            [name, str(gpus), f"{size:.1f} ({published_gb:.0f})",
-             f"{share:.1f} ({published_share})"]
+            [name, str(gpus), f"{size.value:.1f} ({size.published:.0f})",
+             f"{share.value:.1f} ({share.published:.1f})"]
         )  # fmt: skip
-    headings = ["model", "GPUs", "parameters, GiB", "share of memory, %"]
-    axes.table(cells, colLabels=headings, loc="center")
-    caption(made, points, "Ours, and in brackets the published numbers.")
-    return publish(made, table, folder, Path(__file__).stem)
+    head = ["model", "GPUs", "parameters, GiB", "share of memory, %"]
+    return text_table(cells, head), "Ours, and in brackets the published numbers."
 
 
 def kv() -> dict[str, float]:

@@ -6,18 +6,17 @@ AGIEval-CoT is not to be had: `agieval_cot` makes SYNTHETIC lengths from the pub
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.compose import CONF, ROOT
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.caption import stamp
-from plots.style import figure
+from plots.kunserve import DATASETS
+from plots.style import text_table
 
 EXPERIMENTS: tuple[str, ...] = ()
 COLUMNS = ("mean", "p50", "p80", "p95", "p99")
@@ -80,27 +79,27 @@ def lengths(dataset: str) -> pd.DataFrame:
     return pd.read_csv(path, nrows=num_rows).rename(columns=HEADER)[["in", "out"]]
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+def table(points: Sequence[Point]) -> pd.DataFrame:
     rows = []
     for (dataset, side), published in PUBLISHED.items():
         found = lengths(dataset)[side]
         ours = (found.mean(), *found.quantile([0.5, 0.8, 0.95, 0.99]))
-        for column, value, said in zip(COLUMNS, ours, published, strict=True):
-            rows.append(
-                {"dataset": dataset, "side": side, "column": column, "value": value,
-                 "published": said}
-            )  # fmt: skip
-    made, (axes,) = figure(1, 1, width=7, height=2.6)
-    axes.axis("off")
-    table = pd.DataFrame(rows)
+        inputs = "paper" if FILES[dataset][0] == SYNTHETIC else "ours"
+        rows += [
+            {"dataset": dataset, "side": side, "column": column, "value": value,
+             "published": said, "inputs": inputs}
+            for column, value, said in zip(COLUMNS, ours, published, strict=True)
+        ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     cells = [
-        [f"{dataset} {side}"]
+        [f"{DATASETS[str(dataset)]}, {side}put"]
         + [f"{row.value:.0f} ({row.published})" for row in of_side.itertuples()]
-        for (dataset, side), of_side in table.groupby(["dataset", "side"], sort=False)
+        for (dataset, side), of_side in rows.groupby(["dataset", "side"], sort=False)
     ]
-    axes.table(cells, colLabels=["tokens, ours (published)", *COLUMNS], loc="center")
-    stamp(
-        made, points, "Nothing was run. BurstGPT: the 383 rows carried. AzureConv: its first 1,006 "
-        "rows. AGIEval-CoT: SYNTHETIC, made from the published numbers.",
-    )  # fmt: skip
-    return publish(made, table, folder, Path(__file__).stem)
+    return text_table(cells, ["tokens, ours (published)", *COLUMNS]), (
+        "BurstGPT: the 383 rows carried. AzureConv: its first 1,006 rows. AGIEval-CoT: made from "
+        "the published numbers."
+    )

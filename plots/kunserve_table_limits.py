@@ -4,14 +4,13 @@ open: memory for KV, cap on sequences, prefill policy, launch cost."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import publish
-from plots.kunserve import DATASETS, caption, limits, numbers
+from plots.kunserve import DATASETS, SYSTEMS, numbers, system, waits
+from plots.panels import legend_above
 from plots.style import PALETTE, figure
 
 SENSITIVITY = "kunserve_table_limits"
@@ -22,65 +21,58 @@ SETTINGS = {
     "seqs_1024": "1,024 sequences",
     "whole_prompts": "whole prompts",
     "cuda_graphs": "no launch cost",
-    "spread_constants": "constants over all stages",
+    "spread_constants": "constants over\nall stages",
 }
-CAUSES = ("memory", "sequences", "compute")
+CAUSES = {  # (label, colour)
+    "memory": ("KV full", PALETTE[3]),
+    "sequences": ("256 seats taken", PALETTE[4]),
+    "compute": ("neither: compute", "0.75"),
+}
 RATE = 2.8  # of SENSITIVITY
+COMPARED = ("llumnix_replication", "kunserve")
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    points = [point for point in points if _shown(point)]
-    rows = pd.DataFrame([_row(point) for point in points])
-    made, axes = figure(1, 2, width=11, height=4.4)
-    means = rows.groupby(["dataset", "setting", "rate", "system"], sort=False).mean(
-        numeric_only=True
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    rows = []
+    for point in points:
+        dataset = point.experiment.removeprefix("kunserve_fig10_").replace(SENSITIVITY, "burstgpt")
+        base = {"dataset": dataset, "setting": "as_is", "rate": RATE}
+        if system(point) in COMPARED:
+            rows.append(base | numbers(point) | waits(point))
+    return pd.DataFrame(rows)
+
+
+def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+    made, (left, right) = figure(1, 2, width=11, height=4.4)
+    replication = rows[(rows.system == "llumnix_replication") & (rows.setting == "as_is")]
+    means = replication.groupby(["dataset", "rate"], sort=False).mean(numeric_only=True)
+    loads = means.reset_index()
+    labels = [
+        f"{DATASETS[row.dataset].split(' ')[0]} {row.requests_per_s:.0f}/s, load {row.load:.2f}"
+        for _, row in loads.iterrows()
+    ]
+    begun = 0 * loads.load
+    for cause, (label, colour) in CAUSES.items():
+        share = 100 * loads[f"wait_{cause}"]
+        left.barh(labels, share, left=begun, color=colour, label=label)
+        begun = begun + share
+    left.set(title="what requests wait for, by load", xlabel="share of waiting (%)", xlim=(0, 100))
+    of_rate = rows[(rows.dataset == "burstgpt") & (rows.rate == RATE)]
+    for k, name in enumerate(COMPARED):
+        found = of_rate[of_rate.system == name].groupby("setting").ttft_p99_s
+        shown = found.agg(["mean", "min", "max"]).reindex(list(SETTINGS))
+        spread = [shown["mean"] - shown["min"], shown["max"] - shown["mean"]]
+        places = [i + 0.4 * k - 0.2 for i in range(len(SETTINGS))]
+        look = SYSTEMS[name]
+        right.barh(places, shown["mean"], 0.36, xerr=spread, color=look.colour, label=look.label)
+    right.set_yticks(range(len(SETTINGS)), list(SETTINGS.values()))
+    right.set(title=f"BurstGPT, {of_rate.requests_per_s.mean():.0f}/s, by setting",
+              xlabel="P99 TTFT (s)")  # fmt: skip
+    for panel in (left, right):
+        panel.invert_yaxis()
+        panel.grid(False, axis="y")
+    legend_above(made, [left, right], 5)
+    return made, (
+        "Azure code arrivals. Left: replication, time before first tokens; KV is full with 95 % of "
+        "its blocks. Load: mean KV demand over memory. Right: mean and range of seeds."
     )
-    theirs = means.xs("llumnix_replication", level="system").reset_index()
-    loads = theirs[theirs.setting == "as_is"]
-    labels = [
-        f"{DATASETS[str(r.dataset)].split(' ')[0]} {r.requests_per_s:.0f}/s, load {r.load:.2f}"
-        for r in loads.itertuples()
-    ]
-    _bars(axes[0], loads, labels, "what requests wait for, by load")
-    of_rate = theirs[(theirs.dataset == "burstgpt") & (theirs.rate == RATE)]
-    mine = means.xs("kunserve", level="system").ttft_p99_s
-    ours = [
-        float(mine.loc[key])
-        for key in zip(of_rate.dataset, of_rate.setting, of_rate.rate, strict=True)
-    ]
-    labels = [
-        f"{SETTINGS[str(r.setting)]}\nP99 TTFT {r.ttft_p99_s:.1f} s, KunServe {own:.1f} s"
-        for r, own in zip(of_rate.itertuples(), ours, strict=True)
-    ]
-    _bars(axes[1], of_rate, labels, f"BurstGPT, {of_rate.requests_per_s.mean():.0f}/s, by setting")
-    handles, names = axes[0].get_legend_handles_labels()
-    made.legend(handles, names, loc="outside upper center", ncols=3)
-    caption(
-        made, points, "Replication, time before first tokens: KV full (95 % of blocks), 256 seats "
-        "taken, or neither (compute). Load: mean KV demand over memory.",
-    )  # fmt: skip
-    return publish(made, rows, folder, Path(__file__).stem)
-
-
-def _shown(point: Point) -> bool:
-    system = point.overrides["experiment/kunserve/system@_global_"]
-    return system in ("kunserve", "llumnix_replication")
-
-
-def _row(point: Point) -> dict[str, object]:
-    sensitivity = point.experiment == SENSITIVITY
-    dataset = "burstgpt" if sensitivity else point.experiment.removeprefix("kunserve_fig10_")
-    base = {"dataset": dataset, "setting": "as_is", "rate": RATE}
-    row = base | numbers(point)
-    return row | (limits(point) if row["system"] == "llumnix_replication" else {})
-
-
-def _bars(axes: Axes, rows: pd.DataFrame, labels: list[str], title: str) -> None:
-    left = [0.0] * len(rows)
-    for cause, colour in zip(CAUSES, PALETTE, strict=False):
-        share = (100 * rows[f"wait_{cause}"]).tolist()
-        axes.barh(range(len(rows)), share, left=left, color=colour, label=cause)
-        left = [a + b for a, b in zip(left, share, strict=True)]
-    axes.set_yticks(range(len(rows)), labels, fontsize=7)
-    axes.set(title=title, xlabel="share of waiting (%)", xlim=(0, 100))
-    axes.invert_yaxis()

@@ -2,23 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon import events
 from plots.kunserve import FULL, STEP_S, capacity_tokens, held, num_instances, requests, steps
+from plots.panels import Look, legend_above
+from plots.runs import events
+from plots.style import figure, log_scale
 
 Floats = npt.NDArray[np.float64]
 SMOOTH_S = 2.0
 POLL_S = 0.005  # at most between two groups that are looked at in one poll
+PANELS = {
+    "ttft_s": "TTFT (s)", "demand": "KV demand / memory", "waiting": "waiting requests",
+    "tokens_per_s": "tokens/s",
+}  # fmt: skip
+
+
+def timeline_rows(points: Sequence[Point], name: Callable[[Point], str]) -> pd.DataFrame:
+    """`timeline` of the runs of seed 0, as rows of a table."""
+    made = [
+        timeline(p).assign(part="timeline", series=name(p), config_hash=p.config_hash())
+        for p in points if p.seed == 0
+    ]  # fmt: skip
+    return pd.concat(made)
+
+
+def over_time(rows: pd.DataFrame, looks: Mapping[str, Look]) -> Figure:
+    """A panel for each of PANELS; dotted the memory of those that drop layers."""
+    made, axes = figure(len(PANELS), 1, width=9, height=8.2)
+    for name, look in looks.items():
+        mine = rows[rows.series == name]
+        if mine.empty:
+            continue
+        for panel, (column, title) in zip(axes, PANELS.items(), strict=True):
+            panel.plot(mine.time_s, mine[column], color=look.colour, lw=1.1, label=look.label)
+            panel.set_ylabel(title)
+        if (mine.capacity != 1).any():
+            axes[1].plot(mine.time_s, mine.capacity, color=look.colour, ls=":", lw=1.4,
+                         label=f"memory, {look.label}")  # fmt: skip
+    axes[1].axhline(1, color="0.4", lw=0.8, ls="--")
+    log_scale(axes[0], "y")
+    for panel in axes[:-1]:
+        panel.sharex(axes[-1])
+    axes[-1].set_xlabel("seconds")
+    legend_above(made, axes, 4)
+    return made
 
 
 def timeline(point: Point) -> pd.DataFrame:
     """Each STEP_S: KV held and queued and the capacity (as shares of all KV memory with nothing
     dropped), requests that wait, tokens/s, and the mean TTFT of those that arrived in the last
-    SMOOTH_S, also per input token. Capacity: of kunserve, from its own records."""
+    SMOOTH_S, also per input token, and of these the highest that arrived in the step. Capacity: of
+    kunserve, from its own records."""
     assert point.path is not None
     found = requests(point.path)
     times_s = steps(float(found.last_s.max()) + STEP_S)
@@ -29,6 +70,7 @@ def timeline(point: Point) -> pd.DataFrame:
     tokens = np.searchsorted(stamps, times_s)
     rate = (tokens - np.searchsorted(stamps, times_s - SMOOTH_S)) / SMOOTH_S
     per_token = found.ttft_s / found.prompt_tokens
+    highest = per_token.groupby((found.arrival_s / STEP_S).astype(int)).max()
     return pd.DataFrame(
         {
             "time_s": times_s, "held": running / total, "demand": (running + queued) / total,
@@ -36,6 +78,7 @@ def timeline(point: Point) -> pd.DataFrame:
             "arrivals_per_s": _recent(found.arrival_s, np.ones(len(found)), times_s) / SMOOTH_S,
             "ttft_s": _mean(found.arrival_s, found.ttft_s, times_s),
             "ttft_per_token_s": _mean(found.arrival_s, per_token, times_s),
+            "ttft_per_token_max_s": highest.reindex(range(len(times_s))).to_numpy(),
         }
     )  # fmt: skip
 

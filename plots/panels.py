@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from plots.style import log_scale
 
 SHARES = np.linspace(0.0, 1.0, 201)  # of a CDF in a table
-SAME = 0.01  # of the panel's range of y: a curve nearer than this to another hides it
+SAME = 0.01  # of the range of y, or twice that of y: a curve nearer than this to another hides it
 OVER = (0, (2, 2))  # the line of what lies on another curve, which shows in the gaps
 
 
@@ -29,23 +30,47 @@ class Look(NamedTuple):
 
 
 def lines(
-    axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[str, Look], *,
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[Any, Look], *,
     by: str = "system", factor: float = 1.0,
 ) -> None:  # fmt: skip
-    """`factor` x the mean of `y` over seeds, its range shaded. What lies on a curve is dashed."""
-    drawn: list[pd.Series] = []
+    """`factor` x the mean of `y` over seeds, its range shaded. What lies on a curve is dashed; a
+    curve all of which lies below is broader. One or two points are not joined; those of several
+    names at one `x` stand side by side."""
+    drawn: list[tuple[pd.Series, Line2D]] = []
+    apart = 0.03 * float(np.ptp(rows[x])) if len(rows) else 0.0
+    counts = rows.dropna(subset=[y]).groupby(by)[x].nunique()
+    few = [name for name in looks if 0 < counts.get(name, 0) < 3]
     for name, look in looks.items():
         of_name = rows[rows[by] == name].dropna(subset=[y])
         if of_name.empty:
             continue
         shown = of_name.groupby(x)[y].agg(["mean", "min", "max"]) * factor
-        over = any(_same(shown["mean"], other) for other in drawn)
-        axes.plot(
-            shown.index, shown["mean"], color=look.colour, marker=look.marker, ms=4,
-            ls=OVER if over else look.line, label=look.label,
+        if len(shown) < 3:
+            axes.errorbar(
+                shown.index + apart * (few.index(name) - (len(few) - 1) / 2), shown["mean"],
+                yerr=_spread(shown), fmt=look.marker or "o", ms=4, color=look.colour,
+                label=look.label,
+            )  # fmt: skip
+            continue
+        (line,) = axes.plot(
+            shown.index, shown["mean"], color=look.colour, marker=look.marker, ms=4, ls=look.line,
+            label=look.label,
         )  # fmt: skip
         axes.fill_between(shown.index, shown["min"], shown["max"], color=look.colour, alpha=0.15)
-        drawn.append(shown["mean"])
+        _lay(line, shown["mean"], drawn)
+
+
+def _spread(shown: pd.DataFrame) -> list[pd.Series]:
+    return [shown["mean"] - shown["min"], shown["max"] - shown["mean"]]
+
+
+def _lay(line: Line2D, curve: pd.Series, drawn: list[tuple[pd.Series, Line2D]]) -> None:
+    for other, below in drawn:
+        if _same(curve, other) or _same(other, curve):
+            line.set_linestyle(OVER)
+        if _same(other, curve):  # all of it lies below
+            below.set_linewidth(below.get_linewidth() + 1.2)
+    drawn.append((curve, line))
 
 
 def _same(curve: pd.Series, other: pd.Series) -> bool:
@@ -53,7 +78,7 @@ def _same(curve: pd.Series, other: pd.Series) -> bool:
     if len(common) < 0.9 * len(curve):
         return False
     values = np.concatenate([curve.to_numpy(), other.to_numpy()])
-    slack = SAME * max(float(np.ptp(values)), 1e-12)
+    slack = np.maximum(SAME * max(float(np.ptp(values)), 1e-12), 2 * SAME * other[common].abs())
     return bool((np.abs(curve[common] - other[common]) <= slack).mean() >= 0.9)
 
 
@@ -68,14 +93,16 @@ def cdfs(
     axes: Axes, rows: pd.DataFrame, looks: Mapping[str, Look], *, by: str = "system",
     factor: float = 1.0,
 ) -> None:  # fmt: skip
-    """Of `share` and `value`, as `quantiles` gives them; log x."""
+    """Of `share` and `value`, as `quantiles` gives them; log x. Curves on curves: as `lines`."""
+    drawn: list[tuple[pd.Series, Line2D]] = []
     for name, look in looks.items():
         shown = rows[rows[by] == name].sort_values("share")
         if not shown.empty:
-            axes.plot(
+            (line,) = axes.plot(
                 factor * shown.value, shown.share, color=look.colour, ls=look.line,
                 label=look.label,
             )  # fmt: skip
+            _lay(line, np.log(shown.set_index("share").value.clip(lower=1e-9)), drawn)
     axes.set(ylim=(0, 1.02), ylabel="share")
     log_scale(axes, "x")
 
@@ -88,3 +115,21 @@ def legend_above(made: Figure, axes: Sequence[Axes], columns: int) -> None:
         named |= {label: h for label, h in zip(labels, handles, strict=True) if label not in named}
     if named:
         made.legend(list(named.values()), list(named), loc="outside upper center", ncols=columns)
+
+
+def bars(
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[Any, Look], *,
+    by: str = "system", factor: float = 1.0,
+) -> None:  # fmt: skip
+    """A group of bars for each `x`: `factor` x the mean of `y` over seeds, and its range."""
+    groups = sorted(rows[x].dropna().unique())
+    wide = 0.8 / len(looks)
+    for k, (name, look) in enumerate(looks.items()):
+        shown = rows[rows[by] == name].groupby(x)[y].agg(["mean", "min", "max"]) * factor
+        at = [groups.index(value) + wide * (k - (len(looks) - 1) / 2) for value in shown.index]
+        axes.bar(
+            at, shown["mean"], 0.92 * wide, yerr=_spread(shown), color=look.colour,
+            error_kw={"lw": 0.8}, label=look.label,
+        )  # fmt: skip
+    axes.set_xticks(range(len(groups)), [f"{value:g}" for value in groups])
+    axes.grid(False, axis="x")

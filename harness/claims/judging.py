@@ -15,8 +15,8 @@ trend only      the whole interval is on the claim's side of "no effect" (a rati
                 ratio is above 3 or below 1/3. Of a saving it is ours / published
 weak            the same, with less than half of the published effect
 not reproduced  none of these
-not exercised   the comparison cannot tell: both sides are equal to the last digit, or the
-                mechanism that the claim is about never ran
+not exercised   the comparison cannot tell: both sides, or both ends of a range, are equal to the
+                last digit, or the mechanism that the claim is about never ran
 not attempted   we cannot compute it here; its runs are missing or INVALID; there are too few
                 seeds; or the value is undefined: 0/0, or a curve whose end was not found, unless
                 the tested part of the curve already decides

@@ -18,10 +18,13 @@ CPU_PROFILES = "local"  # how hardware profiles of a CPU are called, to begin wi
 
 def kind(rows: pd.DataFrame, about: Mapping[str, Any]) -> str:
     """Of the value that is computed from `rows`. Rows of no run say in `inputs` whose numbers they
-    are made of ("paper", "ours"), or that they are drawn at random ("drawn"). `about`: the
+    are made of ("paper", "ours"), that they are drawn at random ("drawn"), or were measured on this
+    CPU when the figure was drawn ("measured"). `about`: the
     provenance, narrowed to the rows."""
     if not has_runs(rows):
         inputs = set(rows["inputs"].dropna()) if "inputs" in rows else set()
+        if "measured" in inputs:
+            return "live, CPU"
         if "drawn" in inputs:
             return "simulated"
         return ARITHMETIC[0] if inputs == {"paper"} else ARITHMETIC[1]
@@ -45,6 +48,8 @@ def not_exercised(claim: Claim, values: Sequence[Value], rows: pd.DataFrame) -> 
     compares = claim.effect is not None or claim.unit == "x"
     if compares and all(value == neutral for each in values for value in each.values()):
         return "both sides are equal to the last digit"
+    if len(values) == 2 and values[0] == values[1]:
+        return "both ends are equal to the last digit"
     if claim.at_rest or "mechanism" not in rows:
         return ""
     counts = rows.dropna(subset=["mechanism"])

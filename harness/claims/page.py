@@ -25,7 +25,8 @@ def as_markdown(papers: Papers) -> str:
         "The share is of the claims that have a verdict by their value (the first four columns): "
         "those that are reproduced or show the trend. A *setting* is no claim. Written by "
         "`python -m harness claims` from the figures' tables; `--check` compares. "
-        "What was changed after a verdict was known is in [changes.csv](changes.csv).",
+        "What was changed after a verdict was known is in [changes.csv](changes.csv); "
+        "[history.md](history.md) tells what came before registration.",
         "", *_by_kind(papers), "",
         "![Published effect and ours, one dot a claim](effects.png)", "",
         "## Headlines", "",

@@ -116,13 +116,6 @@ def draw(
     conf()
     about = {"drawn_utc": datetime.now(UTC).isoformat(timespec="seconds"), "git": git}
     csv, path = folder / f"{figure}.csv", folder / f"{figure}.json"
-    if hasattr(module(figure), "draw"):  # TRANSITION
-        made = module(figure).draw(points, folder)
-        lineage.add(csv, lineage.origins(points))
-        write_text(
-            path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n"
-        )
-        return [*made, path]
     rows = module(figure).table(points)
     write_text(csv, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     lineage.add(csv, lineage.origins(points))

@@ -92,8 +92,10 @@ def plain(value: str) -> str:
 
 def of_row(row: Mapping[str, str], runs: Sequence[Origin]) -> list[Origin]:
     """Those of `runs` that the row names by their hashes, else those that agree with it; none where
-    it names no trait of theirs. An option that a swept key hides counts where no run was swept over
-    what the row says."""
+    it names no trait of theirs, or says whose numbers it is made of (`inputs`). An option that a
+    swept key hides counts where no run was swept over what the row says."""
+    if row.get("inputs"):  # made of no run
+        return []
     if hashes := row.get("config_hash"):
         return [run for run in runs if run.config_hash in hashes.split()]
     known = {key for run in runs for key in run.traits}

@@ -177,6 +177,9 @@ def test_equal_sides_are_no_comparison() -> None:
     same = [{0: 1.0, 1: 1.0}]
     assert "equal to the last digit" in not_exercised(claim(), same, rows(y=[1, 1]))
     assert not_exercised(claim(), [{0: 1.0, 1: 1.0000001}], rows(y=[1, 1])) == ""
+    ends = [{0: 2.0, 1: 3.0}, {0: 2.0, 1: 3.0}]
+    assert "both ends" in not_exercised(claim(), ends, rows(y=[1, 1]))
+    assert not_exercised(claim(), [ends[0], {0: 2.0, 1: 3.1}], rows(y=[1, 1])) == ""
     saving = claim(effect="saving", unit="")
     assert "equal" in not_exercised(saving, [{0: 0.0}], rows(y=[1]))
     assert not_exercised(claim(effect=None, unit="s"), same, rows(y=[1, 1])) == ""

@@ -48,10 +48,16 @@ def _shown(made: Figure) -> list[tuple[str, Bbox]]:
     for text in made.findobj(Text):
         if not text.get_visible() or not text.get_text().strip() or text in hidden:
             continue
-        box = text.get_window_extent()
-        if text.get_rotation() % 90 == 0 and box.width > 0:
+        if text.get_rotation() % 90 == 0 and (box := _inked(text)).width > 0:
             found.append((text.get_text(), box))
     return found
+
+
+def _inked(text: Text) -> Bbox:
+    """Its box, without the empty lines below: a caption keeps them for the grey lines."""
+    box, lines = text.get_window_extent(), text.get_text().split("\n")
+    inked = len("\n".join(lines).rstrip().split("\n"))
+    return Bbox([[box.x0, box.y1 - box.height * inked / len(lines)], [box.x1, box.y1]])
 
 
 def _undrawn(axes: Axes) -> Iterator[Text]:

@@ -20,7 +20,12 @@ from plots.aegaeon_table_goodput import goodputs
 def runs(experiment: str, lengths: str | None, system: str, *token: float) -> pd.DataFrame:
     rows = pd.DataFrame({"num_models": 10 * np.arange(1, len(token) + 1), "token": token})
     return rows.assign(
-        time=rows.token, experiment=experiment, lengths=lengths, system=system, seed=0
+        time=rows.token,
+        experiment=experiment,
+        lengths=lengths,
+        system=system,
+        seed=0,
+        mechanism=math.nan if system == "muxserve" else 5,
     )
 
 
@@ -74,6 +79,7 @@ def test_without_the_profiles_the_estimators_rows_are_left_out(
     monkeypatch.setattr(profiles, "DATA_DIR", tmp_path)
     with pytest.raises(UsageError, match="profiles are missing"):
         profiles.read_profiles()
-    fits, note = aegaeon_table_numbers.estimators()
-    assert not fits
-    assert "profiles are missing (HARNESS_DATA_DIR)" in note
+    assert not aegaeon_table_numbers.estimators()
+    rows = pd.DataFrame({"quantity": ["M / m"], "value": [2.2], "inputs": ["paper"]})
+    said = aegaeon_table_numbers.plot(rows)[1]
+    assert "profiles are missing (HARNESS_DATA_DIR)" in said

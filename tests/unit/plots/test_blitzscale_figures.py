@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plots.blitzscale import Latencies, Run, each_second, held_each_second, saved
+from harness.experiments.compose import conf
+from harness.experiments.figures import module
+from plots.blitzscale import Latencies, Run, held_over_time, over_time, saved
 from plots.blitzscale_fig03 import needed
 from plots.blitzscale_fig15 import SCHEDULERS, example, numbers
 from plots.blitzscale_fig18 import violating
@@ -26,24 +28,25 @@ def latencies(*ttft: float, tpot: float = 0.1) -> Latencies:
 
 
 def run(system: str, *ttft: float, seed: int = 0) -> Run:
-    return Run("azure_conv", system, seed, Path(), True, latencies(*ttft))
+    return Run("azure_conv", system, seed, Path(), True, 1.0, latencies(*ttft))
 
 
-def test_a_second_without_any_has_no_mean_but_a_count_of_none() -> None:
+def test_a_step_without_any_has_no_mean_but_a_rate_of_none() -> None:
     at = np.array([0.1, 0.9, 2.5])
-    seconds, means = each_second(at, np.array([1.0, 3.0, 5.0]))
+    seconds, means = over_time(at, np.array([1.0, 3.0, 5.0]))
     assert seconds.tolist() == [0.0, 2.0]
     assert means.tolist() == [2.0, 5.0]
-    assert each_second(at)[1].tolist() == [2.0, 0.0, 1.0]
+    assert over_time(at)[1].tolist() == [2.0, 0.0, 1.0]
+    assert over_time(at, step_s=2.0)[1].tolist() == [1.0, 0.5]
 
 
-def test_gpus_held_are_the_shares_of_each_second() -> None:
+def test_gpus_held_are_the_shares_of_each_step() -> None:
     slots = pd.DataFrame(
         {"start_s": [0.0, 0.5], "end_s": [2.0, 1.5], "role": ["prefill", "decode"],
          "num_devices": [2, 4]}
     )  # fmt: skip
-    assert held_each_second(slots, ["prefill"])[1].tolist() == [2.0, 2.0]
-    assert held_each_second(slots, ["decode"])[1].tolist() == [2.0, 2.0]
+    assert held_over_time(slots, ["prefill"], 1.0)[1].tolist() == [2.0, 2.0]
+    assert held_over_time(slots, ["decode"], 1.0)[1].tolist() == [2.0, 2.0]
 
 
 def test_what_is_saved_is_of_the_same_seed() -> None:
@@ -66,7 +69,7 @@ def test_violations_are_beyond_five_times_the_mean_and_not_at_it() -> None:
 def test_the_rate_that_is_needed_lies_between_the_points_around_60_percent() -> None:
     table = pd.DataFrame(
         {"quantity": "violations, either", "workload": "burstgpt", "seed": 0, "valid": True,
-         "gbps": [10.0, 1000.0], "value": [0.8, 0.4]}
+         "mechanism": 3.0, "gbps": [10.0, 1000.0], "value": [0.8, 0.4]}
     )  # fmt: skip
     assert needed(table)[0]["value"] == pytest.approx(100.0)
     assert math.isnan(float(str(needed(table.assign(value=0.1))[0]["value"])))
@@ -83,3 +86,9 @@ def test_fig_15_ends_as_published() -> None:
 
 def test_section_4s_throughputs() -> None:
     assert list(throughput().values()) == pytest.approx([1 / 7, 1 / 6, 2.0])
+
+
+@pytest.mark.parametrize("name", ["fig12", "fig13", "fig14", "fig15", "table1", "table_numbers"])
+def test_rows_of_no_run_say_whose_numbers_they_are(name: str) -> None:
+    conf()
+    assert set(module(f"blitzscale_{name}").table([]).inputs) <= {"paper", "ours", "drawn"}

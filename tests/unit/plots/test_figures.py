@@ -18,11 +18,12 @@ from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
 from harness.experiments.figures import drawn, figures, main, module, only_simulated
 from harness.experiments.points import Point, load_points, save_points
 from harness.options import plain
-from plots.aegaeon import curve, frame, overrides, publish
+from plots.aegaeon import attainment
 from plots.aegaeon_fig04 import M, active, expected
 from plots.aegaeon_fig07 import split
 from plots.aegaeon_fig10 import around_median
 from plots.aegaeon_fig16 import over_time
+from plots.runs import overrides
 from plots.style import figure
 from tests.unit.metrics.service import steady, write_run
 
@@ -117,18 +118,16 @@ def test_an_unknown_figure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         load_points("no_such_experiment")
 
 
-def test_a_curve_becomes_png_pdf_and_csv(tmp_path: Path) -> None:
+def test_attainment_is_in_per_cent_and_its_end_is_marked() -> None:
     rows = pd.DataFrame(
         {"num_models": [8, 16, 8, 16], "token": [1.0, 0.8, 0.9, 0.7], "seed": [0, 0, 1, 1]}
     )
-    made, (axes,) = figure(1, 1, width=3, height=2)
-    frame(axes, "title", "models")
-    curve(axes, rows, "num_models", "token", "aegaeon")
+    more = pd.concat([rows, pd.DataFrame({"num_models": [32], "token": [0.2], "seed": [0]})])
+    _, (axes,) = figure(1, 1, width=3, height=2)
+    attainment(axes, more.assign(system="aegaeon"), "title", "num_models", "models")
     line = next(line for line in axes.lines if line.get_label() == "Aegaeon")
-    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([95.0, 75.0])
-    for path in publish(made, rows, tmp_path, "aegaeon_fig00"):
-        assert path.stat().st_size > 0
-    assert pd.read_csv(tmp_path / "aegaeon_fig00.csv").equals(rows)
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([95.0, 75.0, 20.0])
+    assert np.asarray(axes.lines[-1].get_xdata()).tolist() == pytest.approx([10.0, 10.0])
 
 
 def test_theorem_3_1_is_the_mean_of_its_simulation() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plots.kunserve import compared, held
+from plots.kunserve import LATENCIES, compared, held
 from plots.kunserve_fig11 import spike
 from plots.kunserve_fig16 import arithmetic
 from plots.kunserve_table1 import ROWS, kv, model
@@ -22,7 +22,7 @@ def test_tokens_are_held_from_the_first_token_on_and_queued_before() -> None:
             "token_times_s": [np.array([2.0, 3.0, 4.0]), np.array([1.5])],
         }
     )  # fmt: skip
-    running, queued = held(found, np.arange(0.0, 5.0))
+    running, queued = held(found, np.arange(0.0, 5.0).astype(np.float64))
     assert queued.tolist() == [100, 110, 0, 0, 0]
     assert running.tolist() == [0, 0, 101, 102, 0]  # the one-token answer lies between two looks
 
@@ -30,9 +30,9 @@ def test_tokens_are_held_from_the_first_token_on_and_queued_before() -> None:
 def test_systems_are_compared_at_one_rate_and_seed() -> None:
     rows = pd.DataFrame(
         [
-            {"system": system, "rate": rate, "seed": 0, "dataset": "d", "ttft_p99_s": p99,
-             "violating": violating, "tokens_per_s": 10.0,
-             **dict.fromkeys(("ttft_p50_s", "tbt_p50_s", "tbt_p99_s"), p99)}
+            {"experiment": "e", "system": system, "rate": rate, "seed": 0, "ttft_p99_s": p99,
+             "violating": violating, "tokens_per_s": 10.0, "requests_per_s": 3 * rate,
+             "load": 0.25 * rate, **dict.fromkeys(("ttft_p50_s", "tbt_p50_s", "tbt_p99_s"), p99)}
             for system, rate, p99, violating in (
                 ("kunserve", 1.0, 2.0, 0.0), ("kunserve", 2.0, 3.0, 0.1),
                 ("llumnix_replication", 1.0, 2.0, 0.0), ("llumnix_replication", 2.0, 12.0, 0.4),
@@ -40,14 +40,33 @@ def test_systems_are_compared_at_one_rate_and_seed() -> None:
             )
         ]
     )  # fmt: skip
-    found = compared(rows, ["dataset"]).set_index(["system", "rate"])
+    found = compared(rows).set_index(["system", "rate"])
     assert found.ttft_p99_over_kunserve["llumnix_replication", 2.0] == pytest.approx(4.0)
+    assert found.ttft_p99_of_llumnix_replication["kunserve", 2.0] == pytest.approx(4.0)
+    assert np.isnan(found.ttft_p99_of_llumnix_replication["llumnix_replication", 2.0])
     assert found.tbt_p50_added["kunserve", 2.0] == pytest.approx(-0.75)
     assert found.removed_share["kunserve", 2.0] == pytest.approx(0.75)
-    assert found.best["kunserve", 2.0]
-    assert not found.best["kunserve", 1.0]
     assert found.ttft_p99_over_modest["llumnix_replication", 2.0] == pytest.approx(6.0)
     assert found.ttft_p99_over_worst["llumnix_migration", 2.0] == pytest.approx(2.0)
+    assert found.mean_rate["kunserve", 2.0] == 6.0
+
+
+def test_the_pressed_rate_has_the_papers_load_whoever_gains_there() -> None:
+    rows = pd.DataFrame(
+        [
+            {"experiment": experiment, "system": system, "rate": rate, "seed": seed, "load": load,
+             "requests_per_s": rate, "tokens_per_s": 1.0, "violating": 0.5,
+             **{f"{number}_s": 1.0 for number in LATENCIES}}
+            for system in ("kunserve", "llumnix_replication")
+            for seed in (0, 1)
+            for experiment, rate, load in (
+                ("e", 1.0, 0.1), ("e", 2.0, 0.45 + 0.1 * seed), ("e", 3.0, 0.7), ("f", 1.0, 0.2),
+            )
+        ]
+    )  # fmt: skip
+    found = compared(rows)
+    pressed = found[found.pressed][["experiment", "rate"]].drop_duplicates()
+    assert pressed.to_numpy().tolist() == [["e", 2.0], ["f", 1.0]]
 
 
 def test_a_spike_is_ttft_after_throttling_over_before() -> None:

@@ -1,0 +1,88 @@
+"""Finished runs as tables, for figures of any paper: a row per run, its requests, its events."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from harness.experiments.points import Point
+from harness.schedule import Synthetic, synthetic_kinds
+
+SWITCHING = ("aegaeon", "serverlessllm")  # how systems begin that put models onto GPUs in turn
+
+
+def table(points: Sequence[Point]) -> pd.DataFrame:
+    """A row per run: experiment, system, seed, engine, hardware, the summary's main numbers, and
+    the sweep's overrides by the last part of their keys (which say `serverlessllm_artifact` where
+    the system's name does not). A run that the system refused has no numbers."""
+    rows = []
+    for point in points:
+        row: dict[str, Any] = {"experiment": point.experiment, "seed": point.seed}
+        row["refused"] = point.path is None
+        if point.path is not None:
+            row |= _numbers(point.path)
+        rows.append(row | overrides(point))
+    # In a figure's table `inputs` says whose numbers a row without a run is made of.
+    return pd.DataFrame(rows).rename(columns={"inputs": "trace"})
+
+
+def overrides(point: Point) -> dict[str, Any]:
+    """E.g. num_models: 16 for workload.dataset.parameters.num_models=16."""
+    names = {key: re.split(r"[./]", key.partition("@")[0])[-1] for key in point.overrides}
+    return {names[key]: number(value) for key, value in point.overrides.items()}
+
+
+def _numbers(path: Path) -> dict[str, Any]:
+    summary = json.loads((path / "summary.json").read_text())
+    manifest = json.loads((path / "manifest.json").read_text())
+    kinds = set(synthetic_kinds(manifest["dataset"]))
+    system = manifest["choices"]["system"]
+    return {
+        "system": system,
+        "engine": manifest["engine_name"],
+        "hardware": manifest["hardware"]["name"],
+        "synthetic": bool(kinds - {Synthetic.BY_AUTHORS, Synthetic.MODELS_DRAWN}),  # not theirs
+        "num_requests": summary["num_requests"],
+        "num_models": len(summary["models"]),
+        "token": summary["slo_attainment"]["token"],
+        "time": summary["slo_attainment"]["time"],
+        "request": summary["slo_attainment"]["request"],
+        "ttft_mean_s": summary["ttft_s"]["mean"],
+        "mechanism": switches(summary) if system.startswith(SWITCHING) else np.nan,
+        "valid": summary["verdict"]["status"] == "VALID",
+    }
+
+
+def switches(summary: Mapping[str, Any]) -> int:
+    """How often the run put another model onto a GPU."""
+    found: int = summary.get("switches", {"count": 0})["count"]
+    return found
+
+
+def number(text: str) -> Any:
+    try:
+        return float(text) if "." in text or "e" in text else int(text)
+    except ValueError:
+        return text
+
+
+def events(path: Path, *kinds: str) -> pd.DataFrame:
+    """The run's device events of `kinds`, their fields as columns."""
+    found = pq.read_table(path / "events.parquet", filters=[("kind", "in", kinds)])
+    rows = found.drop_columns(["fields"]).to_pandas()
+    fields = pd.DataFrame([json.loads(text) for text in found["fields"].to_pylist()])
+    both: pd.DataFrame = pd.concat([rows, fields], axis=1)
+    return both
+
+
+def requests(path: Path) -> pd.DataFrame:
+    columns = ["request_id", "model", "arrival_s", "status", "output_tokens", "token_times_s"]
+    found: pd.DataFrame = pq.read_table(path / "requests.parquet", columns=columns).to_pandas()
+    return found
