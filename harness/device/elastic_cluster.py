@@ -169,21 +169,9 @@ class ElasticCluster:
         issue_s: float | None = None,
         owner: str = "",
         stop: Event | None = None,
-        gated: bool = False,
     ) -> bool:
         """The KV of `layers` (whole pages) of `requests` from `source`, which holds it, to
-        `target`; requests may go on decoding meanwhile. See `KvMover.move`. `gated`: they go on at
-        `target`, an instance, while it comes there; see `KvMover.move_gated`."""
-        if gated:
-            if stop is not None:
-                raise RunError("a gated move cannot be broken off")
-            if not isinstance(target, ElasticInstance):
-                raise RunError(f"a gated move goes to an instance, not to {target.name}")
-            return await self._mover.move_gated(
-                requests, source.layout.groups(layers), source, target,
-                purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, issue_s=issue_s,
-                owner=owner,
-            )  # fmt: skip
+        `target`; requests may go on decoding meanwhile. See `KvMover.move`."""
         return await self._mover.move(
             requests, source.layout.groups(layers), source, target,
             purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, issue_s=issue_s,

@@ -17,7 +17,6 @@ from typing import Protocol
 from harness.clock import Event, Loop
 from harness.device.base import BaseInstance
 from harness.device.elastic import ElasticInstance
-from harness.device.kv_arrivals import KvArrival
 from harness.device.kv_directory import Flight, KvDirectory
 from harness.device.page_pool import Groups
 from harness.device.staged_kv import StagedKv
@@ -31,13 +30,12 @@ Stage = tuple[ElasticInstance, range]
 @dataclass(slots=True, eq=False)
 class FlightPlan:
     """What flies: `batch` for `steps` iterations over `stages`. `remote`: by stage, whose KV of
-    which page groups lies on which other instance. `kv`: what of it is still on its way."""
+    which page groups lies on which other instance."""
 
     batch: Batch
     steps: int
     stages: Sequence[Stage]
     remote: list[dict[ElasticInstance, dict[int, Groups]]]
-    kv: Sequence[KvArrival] = ()
 
 
 class Line(Protocol):
