@@ -67,6 +67,7 @@ class Fluid:
         self._loop = loop
         self._on: defaultdict[Link, dict[Flow, None]] = defaultdict(dict)
         self._num_flows = 0
+        self._ended_bytes: defaultdict[Link, int] = defaultdict(int)
         self._touched: dict[Link, None] = {}  # links whose flows changed since rates were shared
         self._changed = Event(loop)
         self._finishes: list[tuple[float, int, Flow]] = []  # a heap; stale entries are skipped
@@ -99,6 +100,12 @@ class Fluid:
         """Whether one of `links` carries a flow."""
         return self._num_flows > 0 and any(self._on[link] for link in links)
 
+    def carried_bytes(self, link: Link) -> float:
+        """What has crossed `link` so far: a counter, as a NIC has one."""
+        now = self._loop.now
+        under_way = (flow.links.count(link) * flow.sent_bytes(now) for flow in self._on[link])
+        return self._ended_bytes[link] + sum(under_way, 0.0)
+
     def _touch(self, flow: Flow) -> None:
         for link in flow.links:
             self._touched[link] = None
@@ -125,6 +132,7 @@ class Fluid:
             flow.finish_s = -inf  # no heap entry of it is valid any more
             for link in flow.links:
                 self._on[link].pop(flow, None)
+                self._ended_bytes[link] += flow.num_bytes
                 self._touched[link] = None
             self._num_flows -= 1
             flow.done.set()

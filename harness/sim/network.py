@@ -156,6 +156,10 @@ class Network:
         """Whether a message is on one of `links` now."""
         return self._fluid.busy(links)
 
+    def carried_bytes(self, link: Link) -> float:
+        """What has crossed `link` so far."""
+        return self._fluid.carried_bytes(link)
+
     async def _send(
         self,
         channel: _Channel,

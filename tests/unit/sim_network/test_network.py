@@ -5,7 +5,7 @@ import pytest
 from harness.clock import VirtualLoop
 from harness.location import dram, hbm, ssd
 from harness.sim.network import Network
-from tests.unit.sim_network.transfers import Counters, Send, cluster, run
+from tests.unit.sim_network.transfers import Send, cluster, run
 
 A, B, C = hbm(0, 0), hbm(1, 0), hbm(1, 1)
 
@@ -71,7 +71,6 @@ def test_a_group_is_served_as_its_gpus_side_by_side(gpus: tuple[int, ...]) -> No
     def arrivals(striped: bool) -> tuple[float, list[float]]:
         loop, topology = VirtualLoop(), cluster()
         network = Network(loop, topology)
-        counters = Counters(network, loop)
 
         async def main() -> float:
             beside = [
@@ -92,7 +91,7 @@ def test_a_group_is_served_as_its_gpus_side_by_side(gpus: tuple[int, ...]) -> No
 
         ended_s = loop.run(main())
         links = [link for gpu in others for link in topology.path(dram(0), gpu).links]
-        return ended_s, [counters.carried_bytes(link) for link in links]
+        return ended_s, [network.carried_bytes(link) for link in links]
 
     together, (ended_s, carried) = arrivals(True), arrivals(False)
     assert together == (pytest.approx(ended_s), pytest.approx(carried))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from harness.clock import VirtualLoop
 from harness.device.topology import Link, Topology
 from harness.location import Location, dram, hbm, ssd
-from harness.sim.fluid import Flow
 from harness.sim.network import Network
 
 NO_LATENCY = Topology.Config(
@@ -36,25 +35,6 @@ NO_LATENCY = Topology.Config(
 
 def cluster(**changes: Any) -> Topology:
     return Topology(replace(NO_LATENCY, **changes))
-
-
-class Counters:
-    """What has crossed each link of `network`, as a NIC counts it: made before its first flow."""
-
-    def __init__(self, network: Network, loop: VirtualLoop) -> None:
-        fluid = network._fluid
-        self._loop, self._start, self._flows = loop, fluid.start, list[Flow]()
-        fluid.start = self._watched  # type: ignore[method-assign]
-
-    def _watched(self, links: tuple[Link, ...], num_bytes: int, priority: int) -> Flow:
-        self._flows.append(self._start(links, num_bytes, priority))
-        return self._flows[-1]
-
-    def carried_bytes(self, link: Link) -> float:
-        return sum(each.links.count(link) * self._sent_bytes(each) for each in self._flows)
-
-    def _sent_bytes(self, flow: Flow) -> float:
-        return flow.num_bytes if flow.done.is_set else flow.sent_bytes(self._loop.now)
 
 
 @dataclass(frozen=True)
@@ -80,13 +60,12 @@ def run_watched(
     """Arrival times, what each link had carried at each of `watch_s`, and at the end."""
     loop = VirtualLoop()
     network = Network(loop, topology)
-    counters = Counters(network, loop)
     arrived = [inf] * len(sends)
     links = {link for send in sends for link in topology.path(send.src, send.dst).links}
     seen: list[dict[Link, float]] = []
 
     def carried() -> dict[Link, float]:
-        return {link: counters.carried_bytes(link) for link in links}
+        return {link: network.carried_bytes(link) for link in links}
 
     async def one(i: int, send: Send) -> None:
         await loop.sleep_until(send.start_s)
