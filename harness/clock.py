@@ -85,6 +85,9 @@ class Deadlock(RuntimeError):
     """Virtual time cannot go on: tasks wait and nothing is left that could wake them."""
 
 
+T = TypeVar("T")
+
+
 class Loop:
     """The kernel shared by both clocks. Use `VirtualLoop` or `WallLoop`."""
 
@@ -135,6 +138,11 @@ class Loop:
         finally:
             self._close()
         return task.result
+
+    def service(self, process: Callable[[WallLoop], T], embedded: Callable[[], T]) -> T:
+        """What is to answer the run's tasks: `process` where time is real, from outside of the run,
+        by posts. Virtual time cannot wait for that: `embedded`, within the run."""
+        raise NotImplementedError
 
     def _advance(self) -> None:
         """Moves time forward until at least one task is ready."""
@@ -208,6 +216,9 @@ class VirtualLoop(Loop):
             if was_enabled:
                 gc.enable()
 
+    def service(self, process: Callable[[WallLoop], T], embedded: Callable[[], T]) -> T:
+        return embedded()
+
     def _advance(self) -> None:
         self._drop_stale_timers()
         if not self._timers:
@@ -251,6 +262,9 @@ class WallLoop(Loop):
             if was_enabled:
                 gc.enable()
 
+    def service(self, process: Callable[[WallLoop], T], embedded: Callable[[], T]) -> T:
+        return process(self)
+
     def post(self, function: Callable[..., None], *args: Any) -> None:
         """Thread-safe: has the loop thread call `function(*args)` as soon as it can."""
         self._inbox.put((function, args))
@@ -286,9 +300,6 @@ class WallLoop(Loop):
             function(*args)
             if self.now >= due_s:
                 return
-
-
-T = TypeVar("T")
 
 
 class Queue(Generic[T]):

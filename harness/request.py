@@ -61,7 +61,7 @@ class Request:
     # What of the random tokens other prompts may have too; None: no two prompts of the schedule
     # share any, and a prefix cache need not look
     shared: Segments | None = None
-    priority: int = 0  # higher is more important; KunServe alone looks at it
+    priority: int = 0  # higher is more important; KunServe and Llumnix look at it
     cached_tokens: int | None = None  # found in a prefix cache at first; None: none was asked
     log_index: int = 0  # where its recorder has it
     decodes_on: int = 0  # the instance whose checks (`harness.device.base`) it has passed; 0: none

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from harness.calibrate import kernel_profiles, zoo
+from harness.calibrate import kernel_profiles
 from harness.calibrate.conf_files import yaml_lines
 from harness.calibrate.published import offline_batches, prefills, served_points
 from harness.calibrate.silicon import CHIPS, EAGER, KNOTS, V1, Fitted, Rows, fit
@@ -185,17 +185,3 @@ def left_out(seen: Measurements, what: str) -> pd.DataFrame:
         own = [r for r in seen.rows() if r.chip == chip and r.engine in fitted.engines]
         frames.append(score(moved, own))
     return pd.concat(frames, ignore_index=True)
-
-
-def device_names(name: str) -> list[str]:
-    """Devices of the zoo whose silicon is the file `name`."""
-    return [d for d in zoo.names("hardware/device") if _silicon_of(d) == name]
-
-
-def _silicon_of(device: str) -> str:
-    for entry in zoo.node(f"hardware/device/{device}.yaml")["defaults"]:
-        if isinstance(entry, dict):
-            for key, value in entry.items():
-                if "silicon" in key:
-                    return str(value)
-    return ""

@@ -61,7 +61,8 @@ GROUPS = {
         "systems/aqua/turn.py",
     ],
     "kunserve": [
-        "systems/llumnix/freeness.py", "systems/kunserve/accounts.py", "systems/kunserve/server.py",
+        "systems/kunserve/instance_load.py", "systems/kunserve/accounts.py",
+        "systems/kunserve/server.py",
     ],
 }  # fmt: skip
 

@@ -8,7 +8,6 @@ layer. The shares and the engine's times are a `Calibration`: learned, not assum
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Literal
 
 from harness.cost.collectives import all_reduce_s
 from harness.cost.hardware import Calibration, Hardware, StepCoefficients, pair_key
@@ -18,7 +17,6 @@ PER_LAYER = ("launch_s", "weights_s", "token_s", "attend_s", "context_s", "wide_
 # What part of a term's time is inversely proportional to the multiprocessors; see `on_a_share`.
 COMPUTE_BOUND = 0.67
 MEMORY_BOUND = 0.18
-Source = Literal["measured", "device law", "datasheet"]
 
 
 def coefficients(model: ModelSpec, hardware: Hardware) -> tuple[StepCoefficients, str]:

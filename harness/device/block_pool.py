@@ -110,13 +110,6 @@ class BlockPool:
                 held[request.request_id] = keep
                 self._give_back(request.request_id, less)
 
-    def shrink(self, request: Request, tokens: int) -> None:
-        """Gives back what `request` holds beyond `tokens` tokens."""
-        less = self.held.get(request.request_id, 0) - self.blocks_for(tokens)
-        if less > 0:
-            self.held[request.request_id] -= less
-            self._give_back(request.request_id, less)
-
     def release(self, request: Request) -> None:
         """Gives back everything that `request` holds."""
         self._give_back(request.request_id, self.held.pop(request.request_id, 0))

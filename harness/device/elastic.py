@@ -15,7 +15,6 @@ from harness.clock import Event, Loop
 from harness.device.arriving import Arriving
 from harness.device.device_layout import DeviceLayout
 from harness.device.fabric import Fabric, Memory, Span
-from harness.device.kv_arrivals import KvArrival
 from harness.device.kv_directory import Flight, KvDirectory
 from harness.device.kv_region import KvRegion
 from harness.device.page_uses import begin_compaction, end_compaction
@@ -38,7 +37,7 @@ class Runner(Protocol):
         arriving: Arriving | None = None,
     ) -> int:
         """As `Instance.execute`; `halt`: as `stop`, the device's own. `arriving`: all layers, where
-        weights or KV of some are still on their way: one iteration. Raises InstanceLost."""
+        weights of some are still on their way: one iteration. Raises InstanceLost."""
         ...
 
     def settle(self) -> float: ...
@@ -87,16 +86,11 @@ class ElasticInstance:
         """Set while the weights of `layer` are here."""
         return self._here[layer]
 
-    def arriving(self, layers: range, kv: Sequence[KvArrival] = ()) -> Arriving | None:
-        """`layers`, where one of them is still on its way; `kv`: and KV that is."""
-        if not kv and (not self._loading or self._loading.isdisjoint(layers)):
+    def arriving(self, layers: range) -> Arriving | None:
+        """`layers`, where one of them is still on its way."""
+        if not self._loading or self._loading.isdisjoint(layers):
             return None
-        size = self.layout.page_layers
-        events = [
-            [self._here[k], *[a.groups[k // size] for a in kv if k // size in a.groups]]
-            for k in layers
-        ]
-        return Arriving(events, [self.gone, *[arrival.failed for arrival in kv]], kv)
+        return Arriving([self._here[k] for k in layers], [self.gone])
 
     def not_to_come(self, layers: range) -> list[int]:
         """Those of `layers` that are not here, and that nobody loads."""
@@ -113,22 +107,19 @@ class ElasticInstance:
         until: float = inf,
         stop: Event | None = None,
     ) -> int:
-        """`Instance.execute`, of requests whose KV is all here, or comes in a gated move. Layers
-        that are being loaded, and KV, are waited for in the midst of the first iteration, each when
-        its turn comes; where some were, that iteration is all. A load that is broken off leaves the
-        batch waiting for the next; where KV's source dies, InstanceLost names that."""
+        """`Instance.execute`, of requests whose KV is all here. Layers that are being loaded are
+        waited for in the midst of the first iteration, each when its turn comes; where some were,
+        that iteration is all. A load that is broken off leaves the batch waiting for the next."""
         self.check_alive()
         every = range(self.model.num_layers)
         if missing := self.not_to_come(every):
             raise RunError(f"{self.name}: execute needs all layers; not loaded: {missing}")
         self._check_kv(batch.requests)
-        flight = await self.launch(batch.requests, by_group=True)
-        kv: Sequence[KvArrival] = ()
+        flight = await self.launch(batch.requests)
         try:
             self._check_kv(batch.requests)
-            kv = self.directory.arriving(batch.requests)
-            arriving = self.arriving(every, kv)
-            steps = await self.runner.execute(
+            arriving = self.arriving(every)
+            return await self.runner.execute(
                 batch, max_steps=max_steps if arriving is None else 1, until=until, stop=stop,
                 halt=flight.halt, arriving=arriving,
             )  # fmt: skip
@@ -137,15 +128,11 @@ class ElasticInstance:
             for request in batch.requests:
                 if request.finished:
                     self.directory.forget(request)
-        for arrival in kv:  # it has come: the move is about to say so
-            await self._loop.wait(arrival.over)
-        return steps
 
-    async def launch(self, requests: Sequence[Request], *, by_group: bool = False) -> Flight:
-        """Begins a flight that needs this instance; `land` ends it. `by_group`: as in
-        `KvDirectory.launch`. InstanceLost where it has died, be it while KV of `requests` was
-        moved, or that KV is lost."""
-        flight = await self.directory.launch(requests, by_group=by_group)
+    async def launch(self, requests: Sequence[Request]) -> Flight:
+        """Begins a flight that needs this instance; `land` ends it. InstanceLost where it has died,
+        be it while KV of `requests` was moved."""
+        flight = await self.directory.launch(requests)
         if self.lost is not None:
             self.directory.land(flight)
             raise self.lost
@@ -166,7 +153,7 @@ class ElasticInstance:
         return self.runner.settle()
 
     def evict(self, request: Request) -> None:
-        """`Instance.evict`, wherever the request's KV is. RunError where it is on its way."""
+        """`Instance.evict`, wherever the request's KV is. RunError in mid-batch."""
         self.directory.check_settled(request)
         for holder, _ in self.directory.where(request):
             holder.kv.release(request)

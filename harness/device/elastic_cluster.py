@@ -21,7 +21,6 @@ from harness.device.kv_store import KvStore
 from harness.device.layer_pass import LayerPass
 from harness.device.passage import MakePieces, Passage, passage_of
 from harness.device.pipeline import Line, Pipeline, Stage, checked
-from harness.device.topology import Topology, cluster_topology
 from harness.errors import InstanceLost, RunError, UsageError
 from harness.location import Location, dram
 from harness.record import Recorder
@@ -54,7 +53,6 @@ class ElasticCluster:
         self.hardware = hardware  # its nodes, links and rates, for plans
         self.on_lost: LostPolicy | None = None
         self.on_host_lost: Callable[[int], None] | None = None
-        self._topology: Topology | None = None
         self._fabric, self._make_line, self._make_pieces = fabric, make_line, make_pieces
         self._loop, self._recorder = loop, recorder
         self._mover = KvMover(directory, fabric, loop, recorder)
@@ -169,45 +167,26 @@ class ElasticCluster:
         issue_s: float | None = None,
         owner: str = "",
         stop: Event | None = None,
-        gated: bool = False,
     ) -> bool:
         """The KV of `layers` (whole pages) of `requests` from `source`, which holds it, to
-        `target`; requests may go on decoding meanwhile. See `KvMover.move`. `gated`: they go on at
-        `target`, an instance, while it comes there; see `KvMover.move_gated`."""
-        if gated:
-            if stop is not None:
-                raise RunError("a gated move cannot be broken off")
-            if not isinstance(target, ElasticInstance):
-                raise RunError(f"a gated move goes to an instance, not to {target.name}")
-            return await self._mover.move_gated(
-                requests, source.layout.groups(layers), source, target,
-                purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, issue_s=issue_s,
-                owner=owner,
-            )  # fmt: skip
+        `target`; requests may go on decoding meanwhile. See `KvMover.move`."""
         return await self._mover.move(
             requests, source.layout.groups(layers), source, target,
             purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, issue_s=issue_s,
             owner=owner, stop=stop,
         )  # fmt: skip
 
-    async def copy(self, source: Memory, target: Memory, num_bytes: int, purpose: str) -> None:
-        """Bytes that are nobody's KV blocks, of which nobody knows the places: in a simulation
-        alone. UsageError elsewhere."""
+    async def stage(self, memory: Memory, num_bytes: int, purpose: str) -> None:
+        """Passes KV that is gathered or scattered through a staging tensor on its device: every
+        byte is read and written once. Nothing where the engine's copies do so themselves."""
         if self._fabric.places_matter:
-            raise UsageError(f"{purpose}: bytes without a place move in simulation alone")
+            return
         start_s = self._loop.now
-        await self._fabric.copy(source, target, num_bytes, list, purpose=purpose)
+        await self._fabric.copy(memory, memory, num_bytes, list, purpose=purpose)
         self._recorder.event(
-            "transfer", source.name, start_s, self._loop.now,
-            source=source.name, purpose=purpose, bytes=num_bytes, complete=True,
+            "transfer", memory.name, start_s, self._loop.now,
+            source=memory.name, purpose=purpose, bytes=num_bytes, complete=True,
         )  # fmt: skip
-
-    def copy_s(self, source: Memory, target: Memory, num_bytes: int) -> float:
-        """How long one message takes with the links to itself."""
-        if self._topology is None:
-            self._topology = cluster_topology(self.hardware)
-        ends = [m.place if isinstance(m.place, Location) else m.place[0] for m in (source, target)]
-        return self._topology.path(*ends).time_s(num_bytes)
 
     # Memory outside of the instances that use it
 

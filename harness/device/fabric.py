@@ -52,22 +52,12 @@ class Fabric(Protocol):
         chunk_bytes: int | None = None,
         issue_s: float | None = None,
         stop: Event | None = None,
-        number: int | None = None,
     ) -> bool:
         """Moves `num_bytes`, of each device of a group; False where `stop` broke it off. Higher
         priorities go first, between chunks. `issue_s`: the chunks are copies issued one behind
         another, each so long after the one before, of which the latencies overlap; a live engine's
-        take what they take. `number`: by which the target was told to `expect` it. UsageError for
-        places without a path between them, InstanceLost where an end dies meanwhile."""
-        ...
-
-    async def expect(self, target: Memory, numbers: Sequence[int]) -> None:
-        """Copies of these numbers are to come: batches that are told to wait for one on the
-        instance of `target` wait from now on, until it has come."""
-        ...
-
-    def expect_no_more(self, target: Memory, numbers: Sequence[int]) -> None:
-        """Those of them that have not come never do; no batch waits for one."""
+        take what they take. UsageError for places without a path between them, InstanceLost where
+        an end dies meanwhile."""
         ...
 
     def kill(self, name: str) -> None:

@@ -4,25 +4,19 @@ Full blocks are immutable, so they go first, beside running flights. Then the re
 their flights end at a step boundary, what was written meanwhile follows, the directory changes, the
 gates open (KunServe §4.2's exchange; Llumnix's migration is the same in stages). A request in a
 store is in no flight, so for swaps the second part is empty.
-
-A gated move is the other way round: flights end first, the target becomes the holder, and then the
-page groups come in the order of the layers. A batch at the target begins at once and waits for each
-group when its layer's turn comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from typing import NamedTuple
 
 from harness.clock import Event, Loop
 from harness.device.fabric import Fabric, Span
-from harness.device.kv_arrivals import KvArrival
 from harness.device.kv_directory import Holder, KvDirectory
 from harness.device.page_pool import Groups
 from harness.device.page_uses import PageUses, begin_copy, end_copy
-from harness.errors import InstanceLost, RunError
+from harness.errors import RunError
 from harness.record import Recorder
 from harness.request import Request
 
@@ -45,7 +39,6 @@ class KvMover:
     ) -> None:
         self._directory, self._fabric = directory, fabric
         self._loop, self._recorder = loop, recorder
-        self._numbers = count()  # of copies that a worker is told to expect
 
     async def move(
         self,
@@ -67,7 +60,6 @@ class KvMover:
         `issue_s`: of its messages. InstanceLost where an end dies: its KV is lost, the other end's
         is not."""
         size = source.kv.block_tokens
-        await self._directory.whole(requests)
         self._check(requests, groups, source, target)
         asked = self._accept(requests, groups, source, target, owner)
         if asked is None:
@@ -106,81 +98,12 @@ class KvMover:
             )  # fmt: skip
         return True
 
-    async def move_gated(
-        self,
-        requests: Sequence[Request],
-        groups: Groups,
-        source: Holder,
-        target: Holder,
-        *,
-        purpose: str = "kv",
-        priority: int = 0,
-        chunk_bytes: int | None = None,
-        issue_s: float | None = None,
-        owner: str = "",
-    ) -> bool:
-        """As `move`, and batches of the requests may run at `target` as soon as their flights have
-        ended: each layer waits for its page group, of all `requests`. True: all is there. Cannot be
-        broken off. InstanceLost where an end dies: then the requests' KV is lost, and batches with
-        them raise it, too, until they are evicted."""
-        self._check(requests, groups, source, target)
-        gate = await self._directory.ground([r.request_id for r in requests])
-        start_s, come = self._loop.now, 0
-        try:
-            asked = self._accept(
-                [r for r in requests if self._holds(source, r, groups)], groups, source, target,
-                owner,
-            )  # fmt: skip
-            if asked is None:
-                return False
-            ids, size = [r.request_id for r, _ in asked], source.kv.blocks_for
-            blocks = [(r, range(min(n, size(r.computed_tokens)))) for r, n in asked]
-            numbers = {group: next(self._numbers) for group in groups if _num_blocks(blocks)}
-            arrival = KvArrival(self._loop, ids, numbers, source.memory.name)
-            try:
-                await self._fabric.expect(target.memory, list(numbers.values()))
-            except InstanceLost:
-                for request, _ in asked:
-                    target.kv.give_up(request, groups)
-                raise
-            for request, _ in asked:
-                self._directory.move(request, groups, source, target)
-            self._directory.expect(arrival)
-        finally:
-            self._directory.open(gate)
-        try:
-            for group, here in arrival.groups.items():
-                await self._copy(
-                    blocks, (group,), source, target, purpose, priority, chunk_bytes, issue_s, None,
-                    numbers[group],
-                )  # fmt: skip
-                here.set()
-                come += 1
-                for request, _ in asked:
-                    source.kv.give_up(request, (group,))
-        except InstanceLost as error:
-            arrival.fail(error)
-            await self._directory.down(ids)  # no batch waits for it when it is expected no more
-            self._fabric.expect_no_more(target.memory, list(numbers.values()))
-            raise
-        finally:
-            for request, _ in asked:
-                source.kv.give_up(request, groups)
-            self._directory.end(arrival)
-            self._recorder.event(
-                "kv_move", source.name, start_s, self._loop.now, to=target.name, purpose=purpose,
-                requests=ids, groups=list(groups), gated=True,
-                bytes=_num_blocks(blocks) * come * source.page_bytes,
-            )  # fmt: skip
-        return True
-
     async def copy(
         self, copies: Sequence[KvCopy], groups: Groups, source: Holder, target: Holder, *,
         purpose: str, chunk_bytes: int | None = None, issue_s: float | None = None,
     ) -> int:  # fmt: skip
         """Makes `copies`, which both ends have room for, and moves nothing: bytes."""
         requests = [each.request for each in copies]
-        await self._directory.whole(requests)
         blocks = [(each.request, each.blocks) for each in copies]
         num_bytes = _num_blocks(blocks) * len(groups) * source.page_bytes
 
@@ -206,9 +129,6 @@ class KvMover:
                 end_copy(over, memories)
         return num_bytes
 
-    def _holds(self, source: Holder, request: Request, groups: Groups) -> bool:
-        return set(groups) <= set(source.kv.groups.get(request.request_id, ()))
-
     def _check(
         self, requests: Sequence[Request], groups: Groups, source: Holder, target: Holder
     ) -> None:
@@ -219,7 +139,7 @@ class KvMover:
             )
         for request in requests:
             here = source.kv.groups.get(request.request_id, ())
-            if not self._holds(source, request, groups):
+            if not set(groups) <= set(here):
                 raise RunError(
                     f"{source.name} holds page groups {here} of request {request.request_id}, not "
                     f"{groups}"
@@ -230,7 +150,6 @@ class KvMover:
         owner: str,
     ) -> list[tuple[Request, int]] | None:  # fmt: skip
         """Room at `target` for what `source` holds now, of all requests or of none."""
-        self._directory.arriving(requests)
         taken: list[tuple[Request, int]] = []
         for request in requests:
             held = source.kv.held[request.request_id]
@@ -268,7 +187,7 @@ class KvMover:
     async def _copy(
         self, blocks: Sequence[Blocks], groups: Groups, source: Holder, target: Holder,
         purpose: str, priority: int, chunk_bytes: int | None, issue_s: float | None,
-        stop: Event | None, number: int | None = None,
+        stop: Event | None,
     ) -> bool:  # fmt: skip
         num_bytes = _num_blocks(blocks) * len(groups) * source.page_bytes
         if not num_bytes:
@@ -287,7 +206,7 @@ class KvMover:
         try:
             return await self._fabric.copy(
                 source.memory, target.memory, num_bytes, spans, purpose=purpose, priority=priority,
-                chunk_bytes=chunk_bytes, issue_s=issue_s, stop=stop, number=number,
+                chunk_bytes=chunk_bytes, issue_s=issue_s, stop=stop,
             )  # fmt: skip
         finally:
             end_copy(over, memories)

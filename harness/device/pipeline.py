@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from harness.clock import Event, Loop
 from harness.device.base import BaseInstance
 from harness.device.elastic import ElasticInstance
-from harness.device.kv_arrivals import KvArrival
 from harness.device.kv_directory import Flight, KvDirectory
 from harness.device.page_pool import Groups
 from harness.device.staged_kv import StagedKv
 from harness.errors import RunError, UsageError
+from harness.model_spec import ModelSpec
 from harness.record import Recorder
 from harness.request import Batch, Request
 
@@ -31,13 +31,12 @@ Stage = tuple[ElasticInstance, range]
 @dataclass(slots=True, eq=False)
 class FlightPlan:
     """What flies: `batch` for `steps` iterations over `stages`. `remote`: by stage, whose KV of
-    which page groups lies on which other instance. `kv`: what of it is still on its way."""
+    which page groups lies on which other instance."""
 
     batch: Batch
     steps: int
     stages: Sequence[Stage]
     remote: list[dict[ElasticInstance, dict[int, Groups]]]
-    kv: Sequence[KvArrival] = ()
 
 
 class Line(Protocol):
@@ -45,6 +44,21 @@ class Line(Protocol):
         """Runs the stages, stamps each iteration's tokens and moves the requests' counters;
         iterations done. It ends as `Instance.execute` does, or at the boundary after `halt`."""
         ...
+
+
+class RemoteAttention(NamedTuple):
+    """Bytes that the remote attention of one token in one layer puts on the links (KunServe
+    §4.2)."""
+
+    there: int  # queries, keys and values; the paper's 672 KB for the 48 layers of a 14B model
+    back: int  # the output, which the paper does not count
+
+
+def remote_attention_bytes(model: ModelSpec) -> RemoteAttention:
+    head = model.head_dim * model.dtype_bytes
+    return RemoteAttention(
+        there=(model.num_heads + 2 * model.num_kv_heads) * head, back=model.num_heads * head
+    )
 
 
 class Pipeline(BaseInstance):

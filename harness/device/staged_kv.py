@@ -69,10 +69,6 @@ class StagedKv(BlockPool):
             self._directory.put(request, where)
         return True
 
-    def shrink(self, request: Request, tokens: int) -> None:
-        for holder, _ in self._directory.where(request):
-            holder.kv.shrink(request, tokens)
-
     def grow_steps(self, decodes: list[Request], steps: int) -> list[tuple[Request, int]] | None:
         grown: list[tuple[Request, int]] = []
         for request in decodes:

@@ -59,11 +59,6 @@ class Server:
             )
 
     @property
-    def supervisor_pid(self) -> int:
-        """Parent of the server's main process."""
-        return self._supervisor.pid
-
-    @property
     def running(self) -> bool:
         return self._supervisor.poll() is None
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from harness.engine.arrivals import Arrivals
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.paced_links import LinkPath, PacedLinks
@@ -41,10 +40,8 @@ class Copies:
     """`memory`: this worker's, as bytes."""
 
     def __init__(
-        self, loop: CommandLoop, memory: torch.Tensor, mesh: Mesh, links: PacedLinks,
-        arrivals: Arrivals,
-    ) -> None:  # fmt: skip
-        self._arrivals = arrivals
+        self, loop: CommandLoop, memory: torch.Tensor, mesh: Mesh, links: PacedLinks
+    ) -> None:
         self._loop, self._memory, self._mesh, self._links = loop, memory, mesh, links
         self._acks: dict[int, str] = {}  # copy -> the peer whose word it waits for
         self._lock = threading.Lock()  # lanes and peers' threads use it
@@ -60,7 +57,7 @@ class Copies:
             self._acks[seq] = peer
         sent = self._chunks(header, payload, self.send_chunk)
         try:
-            end = {"op": "end", "copy": seq, "complete": sent, "number": header["number"]}
+            end = {"op": "end", "copy": seq, "complete": sent}
             self._mesh.send(peer, end)
         except PeerLost:
             self._end(seq, complete=False)
@@ -73,8 +70,6 @@ class Copies:
     def _pull(self, header: Header, payload: bytes) -> None:
         """From a file."""
         done = self._chunks(header, payload, self.read_chunk)
-        if done:
-            self._has_come(header)
         self._loop.answer(header["seq"], complete=done)
 
     def read_chunk(self, header: Header, source: int, target: int, size: int) -> None:
@@ -141,15 +136,7 @@ class Copies:
         """Within this memory; sources and targets do not overlap."""
         for source, target, size in spans_of(payload):
             self._memory[target : target + size].copy_(self._memory[source : source + size])
-        self._has_come(header)
         self._loop.answer(header["seq"], complete=True)
-
-    def _has_come(self, header: Header) -> None:
-        """Batches may wait for it."""
-        if header["number"] is not None:
-            if self._memory.device.type == "cuda":
-                torch.cuda.synchronize(self._memory.device)
-            self._arrivals.settle([header["number"]])
 
     # From peers, on their threads
 
@@ -161,8 +148,6 @@ class Copies:
     def on_end(self, name: str, header: Header) -> None:
         if self._memory.device.type == "cuda":
             torch.cuda.synchronize(self._memory.device)
-        if header["complete"]:
-            self._has_come(header)
         self._loop.lane("acks").put(lambda: self._acknowledge(name, header))
 
     def on_ack(self, header: Header) -> None:

@@ -70,15 +70,14 @@ class TorchRunner(BaseInstance):
         halt: Event | None = None,
         arriving: Arriving | None = None,
     ) -> int:
-        """The worker knows by itself which layers are `arriving`, and is told of KV that is."""
+        """The worker knows by itself which layers are `arriving`."""
         self._begin(batch, max_steps)
         steps, grown = 1, list[tuple[Request, int]]()
         try:
             if not batch.chunks:
                 at_once = stop is not None and stop.is_set
                 steps, grown, _ = self._reserve(batch.decodes, 1 if at_once else max_steps)
-            kv = () if arriving is None else arriving.kv
-            plan = FlightPlan(batch, steps, self._stages, [{}], kv)
+            plan = FlightPlan(batch, steps, self._stages, [{}])
             return await self._line.fly(plan, until, stop, halt or Event(self._loop))
         finally:
             self._running = False

@@ -46,7 +46,7 @@ class ElasticMemory:
             setup["name"], runner, buffer.cache, loop, mesh, links, buffer.layers,
             setup["layer_s"], setup["token_s"],
         )  # fmt: skip
-        self._copies = Copies(loop, buffer.bytes, mesh, links, flights.arrivals)
+        self._copies = Copies(loop, buffer.bytes, mesh, links)
         self._loads = LayerLoads(loop, buffer, self._copies, mesh, flights.arrivals)
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
@@ -55,7 +55,6 @@ class ElasticMemory:
         self.at_once: dict[str, Work] = self._loads.at_once | {
             "flight": flights.take_off, "hold": flights.hold, "pass": flights.pass_on,
             "abandon": flights.abandon, "lost": self._lost,
-            "expect": self._expect, "expect_no_more": self._expect_no_more,
         }  # fmt: skip
 
     def _forget(self, header: Header, payload: bytes) -> None:
@@ -63,14 +62,6 @@ class ElasticMemory:
         for layer in header["layers"]:
             self._buffer.forget(layer)
         self._loop.answer(header["seq"], complete=True)
-
-    def _expect(self, header: Header, payload: bytes) -> None:
-        """Copies of KV. Answered: they may be sent now."""
-        self._flights.arrivals.expect(header["numbers"])
-        self._loop.answer(header["seq"], complete=True)
-
-    def _expect_no_more(self, header: Header, payload: bytes) -> None:
-        self._flights.arrivals.settle(header["numbers"])
 
     def _lost(self, header: Header, payload: bytes) -> None:
         """A peer has died. Pages that it was sending to may be given to others by the next

@@ -66,10 +66,9 @@ class TorchFabric:
         self, source: Memory, target: Memory, num_bytes: int,
         spans: Callable[[], Sequence[Span]], *, purpose: str, priority: int = 0,
         chunk_bytes: int | None = None, issue_s: float | None = None, stop: Event | None = None,
-        number: int | None = None,
     ) -> bool:  # fmt: skip
         """Lanes: copies of one priority between two memories go one after the other."""
-        header = self._header(source, target, priority, chunk_bytes) | {"number": number}
+        header = self._header(source, target, priority, chunk_bytes)
         if source.name in self.commands and target.name in self.commands:
             if source.name == target.name:
                 return await self._ask(source.name, header | {"op": "relocate"}, spans, stop)
@@ -88,12 +87,6 @@ class TorchFabric:
             header |= {"op": "pull", "file": self._files[source.name]}
             return await self._ask(target.name, header, spans, stop)
         return await self._between_files(source, target, spans)
-
-    async def expect(self, target: Memory, numbers: Sequence[int]) -> None:
-        await self._call(target.name, {"op": "expect", "numbers": list(numbers)})
-
-    def expect_no_more(self, target: Memory, numbers: Sequence[int]) -> None:
-        self.commands[target.name].worker.send({"op": "expect_no_more", "numbers": list(numbers)})
 
     async def load(
         self, source: Memory, target: Memory, layers: Mapping[int, Span], *,

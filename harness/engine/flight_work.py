@@ -42,8 +42,6 @@ class StageWork:
     following_path: dict[str, Any] | None  # links to the next stage, or from the last to the first
     holder_paths: dict[str, dict[str, Any]]  # links to each holder
     keeps: bool = False  # the activations stay here; a `pass` sends them on
-    # layer, number of a copy of KV that it waits for
-    awaits: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(slots=True)
@@ -51,7 +49,6 @@ class HoldWork:
     """What a holder is told: it attends for a stage that has no KV of these requests."""
 
     flight: int
-    requester: str
     requester_path: dict[str, Any]
     chunks: list[tuple[int, int, bool]]
     decodes: list[int]

@@ -191,12 +191,9 @@ class Flights:
         runner, (lo, hi) = self._runner, work.layers
         over_s, hidden = time.monotonic(), given
         layer_s = max(self._layer_s, self._token_s * len(given))
-        awaits: dict[int, list[int]] = {}
-        for layer, number in work.awaits:
-            awaits.setdefault(layer, []).append(number)
         while lo < hi:
             asked_s = time.monotonic()
-            here = self.arrivals.run(lo, hi, work.flight, awaits)
+            here = self.arrivals.run(lo, hi, work.flight)
             over_s += time.monotonic() - asked_s + layer_s * len(here)
             if lo == work.layers[0]:
                 first = work.previous is None  # its table comes with the layer

@@ -48,9 +48,6 @@ class TorchLine:
         instances = {instance.name: instance for instance, _ in plan.stages}
         holders = {holder.name: holder for each in plan.remote for holder in each}
         involved = instances | holders
-        for arrival in plan.kv:
-            if arrival.source in self._fabric.lost:
-                raise InstanceLost(arrival.source)
         self._fabric.connect(*involved)
         for instance in involved.values():
             assert instance.tables is not None
@@ -71,9 +68,7 @@ class TorchLine:
         flight = UnderWay(self._loop, plan, names)
 
         def on_death(name: str) -> None:
-            if name in flight.names or any(
-                arrival.source == name and not arrival.is_whole for arrival in plan.kv
-            ):
+            if name in flight.names:
                 flight.lost = name
                 flight.done.set()
 
@@ -138,11 +133,6 @@ class TorchLine:
             following=None if last else neighbour.name, first=plan.stages[0][0].name,
             following_path=self._fabric.path(instance.memory, neighbour.memory),
             holder_paths=paths,
-            awaits=[
-                (layer, arrival.numbers[group])
-                for arrival in plan.kv for layer in layers
-                if (group := layer // instance.layout.page_layers) in arrival.numbers
-            ],
         )  # fmt: skip
 
     def _hold_work(
@@ -156,7 +146,7 @@ class TorchLine:
             if mine:
                 groups[group] = mine
         return HoldWork(
-            flight=number, requester=instance.name,
+            flight=number,
             requester_path=self._fabric.path(holder.memory, instance.memory),
             chunks=chunks_of(plan.batch),
             decodes=[r.computed_tokens for r in plan.batch.decodes], groups=groups,

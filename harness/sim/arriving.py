@@ -1,5 +1,5 @@
-"""An iteration over layers of which some are still on their way, weights or KV: each is waited for
-when its turn comes, and takes its share of the time. Layer k begins at the later of the end of
+"""An iteration over layers of which some are still on their way: each is waited for when its turn
+comes, and takes its share of the time. Layer k begins at the later of the end of
 layer k - 1 and its own arrival. An event for each that is late, none for the others."""
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ async def through(loop: Loop, arriving: Arriving, time_s: float) -> None:
     """Computes the layers, which take `time_s` without waiting; returns at once where something
     that they need is gone."""
     share_s, over_s, gone = time_s / len(arriving.layers), loop.now, arriving.gone
-    for events in arriving.layers:
-        for event in events:
-            if not event.is_set:
-                if await loop.wait(*gone, until=over_s):
+    for here in arriving.layers:
+        if not here.is_set:
+            if await loop.wait(*gone, until=over_s):
+                return
+            if not here.is_set:
+                await loop.wait(here, *gone)
+                if not here.is_set:
                     return
-                if not event.is_set:
-                    await loop.wait(event, *gone)
-                    if not event.is_set:
-                        return
-                    over_s = loop.now
+                over_s = loop.now
         over_s += share_s
     await loop.wait(*gone, until=over_s)

@@ -59,7 +59,6 @@ class SimFabric:
         self, source: Memory, target: Memory, num_bytes: int,
         spans: Callable[[], Sequence[Span]], *, purpose: str, priority: int = 0,
         chunk_bytes: int | None = None, issue_s: float | None = None, stop: Event | None = None,
-        number: int | None = None,
     ) -> bool:  # fmt: skip
         if source.place == target.place:  # every byte is read and written once
             await self._loop.sleep(2 * num_bytes / self._hbm_bytes_per_s)
@@ -89,12 +88,6 @@ class SimFabric:
         for name in (source.name, target.name):
             await self.require(name)
         return done
-
-    async def expect(self, target: Memory, numbers: Sequence[int]) -> None:
-        pass
-
-    def expect_no_more(self, target: Memory, numbers: Sequence[int]) -> None:
-        pass
 
     async def load(
         self, source: Memory, target: Memory, layers: Mapping[int, Span], *,
@@ -138,9 +131,6 @@ class SimFabric:
         if known is not None:
             await self._loop.wait(known)
             raise InstanceLost(name, "killed")
-
-    def is_dead(self, name: str) -> bool:
-        return name in self._lost
 
     def kill(self, name: str) -> None:
         if name not in self._lost:

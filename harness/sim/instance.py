@@ -128,7 +128,6 @@ class SimInstance(BaseInstance):
         if arriving is not None:
             await through(self._loop, arriving, step_s)
             await self.died()
-            arriving.check_kv()
             step_s = self._loop.now - start_s
         elif halt is None:
             await self._loop.sleep_until(start_s + step_s)

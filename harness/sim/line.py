@@ -16,7 +16,7 @@ from functools import cache
 from harness.clock import Event, Loop
 from harness.cost.model import CostModel
 from harness.device.elastic import ElasticInstance
-from harness.device.pipeline import FlightPlan, Stage
+from harness.device.pipeline import FlightPlan, Stage, remote_attention_bytes
 from harness.device.topology import Path
 from harness.errors import RunError
 from harness.record import Recorder, Segment
@@ -161,14 +161,12 @@ class SimLine:
         instance, _ = plan.stages[position]
         total_s = 0.0
         for holder, requests in plan.remote[position].items():
-            model = instance.model
-            out = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim * model.dtype_bytes
-            back = model.num_heads * model.head_dim * model.dtype_bytes
+            there, back = remote_attention_bytes(instance.model)
             path = self._fabric.network.path(instance.memory.place, holder.memory.place)
             layers = max(len(groups) for groups in requests.values()) * instance.layout.page_layers
             tokens = sum(n for r, n in plan.batch.chunks if r.request_id in requests)
             tokens += sum(r.request_id in requests for r in plan.batch.decodes)
-            total_s += layers * (path.time_s(out * tokens) + path.time_s(back * tokens))
+            total_s += layers * (path.time_s(there * tokens) + path.time_s(back * tokens))
         return total_s
 
     async def _check_alive(self, plan: FlightPlan) -> None:

@@ -34,15 +34,18 @@ GONE = 410  # HTTP's: a holder that has ended
 
 
 def open_coordinator(topology: Topology, config: Coordination, loop: Loop) -> CoordinatorClient:
-    """A process of its own where time is real (section 8); virtual time cannot wait for one."""
-    if config.process and isinstance(loop, WallLoop):
-        timeout_s = config.heartbeat_timeout_s
-        return Remote(CoordinatorProcess(topology, config.port, timeout_s), loop)
-    return Embedded(
-        Coordinator(
-            topology, None, lambda: loop.now, heartbeat_timeout_s=config.heartbeat_timeout_s
+    """A process of its own where time is real (section 8), unless it is to be embedded."""
+    timeout_s = config.heartbeat_timeout_s
+
+    def process(wall: WallLoop) -> CoordinatorClient:
+        return Remote(CoordinatorProcess(topology, config.port, timeout_s), wall)
+
+    def embedded() -> CoordinatorClient:
+        return Embedded(
+            Coordinator(topology, None, lambda: loop.now, heartbeat_timeout_s=timeout_s)
         )
-    )
+
+    return loop.service(process, embedded) if config.process else embedded()
 
 
 @dataclass(slots=True)

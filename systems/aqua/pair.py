@@ -18,7 +18,6 @@ from systems.aqua.cached_prefixes import CachedPrefixes
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import Consumer
 from systems.aqua.kept_copies import KeptCopies
-from systems.aqua.layered_streaming import LayeredStreamer
 from systems.aqua.leases import Leases
 from systems.aqua.lender import Lender
 from systems.aqua.prompt import Limits
@@ -59,9 +58,7 @@ class Pair:
         config, layout = self._config, instance.layout
         dram = self._dram
         if config.consumer.streams:
-            # bytes that have places: a real engine
-            streamer = Streamer if dram.tables is None else LayeredStreamer
-            return streamer(
+            return Streamer(
                 self._elastic, instance, self._leases, dram, config.informer_config(),
                 self._loop, self._consumer_died, overlap=config.consumer.overlap,
             )  # fmt: skip

@@ -1,10 +1,9 @@
 """FlexGen as a consumer (section 9.1): prompts larger than the device, one at a time.
 
-A prompt's KV is an AQUA TENSOR in swap space. For each token all of it streams through the device,
-layer by layer. With overlap, a layer's KV comes while earlier layers are computed: an iteration of
-n layers takes max(load + compute / n, load / n + compute). Without overlap it takes the sum. This
-is the closed form, for the simulator; `layered_streaming.py` moves bytes. In the ledger the device
-holds the whole context here; FlexGen would hold two layers of it.
+A prompt's KV is an AQUA TENSOR in swap space, and the device holds a few layers of it at a time.
+For each token all of it streams through the device: a layer's KV comes in, the layer is computed,
+and the KV that it wrote goes out. With overlap, the next layer's KV comes and the previous layer's
+KV goes meanwhile. The tensor in swap space is the whole context; copies on the device are scratch.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any
 from harness.clock import Event, Loop
 from harness.device.elastic import ElasticInstance
 from harness.device.elastic_cluster import ElasticCluster
-from harness.device.fabric import Memory
 from harness.device.kv_store import KvStore
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
@@ -24,9 +22,11 @@ from systems.aqua import informer
 from systems.aqua.informer import InformerConfig
 from systems.aqua.leases import Leases
 
+BUFFERS = {True: 3, False: 1}  # page groups on the device at once, by overlap: in, compute, out
+
 
 class Streamer:
-    """Serves one prompt at a time.
+    """Serves one prompt at a time. Raises RunError if there is no room for a request.
 
     leases: None: only DRAM. control: settings of the control loop. on_death: called once with the
     requests that are left; none of their tokens are computed then. overlap: load beside computing.
@@ -44,13 +44,13 @@ class Streamer:
         self.wake = Event(loop)
         self._waiting: deque[Request] = deque()
         self._lease: tuple[str, str] | None = None  # (the tensor's allocation, its lease)
-        self._compute_s = 0.0  # of the last iteration
         self._iterations, self._looked_s = 0, 0.0  # since the control loop's last look; its time
 
     @property
     def num_blocks(self) -> int:
         """KV blocks of the longest request that can be served."""
-        return self.instance.kv.num_blocks
+        pages = self.instance.kv.num_pages // BUFFERS[self._overlap]
+        return min(pages, self._dram.kv.num_blocks)
 
     def submit(self, request: Request) -> None:
         self._waiting.append(request)
@@ -91,46 +91,85 @@ class Streamer:
 
     async def _from_its_prompt(self, request: Request) -> None:
         """Serves the request to its last token. Tokens generated before a loss count as prompt."""
-        whole = request.prompt_tokens + request.output_tokens - 1
-        if not self.instance.kv.grow(request, whole):
-            raise RunError(f"request {request.request_id} has no room")
-        tensor_bytes, prompt = self._bytes(whole), request.known_tokens
+        tensor_bytes = self._bytes(request.prompt_tokens + request.output_tokens - 1)
         self._lease = await self._room(tensor_bytes)
-        await self._beside(Batch(chunks=[(request, prompt)]), 0, self._bytes(prompt))
-        while not request.finished:
-            await self._tend(tensor_bytes, self._bytes(request.computed_tokens))
-            reads = self._bytes(request.computed_tokens)
-            await self._beside(Batch(decodes=[request]), reads, self._bytes(1))
-        await self._free()
-
-    async def _free(self) -> None:
+        try:
+            prompt = request.known_tokens
+            await self._iterate(request, prompt, Batch(chunks=[(request, prompt)]))
+            while not request.finished:
+                await self._tend(request, tensor_bytes)
+                await self._iterate(request, 1, Batch(decodes=[request]))
+        finally:
+            self._store().kv.release(request)
+            self.instance.kv.release(request)
         if self._lease is not None and self._leases is not None:
             await self._leases.free(self.instance.name, self._lease[0])
         self._lease = None
 
-    async def _beside(self, batch: Batch, reads_bytes: int, writes_bytes: int) -> None:
-        """Runs one iteration: `reads_bytes` come before or beside it, `writes_bytes` go after."""
-        num_layers = self.instance.model.num_layers
-        later = 0
-        if self._overlap and reads_bytes:
-            load_s = self._cluster.copy_s(self._place(), self.instance.memory, reads_bytes)
-            hidden_s = min(load_s, self._compute_s) * (num_layers - 1) / num_layers
-            later = int(reads_bytes * hidden_s / load_s)
-        if reads_bytes:
-            await self._copy(self._place(), self.instance.memory, reads_bytes - later, "stream in")
-        start_s = self._loop.now
-        rest = BesideCopy(self._loop)
-        if later:
-            coming = self._copy(self._place(), self.instance.memory, later, "stream in")
-            self._loop.spawn(rest.run(coming), name="stream in")
-        await self.instance.execute(batch, max_steps=1)
-        self._compute_s = self._loop.now - start_s
-        if later:
-            await rest.end()
-        await self._copy(self.instance.memory, self._place(), writes_bytes, "stream out")
+    async def _iterate(self, request: Request, tokens: int, batch: Batch) -> None:
+        store, kv, layout = self._store(), self.instance.kv, self.instance.layout
+        before = request.computed_tokens
+        if not store.kv.grow(request, before + tokens):
+            raise RunError(f"{store.name} has no room for request {request.request_id}")
+        count = kv.blocks_for(before + tokens)
+        read, written = range(kv.blocks_for(before)), range(before // kv.block_tokens, count)
+        layers = pieces(layout.spec.num_layers, layout.page_layers)
+        passing = self._cluster.layer_pass(batch, self.instance)
+        copies: list[BesideCopy] = []
+
+        def bring(group: int) -> BesideCopy:
+            self._take_room(request, count, group)
+            return self._start(request, read, layers[group], store, into=True)
+
+        async def retire(group: int, going: BesideCopy) -> None:
+            await going.end()
+            kv.give_up(request, (group,))
+
+        try:
+            going: tuple[int, BesideCopy] | None = None
+            coming = bring(0)
+            for group, piece in enumerate(layers):
+                copies.append(coming)
+                await coming.end()
+                more = group + 1 < len(layers)
+                if self._overlap and more:
+                    coming = bring(group + 1)
+                    copies.append(coming)
+                await passing.run(piece)
+                if going is not None:
+                    await retire(*going)
+                going = group, self._start(request, written, piece, store, into=False)
+                copies.append(going[1])
+                if not self._overlap:
+                    await retire(*going)
+                    going = None
+                    if more:
+                        coming = bring(group + 1)
+            if going is not None:
+                await retire(*going)
+        except InstanceLost:
+            for copy in copies:  # a late copy must not touch pages that another request has by then
+                await self._loop.wait(copy.done)
+            raise
+        finally:
+            passing.end()
         self._iterations += 1
 
-    async def _tend(self, tensor_bytes: int, filled_bytes: int) -> None:
+    def _take_room(self, request: Request, num_blocks: int, group: int) -> None:
+        if not self.instance.kv.accept(request, num_blocks, (group,)):
+            raise RunError(f"request {request.request_id} has no room for a layer")
+
+    def _start(
+        self, request: Request, blocks: range, layers: range, store: KvStore, *, into: bool
+    ) -> BesideCopy:
+        ends = (store, self.instance) if into else (self.instance, store)
+        purpose = f"stream {'in' if into else 'out'}, {self._said(store)}"
+        copy = BesideCopy(self._loop)
+        moving = self._cluster.copy_kv(request, blocks, layers, *ends, purpose=purpose)
+        self._loop.spawn(copy.run(moving), name=purpose)
+        return copy
+
+    async def _tend(self, request: Request, tensor_bytes: int) -> None:
         """The control loop, every n iterations: moves the tensor out of a lease that is asked back,
         or into a lease that has room."""
         elapsed_s = self._loop.now - self._looked_s
@@ -140,13 +179,13 @@ class Streamer:
         self._iterations, self._looked_s = 0, self._loop.now
         old, source = self._lease, self._store()
         if old is not None and old[1] in await self._leases.overdrawn_bytes(self.instance.name):
-            await self._migrate(source, self._dram, filled_bytes)
+            await self._migrate(request, source, self._dram)
             await self._leases.free(self.instance.name, old[0])
             self._lease = None
         elif old is None:
             new = await self._room(tensor_bytes)
             if new is not None:
-                await self._migrate(source, self._leases.stores[new[1]], filled_bytes)
+                await self._migrate(request, source, self._leases.stores[new[1]])
                 self._lease = new
 
     async def _room(self, num_bytes: int) -> tuple[str, str] | None:
@@ -154,31 +193,28 @@ class Streamer:
             return None
         return await self._leases.allocate(self.instance.name, num_bytes)
 
-    async def _migrate(self, source: KvStore, target: KvStore, num_bytes: int) -> None:
+    async def _migrate(self, request: Request, source: KvStore, target: KvStore) -> None:
         """Moves the filled part of the tensor."""
-        await self._copy(source.memory, target.memory, num_bytes, "migrate")
+        if not target.kv.grow(request, request.computed_tokens):
+            raise RunError(f"{target.name} has no room for request {request.request_id}")
+        blocks = range(target.kv.blocks_for(request.computed_tokens))
+        layers = range(self.instance.model.num_layers)
+        purpose = f"migrate, {self._said(target)}"
+        await self._cluster.copy_kv(request, blocks, layers, source, target, purpose=purpose)
+        source.kv.release(request)
 
     def _store(self) -> KvStore:
         if self._lease is None or self._leases is None:
             return self._dram
         return self._leases.stores[self._lease[1]]
 
-    def _place(self) -> Memory:
-        return self._store().memory
+    def _said(self, store: KvStore) -> str:
+        return "DRAM" if store is self._dram else "lease"
 
     def _bytes(self, tokens: int) -> int:
-        """Bytes of each device's part of the KV of `tokens`."""
+        """Bytes of each device's part of the blocks of `tokens`."""
         layout = self.instance.layout
-        block_bytes = layout.num_groups * layout.page_bytes
-        return block_bytes * tokens // layout.block_tokens
-
-    async def _copy(self, source: Memory, target: Memory, num_bytes: int, what: str) -> None:
-        host = self._dram.memory
-        other = target if source == self.instance.memory else source
-        if what == "migrate":
-            other = target
-        purpose = f"{what}, {'DRAM' if other == host else 'lease'}"
-        await self._cluster.copy(source, target, num_bytes, purpose)
+        return self.instance.kv.blocks_for(tokens) * layout.num_groups * layout.page_bytes
 
 
 class BesideCopy:
@@ -203,3 +239,8 @@ class BesideCopy:
             await self._loop.wait(self.done)
         if self._lost is not None:
             raise self._lost
+
+
+def pieces(num_layers: int, page_layers: int) -> list[range]:
+    """The layers of each page group, in order."""
+    return [range(k, min(k + page_layers, num_layers)) for k in range(0, num_layers, page_layers)]

@@ -279,12 +279,9 @@ class SwapSpace:
         await self._stage_blocks(sum(held.get(r.request_id, 0) for r in requests), what)
 
     async def _stage_blocks(self, blocks: int, what: str) -> None:
-        """The pass through the staging tensor: every byte read and written once on the device. A
-        live engine's copies do that themselves."""
-        if self._chunk_bytes is not None or self._dram.tables is not None or not blocks:
-            return
-        memory = self._consumer.memory
-        await self._cluster.copy(memory, memory, self.num_bytes(blocks), what)
+        """The pass through the staging tensor of gathered copies."""
+        if self._chunk_bytes is None and blocks:
+            await self._cluster.stage(self._consumer.memory, self.num_bytes(blocks), what)
 
 
 def said(place: Place) -> str:

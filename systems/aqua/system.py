@@ -20,8 +20,6 @@ from harness.placement import Demand, Placement
 from harness.request import Request
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import Consumer
-from systems.aqua.coordinator.client import Remote
-from systems.aqua.coordinator.process import CoordinatorProcess
 from systems.aqua.coordinator.topology import Topology
 from systems.aqua.group import Group, borrowers
 from systems.aqua.leases import Leases, open_coordinator
@@ -103,12 +101,6 @@ class Aqua:
     @property
     def lender(self) -> Lender:
         return self.pairs[0].lender
-
-    @property
-    def coordinator_process(self) -> CoordinatorProcess | None:
-        """None: the coordinator is embedded, or there is none."""
-        client = None if self._leases is None else self._leases.coordinator
-        return client.process if isinstance(client, Remote) else None
 
     def submit(self, request: Request) -> None:
         """To the pairs that serve its model, in turn."""

@@ -11,9 +11,9 @@ from systems.kunserve.artifact_monitor import GroupLoad
 from systems.kunserve.dispatcher import Load
 from systems.kunserve.exchange import Held
 from systems.kunserve.group import Group, Stage
+from systems.kunserve.instance_load import InstanceLoad, Running
 from systems.kunserve.monitor import Sample, demand_bytes
 from systems.kunserve.server import Server
-from systems.llumnix.freeness import InstanceLoad, Running
 
 
 def held_by(
@@ -54,12 +54,12 @@ def blocks_wanted(server: Server, request: Request) -> int:
 
 
 def load_of(server: Server) -> InstanceLoad:
-    """The server's load for Llumnix's decisions."""
+    """The server's load, of which the other loads here are made."""
     running = [*server.running, *server.paused]
     return InstanceLoad(
         server.name,
         server.executor.kv.num_blocks,
-        [Running(request.request_id, blocks_wanted(server, request)) for request in running],
+        [Running(r.request_id, blocks_wanted(server, r), r.priority) for r in running],
         [blocks_wanted(server, request) for request in [*server.aside, *server.waiting]],
     )
 

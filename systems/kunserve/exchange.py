@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.model_spec import ModelSpec
 from systems.kunserve.group import Group, Stage, members
 from systems.kunserve.moves import Move
 
@@ -107,21 +106,6 @@ def check_chunk(configured_bytes: int, slot_bytes: int, exchange_bytes: int) -> 
             f"system.chunks.bytes={configured_bytes} must be at least a slot, {slot_bytes}"
             f", and at most the exchange, {exchange_bytes}"
         )
-
-
-class RemoteAttention(NamedTuple):
-    """Bytes that the remote attention of one token puts on the links."""
-
-    there: int  # queries, keys and values; the paper's 672 KB for 14B
-    back: int  # the output, which the paper does not count
-
-
-def remote_attention_bytes(model: ModelSpec, layers: int) -> RemoteAttention:
-    """Of one token, over `layers` layers (§4.2)."""
-    head = model.head_dim * model.dtype_bytes * layers
-    return RemoteAttention(
-        there=(model.num_heads + 2 * model.num_kv_heads) * head, back=model.num_heads * head
-    )
 
 
 def victim_batches(held: Sequence[Held], batch_size: int) -> list[list[Held]]:

@@ -5,7 +5,7 @@ A group is its pipeline: which member holds which layers, stage by stage. Plain 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from harness.model_spec import ModelSpec
@@ -29,24 +29,6 @@ def alone(member: str, num_layers: int) -> Group:
 def members(group: Group) -> list[str]:
     """Names, in pipeline order."""
     return [stage.member for stage in group]
-
-
-def check(groups: Sequence[Group], num_layers: int) -> None:
-    """Raises ValueError unless every group holds each layer exactly once, in order, and every
-    instance is in one group (§4.1, constraint b)."""
-    for group in groups:
-        held = [layer for stage in group for layer in stage.layers]
-        if held != list(range(num_layers)):
-            raise ValueError(
-                f"the group {', '.join(members(group))} holds layers {held}, not each of "
-                f"0 to {num_layers - 1} once and in order"
-            )
-        if any(not stage.layers for stage in group):
-            raise ValueError(f"a member of the group {', '.join(members(group))} holds no layer")
-    names = [name for group in groups for name in members(group)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{', '.join(twice)} is in two groups; an instance may be in one")
 
 
 def shard_bytes(model: ModelSpec, layers: range) -> int:

@@ -1,54 +1,15 @@
-"""Micro-batches of a pipeline (§4.2, §4.3): their requests, and what the next iteration computes.
+"""Micro-batches of a pipeline (§4.2, §4.3): how ongoing requests are dealt to them.
 
-New requests enter at the first stage, which forms micro-batches. As many are in flight as there are
-stages. Here the batch limit of §4.3 is for one micro-batch. If it were for the group, a group of
-two would run no more requests than one instance, and a drop would gain nothing. The EuroSys'26
-paper forms batches by a cost model ("lookahead batch formulation"); that is not here. Pure
-functions.
+New requests enter at the first stage, which forms micro-batches (`server.py`, by vLLM's rules). As
+many are in flight as there are stages. Here the batch limit of §4.3 is for one micro-batch. If it
+were for the group, a group of two would run no more requests than one instance, and a drop would
+gain nothing. The EuroSys'26 paper forms batches by a cost model ("lookahead batch formulation");
+that is not here. Pure functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
-
-
-@dataclass(kw_only=True, slots=True)
-class Limits:
-    """Raises ValueError if one of the numbers is below 1."""
-
-    max_num_seqs: int  # requests of a micro-batch
-    max_num_batched_tokens: int  # of one of its iterations
-    chunked: bool  # prompts in chunks beside decodes; else whole prompts, before decodes
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"system.{name}={getattr(self, name)} must be at least 1")
-
-
-class Job(NamedTuple):
-    """What one request needs next."""
-
-    request_id: int
-    lacking_tokens: int  # known and not computed; 1 if the request decodes
-    decoding: bool = False
-
-
-class Formed(NamedTuple):
-    """One iteration of a micro-batch."""
-
-    decodes: list[int]  # request ids
-    chunks: list[tuple[int, int]]  # (request id, tokens)
-    admitted: int  # how many waiting requests, from the first
-
-
-def seat(sizes: Sequence[int], max_num_seqs: int) -> int | None:
-    """The micro-batch that a new request joins: the smallest, if it has a seat; None: overflow
-    (§4.3). sizes: requests of each micro-batch."""
-    best = min(range(len(sizes)), key=lambda k: (sizes[k], k))
-    return best if sizes[best] < max_num_seqs else None
+from collections.abc import Mapping
 
 
 def deal(context_tokens: Mapping[int, int], num: int) -> list[list[int]]:
@@ -68,55 +29,8 @@ def deal(context_tokens: Mapping[int, int], num: int) -> list[list[int]]:
     return dealt
 
 
-def form(
-    running: Sequence[Job], waiting: Sequence[Job], limits: Limits, free_tokens: int
-) -> Formed:
-    """One micro-batch's next iteration.
-
-    running: its requests. waiting: requests for any micro-batch, in order. free_tokens: tokens of
-    KV that fit at every stage, beyond the next tokens of running requests. A waiting request joins
-    if all of it fits, else it stops the queue (FCFS).
-    """
-    formed = Formed([], [], 0)
-    budget = limits.max_num_batched_tokens
-    prompts = [job for job in running if not job.decoding]
-    if limits.chunked:
-        decodes = [job.request_id for job in running if job.decoding][:budget]
-        formed.decodes.extend(decodes)
-        budget -= len(decodes)
-    for job in prompts:
-        tokens = _part(job, budget, limits, alone=not formed.chunks)
-        if not tokens:
-            break
-        formed.chunks.append((job.request_id, tokens))
-        budget -= tokens
-    admitted = 0
-    all_served = len(formed.chunks) == len(prompts)
-    seats = max(0, limits.max_num_seqs - len(running)) if all_served else 0
-    for job in waiting[:seats]:
-        tokens = _part(job, budget, limits, alone=not formed.chunks)
-        if not tokens or job.lacking_tokens > free_tokens:
-            break
-        formed.chunks.append((job.request_id, tokens))
-        budget -= tokens
-        free_tokens -= job.lacking_tokens
-        admitted += 1
-    if not limits.chunked and not formed.chunks:
-        decodes = [job.request_id for job in running if job.decoding]
-        formed.decodes.extend(decodes[: limits.max_num_batched_tokens])
-    return formed._replace(admitted=admitted)
-
-
-def _part(job: Job, budget: int, limits: Limits, *, alone: bool) -> int:
-    """How many of the job's tokens the rest of the budget takes. A whole prompt above the budget is
-    an iteration of its own."""
-    if limits.chunked:
-        return min(job.lacking_tokens, max(budget, 0))
-    return job.lacking_tokens if job.lacking_tokens <= budget or alone else 0
-
-
-def artifact_limits(limits: Limits, prompt_tokens: int, stages: int, chunk_tokens: int) -> Limits:
-    """The limits of the published code after a drop.
+def artifact_tokens(max_num_seqs: int, prompt_tokens: int, stages: int, chunk_tokens: int) -> int:
+    """The tokens of an iteration in the published code after a drop.
 
     Prompts are cut into chunks of at most `chunk_tokens` (4,096), whatever was set before. Waiting
     prompts are spread over the stages' micro-batches, so that none is empty while another is full;
@@ -124,8 +38,4 @@ def artifact_limits(limits: Limits, prompt_tokens: int, stages: int, chunk_token
     prompt_tokens: of all waiting prompts.
     """
     share = -(-prompt_tokens // stages)
-    return Limits(
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=min(chunk_tokens, max(share, limits.max_num_seqs)),
-        chunked=True,
-    )
+    return min(chunk_tokens, max(share, max_num_seqs))

@@ -13,8 +13,8 @@ each other would never end, and half a full pool is more than a group of two fre
     leave a member come to a member.
 
 So the order may be chosen for the links. `grantable_slots` says how many slots new requests may
-take meanwhile, `grown` how much moving requests may grow. A slot is one layer's keys and values of
-one block.
+take meanwhile. A request that is to move and grows makes its moves larger, which may end the
+condition; what then has no room is tried again. A slot is one layer's keys and values of one block.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
-
-from systems.kunserve.group import Stage
 
 
 class Move(NamedTuple):
@@ -124,50 +122,7 @@ def grantable_slots(
 ) -> int:
     """How many free slots of `member` new requests may take while moves wait to start.
 
-    So many that the condition of this module still holds afterwards, if it holds now. `grown` is
-    for requests that are to move themselves.
+    So many that the condition of this module still holds afterwards, if it holds now.
     """
     margin = margins(waiting, free, flying)[member] - largest_incoming(waiting).get(member, 0)
     return max(0, min(free[member], margin))
-
-
-class Growth(NamedTuple):
-    """The moves, and free slots of each member, after a request has grown."""
-
-    waiting: list[Move]
-    flying: list[Move]
-    free: dict[str, int]
-
-
-def grown(
-    request_id: int,
-    places: Iterable[Stage],
-    waiting: Sequence[Move],
-    free: Mapping[str, int],
-    flying: Sequence[Move] = (),
-) -> Growth | None:
-    """The state after a request has taken one more block of every layer; None: it must wait.
-
-    places: where its KV is; during a move this is still the source. The block is written there and
-    moves with its layers. So it needs room at the target too: at once if the move has started.
-    None if a member lacks the slots, or if the condition of this module would hold no longer.
-    """
-    room = dict(free)
-    for place in places:
-        room[place.member] -= len(place.layers)
-    longer_flying = [_longer(move, request_id) for move in flying]
-    for before, after in zip(flying, longer_flying, strict=True):
-        room[after.target] -= after.slots - before.slots
-    longer_waiting = [_longer(move, request_id) for move in waiting]
-    if min(room.values()) < 0:
-        return None
-    certain = certain_to_end(longer_waiting, room, longer_flying)
-    if not certain and certain_to_end(waiting, free, flying):
-        return None
-    return Growth(longer_waiting, longer_flying, room)
-
-
-def _longer(move: Move, request_id: int) -> Move:
-    if move.request_id != request_id:
-        return move
-    return move._replace(slots=move.slots + len(move.layers))

@@ -8,23 +8,13 @@ next plan starts from the groups as they then are (`plan.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from systems.kunserve.exchange import Held
 from systems.kunserve.group import Group, Stage, members
 
 
-class Recovery(NamedTuple):
-    """The groups without the dead member, and what that needs."""
-
-    groups: tuple[Group, ...]  # each is a full copy once `wanted` is loaded
-    wanted: list[tuple[str, int]]  # (member, layer) to load, for `restore.restore_loads`
-    recomputed: list[int]  # requests that lost KV, in order of service
-
-
-def recover(groups: Sequence[Group], dead: str, held: Iterable[Held]) -> Recovery:
-    """Closes the gap that `dead` leaves. held: all requests with KV, in order of service.
+def recover(groups: Sequence[Group], dead: str) -> list[Group]:
+    """The groups without `dead`; each is a full copy once its members have loaded what they lack.
 
     The dead member's layers go to its two neighbours in the pipeline, so that these are as equally
     long as possible. An instance that was alone leaves no gap. Raises ValueError if `dead` is in no
@@ -32,22 +22,13 @@ def recover(groups: Sequence[Group], dead: str, held: Iterable[Held]) -> Recover
     """
     if all(dead not in members(group) for group in groups):
         raise ValueError(f"{dead} is in no group")
-    after, wanted = [], []
+    after = []
     for group in groups:
         if dead not in members(group):
             after.append(group)
         elif len(group) > 1:
-            closed = _closed(group, members(group).index(dead))
-            after.append(closed)
-            before = {stage.member: stage.layers for stage in group}
-            wanted += [
-                (stage.member, layer)
-                for stage in closed
-                for layer in stage.layers
-                if layer not in before[stage.member]
-            ]
-    lost = [r.request_id for r in held if any(place.member == dead for place in r.places)]
-    return Recovery(tuple(after), wanted, lost)
+            after.append(_closed(group, members(group).index(dead)))
+    return after
 
 
 def _closed(group: Group, place: int) -> Group:

@@ -140,7 +140,7 @@ class Shaper:
         left = list(groups)
         for name, instance in self.by_name.items():
             if instance.lost is not None and name in names(left):
-                left = list(recover(left, name, self.held(running)).groups)
+                left = recover(left, name)
         homes = [set(members(group)) for group in left]
         lost = []
         for request in running:

@@ -1,10 +1,10 @@
 """Live restore (§4.2): weights come back, and ongoing requests leave the pipeline.
 
-It has three steps, each a plan over plain data. `layout.vacate` empties the slots where weights go;
-the paper does not name this step. `restore_loads` brings the weights "from peer instances or from
+Two steps are plans over plain data. `restore_loads` brings the weights "from peer instances or from
 the host memory". `migration_moves` takes each ongoing request to one member, by staged migration
-(`systems.llumnix.stages`). A request stays in the pipeline until its KV has moved. Without live
-restore (Fig. 15) there is no third step.
+(`harness/device/kv_moves.py`). A request stays in the pipeline until its KV has moved. Without live
+restore (Fig. 15) there is no second step. `returning.py` runs both, and first has KV leave the
+memory where weights go.
 """
 
 from __future__ import annotations
@@ -87,30 +87,23 @@ def restore_loads(
     groups: Sequence[Group],
     rates: Rates,
     model: ModelSpec,
-    no_host_copy: frozenset[str] = frozenset(),
 ) -> list[Load]:
     """Where the weights `wanted` come from, in the order to ask for them.
 
     groups: who holds which layers. Each load takes the source from which it ends first, after the
     loads before it. A peer sends one layer at a time. A member takes one layer at a time over the
-    network, and one over PCIe. no_host_copy: members whose host has no copy. Raises ValueError if
-    no source has a layer.
+    network, and one over PCIe. Every host has a copy.
     """
     free_at_s: dict[tuple[str, str], float] = defaultdict(float)  # (instance, lane)
     loads = []
     for member, layer in wanted:
         size = shard_bytes(model, range(layer, layer + 1))
-        options = [] if member in no_host_copy else [(HOST, [(member, "pcie")], size / rates.host)]
+        options = [(HOST, [(member, "pcie")], size / rates.host)]
         options += [
             (stage.member, [(stage.member, "out"), (member, "in")], size / rates.peer)
             for stage in _holders(groups, layer)
             if stage.member != member
         ]
-        if not options:
-            raise ValueError(
-                f"layer {layer} is at no instance, and {member} has no host copy: keep a copy "
-                "of the weights on each host"
-            )
         done_s, source, lanes = min(
             (max(free_at_s[lane] for lane in lanes) + seconds, source, lanes)
             for source, lanes, seconds in options

@@ -29,7 +29,7 @@ from systems.kunserve.exchange import LinkProfile, check_chunk, chunk_bytes
 from systems.kunserve.fallback import fall_back
 from systems.kunserve.group import Group, alone, members
 from systems.kunserve.merge import merge
-from systems.kunserve.microbatch import Limits, artifact_limits
+from systems.kunserve.microbatch import artifact_tokens
 from systems.kunserve.monitor import Decision, Monitor, required_bytes
 from systems.kunserve.plan import (
     Plan,
@@ -172,14 +172,9 @@ class KunServe:
         limits = self._config.limits
         if not self._artifact or len(server.group) == 1:
             return limits.max_num_batched_tokens
-        plain = Limits(
-            max_num_seqs=limits.max_num_seqs,
-            max_num_batched_tokens=limits.max_num_batched_tokens,
-            chunked=True,
-        )
         waiting = sum(request.known_tokens for request in server.waiting)
         chunk = self._config.artifact.chunk_tokens
-        return artifact_limits(plain, waiting, len(server.group), chunk).max_num_batched_tokens
+        return artifact_tokens(limits.max_num_seqs, waiting, len(server.group), chunk)
 
     async def serve(self) -> None:
         serving = self._serving()

@@ -14,8 +14,9 @@ from harness.device.elastic import ElasticInstance
 from harness.device.elastic_cluster import ElasticCluster
 from harness.request import Request
 from systems.kunserve.accounts import load_of
+from systems.kunserve.instance_load import InstanceLoad, Running
 from systems.kunserve.server import Server
-from systems.llumnix.freeness import InstanceLoad, Running, freeness
+from systems.llumnix.freeness import freeness
 from systems.llumnix.migration import PairConfig, paired, victim
 
 

@@ -1,17 +1,17 @@
-"""Which request migrates, from which instance to which (Llumnix §4.4), in three versions.
+"""Which request migrates, from which instance to which (Llumnix §4.4), in two versions.
 
 `paired` is the paper's rule: the instance with the least freeness is paired with the freest one.
-`artifact_paired` is the rule of Llumnix's public code. `queued_moves` is the rule that KunServe's
-public code calls Llumnix. Pure functions.
+`queued_moves` is the rule that KunServe's public code calls Llumnix. Pure functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from systems.llumnix.freeness import InstanceLoad, Running, artifact_load, freeness
+from systems.kunserve.instance_load import InstanceLoad, Running
+from systems.llumnix.freeness import freeness
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,16 +37,12 @@ class Pair(NamedTuple):
     target: str
 
 
-def paired(
-    loads: Sequence[InstanceLoad],
-    config: PairConfig,
-    headroom_blocks: Mapping[int, int] | None = None,
-) -> list[Pair]:
+def paired(loads: Sequence[InstanceLoad], config: PairConfig) -> list[Pair]:
     """Pairs the least free source with the freest target, then the next two, and so on.
 
-    An instance is in one pair at most. headroom_blocks: as in `virtual_usage`.
+    An instance is in one pair at most.
     """
-    free = {load.name: freeness(load, headroom_blocks) for load in loads}
+    free = {load.name: freeness(load) for load in loads}
     names = sorted(free, key=lambda name: (free[name], name))
     sources = [name for name in names if free[name] < config.source_below]
     targets = [name for name in reversed(names) if free[name] > config.target_above]
@@ -57,40 +53,6 @@ def victim(running: Sequence[Running]) -> Running | None:
     """The request that migrates: the least important one, among equals the shortest; None if no
     request runs."""
     return min(running, key=lambda r: (r.priority, r.blocks, r.request_id), default=None)
-
-
-def artifact_paired(
-    loads: Sequence[InstanceLoad], threshold: float, killed: frozenset[str] = frozenset()
-) -> list[Pair]:
-    """The public code's "balanced" pairs: the busiest with the least busy, by `artifact_load`.
-
-    threshold: -3 in the code. killed: instances with a preempted request; they are sources whatever
-    their load is. A pair counts if moving the source's last running request leaves the target at
-    most at the threshold, and the source busier than the target by less than before.
-    """
-    load_of = {load.name: artifact_load(load) for load in loads}
-    by_name = {load.name: load for load in loads}
-    names = sorted(load_of, key=lambda name: (load_of[name], name))
-    sources = [n for n in reversed(names) if n in killed or load_of[n] > threshold]
-    targets = [n for n in names if n not in killed and load_of[n] < threshold]
-    pairs = []
-    for source, target in zip(sources, targets, strict=False):
-        if not by_name[source].running:
-            continue
-        left, right = _after(by_name[source], by_name[target])
-        before = load_of[source] - load_of[target]
-        if right <= threshold and 0 < left - right < before:
-            pairs.append(Pair(source, target))
-    return pairs
-
-
-def _after(source: InstanceLoad, target: InstanceLoad) -> tuple[float, float]:
-    """The loads of source and target after the source's last running request has moved."""
-    last = source.running[-1]
-    return (
-        artifact_load(replace(source, running=source.running[:-1])),
-        artifact_load(replace(target, running=[*target.running, last])),
-    )
 
 
 class QueuedMove(NamedTuple):

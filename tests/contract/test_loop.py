@@ -205,6 +205,11 @@ def test_a_busy_task_does_not_starve_timers(loop: Loop) -> None:
     loop.run(main())
 
 
+def test_a_service_is_outside_of_the_run_where_time_is_real(loop: Loop) -> None:
+    found = loop.service(lambda wall: ("process", wall), lambda: ("embedded", loop))
+    assert found == ("process" if isinstance(loop, WallLoop) else "embedded", loop)
+
+
 def test_virtual_time_reports_a_deadlock_with_names() -> None:
     loop = VirtualLoop()
 

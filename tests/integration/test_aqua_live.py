@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from systems.aqua.coordinator.client import Remote
 from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
 from tests.elastic import check, generated, private, undisturbed
 from tests.running import hardware_profile, run_here
@@ -75,8 +76,10 @@ def test_a_coordinator_that_is_killed_in_mid_run_loses_nothing() -> None:
     paced = hardware_profile("local_paced")
     with private("torch", 2, kv_blocks=128, page_layers=None, on=paced, paced=True) as made:
         aqua = system(made, "aqua")
-        assert aqua.coordinator_process is not None
-        killed = [aqua.coordinator_process.pid]
+        coordinator = aqua._leases.coordinator
+        assert isinstance(coordinator, Remote)
+        process = coordinator.process
+        killed = [process.pid]
 
         async def kill() -> None:
             while not moved(made, "page out to lease"):
@@ -85,8 +88,8 @@ def test_a_coordinator_that_is_killed_in_mid_run_loses_nothing() -> None:
 
         serve(made, aqua, CROWD, beside=kill)
         tokens = generated(made)
-    assert aqua.coordinator_process.restarts == 1
-    assert aqua.coordinator_process.pid not in killed
+    assert process.restarts == 1
+    assert process.pid not in killed
     assert {record.status for record in made.recorder.records.values()} == {"completed"}
     assert tokens == undisturbed(made)
     assert not any(record.num_preemptions for record in made.recorder.records.values())
@@ -94,7 +97,7 @@ def test_a_coordinator_that_is_killed_in_mid_run_loses_nothing() -> None:
     assert out == moved_bytes(made, "page in from lease", "page in from DRAM")
     check(made)
     with pytest.raises(ProcessLookupError):
-        os.kill(aqua.coordinator_process.pid, 0)
+        os.kill(process.pid, 0)
 
 
 def test_the_command_pages_and_says_so(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The dependency rule: who may import whom, read from the source."""
 
 import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -9,6 +10,12 @@ SYSTEMS_MAY = (
     "clock", "cluster", "config", "cost.hardware", "device", "errors", "files", "model_spec",
     "placement", "request", "system",
 )  # fmt: skip
+SYSTEMS_SHARE = ("baselines",)  # what any system may import of other systems
+BUILDS_ON = {"llumnix": ("kunserve",)}  # beside these: KunServe's baseline, on KunServe's servers
+# Where a policy would ask which engine it runs on: the devices offer the same on all of them.
+ASKS_FOR_THE_ENGINE = re.compile(
+    r"isinstance\(.*Loop\)|tables is (not )?None|places_matter|\bsimulated\b"
+)
 ONLY_IN = {
     "torch": ("harness/engine/", "systems/aqua/plugin/"),
     "vllm": ("harness/drivers/", "systems/aqua/plugin/", "tests/"),
@@ -56,6 +63,46 @@ def test_systems_see_the_device_seam_and_nothing_else_of_the_harness() -> None:
             assert top not in ("workloads", "plots"), path
             if "plugin" not in path.parts:  # which runs inside a server of its own
                 assert top not in ("time", "torch"), path
+
+
+def test_systems_share_the_baselines_and_build_on_one_another_in_one_direction() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in sources("systems"):
+        system = path.relative_to(ROOT / "systems").parts[0]
+        may = {system, *SYSTEMS_SHARE, *BUILDS_ON.get(system, ())}
+        for name in imports(path):
+            top, _, inside = name.partition(".")
+            if top == "systems" and inside:
+                other = inside.split(".")[0]
+                assert other in may, f"{path} imports {name}"
+                if other != system:
+                    graph.setdefault(system, set()).add(other)
+    assert graph["llumnix"] == {"baselines", "kunserve"}
+    assert not circle(graph)
+
+
+def test_no_policy_asks_which_engine_it_runs_on() -> None:
+    for path in sources("systems"):
+        code = ast.unparse(without_docstrings(ast.parse(path.read_text())))
+        found = ASKS_FOR_THE_ENGINE.search(code)
+        assert found is None, f"{path}: {found and found[0]}"
+        for name in imports(path):
+            assert not f"{name}.".startswith(("harness.sim.", "harness.engine.")), path
+
+
+def without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [each for each in node.body if not is_text(each)] or [ast.Pass()]
+    return tree
+
+
+def is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def test_the_harness_imports_no_system_no_workload_no_plot() -> None:

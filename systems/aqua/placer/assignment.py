@@ -76,11 +76,6 @@ def counted(models: Sequence[ModelType]) -> tuple[list[ModelType], list[int]]:
     return list(numbers), list(numbers.values())
 
 
-def split(models: Sequence[ModelType]) -> list[ModelType]:
-    """Every shard as a model of its own, since the artifact has no eq. 2."""
-    return [each._replace(shards=1) for each in models for _ in range(each.shards)]
-
-
 def objective_bytes(
     counts: Sequence[Sequence[int]], types: Sequence[ModelType], servers: Servers, *, clamp: bool
 ) -> float:

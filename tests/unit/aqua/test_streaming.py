@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from systems.aqua import system
-from systems.aqua.layered_streaming import LayeredStreamer
+from tests.aqua import Asked, serve, system
+from tests.elastic import hardware, private
 from tests.running import run_here
 
 WORDS = (
@@ -41,17 +41,31 @@ def test_a_neighbour_is_faster_than_dram(tmp_path: Path) -> None:
     assert near < dram
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-def test_the_closed_form_is_the_loop_over_layers(
-    tmp_path: Path, overlap: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But for latency, which the loop pays for each layer and the closed form once."""
-    words = (
-        "+system=flexgen", f"system.consumer.overlap={overlap}", "hardware.pcie_latency_s=0",
-    )  # fmt: skip
-    closed, moved = tpot_s(tmp_path / "closed", *words)
-    monkeypatch.setattr(system, "Streamer", LayeredStreamer)
-    loop, same = tpot_s(tmp_path / "loop", *words)
-    assert loop == pytest.approx(closed, rel=0.05)
-    # whole blocks go out where the closed form counts tokens
-    assert same["stream in, DRAM"] == pytest.approx(moved["stream in, DRAM"], rel=0.05)
+def last_iteration(bytes_per_s: float, *, overlap: bool) -> tuple[float, float, float]:
+    """How long one takes, and the bytes that come and go for it by their rate."""
+    on = hardware(2, pcie_latency_s=0, pcie_bytes_per_s=bytes_per_s)
+    with private("sim", 2, on=on) as made:
+        aqua = system(made, "flexgen", f"system.consumer.overlap={str(overlap).lower()}")
+        serve(made, aqua, [Asked(0.0, 320, 4, "consumer")])
+        layers = made.model.num_layers
+        transfers = [e for e in made.recorder.events if e["kind"] == "transfer"]
+        into, out = (
+            sorted((e["start_s"], e["fields"]["bytes"]) for e in transfers if way in str(e))
+            for way in ("stream in", "stream out")
+        )
+    took_s = into[-layers][0] - into[-2 * layers][0]
+    come, gone = (sum(size for _, size in each[-layers:]) for each in (into, out))
+    return took_s, come / bytes_per_s, gone / bytes_per_s
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e7, 1e11])  # far slower or faster than computing
+def test_an_iteration_takes_what_the_closed_form_says(bytes_per_s: float) -> None:
+    """With overlap max(load + compute / n, load / n + compute), without load + compute; then the
+    last layer's part goes out, or every layer's."""
+    layers = 4
+    compute_s, _, _ = last_iteration(1e18, overlap=True)
+    hidden_s, load_s, out_s = last_iteration(bytes_per_s, overlap=True)
+    closed_s = max(load_s + compute_s / layers, load_s / layers + compute_s)
+    assert hidden_s == pytest.approx(closed_s + out_s / layers, rel=0.05)
+    open_s, load_s, out_s = last_iteration(bytes_per_s, overlap=False)
+    assert open_s == pytest.approx(load_s + compute_s + out_s, rel=1e-3)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import systems.aqua.system
-from systems.aqua.layered_streaming import LayeredStreamer
-from systems.aqua.streaming import Streamer
 from tests.aqua import Asked, Kill, serve, system
 from tests.unit.aqua.test_system import assert_all_done, bed
 
@@ -14,16 +11,10 @@ BOTH = [Asked(0.002 * i, 30 + 20 * i, 20 + 8 * (i % 3), "any") for i in range(6)
 BOTH += [Asked(0.002 * i, 60 + 9 * i, 150, "lender") for i in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("place", "streamer"),
-    [("dram", Streamer), ("neighbour", Streamer), ("neighbour", LayeredStreamer)],
-)
+@pytest.mark.parametrize("place", ["dram", "neighbour"])
 @pytest.mark.parametrize("victim", [0, 1], ids=["consumer", "lender"])
-def test_whenever_one_dies_all_end_once(
-    victim: int, place: str, streamer: type[Streamer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whenever_one_dies_all_end_once(victim: int, place: str) -> None:
     """At each moment in which a copy of the run without deaths begins or ends, of some."""
-    monkeypatch.setattr(systems.aqua.system, "Streamer", streamer)
     words = (f"system.swap_space={place}", "system.max_num_seqs=8")
     with bed() as made:
         serve(made, system(made, "flexgen", *words), BOTH)

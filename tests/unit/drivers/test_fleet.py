@@ -52,7 +52,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
 
 def tree(server: Server) -> list[psutil.Process]:
     """The server's processes, all of them up."""
-    supervisor = psutil.Process(server.supervisor_pid)
+    supervisor = psutil.Process(server._supervisor.pid)
     assert until(lambda: len(supervisor.children(recursive=True)) == TREE_SIZE)
     return [supervisor, *supervisor.children(recursive=True)]
 
@@ -114,7 +114,7 @@ def test_a_death_in_the_run_ends_the_run_and_names_the_server(tmp_path: Path) ->
     loop = WallLoop()
 
     async def main() -> None:
-        os.kill(psutil.Process(members[0].server.supervisor_pid).children()[0].pid, signal.SIGKILL)
+        os.kill(psutil.Process(members[0].server._supervisor.pid).children()[0].pid, signal.SIGKILL)
         await loop.wait(Event(loop), until=30)
 
     with running([plan(tmp_path, "serve")], 30, print) as members:
@@ -142,7 +142,7 @@ from pathlib import Path
 from harness.drivers import server
 server.GRACE_S = 0.5
 server = server.Server("fake", sys.argv[2:], {}, Path(sys.argv[1]))
-print(server.supervisor_pid, flush=True)
+print(server._supervisor.pid, flush=True)
 time.sleep(600)
 """
 

@@ -23,8 +23,10 @@ def test_ids_follow_the_counts(steps: list[tuple[int, str, int]]) -> None:
         request = requests[index]
         if action == "release":
             pool.release(request)
-        else:
-            getattr(pool, action)(request, tokens)
+        elif action == "grow":
+            pool.grow(request, tokens)
+        elif index in pool.held:
+            pool.shrink_to_computed([(request, pool.blocks_for(tokens))])
         tables.reconcile(requests)
         tables.check()
         assert {i: len(ids) for i, ids in tables.ids.items() if ids} == pool.held

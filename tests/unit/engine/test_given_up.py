@@ -79,7 +79,7 @@ def test_attention_that_was_asked_for_does_not_write_once_the_flight_is_over(
     peers: Any = Peers()
     runner: Any = SimpleNamespace(device=CPU, attention_shape=(HEADS, HEADS, HEAD_DIM))
     lent = LentAttention(runner, cache, peers, lambda _: lane, over)
-    lent.hold(*pack(HoldWork(FLIGHT, "there", {}, [], [1], {0: [part()]})))
+    lent.hold(*pack(HoldWork(FLIGHT, {}, [], [1], {0: [part()]})))
     lane.run()
     asked = {"flight": FLIGHT, "step": 0, "layer": 0, "group": 0, "tokens": 1}
     lent.asked("there", asked, torch.ones(WIDTH).numpy().tobytes())

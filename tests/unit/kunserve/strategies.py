@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from harness.model_spec import ModelSpec
-from systems.kunserve.group import Group, alone
+from systems.kunserve.group import Group, alone, members
 from systems.kunserve.merge import merge
 from tests.running import model_spec
 
@@ -32,6 +33,17 @@ def grouped(sizes: list[int], num_layers: int) -> list[Group]:
         found.append(group)
         left = left[size:]
     return found
+
+
+def check(groups: Sequence[Group], num_layers: int) -> None:
+    """Every group holds each layer once, in order (§4.1, constraint b), and every member some;
+    every instance is in one group."""
+    for group in groups:
+        held = [layer for stage in group for layer in stage.layers]
+        assert held == list(range(num_layers)), held
+        assert all(stage.layers for stage in group)
+    names = [name for group in groups for name in members(group)]
+    assert len(set(names)) == len(names)
 
 
 clusters = st.tuples(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.device.pipeline import remote_attention_bytes
 from systems.kunserve.exchange import (
     Held,
     LinkProfile,
@@ -14,7 +15,6 @@ from systems.kunserve.exchange import (
     chunk_bytes,
     exchange_moves,
     pieces,
-    remote_attention_bytes,
     victim_batches,
 )
 from systems.kunserve.group import Stage, alone
@@ -61,7 +61,7 @@ def test_a_request_outside_the_group_is_told() -> None:
 def test_kv_and_activations_as_in_the_paper() -> None:
     """§4.2: 192 MB for 1 K tokens, 672 KB for a token's remote attention."""
     assert QWEN_14B.kv_bytes_per_token * 1024 == 192 * MIB
-    assert remote_attention_bytes(QWEN_14B, 48) == (672 * KIB, 480 * KIB)
+    assert [48 * each for each in remote_attention_bytes(QWEN_14B)] == [672 * KIB, 480 * KIB]
 
 
 @settings(deadline=None)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from itertools import permutations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from systems.kunserve.group import Stage, alone, check, dropped_bytes, shard_bytes
+from systems.kunserve.group import alone, dropped_bytes, shard_bytes
 from systems.kunserve.merge import merge
-from tests.unit.kunserve.strategies import QWEN_14B, grouped, model_of, singles
+from tests.unit.kunserve.strategies import QWEN_14B, check, grouped, model_of, singles
 
 GIB = 2**30
 
@@ -39,20 +38,6 @@ def test_the_preprints_figure_for_eight_instances() -> None:
     assert dropped_bytes(QWEN_14B, grouped([2, 2, 2, 2], 48)) == 4 * replica
     assert dropped_bytes(QWEN_14B, grouped([8], 48)) == 7 * replica
     assert round(7 * replica / GIB) == 193
-
-
-@pytest.mark.parametrize(
-    ("group", "words"),
-    [
-        ((Stage("a", range(2)), Stage("b", range(3, 4))), "not each of 0 to 3 once"),
-        ((Stage("a", range(3)), Stage("b", range(2, 4))), "not each of 0 to 3 once"),
-        ((Stage("a", range(4)), Stage("b", range(4, 4))), "holds no layer"),
-        ((Stage("a", range(2)), Stage("a", range(2, 4))), "a is in two groups"),
-    ],
-)
-def test_what_is_no_full_copy_is_told(group: tuple[Stage, ...], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        check([group], 4)
 
 
 def test_uneven_layers_differ_by_one() -> None:

@@ -1,4 +1,4 @@
-"""The exchange ends from full pools, in whatever order, beside requests that come and grow."""
+"""The exchange ends from full pools, in whatever order, beside requests that come and end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from systems.kunserve.group import Stage, members
+from systems.kunserve.group import members
 from systems.kunserve.moves import (
     Move,
     apply,
     certain_to_end,
     fits,
     grantable_slots,
-    grown,
     largest_incoming,
     margins,
     ordered,
@@ -134,7 +133,7 @@ def test_any_order_ends_beside_requests_that_take_what_is_grantable(
     seed: int, sizes: list[int], small: dict[str, int], piece: int
 ) -> None:
     """The theorem of moves.py, by random interleaving: several moves under way at once, new
-    requests that take room as far as `grantable_slots` lets them and end, victims that grow."""
+    requests that take room as far as `grantable_slots` lets them and end."""
     rng = np.random.default_rng(seed)
     cluster = throttled(rng, sizes, **small)
     waiting, room = moves_of(cluster, piece), dict(cluster.free)
@@ -145,7 +144,7 @@ def test_any_order_ends_beside_requests_that_take_what_is_grantable(
     places = places_of(cluster.held)
     while waiting or flying:
         assert min(room.values()) >= 0
-        kind = rng.integers(5)
+        kind = rng.integers(4)
         ready = [move for move in waiting if fits(move, room)]
         assert ready or flying, "stuck"
         if kind == 0:
@@ -160,13 +159,6 @@ def test_any_order_ends_beside_requests_that_take_what_is_grantable(
             move = flying.pop(int(rng.integers(len(flying))))
             room[move.source] += move.slots
             moved(places, move)
-        elif kind == 3:
-            request = cluster.held[int(rng.integers(len(cluster.held)))].request_id
-            layers = {layer for number, layer in places if number == request}
-            where = [Stage(places[request, layer], range(layer, layer + 1)) for layer in layers]
-            growth = grown(request, where, waiting, room, flying)
-            if growth is not None:
-                waiting, flying, room = growth
         elif ready:
             move = ready[int(rng.integers(len(ready)))]
             waiting.remove(move)
@@ -210,22 +202,3 @@ def test_without_its_reserve_two_full_pools_wait_for_each_other() -> None:
     assert ordered(moves, {"a": 4, "b": 4}).left == moves
     assert margins(moves, free) == free
     assert largest_incoming(moves) == {"a": 5, "b": 5}
-
-
-def test_a_victims_growth_counts_where_it_goes() -> None:
-    """Room at its source is not enough: its new block comes along to a target that has none."""
-    moves = [Move(0, range(1), "a", "b", 5)]
-    where = [Stage("a", range(1))]
-    assert certain_to_end(moves, {"a": 9, "b": 11})
-    assert grown(0, where, moves, {"a": 9, "b": 11}) is None  # 5 would be left, for moves of 6
-    assert grown(0, where, moves, {"a": 9, "b": 12}) == (
-        [moves[0]._replace(slots=6)],
-        [],
-        {"a": 8, "b": 12},
-    )
-    assert grown(0, where, moves, {"a": 9, "b": 4}) is not None  # it was uncertain before
-    assert grown(0, where, moves, {"a": 0, "b": 99}) is None
-    assert grown(0, where, [], {"a": 9, "b": 0}, moves) is None  # under way, and "b" is full
-    found = grown(0, where, [], {"a": 9, "b": 1}, moves)
-    assert found is not None
-    assert found.free == {"a": 8, "b": 0}

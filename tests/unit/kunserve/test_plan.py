@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from systems.kunserve.group import check, dropped_bytes
+from systems.kunserve.group import dropped_bytes
 from systems.kunserve.merge import merge
 from systems.kunserve.plan import (
     Plan,
@@ -16,7 +16,7 @@ from systems.kunserve.plan import (
     memory_greedy,
     throughput_greedy,
 )
-from tests.unit.kunserve.strategies import QWEN_14B, clusters, grouped, model_of, singles
+from tests.unit.kunserve.strategies import QWEN_14B, check, clusters, grouped, model_of, singles
 
 REPLICA = QWEN_14B.weight_bytes
 KV_BYTES = 237_500 * QWEN_14B.kv_bytes_per_token * 8  # of eight instances with 80 GB

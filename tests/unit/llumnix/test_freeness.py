@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from systems.llumnix.freeness import (
-    InstanceLoad,
-    Running,
-    artifact_load,
-    freeness,
-    least_loaded,
-    virtual_usage,
-)
+from systems.kunserve.instance_load import InstanceLoad, Running
+from systems.llumnix.freeness import artifact_load, freeness, least_loaded
 
 
 def load(
@@ -29,19 +23,6 @@ def test_freeness_is_what_is_left_for_each_request_of_the_batch() -> None:
     assert freeness(load(used=[30, 20])) == 25
     assert freeness(load()) == 100
     assert freeness(load(used=[30, 20], queued=[60, 500])) == -5  # of the queue, its first alone
-
-
-def test_an_instance_to_be_drained_is_infinitely_used() -> None:
-    drained = InstanceLoad("a", 100, [Running(0, 1)], terminating=True)
-    assert virtual_usage(drained, {}) == inf
-    assert freeness(drained) == -inf
-
-
-def test_headroom_is_kept_once_for_a_priority_that_runs() -> None:
-    mixed = InstanceLoad("a", 100, [Running(0, 10, 1), Running(1, 10, 1), Running(2, 10)])
-    assert virtual_usage(mixed, {1: 40}) == 70
-    assert virtual_usage(load(used=[10]), {1: 40}) == 10
-    assert freeness(mixed, {1: 40}) == 10
 
 
 def test_the_codes_load_counts_the_whole_queue() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from systems.kunserve.group import check
 from systems.kunserve.merge import equal_groups
 from systems.llumnix.pipeline import stages_of_one_throttling
-from tests.unit.kunserve.strategies import QWEN_14B
+from tests.unit.kunserve.strategies import QWEN_14B, check
 
 NAMES = [f"i{k}" for k in range(8)]
 
