@@ -31,6 +31,7 @@ from systems.blitzscale.pair import Pair
 
 EXPERIMENTS = ("blitzscale_fig21_live",)
 LAYERS_8B, LOAD, BATCHES, REPEATS = 32, 6.0, 12, 9  # §5.2: layers; Fig. 15's load; "a dozen"
+TIMES = 3  # that the solver is measured
 
 
 PLANES = {"data plane (s)": PALETTE[1], "control plane (s)": PALETTE[3]}
@@ -40,8 +41,9 @@ def table(points: Sequence[Point]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for run in runs(points):
         rows += [row(run, name, value) for name, value in planes(run.path).items()]
-    solved = {"quantity": "solving the program, 8B (s)", "value": solving_s()}
-    return pd.DataFrame([*rows, {"system": "solver", "seed": 0, "inputs": "measured"} | solved])
+    solver = {"system": "solver", "inputs": "measured", "quantity": "solving the program, 8B (s)"}
+    solved = [solver | {"seed": seed, "value": solving_s()} for seed in range(TIMES)]
+    return pd.DataFrame([*rows, *solved])
 
 
 def plot(rows: pd.DataFrame) -> tuple[Figure, str]:

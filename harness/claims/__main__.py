@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.claims import front_page, registration
-from harness.claims.assess import Judged, by_profile, judged
+from harness.claims.assess import Judged, by_profile, conditional, judged
 from harness.claims.judging import RULE, VERDICTS
 from harness.claims.ledger import Paper, load
 from harness.claims.page import Papers, as_markdown
@@ -83,9 +83,14 @@ def assessed() -> dict[str, tuple[Paper, list[Judged]]]:
     found = {}
     for path in sorted(CLAIMS.glob("*.yaml")):
         paper, published = load(path), PUBLISHED / path.stem
-        rows = [judged(claim, published, paper.variations) for claim in paper.claims]
+        rows = conditional([judged(each, published, paper.variations) for each in paper.claims])
         for row in rows:
             row.profiles = by_profile(row.claim, published)
+        for name in {name for row in rows for name in row.profiles}:
+            simulated = [row for row in rows if name in row.profiles]
+            others = conditional([row.profiles[name] for row in simulated])
+            for row, other in zip(simulated, others, strict=True):
+                row.profiles[name] = other
         found[path.stem] = (paper, rows)
     return found
 
@@ -97,7 +102,7 @@ def refuse_dirty(papers: Papers) -> None:
         for _, rows in papers.values()
         for each in rows
         for row in (each, *each.profiles.values())
-        if row.source and any(git and git["dirty"] for git in row.source["runs_git"])
+        if row.source and any(git is None or git["dirty"] for git in row.source["runs_git"])
     }
     if dirty:
         raise UsageError(
@@ -108,13 +113,14 @@ def refuse_dirty(papers: Papers) -> None:
 
 def locked(papers: Papers) -> dict[str, Any]:
     figures = {
-        str(row.claim.figure): row.source.get("experiments", [])
+        str(row.claim.figure): registration.Figure(
+            tuple(row.source.get("experiments", ())), tuple(row.source.get("runs", ()))
+        )
         for _, rows in papers.values()
         for row in rows
         if row.source
     }
-    claims = {name: paper.claims for name, (paper, _) in papers.items()}
-    return registration.lock(RULE, claims, figures)
+    return registration.lock(RULE, {name: paper for name, (paper, _) in papers.items()}, figures)
 
 
 def _changes(papers: Papers, lock: Mapping[str, Any], why: str) -> list[Change]:
@@ -126,7 +132,8 @@ def _changes(papers: Papers, lock: Mapping[str, Any], why: str) -> list[Change]:
     for paper, claim in registration.changed(before, lock):
         was, row = old.get(paper, {}).get(claim), now.get(paper, {}).get(claim)
         if was is None and row is None:
-            what = "the rule" if claim == "rule" else "settings of its runs"
+            named = {"rule": "the rule", "variations": "the variations"}
+            what = named.get(claim, "settings of its runs")
             found.append(Change(today, paper, claim, what, "", "", "", "", why))
             continue
         fields = registration.differences(

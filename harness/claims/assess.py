@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pandas as pd
 
 from harness import engine_profile
 from harness.claims.expressions import Found, evaluate
-from harness.claims.judging import MIN_SEEDS, Finding, Ours, estimate, judge
-from harness.claims.kinds import kind, not_exercised
+from harness.claims.judging import JUDGED, MIN_SEEDS, Finding, Ours, estimate, judge
+from harness.claims.kinds import kind, not_exercised, seldom
 from harness.claims.ledger import Claim, Variations
 from harness.errors import UsageError, first_line
 from harness.files import read_json
@@ -46,10 +47,12 @@ def judged(claim: Claim, published: Path, variations: Variations | None = None) 
         return Judged(claim, "not attempted", _command(claim))
     others = variations.of(claim) if variations else {}
     try:
+        about_figure = provenance(about)
+        if about_figure.get("table_sha256") not in (None, sha256(csv.read_bytes()).hexdigest()):
+            raise UsageError(f"it is not the table that {about.name} is of: draw the figure again")
         table = figure_table(csv)
         found = [evaluate(each, table) for each in claim.expressions]
         varied = {label: evaluate(each, table) for label, each in others.items()}
-        about_figure = provenance(about)
     except UsageError as error:
         raise UsageError(f"claim {claim.id}, {csv.name}: {error}") from error
     rows = _rows(table, found)
@@ -57,20 +60,36 @@ def judged(claim: Claim, published: Path, variations: Variations | None = None) 
         return Judged(claim, "not attempted", f"{why}; {_command(claim, '--again')}")
     source = narrowed(about_figure, rows)
     ours = [estimate(list(each.values.values())) for each in found]
-    made = _finding(claim, ours, kind(rows, source), not_exercised(
-        claim, [each.values for each in found], rows))  # fmt: skip
-    others_ours = {label: estimate(list(each.values.values())) for label, each in varied.items()}
-    return Judged(
-        claim, made.verdict, made.why, ours, made.effect, kind(rows, source), source, others_ours
-    )
+    rests_on = kind(rows, source)
+    made = _finding(claim, ours, found, rests_on, rows)
+    varied_ours = {label: estimate(list(each.values.values())) for label, each in varied.items()}
+    return Judged(claim, made.verdict, made.why, ours, made.effect, rests_on, source, varied_ours)
 
 
-def _finding(claim: Claim, ours: Sequence[Ours], rests_on: str, idle: str) -> Finding:
-    min_seeds = MIN_SEEDS["live" if rests_on.startswith("live") else "simulated"]
-    found = judge(claim, ours, min_seeds)
-    if idle and found.verdict != "not attempted":
-        return Finding("not exercised", why=idle)
+def conditional(rows: Sequence[Judged]) -> list[Judged]:
+    """`rows`, where a claim whose condition (`given`) does not hold is not reproduced."""
+    held = {row.claim.id for row in rows if row.verdict in ("reproduced", "trend only")}
+    found = []
+    for row in rows:
+        given = row.claim.given
+        if given is not None and given not in held and row.verdict in JUDGED:
+            why = f"its condition, {given}, does not hold"
+            row = replace(row, verdict="not reproduced", why=why)
+        found.append(row)
     return found
+
+
+def _finding(
+    claim: Claim, ours: Sequence[Ours], found: Sequence[Found], rests_on: str, rows: pd.DataFrame
+) -> Finding:
+    live = rests_on.startswith("live")
+    random = any(len(set(each.values.values())) > 1 for each in found)
+    few = claim.exact and not live and not random
+    made = judge(claim, ours, 1 if few else MIN_SEEDS["live" if live else "simulated"])
+    idle = not_exercised(claim, [each.values for each in found], rows)
+    if idle and made.verdict != "not attempted":
+        return Finding("not exercised", why=idle)
+    return replace(made, why=made.why or seldom(claim, rows))
 
 
 def _rows(table: pd.DataFrame, found: Sequence[Found]) -> pd.DataFrame:
@@ -90,10 +109,13 @@ def by_profile(claim: Claim, published: Path) -> dict[str, Judged]:
 
 def invalid(rows: pd.DataFrame) -> str:
     """Which of the runs that a claim rests on were INVALID, for no verdict can be built on them;
-    empty: none of those whose figure says so (`valid`)."""
-    if "valid" not in rows:
-        return ""
-    found = rows[rows["valid"].eq(False)]
+    empty: none of those whose figure says so (`valid`, or the runs' `verdict`)."""
+    wrong = pd.Series(False, index=rows.index)
+    if "valid" in rows:
+        wrong |= rows["valid"].eq(False)
+    if "verdict" in rows:  # of the runs of each row
+        wrong |= rows["verdict"].astype(str).str.contains("INVALID")
+    found = rows[wrong]
     if found.empty:
         return ""
     first = found.iloc[0]

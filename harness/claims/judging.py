@@ -8,7 +8,9 @@ reproduced      the whole interval lies within the claim's tolerance: around the
                 ("about", "up to"), above it ("at least") or below it ("at most"). A range has two
                 ends: one value of ours must lie between them, or each end has a value of its own
                 and both must be reproduced. The tolerance of a share is relative to its small
-                side, min(share, 1 - share), and at least half of the last printed digit
+                side, min(share, 1 - share), and, but for a bound, at least half of the last
+                printed digit. Where two systems are compared, a value that is to be near the
+                published one must also be on its side of "no effect"
 trend only      the whole interval is on the claim's side of "no effect" (a ratio of 1, a saving of
                 0), and the effect is at least half of the published one. Of a ratio the effect is
                 (ours - 1) / (published - 1), or log(ours) / log(published) where the published
@@ -16,13 +18,15 @@ trend only      the whole interval is on the claim's side of "no effect" (a rati
 weak            the same, with less than half of the published effect
 not reproduced  none of these
 not exercised   the comparison cannot tell: both sides, or both ends of a range, are equal to the
-                last digit, or the mechanism that the claim is about never ran
+                last digit, or the mechanism that the claim is about ran in no seed
 not attempted   we cannot compute it here; its runs are missing or INVALID; there are too few
                 seeds; or the value is undefined: 0/0, or a curve whose end was not found, unless
                 the tested part of the curve already decides
 setting         the paper's setup, or a fact about other work: there is nothing to reproduce
 repeated        the paper says it again: judged once, in the row that is named
 
+A claim with a condition that another claim states ("at the same SLO") is not reproduced where that
+one is not. Of several readings of one sentence all are shown, and the worst is counted.
 Of several candidates ("up to", "the most of") one is chosen for all seeds, by the mean over seeds.
 """
 
@@ -100,15 +104,17 @@ def _judge(claim: Claim, ours: Ours, published: Sequence[float], min_seeds: int)
     if not ours.defined:
         why = f"undefined for {ours.num_undefined} of {ours.num_seeds} seeds"
         return Finding("not attempted", why=why)
-    if ours.num_seeds < min_seeds and not claim.exact:
+    if ours.num_seeds < min_seeds:
         return Finding("not attempted", why=f"{ours.num_seeds} of {min_seeds} seeds")
     low, high = bounds(claim, published)
     effect = effect_share(claim, ours.mean, published)
-    if ours.low >= low and (ours.high <= high or high == math.inf):
+    against = effect is not None and not _on_side(claim, ours, published)
+    within = ours.low >= low and (ours.high <= high or high == math.inf)
+    if within and not (against and claim.relation in ("about", "up_to")):
         return Finding("reproduced", effect)
     if ours.beyond and not ours.low > high:
         return Finding("not attempted", effect, "the curve's end was not found")
-    if effect is None or not _on_side(claim, ours, published):
+    if effect is None or against:
         return Finding("not reproduced", effect)
     return Finding("trend only" if effect >= HALF else "weak", effect)
 
@@ -131,8 +137,9 @@ def _slack(claim: Claim, published: float) -> float:
     whole = {"": 1.0, "%": 100.0}.get(claim.unit)
     if whole is None or not 0 <= published <= whole:
         return claim.tolerance * abs(published) + 1e-12
+    printed = 0.0 if claim.relation in ("at_least", "at_most") else _half_digit(published, whole)
     small = min(published, whole - published)
-    return max(claim.tolerance * small, _half_digit(published, whole)) + 1e-12
+    return max(claim.tolerance * small, printed) + 1e-12
 
 
 def _half_digit(published: float, whole: float) -> float:

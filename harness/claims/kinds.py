@@ -19,8 +19,7 @@ CPU_PROFILES = "local"  # how hardware profiles of a CPU are called, to begin wi
 def kind(rows: pd.DataFrame, about: Mapping[str, Any]) -> str:
     """Of the value that is computed from `rows`. Rows of no run say in `inputs` whose numbers they
     are made of ("paper", "ours"), that they are drawn at random ("drawn"), or were measured on this
-    CPU when the figure was drawn ("measured"). `about`: the
-    provenance, narrowed to the rows."""
+    CPU when the figure was drawn ("measured"). `about`: the provenance, narrowed to the rows."""
     if not has_runs(rows):
         inputs = set(rows["inputs"].dropna()) if "inputs" in rows else set()
         if "measured" in inputs:
@@ -50,10 +49,26 @@ def not_exercised(claim: Claim, values: Sequence[Value], rows: pd.DataFrame) -> 
         return "both sides are equal to the last digit"
     if len(values) == 2 and values[0] == values[1]:
         return "both ends are equal to the last digit"
+    idle = [name for name, ran in _ran(claim, rows).items() if not any(ran)]
+    return f"the mechanism of {', '.join(idle)} never ran" if idle else ""
+
+
+def seldom(claim: Claim, rows: pd.DataFrame) -> str:
+    """Which systems' mechanisms ran in some seeds only; empty: none."""
+    found = {name: ran for name, ran in _ran(claim, rows).items() if any(ran) and not all(ran)}
+    told = [f"that of {name} in {sum(ran)} of {len(ran)} seeds" for name, ran in found.items()]
+    return f"the mechanism did not always run: {', '.join(told)}" if told else ""
+
+
+def _ran(claim: Claim, rows: pd.DataFrame) -> dict[str, list[bool]]:
+    """By system, in which seeds its mechanism ran."""
     if claim.at_rest or "mechanism" not in rows:
-        return ""
+        return {}
     counts = rows.dropna(subset=["mechanism"])
     names = counts["system"] if "system" in counts else pd.Series("it", index=counts.index)
-    ran = counts["mechanism"].astype(float).groupby(names).sum()
-    idle = [str(name) for name, count in ran.items() if count == 0]
-    return f"the mechanism of {', '.join(idle)} never ran" if idle else ""
+    seeds = counts["seed"] if "seed" in counts else pd.Series(0, index=counts.index)
+    sums = counts["mechanism"].astype(float).groupby([names, seeds]).sum()
+    found: dict[str, list[bool]] = {}
+    for (name, _), count in sums.items():
+        found.setdefault(str(name), []).append(count > 0)
+    return found

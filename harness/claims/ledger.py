@@ -44,9 +44,12 @@ class Claim:
     exact: bool = False  # nothing of it is drawn at random: one value will do
     at_rest: bool = False  # it is about a mechanism that does not run: that is no fault
     repeats: str | None = None  # the id of the same claim, which is judged
+    reading_of: str | None = None  # the id of the claim that this reads otherwise
+    given: str | None = None  # the id of a claim that says a condition of this one
     headline: bool = False  # one of the paper's ten
     cause: str = ""  # one of CAUSES: why it is not reproduced or not attempted
     reason: str = ""  # what a reader should know: of inputs, of causes as far as known
+    paper: str = ""  # whose it is; set when its ledger is read
 
     def __post_init__(self) -> None:
         for key, valid in (("relation", RELATIONS), ("effect", (None, *EFFECTS)),
@@ -76,6 +79,11 @@ class Claim:
             raise ValueError(f"claim {self.id} has a value, and is a setting or repeated")
         if self.value is None and not self.reason and self.repeats is None:
             raise ValueError(f"claim {self.id} has no value, and no reason why")
+
+    @property
+    def sentence(self) -> tuple[str, str]:
+        """The same for all readings of one sentence of a paper."""
+        return self.paper, self.reading_of or self.id
 
     @property
     def ends(self) -> tuple[float, ...]:
@@ -148,6 +156,8 @@ def load(path: Path) -> Paper:
             raise UsageError(f"{path.name}: claim {number} is no mapping of its fields: {row!r}")
         typed(row, Claim, f"{path.name}, {row.get('id', f'claim {number} without id')}")
     paper: Paper = typed(content, Paper, path.name)
+    for claim in paper.claims:
+        claim.paper = path.stem
     names = [claim.id for claim in paper.claims]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -161,8 +171,10 @@ def _check_repeats(name: str, claims: list[Claim]) -> None:
     judged = {claim.id for claim in claims if claim.repeats is None}
     first: dict[str, str] = {}
     for claim in claims:
-        if claim.repeats is not None and claim.repeats not in judged:
-            raise UsageError(f"{name}: claim {claim.id} repeats {claim.repeats}, which is no claim")
+        for key in ("repeats", "reading_of", "given"):
+            other = getattr(claim, key)
+            if other is not None and other not in judged:
+                raise UsageError(f"{name}: claim {claim.id}: {key}={other} is no claim")
         if claim.value is None:
             continue
         same = repr((claim.figure, claim.value, claim.published, claim.relation, claim.exact))

@@ -15,6 +15,7 @@ from harness.claims.record import hardware_told, share, spread, tally, with_prof
 
 SIGN = {"about": "", "at_least": "≥ ", "at_most": "≤ ", "up_to": "up to "}
 OTHER = "vllm_v1"  # the engine profile beside the base one
+NOT_EXERCISED_TOO = "of all and not exercised"
 OVERSHOOT = 2.0  # times the published effect: it is said
 Papers = Mapping[str, tuple[Paper, Sequence[Judged]]]
 
@@ -23,8 +24,10 @@ def as_markdown(papers: Papers) -> str:
     lines = ["# Do the papers' claims reproduce?", "", *counts(papers), ""]
     lines += [
         "The share is of the claims that have a verdict by their value (the first four columns): "
-        "those that are reproduced or show the trend. A *setting* is no claim. Written by "
-        "`python -m harness claims` from the figures' tables; `--check` compares. "
+        "those that are reproduced or show the trend; the last column counts claims that were not "
+        "exercised as failures. Of several readings of a sentence the worst counts. A *setting* "
+        "is no claim. Written by `python -m harness claims` from the figures' tables; `--check` "
+        "compares. "
         "What was changed after a verdict was known is in [changes.csv](changes.csv); "
         "[history.md](history.md) tells what came before registration.",
         "", *_by_kind(papers), "",
@@ -51,7 +54,7 @@ def as_markdown(papers: Papers) -> str:
 
 def counts(papers: Papers) -> list[str]:
     """A row for each paper and one for all of them."""
-    head = ["paper", *VERDICTS, "reproduced or trend", "without arithmetic"]
+    head = ["paper", *VERDICTS, "reproduced or trend", "without arithmetic", NOT_EXERCISED_TOO]
     every = [each for _, judged in papers.values() for each in judged]
     rows = [_counted(paper.short, judged) for paper, judged in papers.values()]
     return [*table(head, [*rows, _counted("all", every)])]
@@ -61,7 +64,8 @@ def _counted(name: str, judged: Sequence[Judged]) -> list[str]:
     found = tally(judged)
     run = [each for each in judged if each.kind not in ARITHMETIC]
     numbers = [str(found[verdict]) for verdict in VERDICTS]
-    return [name, *numbers, _percent(share(judged)), _percent(share(run))]
+    shares = share(judged), share(run), share(judged, "not exercised")
+    return [name, *numbers, *map(_percent, shares)]
 
 
 def _by_kind(papers: Papers) -> list[str]:
@@ -159,6 +163,12 @@ def verdict(each: Judged) -> str:
     """With the share of the published effect, where the claim compares."""
     if each.claim.repeats:
         return f"repeated: {each.claim.repeats}"
+    if each.claim.reading_of:
+        return f"{_verdict(each)} (another reading of {each.claim.reading_of})"
+    return _verdict(each)
+
+
+def _verdict(each: Judged) -> str:
     if each.effect is None or each.verdict not in JUDGED or not math.isfinite(each.effect):
         return each.verdict
     if each.effect > OVERSHOOT:

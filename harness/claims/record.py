@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.claims.assess import Judged
-from harness.claims.judging import JUDGED, RULE, Ours
+from harness.claims.judging import JUDGED, RULE, VERDICTS, Ours
 from harness.claims.registration import registered
 
 
@@ -50,13 +50,23 @@ def _finite(value: float) -> float | None:
 
 
 def tally(judged: Iterable[Judged]) -> Counter[str]:
-    return Counter(each.verdict for each in judged)
+    """Of several readings of one sentence the worst that is judged counts."""
+    by_sentence: dict[tuple[str, str], list[str]] = {}
+    for each in judged:
+        by_sentence.setdefault(each.claim.sentence, []).append(each.verdict)
+    return Counter(_worst(verdicts) for verdicts in by_sentence.values())
 
 
-def share(judged: Iterable[Judged]) -> float | None:
-    """Of the judged claims, those that are reproduced or show the trend; None: none is judged."""
+def _worst(verdicts: Sequence[str]) -> str:
+    found = [verdict for verdict in verdicts if verdict in JUDGED] or verdicts
+    return max(found, key=VERDICTS.index)
+
+
+def share(judged: Iterable[Judged], *more: str) -> float | None:
+    """Of the judged claims, those that are reproduced or show the trend; None: none is judged.
+    more: verdicts that count as judged, too."""
     counts = tally(judged)
-    total = sum(counts[verdict] for verdict in JUDGED)
+    total = sum(counts[verdict] for verdict in (*JUDGED, *more))
     return (counts["reproduced"] + counts["trend only"]) / total if total else None
 
 

@@ -8,6 +8,7 @@ verdicts before and after.
 
 from __future__ import annotations
 
+import ast
 import csv
 import hashlib
 import io
@@ -16,18 +17,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from harness.claims.ledger import Claim
+from harness.claims.ledger import Claim, Paper
 
 REGISTERED = (
-    "published", "relation", "tolerance", "effect", "figure", "value", "our_reading", "exact",
-    "at_rest", "setting", "repeats",
+    "published", "unit", "relation", "tolerance", "effect", "figure", "value", "our_reading",
+    "exact", "at_rest", "setting", "repeats", "reading_of", "given", "headline",
 )  # fmt: skip
 DIGITS = 12  # of a sha256
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "conf" / "experiment"
+HERE = Path(__file__).resolve().parent
+RULE_CODE = ("judging", "kinds", "expressions", "assess")
+EXPERIMENTS = HERE.parents[1] / "conf" / "experiment"
+
+
+class Figure(NamedTuple):
+    experiments: tuple[str, ...]
+    config_hashes: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -56,6 +64,12 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
+def code() -> str:
+    """Digest of the rule as it is programmed, whatever its comments and line breaks."""
+    trees = [ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8")) for name in RULE_CODE]
+    return digest([ast.dump(tree) for tree in trees])
+
+
 @cache
 def settings(experiments: tuple[str, ...]) -> str:
     """Digest of the files of conf/experiment that these experiments are made of: their own, and the
@@ -66,16 +80,18 @@ def settings(experiments: tuple[str, ...]) -> str:
     return digest([yaml.safe_load(path.read_text()) for path in paths if path.is_file()])
 
 
-def lock(
-    rule: int, papers: Mapping[str, Sequence[Claim]], figures: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    """`figures`: the experiments of each."""
+def lock(rule: int, papers: Mapping[str, Paper], figures: Mapping[str, Figure]) -> dict[str, Any]:
+    """`figures`: of each its experiments and the hashes of its runs' configurations."""
     return {
-        "rule": rule,
-        "settings": {name: settings(tuple(of)) for name, of in sorted(figures.items())},
+        "rule": f"{rule}, {code()}",
+        "settings": {
+            name: digest([settings(of.experiments), sorted(of.config_hashes)])
+            for name, of in sorted(figures.items())
+        },
+        "variations": {name: digest(asdict(paper.variations)) for name, paper in papers.items()},
         "claims": {
-            paper: {claim.id: digest(registered(claim)) for claim in claims}
-            for paper, claims in papers.items()
+            name: {claim.id: digest(registered(claim)) for claim in paper.claims}
+            for name, paper in papers.items()
         },
     }
 
@@ -83,6 +99,9 @@ def lock(
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(paper, claim or figure) whose digests differ, or that only one of the locks has."""
     found = [("", "rule")] if before.get("rule") != now["rule"] else []
+    found += [
+        (paper, "variations") for paper in _unequal(before.get("variations", {}), now["variations"])
+    ]
     old = before.get("claims", {})
     for paper in sorted({*old, *now["claims"]}):
         found += [

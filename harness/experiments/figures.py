@@ -32,6 +32,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from fnmatch import filter as matching
 from functools import partial
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -119,6 +120,8 @@ def draw(
     rows = module(figure).table(points)
     write_text(csv, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     lineage.add(csv, lineage.origins(points))
+    about |= {"experiments": list(module(figure).EXPERIMENTS)}
+    about |= {"table_sha256": sha256(csv.read_bytes()).hexdigest()}
     write_text(path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n")
     return [csv, path, *drawing.draw(figure, folder)]
 

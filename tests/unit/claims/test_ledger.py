@@ -12,7 +12,7 @@ import pytest
 
 from harness.claims import __main__ as command
 from harness.claims.__main__ import CLAIMS, main
-from harness.claims.assess import Judged, by_profile, judged
+from harness.claims.assess import Judged, by_profile, conditional, judged
 from harness.claims.judging import JUDGED
 from harness.claims.ledger import CAUSES, Claim, Paper, Variations, load
 from harness.claims.page import as_markdown
@@ -103,7 +103,7 @@ def test_settings_and_repeated_claims_are_not_judged(tmp_path: Path) -> None:
     rows = [judged(each, tmp_path) for each in (setting, again)]
     assert [row.verdict for row in rows] == ["setting", "repeated"]
     told = page(rows)
-    assert "| A | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 1 |  |  |" in told
+    assert "| A | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 1 |  |  |  |" in told
     assert "repeated: c" in told
     with pytest.raises(ValueError, match="claim c has a value, and is a setting"):
         claim(setting=True)
@@ -126,16 +126,49 @@ def test_a_simulated_claim_has_a_verdict_for_each_engine_profile(tmp_path: Path)
 
 def test_the_table_counts_and_shares(tmp_path: Path) -> None:
     figure(tmp_path, *[2.0] * 5)
-    wrong = judged(claim(published=9.0), tmp_path)
-    right = judged(claim(our_reading=True), tmp_path)
+    wrong = judged(claim(id="w", published=9.0), tmp_path)
+    right = judged(claim(id="r", our_reading=True), tmp_path)
+    idle = Judged(claim(id="i"), "not exercised")
     (tmp_path / "p_fig01.csv").write_text("seed,y,inputs\n0,2,paper\n")
     arithmetic = judged(claim(exact=True), tmp_path)
-    told = page([right, wrong, arithmetic])
-    assert "| A | 2 | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 67 % | 50 % |" in told
-    assert "| all | 2 | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 67 % | 50 % |" in told
+    told = page([right, wrong, arithmetic, idle])
+    assert "| A | 2 | 0 | 0 | 1 | 1 | 0 | 0 | 0 | 67 % | 50 % | 50 % |" in told
+    assert "| all | 2 | 0 | 0 | 1 | 1 | 0 | 0 | 0 | 67 % | 50 % | 50 % |" in told
     assert "| arithmetic on the paper's numbers | 1 | 0 | 0 | 0 | 0 | 0 | 100 % |" in told
     assert "In 1 of the claims the paper gives words only" in told
     assert "2 x (our reading)" in told
+
+
+def test_of_several_readings_the_worst_counts(tmp_path: Path) -> None:
+    figure(tmp_path, *[2.0] * 5)
+    mine, other = claim(), claim(id="d", reading_of="c", published=9.0)
+    rows = [judged(each, tmp_path) for each in (mine, other)]
+    told = page(rows)
+    assert "| A | 0 | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 0 % |" in told
+    assert "not reproduced (another reading of c)" in told
+
+
+def test_a_claim_whose_condition_does_not_hold_is_not_reproduced(tmp_path: Path) -> None:
+    figure(tmp_path, *[2.0] * 5)
+    held, condition = claim(id="d", given="c"), claim(published=9.0)
+    rows = conditional([judged(each, tmp_path) for each in (held, condition)])
+    assert [row.verdict for row in rows] == ["not reproduced", "not reproduced"]
+    assert rows[0].why == "its condition, c, does not hold"
+    (row, _) = conditional([judged(each, tmp_path) for each in (held, claim())])
+    assert row.verdict == "reproduced"
+
+
+def test_a_table_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
+    figure(tmp_path, *[2.0] * 5, table_sha256="0" * 64)
+    with pytest.raises(UsageError, match="draw the figure again"):
+        judged(claim(), tmp_path)
+
+
+def test_measured_or_differing_values_are_not_exact(tmp_path: Path) -> None:
+    figure(tmp_path, 2.0, 2.1)
+    assert judged(claim(exact=True), tmp_path).why == "2 of 5 seeds"
+    (tmp_path / "p_fig01.csv").write_text("seed,y,inputs\n0,2,measured\n")
+    assert judged(claim(exact=True), tmp_path).why == "1 of 3 seeds"
 
 
 def test_a_row_tells_the_effect_the_cause_and_the_origin(tmp_path: Path) -> None:
@@ -197,7 +230,7 @@ def test_a_claim_that_rests_on_an_invalid_run_has_no_verdict(tmp_path: Path) -> 
         (ONE.replace("published: 1", "published: [2, 1]"), "is no range"),
         (ONE.replace("published: 1", "published: one"), "is no number or two"),
         (ONE.replace("reason: because", "cause: luck"), "cause=luck is not one of inputs"),
-        (ONE.replace("reason: because", "repeats: z"), "claim a repeats z, which is no claim"),
+        (ONE.replace("reason: because", "repeats: z"), "claim a: repeats=z is no claim"),
         (ONE + ONE, "two claims a"),
         (VALUED + VALUED.replace("id: b", "id: c"), "claims b and c are one: write repeats: b"),
         (VALUED.replace("value: {mean: {column: y}}", "value: [{constant: 1}, {constant: 2}]"),

@@ -114,7 +114,7 @@ def test_the_lock_holds_what_a_verdict_depends_on() -> None:
     base |= {"figure": "p_fig01", "value": {"mean": {"column": "y"}}}
     registered = registration.registered(Claim(**base))
     assert registered == {
-        "published": 2.0, "relation": "about", "figure": "p_fig01",
+        "published": 2.0, "unit": "x", "relation": "about", "figure": "p_fig01",
         "value": {"mean": {"column": "y"}},
     }  # fmt: skip
     words = Claim(**base | {"quantity": "other words", "reason": "why", "cause": "unknown"})

@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 
 from harness.claims.expressions import Beyond
 from harness.claims.judging import Ours, bounds, effect_share, estimate, judge
-from harness.claims.kinds import kind, not_exercised
+from harness.claims.kinds import kind, not_exercised, seldom
 from harness.claims.ledger import Claim
 
 
@@ -146,7 +146,19 @@ def test_what_is_undefined_is_no_attempt() -> None:
 
 def test_few_seeds_are_no_attempt_unless_nothing_is_drawn() -> None:
     assert judge(claim(), [ours(2.0, n=4)], 5).why == "4 of 5 seeds"
-    assert verdict(claim(exact=True), ours(2.0, n=1)) == "reproduced"
+    assert judge(claim(), [ours(2.0, n=1)], 1).verdict == "reproduced"
+
+
+def test_what_comes_out_the_other_way_is_not_reproduced_however_near_it_is() -> None:
+    near = claim(published=1.1, tolerance=0.15)
+    assert verdict(near, ours(1.05, 1.02, 1.08)) == "reproduced"
+    assert verdict(near, ours(0.95, 0.94, 0.96)) == "not reproduced"
+    assert verdict(claim(published=1.1, relation="at_most"), ours(0.95, 0.9, 1.0)) == "reproduced"
+
+
+def test_a_bound_has_no_slack_for_its_last_digit() -> None:
+    share = claim(unit="", effect=None, published=0.02, relation="at_most", tolerance=0)
+    assert bounds(share, [0.02])[1] == pytest.approx(0.02)
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8))
@@ -192,6 +204,9 @@ def test_a_mechanism_that_never_ran_is_not_exercised() -> None:
     told = not_exercised(claim(), [{0: 2.0}], counts)
     assert told == "the mechanism of theirs never ran"
     assert not_exercised(claim(at_rest=True), [{0: 2.0}], counts) == ""
+    told = seldom(claim(), pd.DataFrame({"system": "s", "seed": [0, 1, 2], "mechanism": [3, 0, 0]}))
+    assert told == "the mechanism did not always run: that of s in 1 of 3 seeds"
+    assert seldom(claim(), counts[counts.system != "theirs"]) == ""
     assert not_exercised(claim(), [{0: 2.0}], counts[counts.system != "theirs"]) == ""
 
 
