@@ -23,13 +23,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from harness import interrupts, key_help
-from harness.checkpoint import take_checkpoint
-from harness.commands import COMMANDS, run_command
-from harness.credentials import hold, without_credentials
-from harness.errors import RunError, UsageError, first_line, told
-from harness.heeded import refuse_ignored
-from harness.options import (
+from harness.configuration import key_help
+from harness.configuration.checkpoint import take_checkpoint
+from harness.configuration.credentials import hold, without_credentials
+from harness.configuration.options import (
     CONF,
     config_sentence,
     known_device,
@@ -39,6 +36,10 @@ from harness.options import (
     missing_groups,
     named_options,
 )
+from harness.configuration.unread_keys import refuse_ignored
+from harness.errors import RunError, UsageError, first_line, told
+from harness.running import interrupts
+from harness.running.commands import COMMANDS, run_command
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
@@ -64,7 +65,9 @@ def run_one(config: DictConfig) -> None:
         sources = HydraConfig.get().runtime.config_sources
         known_device(config, [Path(each.path) for each in sources if each.schema == "file"])
         known_keys(HydraConfig.get(), HYDRA_KEYS, "hydra.")
-        from harness.run import run  # after the check, so that a mistyped command answers at once
+        from harness.running.run import (
+            run,  # after the check, so that a mistyped command answers at once
+        )
 
         chosen = HydraConfig.get()
         refuse_ignored(config.engine, config.system, chosen.overrides.task)

@@ -17,7 +17,7 @@ from harness.device.instance import Instance
 from harness.device.pooled import PooledInstance
 from harness.model_spec import ModelSpec
 from harness.placement import Placement
-from harness.record import Chunk, Recorder
+from harness.records.record import Chunk, Recorder
 from harness.request import Request
 from harness.system import ServerPlugin
 

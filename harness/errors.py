@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from harness.credentials import without_credentials
+from harness.configuration.credentials import without_credentials
 
 MAX_WORD = 200  # characters; a part of a path has 255 at most, and paths are told in full
 MAX_SENTENCE = 2000

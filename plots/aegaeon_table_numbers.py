@@ -14,12 +14,12 @@ from hydra import compose
 from matplotlib.figure import Figure
 
 from harness.calibrate.profiles import read_profiles
-from harness.config import settings, typed
+from harness.configuration.config import settings, typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.experiments.points import Point
 from harness.model_spec import ModelSpec
-from harness.options import plain
 from harness.placement import Demand
 from plots.aegaeon_estimators import lowest
 from plots.aegaeon_fig04 import RATE_PER_S, SERVICE_S, M, expected

@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 from harness.experiments.compose import CONF
 from harness.experiments.points import Point
-from harness.producer import Producer
 from plots.aqua import overrides
 from plots.aqua_table_rates import sampled
 from plots.panels import Look, legend_above, lines
 from plots.style import PALETTE, figure
+from systems.aqua.producer import Producer
 
 EXPERIMENTS = ("aqua_rates_high",)
 FREE, SHARE = Look("free memory", PALETTE[2], "o"), Look("throughput", PALETTE[1], "s")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
+from harness.device.location import hbm
 from harness.experiments.points import Point
-from harness.location import hbm
 from plots.aqua import LENDING, bar_each, config, events, overrides, paged_gb
 from plots.aqua_fig11 import added, run, while_streaming
 from plots.aqua_prefix import HARDWARE, MODEL, copy_s, prefix_bytes

@@ -11,8 +11,8 @@ import pandas as pd
 from hydra import compose
 
 from harness.cost.model import CostModel
+from harness.device.location import Location, dram, hbm
 from harness.device.topology import cluster_topology
-from harness.location import Location, dram, hbm
 from harness.model_spec import ModelSpec
 from harness.sim.fabric import alone, issued_pace
 from plots.aqua_table_bandwidth import hardware, model

@@ -3,7 +3,8 @@
 As section 4.1: serves each LLM at several rates, searches its stable rate, and has consumers page
 through bursts of 2, 3 and 5 times this rate. Writes a file for each LLM,
 conf/system/aqua/profiles/MODEL-tpN-HARDWARE-WORKLOAD.json. Experiments take their rates from these
-files (`harness.stable_rate`), and lenders take what they can lend (`system.lender.profile`).
+files (`harness.configuration.resolvers`), and lenders take what they can lend
+(`system.lender.profile`).
 Complete runs are not repeated. No experiment uses this seed.
 """
 
@@ -19,15 +20,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness import interrupts
+from harness.configuration.resolvers import MAKE, STABLE_RATES, profile_name
 from harness.errors import RunError, UsageError
 from harness.experiments.batch import run_all
 from harness.experiments.compose import ROOT, composed, conf
 from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.points import Point, run_point
-from harness.prepare import announce
 from harness.records.manifest import git_revision
-from harness.stable_rate import MAKE, PROFILES, profile_name
+from harness.running import interrupts
+from harness.running.prepare import announce
 from plots.aqua import config, most_paged_bytes, overrides
 from plots.aqua_table_rates import EXPERIMENTS, FIRST_SEED, constants, sampled, searched
 from systems.aqua.profiler.profile import MemoryProfile, llm_profile, swap_demand, write_profile
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out",
         type=Path,
-        default=PROFILES,
+        default=STABLE_RATES,
         metavar="DIR",
         help="default: conf/system/aqua/profiles",
     )

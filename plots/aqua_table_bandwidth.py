@@ -8,13 +8,13 @@ import pandas as pd
 from hydra import compose
 from matplotlib.figure import Figure
 
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
+from harness.device.location import dram, hbm
 from harness.device.topology import cluster_topology
 from harness.experiments.points import Point
-from harness.location import dram, hbm
 from harness.model_spec import ModelSpec
-from harness.options import plain
 from plots.panels import Look, legend_above, lines
 from plots.style import PALETTE, figure, log_scale
 

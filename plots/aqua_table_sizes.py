@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
+from harness.device.location import dram, hbm
 from harness.device.topology import cluster_topology
 from harness.experiments.points import Point
-from harness.location import dram, hbm
 from harness.sim.fabric import alone
 from plots.aqua import overrides, requests
 from plots.aqua_table_bandwidth import hardware, model

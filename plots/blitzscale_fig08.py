@@ -17,13 +17,13 @@ import pandas as pd
 from hydra import compose
 from matplotlib.figure import Figure
 
-from harness import testbed
 from harness.clock import Task
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.experiments.points import Point
-from harness.options import plain
 from harness.request import Request
-from harness.testbed import Bed, decode, prefill
+from harness.running import testbed
+from harness.running.testbed import Bed, decode, prefill
 from plots.aegaeon_table1 import spec
 from plots.blitzscale_table_numbers import hardware
 from plots.panels import legend_above

@@ -9,11 +9,11 @@ import pandas as pd
 from hydra import compose
 from matplotlib.figure import Figure
 
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
 from harness.experiments.points import Point
-from harness.options import plain
 from plots.aegaeon_table1 import spec
 from plots.style import text_table
 from systems.blitzscale.chains import Medium, Source, Target, arrivals_s, finish_s

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from harness.errors import UsageError
-from harness.metrics import over_time
+from harness.records.metrics import over_time
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, absent, captions, seeds

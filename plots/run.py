@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from harness.metrics import over_time
+from harness.records.metrics import over_time
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import title
 from harness.records.token_log import Floats, TokenLog

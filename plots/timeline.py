@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.metrics import over_time
+from harness.records.metrics import over_time
 from harness.records.token_log import Floats, TokenLog
 
 # What a kind of event is shown as. Kinds that are samples or say nothing of time are left out, and

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from harness.clock import Event
 from harness.cluster import Cluster
-from harness.config import build
-from harness.options import plain
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.request import Request, Segments
-from harness.testbed import Bed
+from harness.running.testbed import Bed
 from systems.aqua.system import Aqua
 from tests.exactness import expect
 from tests.running import composed

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from harness import testbed
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.model_spec import ModelSpec
-from harness.options import plain
-from harness.testbed import Bed
+from harness.running import testbed
+from harness.running.testbed import Bed
 from tests.exactness import ClearBed, plain_tokens
 from tests.running import composed, hardware_profile, model_spec
 

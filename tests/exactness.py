@@ -24,7 +24,7 @@ from harness.engine.work import ChunkWork, DecodeWork
 from harness.model_spec import ModelSpec
 from harness.prompts import prompt_ids
 from harness.request import Prompt, Request
-from harness.testbed import Bed
+from harness.running.testbed import Bed
 
 MIN_GAP = 1e-3  # of logits, whose standard deviation is about 1 in the random models
 BLOCKS = 512

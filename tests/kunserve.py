@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster import Cluster
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.cost.profile import HardwareProfile
-from harness.options import plain
 from harness.request import Request
-from harness.testbed import Bed
+from harness.running.testbed import Bed
 from systems.kunserve.system import KunServe
 from tests.elastic import hardware
 from tests.exactness import expect

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from harness.cluster import Cluster
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.cost.profile import HardwareProfile
-from harness.options import plain
-from harness.testbed import Bed
+from harness.running.testbed import Bed
 from systems.llumnix.system import Llumnix
 from tests.elastic import hardware
 from tests.running import composed

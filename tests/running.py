@@ -13,11 +13,11 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.model_spec import ModelSpec
-from harness.options import plain
-from harness.run import run
+from harness.running.run import run
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from harness import faults
-from harness.client import Client
-from harness.config import build, class_of, settings, typed
+from harness.configuration.config import build, class_of, settings, typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.engine_api import Experiment
-from harness.faults import Faults
-from harness.options import plain
 from harness.placement import Demand
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Request
-from harness.testbed import Bed
+from harness.running import faults
+from harness.running.client import Client
+from harness.running.faults import Faults
+from harness.running.testbed import Bed
 from tests.elastic import check, generated, undisturbed
 from tests.exactness import make_clear
 from tests.running import composed, model_spec

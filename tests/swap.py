@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from harness.request import Batch, Request
-from harness.testbed import Bed
+from harness.running.testbed import Bed
 from systems.baselines.swap import SwapConfig, SwapReplica
 from systems.baselines.vllm import Limits, schedule_iteration
 

@@ -14,9 +14,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config import build, typed
+from harness.configuration.config import build, typed
+from harness.configuration.options import named_options, plain
 from harness.errors import UsageError
-from harness.options import named_options, plain
 from workloads.data import DataHome
 from workloads.workload import Workload
 

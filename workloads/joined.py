@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.config import build
+from harness.configuration.config import build
 from harness.errors import UsageError
 from harness.request import Segments
 from harness.schedule import Provenance, Schedule, Synthetic

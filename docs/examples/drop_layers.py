@@ -9,7 +9,7 @@ from __future__ import annotations
 from harness.clock import Event
 from harness.device.elastic import ElasticInstance
 from harness.request import Request
-from harness.testbed import Bed, decode, finish, prefill
+from harness.running.testbed import Bed, decode, finish, prefill
 
 NUM_INSTANCES = 2
 PAGE_LAYERS = 1

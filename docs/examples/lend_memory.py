@@ -7,7 +7,7 @@ memory back, and the KV that lies there goes to DRAM.
 from __future__ import annotations
 
 from harness.request import Request
-from harness.testbed import Bed, decode, finish, prefill
+from harness.running.testbed import Bed, decode, finish, prefill
 
 NUM_INSTANCES = 2
 PAGE_LAYERS: int | None = None  # whole blocks

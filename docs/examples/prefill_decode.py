@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from harness.clock import Queue
 from harness.request import Request
-from harness.testbed import Bed, decode, prefill
+from harness.running.testbed import Bed, decode, prefill
 
 NUM_INSTANCES = 2
 PAGE_LAYERS: int | None = None

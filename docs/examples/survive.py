@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from harness.errors import InstanceLost
 from harness.request import Request
-from harness.testbed import Bed, decode, finish, prefill
+from harness.running.testbed import Bed, decode, finish, prefill
 
 NUM_INSTANCES = 3
 PAGE_LAYERS = 1

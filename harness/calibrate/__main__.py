@@ -21,8 +21,8 @@ from harness.calibrate.predict import COLUMNS, predict
 from harness.calibrate.profiles import read_profiles
 from harness.calibrate.scores import batch_alone_pct, scores, table
 from harness.calibrate.sources import DEVICE, compare, distserve
+from harness.configuration.threads import engine_threads
 from harness.errors import RunError, UsageError
-from harness.threads import engine_threads
 
 REPEATS = 5
 RESULTS = zoo.CONF.parent / "results" / "published" / "calibration"

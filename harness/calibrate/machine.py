@@ -25,12 +25,12 @@ from yaml import YAMLError
 from harness.calibrate import zoo
 from harness.calibrate.conf_files import yaml_lines
 from harness.calibrate.profiles import Cells
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware, StepCoefficients
 from harness.cost.terms import decode_s, prefill_s
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.options import plain
 
 CPU = "cpu"
 MODEL_LINE = "# engine=torch ("  # the first of a measured model's comment lines

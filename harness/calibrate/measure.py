@@ -31,7 +31,7 @@ from harness.calibrate.scores import mape_pct, r2
 from harness.calibrate.serving import Iterations, served
 from harness.clock import Loop
 from harness.cluster import Cluster
-from harness.config import build
+from harness.configuration.config import build
 from harness.cost.hardware import Calibration, Hardware, pair_key
 from harness.device.instance import Instance
 from harness.engine_api import Experiment
@@ -39,8 +39,8 @@ from harness.errors import UsageError
 from harness.files import write_text
 from harness.model_spec import ModelSpec
 from harness.placement import dedicated
-from harness.record import Recorder
 from harness.records.gpu_monitor import devices
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 MAX_TOKENS = 4096  # of one prefill: larger cells are left out

@@ -31,7 +31,7 @@ from harness.calibrate.report import show
 from harness.calibrate.serving import LOADS, MIXES, ROUNDS, Iterations, play, schedule
 from harness.clock import Loop
 from harness.cluster import Cluster
-from harness.config import build
+from harness.configuration.config import build
 from harness.cost.hardware import Calibration, Hardware, StepCoefficients, pair_key
 from harness.cost.law import coefficients
 from harness.cost.terms import mixed_s
@@ -40,7 +40,7 @@ from harness.errors import RunError, UsageError
 from harness.files import write_text
 from harness.model_spec import ModelSpec
 from harness.placement import dedicated
-from harness.record import Recorder, TokenRecord
+from harness.records.record import Recorder, TokenRecord
 from harness.request import Request
 
 MISPLACED = 0.05  # of all tokens; with more the streams do not tick together

@@ -17,13 +17,13 @@ import numpy as np
 
 from harness.calibrate import zoo
 from harness.calibrate.profiles import Floats
-from harness.client import Client
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
-from harness.config import build
+from harness.configuration.config import build
 from harness.device.instance import Instance
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
+from harness.running.client import Client
 from harness.system import System
 
 LOADS = (0.3, 0.6, 0.9)  # of the rate that a burst is completed at

@@ -12,11 +12,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.options import plain
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 # The names of public profiles that are a model of the zoo: the same dimensions.

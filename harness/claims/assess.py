@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from harness import engine_profile
 from harness.claims.expressions import Found, evaluate
 from harness.claims.judging import JUDGED, MIN_SEEDS, Finding, Ours, estimate, judge
 from harness.claims.kinds import kind, not_exercised, seldom
 from harness.claims.ledger import Claim, Variations
+from harness.configuration.resolvers import engine_profiles
 from harness.errors import UsageError, first_line
 from harness.files import read_json
 
@@ -99,7 +99,7 @@ def _rows(table: pd.DataFrame, found: Sequence[Found]) -> pd.DataFrame:
 def by_profile(claim: Claim, published: Path) -> dict[str, Judged]:
     """The claim judged by figures that were simulated with another engine profile, whose folders
     are called so (`make sensitivity-PAPER`)."""
-    folders = [published / name for name in engine_profile.names()]
+    folders = [published / name for name in engine_profiles()]
     return {
         folder.name: judged(claim, folder)
         for folder in folders

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.claims.grammar import check
 from harness.claims.plain_yaml import read_plain
-from harness.config import typed
+from harness.configuration.config import typed
 from harness.errors import UsageError
 
 FIGURE = re.compile(r"[A-Za-z0-9_]{1,100}")

@@ -25,9 +25,11 @@ BASE = ("kernel", "devices", "vllm")  # each needs those before it
 # in profiles of the papers' runs is left out: its C code takes longer to compile than it saves.
 GROUPS = {
     "kernel": [
-        "harness/clock.py", "harness/client.py", "harness/cost/model.py", "harness/cost/served.py",
+        "harness/clock.py", "harness/running/client.py", "harness/cost/model.py",
+        "harness/cost/served.py",
         "harness/device/base.py", "harness/device/block_hashes.py",
-        "harness/device/block_pool.py", "harness/device/caching_pool.py", "harness/record.py",
+        "harness/device/block_pool.py", "harness/device/caching_pool.py",
+        "harness/records/record.py",
         "harness/request.py", "harness/sim/compute.py", "harness/sim/instance.py",
     ],
     "devices": [

@@ -20,7 +20,7 @@ from harness.clock import Loop
 from harness.device.block_pool import BlockPool
 from harness.errors import RunError
 from harness.model_spec import ModelSpec
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 _numbers = count(1)  # of instances, of all runs of this process

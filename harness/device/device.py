@@ -13,7 +13,7 @@ from typing import Protocol
 from harness.clock import Event
 from harness.device.blocks import SlabPool
 from harness.device.instance import Instance
-from harness.location import Location
+from harness.device.location import Location
 
 
 @dataclass(slots=True, frozen=True)

@@ -19,7 +19,7 @@ from harness.device.kv_directory import Flight, KvDirectory
 from harness.device.kv_region import KvRegion
 from harness.device.page_uses import begin_compaction, end_compaction
 from harness.errors import InstanceLost, RunError, UsageError
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 

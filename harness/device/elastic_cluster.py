@@ -19,11 +19,11 @@ from harness.device.kv_directory import Holder, KvDirectory
 from harness.device.kv_moves import KvCopy, KvMover
 from harness.device.kv_store import KvStore
 from harness.device.layer_pass import LayerPass
+from harness.device.location import Location, dram
 from harness.device.passage import MakePieces, Passage, passage_of
 from harness.device.pipeline import Line, Pipeline, Stage, checked
 from harness.errors import InstanceLost, RunError, UsageError
-from harness.location import Location, dram
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 LostPolicy = Callable[[ElasticInstance], None]

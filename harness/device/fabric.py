@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from harness.clock import Event
-from harness.location import Location
+from harness.device.location import Location
 
 Place = Location | tuple[Location, ...]  # a tuple: the devices of a tensor-parallel group
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.clock import Event, Loop
+from harness.device.location import Location, dram, ssd
 from harness.device.memory import KvShape, OutOfMemory
 from harness.device.slab import SlabAllocator
-from harness.location import Location, dram, ssd
 from harness.model_spec import ModelSpec
 
 

@@ -12,11 +12,11 @@ from harness.clock import Event, Loop
 from harness.device.device_layout import layer_weight_bytes
 from harness.device.elastic import ElasticInstance
 from harness.device.fabric import Fabric, Memory, Span
+from harness.device.location import dram, ssd
 from harness.device.memory import Region
 from harness.errors import UsageError
-from harness.location import dram, ssd
 from harness.model_spec import ModelSpec
-from harness.record import Recorder
+from harness.records.record import Recorder
 
 
 class HostCopies:

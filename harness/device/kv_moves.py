@@ -17,7 +17,7 @@ from harness.device.kv_directory import Holder, KvDirectory
 from harness.device.page_pool import Groups
 from harness.device.page_uses import PageUses, begin_copy, end_copy
 from harness.errors import RunError
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Request
 
 Blocks = tuple[Request, range]

@@ -11,7 +11,7 @@ from harness.device.elastic import ElasticInstance
 from harness.device.kv_directory import KvDirectory
 from harness.device.passage import Piece, Pieces
 from harness.errors import RunError
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch
 
 

@@ -15,7 +15,7 @@ from harness.clock import Loop
 from harness.device.elastic import ElasticInstance
 from harness.device.kv_directory import Flight, KvDirectory
 from harness.errors import RunError
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 

@@ -22,7 +22,7 @@ from harness.device.page_pool import Groups
 from harness.device.staged_kv import StagedKv
 from harness.errors import RunError, UsageError
 from harness.model_spec import ModelSpec
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 Stage = tuple[ElasticInstance, range]

@@ -24,7 +24,7 @@ from harness.device.plan import MemoryPlan
 from harness.device.slab import SlabAllocator
 from harness.device.weights import WeightsBuffer
 from harness.model_spec import ModelSpec
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 SAMPLE_S = 1.0

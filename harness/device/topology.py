@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.cost.hardware import Hardware
+from harness.device.location import Location, Medium, dram
 from harness.errors import UsageError
-from harness.location import Location, Medium, dram
 
 
 class Link:

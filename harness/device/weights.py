@@ -14,7 +14,7 @@ from harness.device.host import Host
 from harness.device.memory import BumpAllocator
 from harness.device.plan import ALIGN_BYTES, device_weight_bytes
 from harness.model_spec import ModelSpec
-from harness.record import Recorder
+from harness.records.record import Recorder
 
 
 class WeightsBuffer:

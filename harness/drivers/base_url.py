@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import yarl
 
-from harness.credentials import without_credentials
+from harness.configuration.credentials import without_credentials
 from harness.errors import UsageError
 
 QUERY = re.compile("[?#]")

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.model_spec import ModelSpec
 from harness.prompts import FIRST_ID, prompt_ids, require_in_vocabulary
-from harness.record import TokenRecord
+from harness.records.record import TokenRecord
 from harness.request import Request
 
 # One token each in the byte-pair vocabularies in use, with the space before it.

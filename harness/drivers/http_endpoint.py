@@ -16,7 +16,7 @@ from harness.drivers.connections import Connections
 from harness.drivers.exchange import Exchange
 from harness.drivers.io_thread import IoThread
 from harness.errors import RunError
-from harness.record import Chunk, Recorder
+from harness.records.record import Chunk, Recorder
 from harness.request import Request
 
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from harness.clock import WallLoop
 from harness.drivers.kernel_stamps import ask_for_stamps
-from harness.record import Recorder
+from harness.records.record import Recorder
 
 try:
     from uvloop import new_event_loop

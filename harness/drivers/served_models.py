@@ -11,7 +11,7 @@ from urllib.request import Request
 
 from harness.drivers.fleet import OPENER
 from harness.errors import UsageError
-from harness.record import TokenRecord
+from harness.records.record import TokenRecord
 
 TIMEOUT_S = 10.0
 MAX_BYTES = 8 << 20

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness.record import Reported
+from harness.records.record import Reported
 
 TEXT_KEYS = (
     "text", "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call",

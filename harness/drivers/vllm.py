@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from harness.checkpoint import check_checkpoint
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
+from harness.configuration.checkpoint import check_checkpoint
 from harness.drivers import vllm_command, vllm_plugin
 from harness.drivers.body import completion_body, prebuilt
 from harness.drivers.fleet import OPENER, Member, Plan, running, watch

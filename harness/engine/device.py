@@ -11,6 +11,7 @@ from harness.clock import Event, WallLoop
 from harness.cost.profile import HardwareProfile
 from harness.device.blocks import SlabPool
 from harness.device.device import KvCopy
+from harness.device.location import Location
 from harness.engine.commands import Commands
 from harness.engine.host_memory import NODE, HostMemory
 from harness.engine.instance import TorchInstance
@@ -20,7 +21,6 @@ from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess
 from harness.engine_api import Experiment
 from harness.errors import RunError
-from harness.location import Location
 
 
 class TorchDevice:

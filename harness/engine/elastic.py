@@ -20,6 +20,7 @@ from harness.device.elastic_cluster import ElasticCluster
 from harness.device.fabric import Memory
 from harness.device.host_copies import HostCopies
 from harness.device.kv_directory import KvDirectory
+from harness.device.location import Location, dram, hbm, ssd
 from harness.device.pipeline import FlightPlan, Stage
 from harness.device.topology import cluster_topology
 from harness.engine.commands import Commands
@@ -34,7 +35,6 @@ from harness.engine.tokens import TokenBook
 from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
-from harness.location import Location, dram, hbm, ssd
 from harness.placement import Placement, spec_of
 from harness.request import Batch, Request
 

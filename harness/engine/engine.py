@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.clock import WallLoop
 from harness.cluster import Cluster
+from harness.configuration.threads import engine_threads
 from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
 from harness.engine.block_tables import BlockTables
@@ -32,7 +33,6 @@ from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import resident_models
 from harness.records.gpu_monitor import require_gpu
-from harness.threads import engine_threads
 
 
 class TorchEngine:

@@ -12,11 +12,11 @@ from typing import Any
 
 from harness.clock import Event, WallLoop
 from harness.device.fabric import Memory, Span
+from harness.device.location import Location
 from harness.engine.commands import Commands
 from harness.engine.link_table import LinkTable
 from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
-from harness.location import Location
 
 NOTICE_S = 5.0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoint import mismatches, read_config, refuse
+from harness.configuration.checkpoint import mismatches, read_config, refuse
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 

@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from harness.device.host import ModelCache
+from harness.device.location import Location, Medium
 from harness.errors import UsageError
-from harness.location import Location, Medium
 from harness.model_spec import ModelSpec
 
 NODE = 0  # all workers are on this machine

@@ -19,7 +19,7 @@ from harness.engine.transport import Header
 from harness.engine.work import ChunkWork, DecodeWork, pack
 from harness.model_spec import ModelSpec
 from harness.placement import Profile
-from harness.record import Recorder, Segment
+from harness.records.record import Recorder, Segment
 from harness.request import Batch, Request
 
 

@@ -16,7 +16,7 @@ from harness.engine.flight_work import HoldWork, Part, StageWork, pack
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.errors import InstanceLost
-from harness.record import Recorder, Segment
+from harness.records.record import Recorder, Segment
 from harness.request import Batch, Request
 
 

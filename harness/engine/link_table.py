@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from harness.device.location import Location
 from harness.device.topology import Topology
-from harness.location import Location
 
 
 class LinkTable:

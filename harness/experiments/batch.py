@@ -21,7 +21,7 @@ from harness.experiments.capacity_search import Search, next_runs
 from harness.experiments.compose import Composed, composed, groups, sweep
 from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.points import Point, run_point
-from harness.interrupts import check
+from harness.running.interrupts import check
 
 Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides
 Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides of each run

@@ -32,10 +32,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness import interrupts
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_text
 from harness.records.run_table import captions
+from harness.running import interrupts
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,

@@ -21,8 +21,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.configuration.options import config_sentence, named_options
 from harness.errors import UsageError
-from harness.options import config_sentence, named_options
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"

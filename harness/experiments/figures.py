@@ -38,7 +38,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from harness import interrupts
 from harness.errors import RunError, UsageError
 from harness.experiments import lineage
 from harness.experiments.batch import processes, run_all
@@ -47,9 +46,10 @@ from harness.experiments.compose import ROOT, conf, sweep
 from harness.experiments.figure_progress import RunsProgress, run_s, told_run_s
 from harness.experiments.points import RUNS, Point, load_points, save_points
 from harness.files import write_text
-from harness.prepare import announce
 from harness.records.manifest import git_revision
 from harness.records.sources import code_hash
+from harness.running import interrupts
+from harness.running.prepare import announce
 from harness.schedule import synthetic_kinds
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from harness.errors import RunError, UsageError
 from harness.experiments.compose import ROOT, Composed
 from harness.files import read_json, write_text
-from harness.prepare import prepare
 from harness.records.folder_lock import FolderError
-from harness.run import obtain
+from harness.running.prepare import prepare
+from harness.running.run import obtain
 
 RUNS = ROOT / "results" / "runs"
 

@@ -25,15 +25,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.config import build
-from harness.credentials import without_credentials
+from harness.configuration.config import build
+from harness.configuration.credentials import without_credentials
 from harness.errors import UsageError
 from harness.experiments.seeds import flattened, settings
 from harness.files import read_json, write_text
-from harness.prepare import announce
 from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, sweep_table
+from harness.running.prepare import announce
 
 SWEEP_ID_VARIABLE = "HARNESS_SWEEP"
 MARK = "sweep.json"

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.calibrate import zoo
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.threads import engine_threads
 from harness.cost.hardware import Calibration, pair_key
 from harness.errors import RunError, UsageError
 from harness.records.run_folder import FinishedRun
 from harness.records.token_log import TokenLog
-from harness.threads import engine_threads
 
 # Rows that calibration never sees: it serves synthetic lengths. Nor did those who chose the form of
 # the cost model, the engine's warm-up or the calibration, who had others. But two terms were tried

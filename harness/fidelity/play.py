@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from harness.calibrate import zoo
 from harness.clock import Event, Loop
-from harness.config import build, class_of, settings
+from harness.configuration.config import build, class_of, settings
 from harness.cost.hardware import Hardware
 from harness.device.block_pool import BlockPool
 from harness.engine_api import Engine, Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand
-from harness.record import Recorder, TokenRecord
+from harness.records.record import Recorder, TokenRecord
 from harness.request import Request
 
 Floats = npt.NDArray[np.float64]

@@ -24,12 +24,12 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from harness.calibrate import zoo
-from harness.config import settings
+from harness.configuration.config import settings
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.fidelity.play import Played, play
 from harness.files import replaced
-from harness.options import plain
 from harness.request import Request
 from harness.sim.engine import SimEngine
 

@@ -1,7 +1,7 @@
 """What a live run has recorded so far, on disk each half second: also kill -9 loses no more.
 
 A recorder that notes each stamp for a thread, which adds them to a file in the run's folder. The
-file goes when requests.parquet is there; of a run that was killed `python -m harness.recover` makes
+file goes when requests.parquet is there; of a run that was killed `python -m harness recover` makes
 requests.parquet from it. A simulation can be repeated, and has none.
 
 The file is a sequence of lists in Python's marshal format: JSON takes eight times as long, which
@@ -19,7 +19,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from harness.record import Chunk, Recorder, Reported, Segment, Status
+from harness.records.record import Chunk, Recorder, Reported, Segment, Status
 from harness.request import Request
 
 JOURNAL = "journal.marshal"

@@ -206,7 +206,7 @@ class FinishedRun:
         if (path / JOURNAL).is_file():
             raise UsageError(
                 f"{path} is not a complete run's folder: the run is under way, or was killed; "
-                f"then python -m harness.recover {path} makes requests.parquet of its journal"
+                f"then python -m harness recover {path} makes requests.parquet of its journal"
             )
         for name in ("config.yaml", "manifest.json", "requests.parquet", "summary.json"):
             if not (path / name).is_file():

@@ -19,7 +19,7 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGES = ("harness", "systems", "workloads")
-SERVING = "harness.serve"  # from a prepared run to its numbers
+SERVING = "harness.running.serve"  # from a prepared run to its numbers
 SHOWN = 3  # changed files that are named in a sentence
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from harness.record import Chunk, Recorder, Segment, TokenRecord
+from harness.records.record import Chunk, Recorder, Segment, TokenRecord
 
 BATCH_REQUESTS = 2_000  # keeps temporary arrays so small that memory once had is used again
 
@@ -33,8 +33,8 @@ REQUESTS = pa.schema(
         ("num_preemptions", pa.int64()),
         ("token_times_s", pa.list_(pa.float64())),
         ("chunk_tokens", pa.list_(pa.int32())),  # tokens per streamed chunk, in order
-        # What a server said of its answer (`harness.record.Reported`); null: nothing. Of our own
-        # instances, cached_tokens alone, where a prefix cache was asked.
+        # What a server said of its answer (`harness.records.record.Reported`); null: nothing. Of
+        # our own instances, cached_tokens alone, where a prefix cache was asked.
         ("server_prompt_tokens", pa.int64()),
         ("cached_tokens", pa.int64()),
         ("surplus_tokens", pa.int64()),

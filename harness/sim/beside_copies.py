@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from harness.cost.model import CostModel
 from harness.device.fabric import Place
-from harness.location import Location
+from harness.device.location import Location
 
 SMALL = 0.02  # of the memory's bandwidth
 

@@ -16,11 +16,11 @@ from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.device.blocks import SlabPool, device_shape
 from harness.device.device import KvCopy
+from harness.device.location import Location, dram
 from harness.device.plan import PoolConfig, device_weight_bytes
 from harness.device.topology import Link
-from harness.location import Location, dram
 from harness.model_spec import ModelSpec
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
 

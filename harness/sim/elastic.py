@@ -14,11 +14,11 @@ from harness.device.elastic_cluster import ElasticCluster
 from harness.device.fabric import Memory, Place
 from harness.device.host_copies import HostCopies
 from harness.device.kv_directory import KvDirectory
+from harness.device.location import hbm
 from harness.device.pipeline import Stage
 from harness.device.topology import cluster_topology
 from harness.engine_api import Experiment
 from harness.errors import UsageError
-from harness.location import hbm
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
 from harness.sim.beside_copies import BesideCopies

@@ -18,12 +18,12 @@ from harness.cost.streamed import StreamedCost, streamed_layers
 from harness.device.build import make_pool
 from harness.device.caching_pool import CachingPool
 from harness.device.elastic import ElasticInstance
+from harness.device.location import hbm
 from harness.device.plan import MemoryPlan, device_weight_bytes, plan_memory
 from harness.device.pooled import PooledInstance
 from harness.device.topology import cluster_topology
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
-from harness.location import hbm
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
 from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error

@@ -19,7 +19,7 @@ from harness.device.base import BaseInstance
 from harness.device.block_pool import BlockPool
 from harness.errors import InstanceLost
 from harness.model_spec import ModelSpec
-from harness.record import Recorder, Segment
+from harness.records.record import Recorder, Segment
 from harness.request import Batch, Request
 from harness.sim.arriving import through
 from harness.sim.compute import Compute

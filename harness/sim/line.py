@@ -19,7 +19,7 @@ from harness.device.elastic import ElasticInstance
 from harness.device.pipeline import FlightPlan, Stage, remote_attention_bytes
 from harness.device.topology import Path
 from harness.errors import RunError
-from harness.record import Recorder, Segment
+from harness.records.record import Recorder, Segment
 from harness.request import Batch
 from harness.sim.arriving import through
 from harness.sim.compute import Compute

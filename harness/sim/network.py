@@ -26,8 +26,8 @@ from itertools import chain, count
 from math import ceil
 
 from harness.clock import Event, Loop
+from harness.device.location import Location
 from harness.device.topology import Link, Path, Topology
-from harness.location import Location
 from harness.sim.fluid import Flow, Fluid
 
 Place = Location | tuple[Location, ...]

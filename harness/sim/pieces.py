@@ -9,7 +9,7 @@ from harness.cost.model import CostModel
 from harness.device.elastic import ElasticInstance
 from harness.device.passage import Piece
 from harness.model_spec import ModelSpec
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch
 from harness.sim.fabric import SimFabric
 from harness.sim.line import URGENT, compute_of, count

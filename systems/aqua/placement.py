@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from harness.config import typed
+from harness.configuration.config import typed
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec

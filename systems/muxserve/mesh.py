@@ -85,7 +85,9 @@ class Mesh:
             if not self._free(resident.decode_share):
                 return True
             self._last_decode = turn
-            self._start(resident, resident.decode(), resident.decode_share)
+            batch = resident.decode()
+            if batch.decodes or batch.chunks:  # else all of it was preempted
+                self._start(resident, batch, resident.decode_share)
 
     def _free(self, share: float) -> bool:
         used = sum(resident.job_share for resident in self._residents)

@@ -20,14 +20,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import testbed
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware, StepCoefficients, pair_key
 from harness.device.device_layout import layer_weight_bytes
-from harness.options import plain
 from harness.records.manifest import git_revision, machine
 from harness.request import Batch, Request
-from harness.testbed import Bed, decode, prefill
+from harness.running import testbed
+from harness.running.testbed import Bed, decode, prefill
 from tests.running import composed, hardware_profile, model_spec
 
 LAYERS = 16

@@ -25,15 +25,15 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import compiled
-from harness.client import Client
 from harness.clock import VirtualLoop
 from harness.cluster import Cluster
 from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
 from harness.device.block_pool import BlockPool
-from harness.record import Recorder
 from harness.records.manifest import git_revision, machine
+from harness.records.record import Recorder
 from harness.request import Request
+from harness.running.client import Client
 from harness.sim.instance import SimInstance
 from systems.baselines.vllm import VllmSystem
 from tests.benchmarks.bench_systems import RUNS
@@ -47,9 +47,11 @@ KV_BLOCKS = 7000  # of 16 tokens: what 80 GB leaves beside the weights
 def requests(num_requests: int, num_instances: int) -> tuple[list[Request], list[str]]:
     """Lengths of Azure conv rows, cut to llama2-7b's context; Poisson arrivals. And what of them is
     synthetic: the lengths too where the trace is missing."""
-    from harness.config import build  # a workload is built as the command line builds it
-    from harness.context_limit import fit_context, models_of_schedule
-    from harness.options import plain
+    from harness.configuration.config import (
+        build,  # a workload is built as the command line builds it
+    )
+    from harness.configuration.options import plain
+    from harness.running.context_limit import fit_context, models_of_schedule
 
     config = composed(
         "+system=vllm", "+workload=azure_conv", "workload.lengths.order=sample",

@@ -22,13 +22,13 @@ from statistics import median
 from omegaconf import OmegaConf
 
 from harness.clock import Loop
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.device.pooled import PooledInstance
 from harness.engine.engine import TorchEngine
 from harness.engine_api import Experiment
-from harness.options import plain
 from harness.placement import pooled
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 from tests.running import ROOT, hardware_profile, model_spec
 

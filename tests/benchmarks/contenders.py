@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 from omegaconf import OmegaConf
 
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.model_spec import ModelSpec
-from harness.options import plain
 from harness.placement import dedicated
 from harness.prompts import prompt_ids
 from harness.request import Request
@@ -56,7 +56,7 @@ def torch_engine(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int
     """engine=torch with its worker process, scheduled by the vllm policy."""
     from harness.engine.engine import TorchEngine
     from harness.engine_api import Experiment
-    from harness.record import Recorder
+    from harness.records.record import Recorder
     from systems.baselines.vllm import VllmSystem
 
     values = OmegaConf.load(ROOT / "conf/engine/torch.yaml")

@@ -11,14 +11,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from harness.client import Client
-from harness.config import build, typed
+from harness.configuration.config import build, typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.options import plain
 from harness.placement import Demand, Placement
-from harness.prepare import KEYS, Prepared, prepare
+from harness.running.client import Client
+from harness.running.prepare import KEYS, Prepared, prepare
 from tests.unit.workloads.texts import conversations, make_tokenizer, write_json
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from harness.config import typed
-from harness.options import plain
-from harness.producer import Producer
+from harness.configuration.config import typed
+from harness.configuration.options import plain
+from systems.aqua.producer import Producer
 from tests.running import ROOT
 
 FILES = sorted((ROOT / "conf/producer").glob("*.yaml"))

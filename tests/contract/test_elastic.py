@@ -11,7 +11,7 @@ import pytest
 from harness.clock import Event
 from harness.errors import RunError, UsageError
 from harness.request import Batch, Request
-from harness.testbed import Bed, decode, finish, prefill
+from harness.running.testbed import Bed, decode, finish, prefill
 from tests.elastic import ENGINES, KV_SHAPES, Beds, generated, spec, undisturbed
 
 Story = Callable[[Bed], Coroutine[Any, Any, None]]

@@ -10,7 +10,7 @@ from harness.clock import Event
 from harness.device.elastic import ElasticInstance
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch
-from harness.testbed import Bed, finish, prefill
+from harness.running.testbed import Bed, finish, prefill
 from tests.elastic import ENGINES, Beds, generated, private, undisturbed
 
 DEPTH = 4  # layers of tiny-llama

@@ -12,8 +12,8 @@ import pytest
 
 from harness.clock import Event
 from harness.device.fabric import Memory, Span
-from harness.location import dram
-from harness.testbed import Bed, finish, prefill
+from harness.device.location import dram
+from harness.running.testbed import Bed, finish, prefill
 from tests.elastic import Beds, check, generated, undisturbed
 
 pytestmark = [pytest.mark.usefixtures("forked_workers"), pytest.mark.live]

@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import InstanceLost
 from harness.request import Batch
-from harness.testbed import Bed, finish, prefill
+from harness.running.testbed import Bed, finish, prefill
 from tests.elastic import ENGINES, Beds, generated, private, undisturbed
 
 Story = Callable[[Bed], Coroutine[Any, Any, None]]

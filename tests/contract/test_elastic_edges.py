@@ -10,7 +10,7 @@ from harness.clock import Event
 from harness.device.host_copies import HostCopies
 from harness.errors import InstanceLost
 from harness.request import Batch, Request
-from harness.testbed import Bed, decode, finish, prefill
+from harness.running.testbed import Bed, decode, finish, prefill
 from tests.elastic import ENGINES, Beds, generated, private, undisturbed
 
 DEPTH = 4  # layers of tiny-llama

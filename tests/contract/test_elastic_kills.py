@@ -14,7 +14,7 @@ import pytest
 from harness.device.elastic import ElasticInstance
 from harness.errors import InstanceLost
 from harness.request import Request
-from harness.testbed import Bed, decode, finish, prefill
+from harness.running.testbed import Bed, decode, finish, prefill
 from tests.elastic import generated, hardware, private, undisturbed
 
 DEPTH = 4  # layers of tiny-llama

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.testbed import Bed, decode, finish, prefill
+from harness.running.testbed import Bed, decode, finish, prefill
 from tests.elastic import ENGINES, Beds, generated, undisturbed
 
 Story = Callable[[Bed], Coroutine[Any, Any, None]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import InstanceLost, RunError
-from harness.testbed import finish, prefill
+from harness.running.testbed import finish, prefill
 from tests.elastic import ENGINES, Beds, generated, private, undisturbed
 
 DEPTH = 4  # layers of tiny-llama

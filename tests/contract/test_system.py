@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from harness.client import Client
 from harness.cluster import Cluster
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.placement import Demand
-from harness.prepare import Prepared, prepare
-from harness.record import Recorder
+from harness.records.record import Recorder
+from harness.running.client import Client
+from harness.running.prepare import Prepared, prepare
 from tests.exactness import make_clear, plain_tokens
 from tests.running import ROOT, composed
 

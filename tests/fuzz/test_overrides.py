@@ -22,10 +22,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.__main__ import failed_points, main
+from harness.configuration.options import config_sentence, named_options
 from harness.errors import UsageError
-from harness.options import config_sentence, named_options
 from harness.placement import Demand
-from harness.prepare import prepare
+from harness.running.prepare import prepare
 from tests.fuzz.conftest import inputs
 from tests.fuzz.guards import check_sentence, no_hang, partial_files
 from tests.fuzz.values import NUMBERS, SCALARS, TEXTS

@@ -10,8 +10,8 @@ import pytest
 
 from harness.device.fabric import Memory, Span
 from harness.device.kv_store import KvStore
-from harness.location import dram
-from harness.testbed import Bed
+from harness.device.location import dram
+from harness.running.testbed import Bed
 from tests.aqua import Asked, moved, moved_bytes, serve, system
 from tests.elastic import check, generated, private, undisturbed
 from tests.running import hardware_profile

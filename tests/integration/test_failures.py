@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.records.journal import entries
-from harness.recover import main
+from harness.records.recover import main
 from tests.running import ROOT, command, run_command
 
 pytestmark = pytest.mark.live

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from harness import testbed
-from harness.config import build
-from harness.options import plain
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.request import Request
+from harness.running import testbed
 from tests.elastic import check, generated, hardware, private, spec, undisturbed
 from tests.kunserve import Story, burst, serve
 from tests.running import composed

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.client import Client
-from harness.config import build
-from harness.options import plain
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.placement import pooled
-from harness.record import Recorder
+from harness.records.record import Recorder
+from harness.running.client import Client
 from systems.aegaeon.store import EmbeddedStore
 from tests.integration.test_torch_pool import MODELS, dedicated_tokens, requests_for, started
 from tests.running import composed

@@ -18,14 +18,14 @@ from omegaconf import OmegaConf
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.engine.engine import TorchEngine
 from harness.engine.instance import TorchInstance
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
-from harness.options import plain
 from harness.placement import dedicated
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 from tests.forked_workers import workers_alive
 from tests.running import hardware_profile, model_spec

@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from harness.clock import WallLoop
-from harness.config import settings
+from harness.configuration.config import settings
+from harness.configuration.options import plain
 from harness.drivers.vllm import VllmEngine
 from harness.engine.weights import save_checkpoint
 from harness.engine_api import Experiment
-from harness.options import plain
 from harness.placement import Demand
-from harness.record import Recorder
 from harness.records.device_events import summarise_events
+from harness.records.record import Recorder
 from systems.aqua.plugin.servers import SCHEDULER, AquaInVllm
 from tests.integration.aqua_offline import prompt
 from tests.integration.test_vllm_aqua import BLOCK_BYTES, JOBS, REQUESTS, TIGHT, job, run_jobs

@@ -22,7 +22,7 @@ from harness.drivers.vllm import VllmEngine
 from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.placement import dedicated
-from harness.record import Recorder, TokenRecord
+from harness.records.record import Recorder, TokenRecord
 from harness.request import Request
 from tests.unit.drivers.specs import HARDWARE, TINY
 

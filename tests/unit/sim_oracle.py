@@ -3,7 +3,7 @@
 from math import inf
 
 from harness.clock import Event
-from harness.record import Segment
+from harness.records.record import Segment
 from harness.request import Batch
 from harness.sim.instance import SimInstance
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from harness.checkpoint import check_checkpoint, take_checkpoint
-from harness.config import typed
+from harness.configuration.checkpoint import check_checkpoint, take_checkpoint
+from harness.configuration.config import typed
+from harness.configuration.options import plain
+from harness.configuration.unread_keys import refuse_ignored
 from harness.drivers.vllm_command import hf_config
 from harness.errors import UsageError
-from harness.heeded import refuse_ignored
 from harness.model_spec import ModelSpec
-from harness.options import plain
 from tests.running import composed, model_spec
 
 TINY = model_spec("tiny-llama")

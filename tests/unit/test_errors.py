@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from harness.credentials import hold, without_credentials
+from harness.configuration.credentials import hold, without_credentials
 from harness.errors import MAX_SENTENCE, RunError, UsageError, told
 
 PATH = "/data/" + "/".join(["a-long-name-of-a-folder"] * 12)

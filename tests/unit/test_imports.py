@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS_MAY = (
-    "clock", "cluster", "config", "cost.hardware", "device", "errors", "files", "model_spec",
-    "placement", "request", "system",
+    "clock", "cluster", "configuration.config", "cost.hardware", "device", "errors", "files",
+    "model_spec", "placement", "request", "system",
 )  # fmt: skip
 SYSTEMS_SHARE = ("baselines",)  # what any system may import of other systems
 BUILDS_ON = {"llumnix": ("kunserve",)}  # beside these: KunServe's baseline, on KunServe's servers
@@ -19,7 +19,7 @@ ASKS_FOR_THE_ENGINE = re.compile(
 ONLY_IN = {
     "torch": ("harness/engine/", "systems/aqua/plugin/"),
     "vllm": ("harness/drivers/", "systems/aqua/plugin/", "tests/"),
-    "wandb": ("harness/tracking.py",),
+    "wandb": ("harness/running/tracking.py",),
     "pynvml": ("harness/records/gpu_monitor.py",),
     "httptools": ("harness/drivers/",),
     "uvloop": ("harness/drivers/",),

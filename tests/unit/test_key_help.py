@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.key_help import described, keys, told
-from harness.key_meanings import read_meanings
-from harness.options import GROUPS
+from harness.configuration.key_help import described, keys, told
+from harness.configuration.key_meanings import read_meanings
+from harness.configuration.options import GROUPS
 from tests.running import ROOT
 
 TEXT = """\

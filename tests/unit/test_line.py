@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import testbed
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.cost.model import CostModel
 from harness.device.elastic import ElasticInstance
 from harness.device.pipeline import Pipeline
-from harness.options import plain
 from harness.request import Request
+from harness.running import testbed
+from harness.running.testbed import Bed, decode, finish, prefill
 from harness.sim.line import SimLine
-from harness.testbed import Bed, decode, finish, prefill
 from tests.elastic import hardware, private, spec
 from tests.running import composed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.device.elastic import ElasticInstance
-from harness.servable import room_across
+from harness.running.capacity_check import room_across
 from tests.elastic import private
 
 

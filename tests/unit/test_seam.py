@@ -10,7 +10,7 @@ from harness.clock import Event, VirtualLoop
 from harness.cost.model import CostModel, steps_done
 from harness.device.block_pool import BlockPool
 from harness.errors import RunError
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 from harness.sim.instance import SimInstance
 from tests.running import hardware_profile, model_spec

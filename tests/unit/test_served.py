@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from harness.calibrate import zoo
-from harness.config import build, settings
+from harness.configuration.config import build, settings
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware, Silicon
 from harness.cost.model import CostModel
 from harness.cost.served import EngineCosts, ServedCost, cost_model
 from harness.cost.silicon import work
 from harness.errors import UsageError
-from harness.options import plain
 from harness.sim.engine import SimEngine
 from tests.running import composed, run_here
 

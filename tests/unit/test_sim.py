@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.client import Client
 from harness.clock import VirtualLoop
 from harness.cluster import Cluster
 from harness.cost.model import CostModel, steps_time_s, steps_to_reach
 from harness.cost.profile import HardwareProfile
 from harness.device.block_pool import BlockPool
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Request
+from harness.running.client import Client
 from harness.sim.instance import SimInstance
 from systems.baselines.vllm import VllmSystem
 from tests.running import hardware_profile, model_spec

@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from harness.client import Client
 from harness.clock import VirtualLoop
 from harness.cluster import Cluster
 from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
 from harness.device.block_pool import BlockPool
-from harness.metrics import over_time, summarise
-from harness.record import Recorder
+from harness.records.metrics import over_time, summarise
+from harness.records.record import Recorder
 from harness.records.slo import Slo
 from harness.records.tables import requests_table
 from harness.records.token_log import TokenLog
 from harness.request import Request
+from harness.running.client import Client
 from harness.sim.instance import SimInstance
 from systems.baselines.vllm import VllmSystem
 from tests.running import hardware_profile, model_spec, run_here

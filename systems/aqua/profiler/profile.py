@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from harness.config import typed
+from harness.configuration.config import typed
 from harness.errors import UsageError
 from harness.files import write_text
 from systems.aqua.profiler.plateau import Plateau

@@ -10,16 +10,16 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from harness.client import Client
 from harness.clock import Loop
-from harness.config import build, settings
+from harness.configuration.config import build, settings
+from harness.configuration.options import plain
 from harness.device.plan import device_weight_bytes
 from harness.device.pooled import PooledInstance
 from harness.engine_api import Experiment
-from harness.options import plain
 from harness.placement import Demand
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Request
+from harness.running.client import Client
 from systems.aegaeon.system import Aegaeon
 from tests import running
 

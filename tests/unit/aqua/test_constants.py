@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from harness.config import typed
-from harness.options import plain
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from systems.aqua.coordinator.coordinator import check_timeout
 from systems.aqua.informer import InformerConfig
 from systems.aqua.paging import falls_back

@@ -13,18 +13,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from harness.config import build
-from harness.config import settings as config_of
+from harness.configuration.config import build
+from harness.configuration.config import settings as config_of
+from harness.configuration.options import plain
 from harness.cost.model import CostModel
 from harness.device.elastic_cluster import part_of
+from harness.device.location import hbm
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
-from harness.location import hbm
-from harness.options import plain
 from harness.placement import Demand, Elastic, Placement
-from harness.record import Recorder
+from harness.records.record import Recorder
+from harness.running.testbed import Bed
 from harness.sim.beside_copies import BesideCopies
-from harness.testbed import Bed
 from systems.aqua.system import Aqua
 from tests.aqua import Asked, Kill, moved, serve, system
 from tests.elastic import check, hardware, spec

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness.config import settings
+from harness.configuration.config import settings
+from harness.configuration.options import plain
+from harness.configuration.unread_keys import refuse_ignored
 from harness.errors import UsageError
-from harness.heeded import refuse_ignored
-from harness.options import plain
 from harness.placement import Demand
 from systems.aqua.config import AquaConfig
 from systems.aqua.plugin import region

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from harness.config import settings as config_of
+from harness.configuration.config import settings as config_of
+from harness.configuration.options import plain
 from harness.device.device_layout import DeviceLayout
 from harness.device.elastic_cluster import ElasticCluster
 from harness.device.kv_store import KvStore
 from harness.errors import UsageError
-from harness.options import plain
 from harness.placement import Demand, Placement
-from harness.testbed import Bed
+from harness.running.testbed import Bed
 from systems.aqua.system import Aqua
 from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
 from tests.elastic import check, hardware, private, spec

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.config import settings as config_of
+from harness.configuration.config import settings as config_of
+from harness.configuration.options import plain
 from harness.errors import UsageError
-from harness.options import plain
 from systems.aqua.placer import __main__ as placer
 from systems.aqua.placer.assignment import ModelType
 from systems.aqua.placer.pairs import Left, placed

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness import stable_rate
+from harness.configuration import resolvers
+from harness.configuration.options import plain
 from harness.errors import UsageError
-from harness.options import plain
 from systems.aqua.profiler.profile import MemoryProfile, read_profile, write_profile
 from tests.running import composed
 
@@ -28,8 +28,8 @@ def profiled(experiment: str) -> Path:
     lender = experiment in LENDERS
     spec = config.system.lender.model if lender else config.model
     workload = "sharegpt" if lender else config.workload.name
-    name = stable_rate.profile_name(spec.name, spec.tp, config.hardware.name, workload)
-    return stable_rate.PROFILES / f"{name}.json"
+    name = resolvers.profile_name(spec.name, spec.tp, config.hardware.name, workload)
+    return resolvers.STABLE_RATES / f"{name}.json"
 
 
 @pytest.mark.parametrize("experiment", [*OWN, *LENDERS])
@@ -41,7 +41,7 @@ def test_an_experiment_runs_at_the_rate_in_its_models_file(
     assert arrivals(experiment)["rate_per_s"] == found.stable_rate_per_s
     found.stable_rate_per_s = 0.7
     write_profile(tmp_path / path.name, found)
-    monkeypatch.setattr(stable_rate, "PROFILES", tmp_path)
+    monkeypatch.setattr(resolvers, "STABLE_RATES", tmp_path)
     made = arrivals(experiment)
     assert made["rate_per_s"] == 0.7
     if experiment in OWN:
@@ -49,16 +49,16 @@ def test_an_experiment_runs_at_the_rate_in_its_models_file(
 
 
 def test_every_file_is_a_profile_of_what_its_name_says() -> None:
-    paths = sorted(stable_rate.PROFILES.glob("*.json"))
+    paths = sorted(resolvers.STABLE_RATES.glob("*.json"))
     assert paths
     for path in paths:
         found: MemoryProfile = read_profile(path)
         assert found.workload is not None
-        assert path.stem == stable_rate.profile_name(
+        assert path.stem == resolvers.profile_name(
             found.model, found.shards, found.hardware, found.workload
         )
         assert found.rule in ("SLA", "steady queue")
-        assert found.made_by["command"] == stable_rate.MAKE
+        assert found.made_by["command"] == resolvers.MAKE
         assert found.made_by["runs"]
 
 
@@ -70,4 +70,4 @@ def test_what_was_not_profiled_is_refused_in_one_sentence() -> None:
 @pytest.mark.parametrize("rate", [0.0, -1.0])
 def test_nothing_arrives_at_no_rate(rate: float) -> None:
     with pytest.raises(UsageError, match="must be above 0"):
-        stable_rate.seconds_for(25, rate)
+        resolvers.seconds_for(25, rate)

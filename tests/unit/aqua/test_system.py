@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.config import settings as config_of
+from harness.configuration.config import settings as config_of
+from harness.configuration.options import plain
 from harness.errors import UsageError
-from harness.options import plain
 from harness.placement import Demand
 from harness.records.device_events import summarise_events
-from harness.testbed import Bed
+from harness.running.testbed import Bed
 from systems.aqua.profiler.profile import MemoryProfile, write_profile
 from systems.aqua.system import Aqua
 from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import testbed
 from harness.clock import Event
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
-from harness.options import plain
+from harness.running import testbed
 from systems.blitzscale.limits import Limits
 from systems.blitzscale.live import Pair
 from systems.blitzscale.prompts import Prompts

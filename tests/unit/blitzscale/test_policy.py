@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.config import settings
+from harness.configuration.config import settings
+from harness.configuration.options import plain
 from harness.errors import UsageError
-from harness.options import plain
 from harness.placement import profile_of
 from systems.blitzscale import artifact
 from systems.blitzscale.artifact import Constants, InFlight, Observed

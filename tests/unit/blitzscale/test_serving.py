@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.config import settings
+from harness.configuration.config import settings
+from harness.configuration.options import plain
 from harness.errors import UsageError
-from harness.options import plain
 from harness.placement import Demand, resident_models
 from harness.request import Request
 from systems.blitzscale.role import Role

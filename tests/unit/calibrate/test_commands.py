@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 from harness.calibrate import serving, zoo
 from harness.calibrate.__main__ import main
 from harness.calibrate.profiles import DECODE_STEPS
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
-from harness.options import plain
 
 
 def predicted(tmp_path: Path, rows: list[dict[str, object]]) -> pd.DataFrame:

@@ -28,10 +28,10 @@ from harness.calibrate.scores import (
     table,
 )
 from harness.calibrate.sources import DEVICE, SPLITWISE, compare, outside_pct
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Calibration, Hardware, pair_key
 from harness.cost.terms import decode_s, prefill_s
-from harness.options import plain
 
 # Pairs that miss the bars, and by how much they may. These numbers are no bars: they stand just
 # above what the fit gives, so that a change that makes it worse is seen. Of most the measurements

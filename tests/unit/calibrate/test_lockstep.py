@@ -21,15 +21,15 @@ from harness.calibrate.measure_vllm import (
     schedules,
 )
 from harness.calibrate.scores import mape_pct
-from harness.config import build, typed
+from harness.configuration.config import build, typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.cost.terms import mixed_s
 from harness.engine_api import Experiment
 from harness.errors import RunError
-from harness.options import plain
 from harness.placement import dedicated
-from harness.record import Chunk, Recorder, TokenRecord
+from harness.records.record import Chunk, Recorder, TokenRecord
 from harness.request import Request
 
 PATH_S = 3e-3

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from harness.calibrate import machine, measure, zoo
 from harness.calibrate.__main__ import main
 from harness.calibrate.serving import Iterations
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.law import law
 from harness.cost.model import CostModel
@@ -21,7 +22,6 @@ from harness.cost.terms import decode_s, mixed_s
 from harness.engine.engine import TorchEngine
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.options import plain
 
 LOCAL, H100 = zoo.hardware("local"), zoo.hardware("h100x1")
 NAMED = "NVIDIA H100 80GB HBM3"  # as torch names it

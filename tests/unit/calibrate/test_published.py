@@ -13,12 +13,12 @@ from harness.calibrate import kernel_profiles, published_fit, zoo
 from harness.calibrate.published import cached_tokens, offline_batches, served_points
 from harness.calibrate.published_fit import Measurements, mean_of, path_s, read, write_conf
 from harness.calibrate.silicon import CHIPS, V1, Fitted, fit, offline_s, padded, steady_tpot_s
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Silicon
 from harness.cost.served import EngineCosts, ServedCost
 from harness.cost.silicon import stacked, work
 from harness.errors import UsageError
-from harness.options import plain
 
 LLAMA = "llama3.1-8b"
 

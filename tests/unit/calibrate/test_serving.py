@@ -13,13 +13,13 @@ from harness.calibrate.fit import fit_served, served_errors
 from harness.calibrate.scores import mape_pct
 from harness.calibrate.serving import Iterations, Timed, served
 from harness.clock import VirtualLoop
-from harness.config import build
+from harness.configuration.config import build
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.engine_api import Experiment
 from harness.model_spec import ModelSpec
 from harness.placement import dedicated
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 TURNAROUND_S = 8e-4

@@ -10,7 +10,7 @@ from harness.clock import Event, WallLoop
 from harness.cluster import Endpoint
 from harness.drivers.openai_http import OpenAiEngine
 from harness.engine_api import Experiment
-from harness.record import Recorder, TokenRecord
+from harness.records.record import Recorder, TokenRecord
 from harness.request import Request
 from tests.golden_server import GoldenServer, Script
 from tests.unit.drivers.specs import HARDWARE, TINY

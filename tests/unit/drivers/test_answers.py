@@ -11,8 +11,8 @@ import pytest
 from harness.clock import WallLoop
 from harness.drivers.openai_http import OpenAiEngine
 from harness.errors import UsageError
-from harness.metrics import summarise
-from harness.record import Recorder
+from harness.records.metrics import summarise
+from harness.records.record import Recorder
 from harness.records.tables import requests_table
 from harness.request import Prompt, Request
 from tests.golden_server import GoldenServer, Script

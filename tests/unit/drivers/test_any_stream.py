@@ -15,7 +15,7 @@ from harness.drivers.connections import Connection, Connections
 from harness.drivers.exchange import Exchange
 from harness.drivers.io_thread import IoThread
 from harness.drivers.stream import EventSplitter, StreamError, Tally
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.records.tables import requests_table
 from harness.request import Request
 

@@ -16,7 +16,7 @@ from harness.clock import WallLoop
 from harness.drivers import connections as module
 from harness.drivers.connections import Connection, Connections, needed
 from harness.drivers.io_thread import IoThread
-from harness.record import Recorder
+from harness.records.record import Recorder
 from tests.golden_server import GoldenServer, Script
 
 pytestmark = [pytest.mark.live, pytest.mark.alone]

@@ -13,7 +13,7 @@ from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_thread import IoThread
 from harness.drivers.openai_http import OpenAiEngine
 from harness.errors import UsageError
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Request
 from tests.golden_server import GoldenServer, Script
 from tests.unit.drivers.endpoint import ASKED, config, experiment_for, replay, run, send_all

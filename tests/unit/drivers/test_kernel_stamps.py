@@ -15,7 +15,7 @@ from harness.clock import WallLoop
 from harness.drivers import kernel_stamps
 from harness.drivers.connections import Connection, Connections
 from harness.drivers.io_thread import IoThread
-from harness.record import Recorder
+from harness.records.record import Recorder
 
 
 @pytest.fixture

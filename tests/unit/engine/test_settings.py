@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.engine.engine import check_models
 from harness.errors import UsageError
-from harness.options import plain
 from tests.running import composed, model_spec
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from harness.calibrate import zoo
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.engine_api import kv_blocks_by_model
@@ -19,7 +20,6 @@ from harness.fidelity import parity_runs
 from harness.fidelity.arguments import check, parser, profile_name, report_folder
 from harness.fidelity.parity_runs import same_limits, same_memory
 from harness.fidelity.speed import stream, time_scale
-from harness.options import plain
 from harness.records.run_folder import FinishedRun
 from harness.schedule import Schedule
 from tests.running import composed, run_here

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from harness.calibrate import zoo
-from harness.config import build, settings
+from harness.configuration.config import build, settings
 from harness.cost.served import ServedCost
 from harness.errors import UsageError
 from harness.fidelity.__main__ import main

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from harness.metrics import summarise
-from harness.record import Chunk, Recorder, Segment
 from harness.records.manifest import ended, hash_of, manifest
+from harness.records.metrics import summarise
+from harness.records.record import Chunk, Recorder, Segment
 from harness.records.run_folder import RunFolder
 from harness.records.slo import Slo
 from harness.records.tables import events_table, requests_table

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.dashboard import Dashboard, Window
 from harness.errors import UsageError
-from harness.record import Segment
+from harness.records.record import Segment
+from harness.running.dashboard import Dashboard, Window
 from tests.running import run_here
 from tests.unit.metrics.service import Service
 
@@ -74,7 +74,7 @@ def test_every_kind_of_instance_has_a_row() -> None:
 def test_away_from_a_terminal_there_are_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.progress.PLAIN_LINE_S", 0.0)
+    monkeypatch.setattr("harness.running.progress.PLAIN_LINE_S", 0.0)
     run_here(tmp_path / "run", *SIM, progress="live")
     said = capsys.readouterr().err
     assert "progress=live needs a terminal: a line now and then instead" in said
@@ -86,7 +86,7 @@ def test_on_a_terminal_the_dashboard_is_drawn_and_goes(
 ) -> None:
     out = io.StringIO()
     terminal = Console(file=out, force_terminal=True, width=100, height=30)
-    monkeypatch.setattr("harness.serve.Console", lambda **options: terminal)
+    monkeypatch.setattr("harness.running.serve.Console", lambda **options: terminal)
     run_here(tmp_path / "run", *SIM, progress="live")
     assert "VllmSystem x burstgpt" in out.getvalue()
     assert "KV in use" in out.getvalue()

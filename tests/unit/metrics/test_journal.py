@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from harness import interrupts
 from harness.errors import RunError, UsageError
-from harness.record import Chunk, Recorder, Reported, Segment
 from harness.records import journal as journals
 from harness.records.journal import JOURNAL, Journal, entries, replay
+from harness.records.record import Chunk, Recorder, Reported, Segment
+from harness.records.recover import recover
 from harness.records.run_folder import FinishedRun, RunFolder
 from harness.records.tables import events_table, requests_table
-from harness.recover import recover
 from harness.request import Request
+from harness.running import interrupts
 from tests.running import run_here
 
 LIVE = (

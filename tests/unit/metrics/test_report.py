@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from harness.metrics import over_time
-from harness.progress import ProgressBar, counts
+from harness.records.metrics import over_time
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, end_table, origin, seconds, simulator, sweep_table
 from harness.records.simulator_error import PARITY, simulator_error
+from harness.running.progress import ProgressBar, counts
 from tests.running import run_here
 from tests.unit.metrics.service import Service, steady, write_run
 
@@ -196,7 +196,7 @@ def test_progress_tells_running_from_queued_whatever_failed() -> None:
 
 
 def test_progress_draws_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.progress.REDRAW_S", -1.0)
+    monkeypatch.setattr("harness.running.progress.REDRAW_S", -1.0)
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     service = Service((0.0, 100), (0.0, 1))
     with ProgressBar(2, console) as bar:

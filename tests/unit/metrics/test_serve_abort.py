@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from harness import serve
-from harness.record import Recorder
 from harness.records.gpu_monitor import GpuMonitor
+from harness.records.record import Recorder
 from harness.records.run_folder import RunFolder
 from harness.request import Request
+from harness.running import serve
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.errors import UsageError
-from harness.options import plain
 from harness.records.slo import Slo
 from tests.conftest import ROOT
 from tests.unit.metrics.service import Service, absolute, write_run

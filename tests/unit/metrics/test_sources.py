@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.options import plain
-from harness.prepare import prepare
+from harness.configuration.options import plain
 from harness.records import sources
 from harness.records.sources import PROJECT, Identity, changed, why_again
-from harness.run import Obtained, obtain
+from harness.running.prepare import prepare
+from harness.running.run import Obtained, obtain
 from tests.running import composed
 
 SIM = ("+system=vllm", "+workload=azure_code", "engine=sim", "hardware=a100x1", "model=llama2-7b",
@@ -44,7 +44,7 @@ def made_by(*words: str) -> dict[str, str]:
 def test_the_parts_of_a_run_count_and_those_of_others_do_not() -> None:
     found = set(made_by("+system=aegaeon", "+workload=aegaeon", "engine=sim", "hardware=h800x16"))
     for part in (
-        "systems/aegaeon/decode.py", "harness/sim/network.py", "harness/metrics.py",
+        "systems/aegaeon/decode.py", "harness/sim/network.py", "harness/records/metrics.py",
         "harness/records/verdict.py", "workloads/arrivals.py", "harness/cost/law.py",
     ):  # fmt: skip
         assert part in found

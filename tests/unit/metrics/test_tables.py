@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.record import Chunk, Recorder, Segment
 from harness.records import tables
+from harness.records.record import Chunk, Recorder, Segment
 from harness.records.tables import events_table, requests_table
 from harness.request import Request
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from harness.clock import VirtualLoop
 from harness.cost.model import CostModel
 from harness.device.block_pool import BlockPool
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Request
 from harness.sim.instance import SimInstance
 from systems.baselines.vllm import Limits

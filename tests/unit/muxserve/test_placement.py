@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.config import settings as config_of
+from harness.configuration.config import settings as config_of
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.options import plain
 from harness.placement import Demand, Placement, profile_of, resident_models
 from systems.muxserve.estimate import Llm, ThroughputEstimator
 from systems.muxserve.memory import Budget

@@ -12,12 +12,12 @@ import pytest
 from hydra import compose
 from omegaconf import open_dict
 
+from harness.configuration.options import plain
 from harness.errors import RunError
 from harness.experiments.batch import composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
 from harness.experiments.figures import drawn, figures, main, module, only_simulated
 from harness.experiments.points import Point, load_points, save_points
-from harness.options import plain
 from plots.aegaeon import attainment
 from plots.aegaeon_fig04 import M, active, expected
 from plots.aegaeon_fig07 import split

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from harness.files import read_json
-from harness.record import Recorder, Segment
+from harness.records.record import Recorder, Segment
 from harness.records.tables import EVENTS, events_table, requests_table
 from harness.request import Request
 from plots.__main__ import main

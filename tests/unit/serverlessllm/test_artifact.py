@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.cost.profile import HardwareProfile
-from harness.prepare import prepare
 from harness.records.run_folder import FinishedRun
+from harness.running.prepare import prepare
 from tests.running import composed, run_here
 from tests.unit.serverlessllm.reference import Reference
 from workloads.data import BUNDLED

@@ -9,14 +9,14 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from harness.clock import VirtualLoop
-from harness.config import typed
+from harness.configuration.config import typed
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.device.device import KvCopy
+from harness.device.location import hbm
 from harness.device.topology import cluster_topology
-from harness.location import hbm
-from harness.options import plain
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.network import Network
 from tests.running import hardware_profile, model_spec

@@ -12,15 +12,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from harness.cluster import Cluster
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.options import plain
 from harness.placement import Placement, pooled
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 from harness.sim.engine import neighbours
 from tests.running import hardware_profile, model_spec

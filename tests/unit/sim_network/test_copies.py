@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from harness import testbed
 from harness.clock import VirtualLoop
-from harness.config import build
+from harness.configuration.config import build
+from harness.configuration.options import plain
 from harness.device.fabric import Memory
+from harness.device.location import dram, hbm
 from harness.device.topology import cluster_topology
-from harness.location import dram, hbm
-from harness.options import plain
+from harness.running import testbed
+from harness.running.testbed import Bed
 from harness.sim import fabric as sim_fabric
 from harness.sim.beside_copies import rivals
 from harness.sim.fabric import SimFabric
 from harness.sim.network import Network
-from harness.testbed import Bed
 from tests.elastic import spec
 from tests.running import composed, hardware_profile
 

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.clock import VirtualLoop
-from harness.location import dram, hbm, ssd
+from harness.device.location import dram, hbm, ssd
 from harness.sim.network import Network
 from tests.unit.sim_network.transfers import Send, cluster, run
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.location import hbm
+from harness.device.location import hbm
 from tests.unit.sim_network.transfers import NO_LATENCY, Send, cluster, run
 
 A, B, C = hbm(0, 0), hbm(1, 0), hbm(1, 1)

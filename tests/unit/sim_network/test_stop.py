@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harness.clock import Event, VirtualLoop
-from harness.location import dram, hbm
+from harness.device.location import dram, hbm
 from harness.sim.network import Network
 from tests.unit.sim_network.transfers import Send, cluster
 

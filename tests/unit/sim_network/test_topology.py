@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from harness.device.location import Location, dram, hbm, ssd
 from harness.device.topology import Topology, cluster_topology
 from harness.errors import UsageError
-from harness.location import Location, dram, hbm, ssd
 from tests.running import hardware_profile
 from tests.unit.sim_network.transfers import PAIRS, cluster
 

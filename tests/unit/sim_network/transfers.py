@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from harness.clock import VirtualLoop
+from harness.device.location import Location, dram, hbm, ssd
 from harness.device.topology import Link, Topology
-from harness.location import Location, dram, hbm, ssd
 from harness.sim.network import Network
 
 NO_LATENCY = Topology.Config(

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tokenizers
 
-from harness.context_limit import fit_context
 from harness.errors import UsageError
 from harness.request import Prompt
+from harness.running.context_limit import fit_context
 from harness.schedule import Schedule
 from tests.unit.workloads.conftest import Make
 from tests.unit.workloads.texts import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.config import class_of
+from harness.configuration.config import class_of
 from harness.errors import UsageError
 
 

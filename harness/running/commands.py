@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-COMMANDS = {  # `harness.key_help` has a line for each
+COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "figures": "harness.experiments.figures",
     "claims": "harness.claims",
     "capacity": "harness.experiments.capacity",
@@ -13,7 +13,7 @@ COMMANDS = {  # `harness.key_help` has a line for each
     "fidelity": "harness.fidelity",
     "plots": "plots",
     "workloads": "workloads",
-    "recover": "harness.recover",
+    "recover": "harness.records.recover",
 }
 
 

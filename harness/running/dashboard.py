@@ -18,9 +18,9 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.cluster import Cluster
-from harness.progress import counts
-from harness.record import Recorder, TokenRecord
 from harness.records.numbers import seconds
+from harness.records.record import Recorder, TokenRecord
+from harness.running.progress import counts
 
 REDRAW_S = 0.5
 WINDOW_S = 10.0

@@ -16,29 +16,29 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from harness import faults
-from harness.client import Client
 from harness.clock import Loop
 from harness.cluster import Cluster
-from harness.dashboard import Dashboard
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
-from harness.interrupts import check
-from harness.metrics import summarise
 from harness.placement import Demand, Placement
-from harness.prepare import LIVE, Prepared, announce
-from harness.progress import ProgressBar
-from harness.record import Recorder
 from harness.records.gpu_monitor import GpuMonitor
 from harness.records.journal import JOURNAL, Journal
 from harness.records.manifest import ended
+from harness.records.metrics import summarise
+from harness.records.record import Recorder
 from harness.records.run_folder import RunFolder
 from harness.records.tables import events_table, requests_table
 from harness.request import Request
+from harness.running import faults
+from harness.running.capacity_check import check_capacity
+from harness.running.client import Client
+from harness.running.dashboard import Dashboard
+from harness.running.interrupts import check
+from harness.running.prepare import LIVE, Prepared, announce
+from harness.running.progress import ProgressBar
+from harness.running.tracking import EachSecond
 from harness.schedule import Schedule
-from harness.servable import check_capacity
 from harness.system import System
-from harness.tracking import EachSecond
 
 
 def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> None:

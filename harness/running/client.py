@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.clock import Event, Loop
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Request
 from harness.system import System
 

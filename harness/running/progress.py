@@ -13,7 +13,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness.record import Recorder
+from harness.records.record import Recorder
 
 REDRAW_S = 0.1
 PLAIN_LINE_S = 10.0

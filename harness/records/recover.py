@@ -16,10 +16,10 @@ from pathlib import Path
 
 from harness.errors import RunError, UsageError
 from harness.files import PARTIAL
-from harness.record import Recorder
 from harness.records.folder_lock import locked
 from harness.records.journal import JOURNAL, replay
 from harness.records.manifest import ended
+from harness.records.record import Recorder
 from harness.records.run_folder import RunFolder
 from harness.records.tables import events_table, requests_table
 from harness.schedule import Schedule

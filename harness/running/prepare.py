@@ -15,23 +15,23 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from harness.checkpoint import check_checkpoint
-from harness.client import ClientConfig
-from harness.config import build, class_of, settings, typed
-from harness.context_limit import fit_context, models_of_schedule
+from harness.configuration.checkpoint import check_checkpoint
+from harness.configuration.config import build, class_of, settings, typed
+from harness.configuration.credentials import without_credentials
+from harness.configuration.options import GROUPS, known_groups, known_keys, plain
 from harness.cost.hardware import Hardware
-from harness.credentials import without_credentials
 from harness.engine_api import Engine
 from harness.errors import UsageError
-from harness.faults import Faults
 from harness.model_spec import ModelSpec
-from harness.options import GROUPS, known_groups, known_keys, plain
 from harness.prompts import require_in_vocabulary
 from harness.records.manifest import hash_of
 from harness.records.slo import Slo
 from harness.records.sources import Identity, sources
+from harness.running.client import ClientConfig
+from harness.running.context_limit import fit_context, models_of_schedule
+from harness.running.faults import Faults
+from harness.running.tracking import Tracker
 from harness.schedule import Schedule
-from harness.tracking import Tracker
 
 # Keys that say how a run is shown or where its data lies, not what is run.
 LIVE = "live"  # progress: a dashboard

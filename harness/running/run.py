@@ -13,17 +13,17 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
-from harness.credentials import without_credentials
+from harness.configuration.credentials import without_credentials
 from harness.errors import UsageError
 from harness.experiments.sweep import mark
-from harness.interrupts import check
-from harness.prepare import Prepared, announce, prepare
 from harness.records.folder_lock import locked
 from harness.records.manifest import command_line, manifest
 from harness.records.run_folder import FinishedRun, RunFolder
 from harness.records.run_table import end_table
 from harness.records.sources import Identity, why_again
-from harness.serve import serve
+from harness.running.interrupts import check
+from harness.running.prepare import Prepared, announce, prepare
+from harness.running.serve import serve
 
 
 def run(

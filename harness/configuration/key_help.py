@@ -16,9 +16,9 @@ from textwrap import wrap
 
 import yaml
 
+from harness.configuration.key_meanings import Meaning, read_meanings
+from harness.configuration.options import GROUPS, available
 from harness.errors import UsageError
-from harness.key_meanings import Meaning, read_meanings
-from harness.options import GROUPS, available
 
 WIDTH = 98
 COMMENT = re.compile(r"(?:^|\s)#\s?(.*)$")

@@ -18,8 +18,8 @@ from urllib.parse import urlparse
 import pyarrow as pa
 
 from harness.errors import UsageError
-from harness.metrics import over_time
-from harness.record import Recorder
+from harness.records.metrics import over_time
+from harness.records.record import Recorder
 from harness.records.run_folder import FILES, FinishedRun
 
 MODES = ("auto", "online", "offline")

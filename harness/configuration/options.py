@@ -10,12 +10,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
-import harness.engine_profile  # these three make known what configurations interpolate
-import harness.in_file
-import harness.stable_rate  # noqa: F401
+import harness.configuration.resolvers  # noqa: F401  makes known what configurations interpolate
 from harness.errors import UsageError
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+CONF = Path(__file__).resolve().parents[2] / "conf"
 REQUIRED = ("system", "workload")
 # Each a mapping: an option's values, or those that conf/config.yaml gives.
 GROUPS = (

@@ -24,7 +24,7 @@ from harness.engine_api import Engine, Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Elastic, Placement
-from harness.record import Recorder
+from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 

@@ -1,0 +1,82 @@
+"""What `${NAME:…}` in a configuration stands for, so that configuration, manifest and digest hold
+the values and not a name alone.
+
+    ${in_file:FILE,KEY}       what KEY has in the JSON object of FILE, e.g. where models are.
+                              FILE is relative to where the command was given
+    ${engine_costs:NAME}      what a file of conf/engine/profile says that this generation of
+                              engines adds to its device
+    ${stable_rate:MODEL,TP,HARDWARE,WORKLOAD}   the stable rate in the profile of that name
+    ${seconds_for:REQUESTS,RATE_PER_S}          how long so many requests take to arrive
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from harness.errors import UsageError, first_line
+from harness.files import read_json
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+ENGINE_PROFILES = CONF / "engine" / "profile"
+STABLE_RATES = CONF / "system" / "aqua" / "profiles"
+MAKE = "python -m plots.aqua_profiles"
+
+
+def in_file(path: str, key: str) -> Any:
+    """Raises UsageError for a file without such a key, or that is no JSON object."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read: {first_line(error)}") from error
+    if not isinstance(found, dict) or key not in found:
+        has = ", ".join(sorted(found)) if isinstance(found, dict) else "it is no JSON object"
+        raise UsageError(f"{path} has no {key}; keys: {has or 'none'}")
+    value = found[key]
+    return OmegaConf.create(value) if isinstance(value, dict | list) else value
+
+
+def engine_profiles() -> list[str]:
+    """Those that conf/ has."""
+    return sorted(path.stem for path in ENGINE_PROFILES.glob("*.yaml"))
+
+
+def engine_costs(name: str) -> DictConfig | None:
+    """The costs of profile `name`; None: those that the hardware's calibration has. Raises
+    UsageError for one that there is no file of."""
+    if name not in engine_profiles():
+        raise UsageError(f"engine.profile={name} is unknown; valid: {', '.join(engine_profiles())}")
+    found: Any = OmegaConf.load(ENGINE_PROFILES / f"{name}.yaml").costs
+    return found if found is None else OmegaConf.create(found)
+
+
+def profile_name(model: str, tp: int, hardware: str, workload: str) -> str:
+    return f"{model}-tp{tp}-{hardware}-{workload}"
+
+
+def stable_rate(model: str, tp: int, hardware: str, workload: str) -> float:
+    """Requests/s. Raises UsageError where no profile is of these, or has no rate."""
+    name = profile_name(model, tp, hardware, workload)
+    path = STABLE_RATES / f"{name}.json"
+    rate = read_json(path).get("stable_rate_per_s") if path.is_file() else None
+    if not isinstance(rate, int | float):
+        known = ", ".join(sorted(each.stem for each in STABLE_RATES.glob("*.json"))) or "none"
+        raise UsageError(
+            f"no stable rate of {name} is known; profiles: {known}; set "
+            f"workload.arrivals.rate_per_s, or profile it ({MAKE})"
+        )
+    return float(rate)
+
+
+def seconds_for(requests: float, rate_per_s: float) -> float:
+    """In whole milliseconds."""
+    if not rate_per_s > 0:
+        raise UsageError(f"rate_per_s={rate_per_s:g} must be above 0")
+    return round(requests / rate_per_s, 3)
+
+
+for _resolver in (in_file, engine_costs, stable_rate, seconds_for):
+    OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)

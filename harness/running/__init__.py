@@ -1,0 +1,1 @@
+"""One run, from a composed configuration to a run folder."""
