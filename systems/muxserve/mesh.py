@@ -86,8 +86,10 @@ class Mesh:
                 return True
             self._last_decode = turn
             batch = resident.decode()
-            if batch.decodes or batch.chunks:  # else all of it was preempted
+            if batch.decodes or batch.chunks:
                 self._start(resident, batch, resident.decode_share)
+            else:  # all of it was preempted, and waits for a prefill
+                self._wake.set()
 
     def _free(self, share: float) -> bool:
         used = sum(resident.job_share for resident in self._residents)
