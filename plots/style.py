@@ -69,7 +69,7 @@ def log_scale(axes: Axes, which: Literal["x", "y"]) -> None:
 
     def between_decades(value: float, position: int | None) -> str:
         low, high = axis.get_view_interval()
-        return f"{value:g}" if high < 30 * low and f"{value:e}"[0] in "25" else ""
+        return f"{value:g}" if high < 50 * low and f"{value:e}"[0] in "25" else ""
 
     axes.set(**{f"{which}scale": "log"})
     axis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:g}"))
