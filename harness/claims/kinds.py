@@ -64,11 +64,9 @@ def _ran(claim: Claim, rows: pd.DataFrame) -> dict[str, list[bool]]:
     """By system, in which seeds its mechanism ran."""
     if claim.at_rest or "mechanism" not in rows:
         return {}
-    counts = rows.dropna(subset=["mechanism"])
-    names = counts["system"] if "system" in counts else pd.Series("it", index=counts.index)
-    seeds = counts["seed"] if "seed" in counts else pd.Series(0, index=counts.index)
-    sums = counts["mechanism"].astype(float).groupby([names, seeds]).sum()
-    found: dict[str, list[bool]] = {}
-    for (name, _), count in sums.items():
-        found.setdefault(str(name), []).append(count > 0)
-    return found
+    found: dict[str, dict[int, bool]] = {}
+    for _, row in rows.dropna(subset=["mechanism"]).iterrows():
+        of_system = found.setdefault(str(row.get("system", "it")), {})
+        seed = int(row.get("seed", 0))
+        of_system[seed] = of_system.get(seed, False) or float(row["mechanism"]) > 0
+    return {name: list(ran.values()) for name, ran in sorted(found.items())}

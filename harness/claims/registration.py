@@ -29,6 +29,7 @@ REGISTERED = (
 )  # fmt: skip
 DIGITS = 12  # of a sha256
 HERE = Path(__file__).resolve().parent
+IMPORTS = (ast.Import, ast.ImportFrom)
 RULE_CODE = ("judging", "kinds", "expressions", "assess")
 EXPERIMENTS = HERE.parents[1] / "conf" / "experiment"
 
@@ -65,9 +66,12 @@ def digest(value: Any) -> str:
 
 
 def code() -> str:
-    """Digest of the rule as it is programmed, whatever its comments and line breaks."""
-    trees = [ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8")) for name in RULE_CODE]
-    return digest([ast.dump(tree) for tree in trees])
+    """Digest of the rule as it is programmed, whatever its imports, comments and line breaks."""
+    found = []
+    for name in RULE_CODE:
+        tree = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
+        found += [ast.dump(node) for node in tree.body if not isinstance(node, IMPORTS)]
+    return digest(found)
 
 
 @cache

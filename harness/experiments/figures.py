@@ -115,13 +115,15 @@ def draw(
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
         half.unlink()
     conf()
-    about = {"drawn_utc": datetime.now(UTC).isoformat(timespec="seconds"), "git": git}
+    about: dict[str, Any] = {
+        "drawn_utc": datetime.now(UTC).isoformat(timespec="seconds"), "git": git,
+        "experiments": list(module(figure).EXPERIMENTS),
+    }  # fmt: skip
     csv, path = folder / f"{figure}.csv", folder / f"{figure}.json"
     rows = module(figure).table(points)
     write_text(csv, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     lineage.add(csv, lineage.origins(points))
-    about |= {"experiments": list(module(figure).EXPERIMENTS)}
-    about |= {"table_sha256": sha256(csv.read_bytes()).hexdigest()}
+    about["table_sha256"] = sha256(csv.read_bytes()).hexdigest()
     write_text(path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n")
     return [csv, path, *drawing.draw(figure, folder)]
 

@@ -8,7 +8,6 @@ also the W&B group.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import uuid
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.box import SIMPLE_HEAD
@@ -26,7 +24,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.configuration.config import build
-from harness.configuration.credentials import without_credentials
 from harness.errors import UsageError
 from harness.experiments.seeds import flattened, settings
 from harness.files import read_json, write_text
@@ -34,9 +31,8 @@ from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, sweep_table
 from harness.running.prepare import announce
+from harness.running.sweep_mark import MARK, SWEEP_ID_VARIABLE
 
-SWEEP_ID_VARIABLE = "HARNESS_SWEEP"
-MARK = "sweep.json"
 TRACKED = (  # columns of the table in W&B, beside what was swept
     "run", "config_hash", "verdict", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean",
     "e2e_s.mean", "output_throughput_tokens_per_s", "goodput_per_s", "slo_attainment.request",
@@ -133,14 +129,6 @@ def track(runs: Sequence[tuple[Sequence[str], FinishedRun]], sweep_id: str, csv:
 
 def _pairs(overrides: Sequence[str]) -> dict[str, str]:
     return dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
-
-
-def mark(run_dir: Path, overrides: Sequence[str]) -> None:
-    """Notes that the run belongs to the sweep under way, if there is one, and at which place."""
-    if sweep_id := os.environ.get(SWEEP_ID_VARIABLE):
-        place = {"sweep_id": sweep_id, "number": HydraConfig.get().job.num}
-        said = without_credentials(overrides)
-        write_text(run_dir / MARK, json.dumps(place | {"overrides": said}) + "\n")
 
 
 def sweep_runs(directory: Path, sweep_id: str) -> list[tuple[list[str], FinishedRun]]:

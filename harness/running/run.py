@@ -15,7 +15,6 @@ from rich.console import Console
 
 from harness.configuration.credentials import without_credentials
 from harness.errors import UsageError
-from harness.experiments.sweep import mark
 from harness.records.folder_lock import locked
 from harness.records.manifest import command_line, manifest
 from harness.records.run_folder import FinishedRun, RunFolder
@@ -24,6 +23,7 @@ from harness.records.sources import Identity, why_again
 from harness.running.interrupts import check
 from harness.running.prepare import Prepared, announce, prepare
 from harness.running.serve import serve
+from harness.running.sweep_mark import mark
 
 
 def run(
