@@ -111,7 +111,7 @@ def test_a_live_run_has_a_journal_while_it_lasts(
         patched.setattr(RunFolder, "write_requests", killed)
         with pytest.raises(RunError, match="cut off"):
             run_here(tmp_path / "run", *LIVE)
-    with pytest.raises(UsageError, match=r"python -m harness\.recover"):
+    with pytest.raises(UsageError, match=r"python -m harness recover"):
         FinishedRun.load(taken)
     recorder = recover(taken)
     assert recorder.num_started > 0
