@@ -15,7 +15,7 @@ from harness.claims.record import hardware_told, share, spread, tally, with_prof
 
 SIGN = {"about": "", "at_least": "≥ ", "at_most": "≤ ", "up_to": "up to "}
 OTHER = "vllm_v1"  # the engine profile beside the base one
-NOT_EXERCISED_TOO = "of all and not exercised"
+NOT_EXERCISED_TOO = "not exercised as failed"
 OVERSHOOT = 2.0  # times the published effect: it is said
 Papers = Mapping[str, tuple[Paper, Sequence[Judged]]]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from harness.clock import Event, Loop
@@ -165,8 +166,9 @@ class Streamer:
         ends = (store, self.instance) if into else (self.instance, store)
         purpose = f"stream {'in' if into else 'out'}, {self._said(store)}"
         copy = BesideCopy(self._loop)
-        moving = self._cluster.copy_kv(request, blocks, layers, *ends, purpose=purpose)
-        self._loop.spawn(copy.run(moving), name=purpose)
+        # A call, not a coroutine: a run may end before the task begins.
+        move = partial(self._cluster.copy_kv, request, blocks, layers, *ends, purpose=purpose)
+        self._loop.spawn(copy.run(move), name=purpose)
         return copy
 
     async def _tend(self, request: Request, tensor_bytes: int) -> None:
@@ -225,9 +227,9 @@ class BesideCopy:
         self._loop = loop
         self._lost: InstanceLost | None = None
 
-    async def run(self, copying: Coroutine[Any, Any, None]) -> None:
+    async def run(self, copy: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await copying
+            await copy()
         except InstanceLost as error:
             self._lost = error
         finally:

@@ -254,6 +254,18 @@ def test_what_is_committed_is_what_the_tables_give(capsys: pytest.CaptureFixture
     assert (status, capsys.readouterr().out.splitlines()[:-1]) == (0, [])
 
 
+def test_every_table_behind_a_claim_has_its_digest() -> None:
+    """Without it `judged` could not tell that a table was changed by hand."""
+    without = {
+        each.claim.figure
+        for _, rows in command.assessed().values()
+        for row in rows
+        for each in (row, *row.profiles.values())
+        if each.source and not each.source.get("table_sha256")
+    }
+    assert without == set()
+
+
 def test_every_claim_that_does_not_hold_has_a_cause_and_a_sentence() -> None:
     wanting = [
         each.claim.id
