@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from harness.device.elastic_cluster import ElasticCluster
 from harness.device.instance import Instance
-from harness.device.pooled import PooledInstance
+from harness.elastic.cluster import ElasticCluster
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, Profile
+from harness.pooled.instance import PooledInstance
 from harness.request import Request
 
 

@@ -12,11 +12,11 @@ from harness.clock import Loop
 from harness.cluster import Cluster, Endpoint
 from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
-from harness.device.elastic_cluster import ElasticCluster
 from harness.device.instance import Instance
-from harness.device.pooled import PooledInstance
+from harness.elastic.cluster import ElasticCluster
 from harness.model_spec import ModelSpec
 from harness.placement import Placement
+from harness.pooled.instance import PooledInstance
 from harness.records.record import Chunk, Recorder
 from harness.request import Request
 from harness.system import ServerPlugin

@@ -33,7 +33,7 @@ class Profile(Protocol):
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Elastic:
-    """Of an instance whose weights and KV move (`harness.device.elastic`)."""
+    """Of an instance whose weights and KV move (`harness.elastic.instance`)."""
 
     page_layers: int | None = None  # consecutive layers whose KV moves as one; None: all
     resident: range | None = None  # layers that are there at time 0; None: all; range(0): a slot

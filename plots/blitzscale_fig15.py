@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from harness.experiments.points import Point
 from plots.style import PALETTE, figure
 from systems.blitzscale.ilp import ilp
-from systems.blitzscale.pair import Pair, Timeline, replay
 from systems.blitzscale.schedulers import best_effort, ilp_free, overlap
+from systems.blitzscale.timeline import Pair, Timeline, replay
 
 EXPERIMENTS: tuple[str, ...] = ()
 LAYERS, LOAD, BATCHES = 7, 6.0, 6

@@ -27,7 +27,7 @@ from plots.panels import legend_above
 from plots.runs import events
 from plots.style import PALETTE, figure
 from systems.blitzscale.ilp import ilp
-from systems.blitzscale.pair import Pair
+from systems.blitzscale.timeline import Pair
 
 EXPERIMENTS = ("blitzscale_fig21_live",)
 LAYERS_8B, LOAD, BATCHES, REPEATS = 32, 6.0, 12, 9  # §5.2: layers; Fig. 15's load; "a dozen"

@@ -18,10 +18,10 @@ from plots.aegaeon_table1 import spec
 from plots.style import text_table
 from systems.blitzscale.chains import Medium, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import Device, Fabric, fabric_of
-from systems.blitzscale.pair import Pair, replay
 from systems.blitzscale.planner import plan
 from systems.blitzscale.pool import GpuCopy, ParameterPool
 from systems.blitzscale.schedulers import ilp_free
+from systems.blitzscale.timeline import Pair, replay
 
 EXPERIMENTS: tuple[str, ...] = ()
 GBPS = 1e9 / 8  # bytes/s

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from harness.request import Batch, Request
 from harness.running.testbed import Bed
 from systems.baselines.swap import SwapConfig, SwapReplica
-from systems.baselines.vllm import Limits, schedule_iteration
+from systems.serving.iteration import Limits, schedule_iteration
 
 LIMITS = Limits(
     max_num_seqs=256, max_num_batched_tokens=2048, enable_chunked_prefill=True,

@@ -7,7 +7,7 @@ decoding goes on. Then all layers return.
 from __future__ import annotations
 
 from harness.clock import Event
-from harness.device.elastic import ElasticInstance
+from harness.elastic.instance import ElasticInstance
 from harness.request import Request
 from harness.running.testbed import Bed, decode, finish, prefill
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from harness.compiled import FOLDER, IN_WHEEL, INDEX, PROJECT, sha256, why_python
 
-BASE = ("kernel", "devices", "vllm")  # each needs those before it
+BASE = ("kernel", "devices", "serving", "vllm")  # each needs those before it
 # {group: its modules}. A system's binaries call those of BASE. What carried no weight
 # in profiles of the papers' runs is left out: its C code takes longer to compile than it saves.
 GROUPS = {
@@ -33,13 +33,15 @@ GROUPS = {
         "harness/request.py", "harness/sim/compute.py", "harness/sim/instance.py",
     ],
     "devices": [
-        "harness/device/blocks.py", "harness/device/elastic.py", "harness/device/host.py",
-        "harness/device/kv_directory.py", "harness/device/kv_moves.py",
-        "harness/device/page_pool.py", "harness/device/passage.py", "harness/device/pooled.py",
-        "harness/device/slab.py", "harness/device/weights.py", "harness/sim/fabric.py",
+        "harness/pooled/blocks.py", "harness/elastic/instance.py", "harness/pooled/host.py",
+        "harness/elastic/kv_directory.py", "harness/elastic/kv_moves.py",
+        "harness/elastic/page_pool.py", "harness/elastic/layerwise.py",
+        "harness/pooled/instance.py", "harness/pooled/slab.py", "harness/pooled/weights.py",
+        "harness/sim/fabric.py",
         "harness/sim/fair_share.py", "harness/sim/fluid.py", "harness/sim/network.py",
-        "harness/sim/pieces.py",
+        "harness/sim/layerwise.py",
     ],
+    "serving": ["systems/serving/iteration.py", "systems/serving/replica.py"],
     "vllm": ["systems/baselines/vllm.py"],
     "aegaeon": [
         "systems/aegaeon/decode.py", "systems/aegaeon/prefill.py", "systems/aegaeon/scaling.py",

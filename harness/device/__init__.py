@@ -1,1 +1,1 @@
-"""Instances that many models share in turn: Aegaeon §5's mechanisms, once for every engine."""
+"""What an instance is on every engine: block pools, memory, places, links."""

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.engine.lane import Lane
 from harness.engine.runner import Runner
+from harness.engine.stream import Lane
 from harness.engine.transport import Connection, Header
 from harness.engine.work import unpack
 

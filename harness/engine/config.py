@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from harness.device.plan import PoolConfig
 from harness.drivers.limits import require_positive
 from harness.errors import UsageError
+from harness.pooled.plan import PoolConfig
 
 DEVICES = ("auto", "cpu", "cuda")
 WARM_UP_TOKENS = 2048  # of a batch, vLLM's default: larger ones pay when they come

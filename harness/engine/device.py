@@ -1,4 +1,4 @@
-"""`harness.device.device.Device` over a worker process that moves real bytes."""
+"""`harness.pooled.device.Device` over a worker process that moves real bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import NoReturn
 
 from harness.clock import Event, WallLoop
 from harness.cost.profile import HardwareProfile
-from harness.device.blocks import SlabPool
-from harness.device.device import KvCopy
 from harness.device.location import Location
 from harness.engine.commands import Commands
 from harness.engine.host_memory import NODE, HostMemory
@@ -21,6 +19,8 @@ from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess
 from harness.engine_api import Experiment
 from harness.errors import RunError
+from harness.pooled.blocks import SlabPool
+from harness.pooled.device import KvCopy
 
 
 class TorchDevice:

@@ -1,6 +1,6 @@
 """One device's memory as tensors: KV pages from the front, weights at the back, one buffer.
 
-`harness.device.device_layout` says where what lies. The flat bytes are the weights; on a CPU each
+`harness.elastic.device_layout` says where what lies. The flat bytes are the weights; on a CPU each
 layer has a shadow beside them, packed for oneDNN when it comes and gone when it goes.
 """
 
@@ -12,7 +12,7 @@ from math import prod
 
 import torch
 
-from harness.device.device_layout import DeviceLayout, layer_weight_bytes
+from harness.elastic.device_layout import DeviceLayout, layer_weight_bytes
 from harness.engine.kv_cache import KvCache
 from harness.engine.layout import as_bytes
 from harness.engine.linear import MATRICES, Ends, Layer, Linear

@@ -12,25 +12,25 @@ from math import inf
 from typing import Any
 
 from harness.clock import Event, WallLoop
-from harness.device.arriving import Arriving
 from harness.device.base import BaseInstance
-from harness.device.device_layout import DeviceLayout
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.fabric import Memory
-from harness.device.host_copies import HostCopies
-from harness.device.kv_directory import KvDirectory
 from harness.device.location import Location, dram, hbm, ssd
-from harness.device.pipeline import FlightPlan, Stage
 from harness.device.topology import cluster_topology
+from harness.elastic.arriving import Arriving
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.device_layout import DeviceLayout
+from harness.elastic.fabric import Memory
+from harness.elastic.host_copies import HostCopies
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_directory import KvDirectory
+from harness.elastic.pipeline import FlightPlan, Stage
 from harness.engine.commands import Commands
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
 from harness.engine.fabric import TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
-from harness.engine.line import TorchLine
+from harness.engine.layerwise import TorchLayerwise
 from harness.engine.link_table import LinkTable
 from harness.engine.paced_links import PacedLinks
-from harness.engine.pieces import TorchPieces
+from harness.engine.pipeline import TorchPipeline
 from harness.engine.tokens import TokenBook
 from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment, kv_blocks_by_model
@@ -44,7 +44,9 @@ NewProcess = Callable[[int, Sequence[int], int], WorkerProcess]  # index, files,
 class TorchRunner(BaseInstance):
     """Batches whose weights and KV are all on one instance: a flight over one stage."""
 
-    def __init__(self, instance: ElasticInstance, line: TorchLine, experiment: Experiment) -> None:
+    def __init__(
+        self, instance: ElasticInstance, line: TorchPipeline, experiment: Experiment
+    ) -> None:
         super().__init__(
             instance.name, instance.model, instance.kv, experiment.loop, experiment.recorder
         )
@@ -171,11 +173,13 @@ class TorchElastic:
         instance.runner = TorchRunner(instance, line, self._experiment)
         return instance
 
-    def _line(self, stages: Sequence[Stage]) -> TorchLine:
-        return TorchLine(stages, self._fabric, self._loop, self._experiment.recorder, self._book)
+    def _line(self, stages: Sequence[Stage]) -> TorchPipeline:
+        return TorchPipeline(
+            stages, self._fabric, self._loop, self._experiment.recorder, self._book
+        )
 
-    def _pieces(self) -> TorchPieces:
-        return TorchPieces(self._line, self._fabric)
+    def _pieces(self) -> TorchLayerwise:
+        return TorchLayerwise(self._line, self._fabric)
 
     def _setup(self, index: int, placement: Placement, layout: DeviceLayout) -> dict[str, Any]:
         config = self._config

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import socket
 
-from harness.device.device_layout import DeviceLayout
+from harness.elastic.device_layout import DeviceLayout
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
 from harness.engine.device_buffer import DeviceBuffer, write_layers
-from harness.engine.flights import Flights
+from harness.engine.in_flight import Flights
 from harness.engine.layer_loads import LayerLoads
 from harness.engine.mesh import Mesh
 from harness.engine.model import TransformerDecoder

@@ -11,8 +11,8 @@ from itertools import count
 from typing import Any
 
 from harness.clock import Event, WallLoop
-from harness.device.fabric import Memory, Span
 from harness.device.location import Location
+from harness.elastic.fabric import Memory, Span
 from harness.engine.commands import Commands
 from harness.engine.link_table import LinkTable
 from harness.engine.transport import Header

@@ -2,7 +2,7 @@
 
 Files without a name, which workers inherit: in memory (memfd) or, for weights that are read from
 the SSD, unlinked in the run's folder. However the run ends, nothing of them is left. Workers
-write and read them; which model is cached, and which block is whose, is `harness.device.host`'s.
+write and read them; which model is cached, and which block is whose, is `harness.pooled.host`'s.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness.device.host import ModelCache
 from harness.device.location import Location, Medium
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
+from harness.pooled.host import ModelCache
 
 NODE = 0  # all workers are on this machine
 
 
 class HostMemory:
     """Closed by `stack`. Where the model cache is too small for all models, each of them has a
-    file on the SSD as well. A model that `harness.device.host.ModelCache` lets go of keeps its
+    file on the SSD as well. A model that `harness.pooled.host.ModelCache` lets go of keeps its
     pages until the end: it costs a load from the SSD again, but frees nothing."""
 
     def __init__(

@@ -11,11 +11,11 @@ from harness.engine.attention import CacheAttention
 from harness.engine.flight_work import HoldWork, hold_work
 from harness.engine.given_up import Abandoned, GivenUp
 from harness.engine.kv_cache import KvCache
-from harness.engine.lane import Lane
 from harness.engine.mesh import PeerLost
 from harness.engine.peers import Peers
 from harness.engine.routed_attention import part_attention
 from harness.engine.runner import Runner
+from harness.engine.stream import Lane
 from harness.engine.transport import Header
 
 

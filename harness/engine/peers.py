@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import torch
 
-from harness.engine.lane import Lane
 from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.paced_links import LinkPath, PacedLinks
+from harness.engine.stream import Lane
 from harness.engine.transport import Header
 
 

@@ -10,9 +10,6 @@ from typing import Any
 
 from harness.cluster import Cluster
 from harness.cost.profile import HardwareProfile, TimeScale
-from harness.device.blocks import device_shape
-from harness.device.build import make_pool
-from harness.device.plan import MemoryPlan, PoolConfig, device_weight_bytes, plan_memory
 from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.host_memory import HostMemory
@@ -23,6 +20,9 @@ from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
+from harness.pooled.blocks import device_shape
+from harness.pooled.build import make_pool
+from harness.pooled.plan import MemoryPlan, PoolConfig, device_weight_bytes, plan_memory
 from harness.records import gpu_monitor
 
 NewProcess = Callable[[int, Sequence[int]], WorkerProcess]  # index, files

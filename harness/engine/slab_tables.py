@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
-from harness.device.blocks import SlabPool
 from harness.engine.block_tables import FIRST_BLOCK
+from harness.pooled.blocks import SlabPool
 from harness.request import Request
 
 

@@ -1,7 +1,8 @@
 """What a run's device events add up to: model switches, how busy each instance was, and how long
 hosts had no room for KV.
 
-Reads what pooled instances stamp (`harness.device.pooled`); a run without such events has neither.
+Reads what pooled instances stamp (`harness.pooled.instance`); a run without such events has
+neither.
 """
 
 from __future__ import annotations

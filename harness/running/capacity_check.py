@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.cluster import Cluster
-from harness.device.elastic import ElasticInstance
+from harness.elastic.instance import ElasticInstance
 from harness.errors import UsageError
 from harness.schedule import Schedule
 

@@ -13,8 +13,8 @@ from math import isfinite
 
 from harness.clock import Loop
 from harness.cluster import Cluster
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
 from harness.errors import UsageError
 
 

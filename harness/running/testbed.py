@@ -18,8 +18,8 @@ from typing import Any
 
 from harness.clock import Loop
 from harness.cost.hardware import Hardware
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
 from harness.engine_api import Engine, Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec

@@ -5,7 +5,7 @@ layer k - 1 and its own arrival. An event for each that is late, none for the ot
 from __future__ import annotations
 
 from harness.clock import Loop
-from harness.device.arriving import Arriving
+from harness.elastic.arriving import Arriving
 
 
 async def through(loop: Loop, arriving: Arriving, time_s: float) -> None:

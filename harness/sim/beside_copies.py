@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from harness.cost.model import CostModel
-from harness.device.fabric import Place
 from harness.device.location import Location
+from harness.elastic.fabric import Place
 
 SMALL = 0.02  # of the memory's bandwidth
 

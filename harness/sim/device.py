@@ -1,4 +1,4 @@
-"""A simulated device for pooled instances: `harness.device.device.Device` in virtual time.
+"""A simulated device for pooled instances: `harness.pooled.device.Device` in virtual time.
 
 Bytes cross the links of `harness.sim.network`, so loads and KV copies share what they share in a
 node. Each kind of copy has a stream of its own (Aegaeon §5.2–5.3) and none has priority: neither
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from harness.clock import Event, Loop
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
-from harness.device.blocks import SlabPool, device_shape
-from harness.device.device import KvCopy
 from harness.device.location import Location, dram
-from harness.device.plan import PoolConfig, device_weight_bytes
 from harness.device.topology import Link
 from harness.model_spec import ModelSpec
+from harness.pooled.blocks import SlabPool, device_shape
+from harness.pooled.device import KvCopy
+from harness.pooled.plan import PoolConfig, device_weight_bytes
 from harness.records.record import Recorder
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network

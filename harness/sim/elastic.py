@@ -8,15 +8,15 @@ from typing import Protocol
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.cost.served import EngineCosts, cost_model
-from harness.device.device_layout import DeviceLayout
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.fabric import Memory, Place
-from harness.device.host_copies import HostCopies
-from harness.device.kv_directory import KvDirectory
 from harness.device.location import hbm
-from harness.device.pipeline import Stage
 from harness.device.topology import cluster_topology
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.device_layout import DeviceLayout
+from harness.elastic.fabric import Memory, Place
+from harness.elastic.host_copies import HostCopies
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_directory import KvDirectory
+from harness.elastic.pipeline import Stage
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -24,9 +24,9 @@ from harness.placement import Placement, spec_of
 from harness.sim.beside_copies import BesideCopies
 from harness.sim.fabric import SimFabric
 from harness.sim.instance import SimInstance
-from harness.sim.line import SimLine
+from harness.sim.layerwise import SimLayerwise
 from harness.sim.network import Network
-from harness.sim.pieces import SimPieces
+from harness.sim.pipeline import SimPipeline
 
 
 class Limits(Protocol):
@@ -122,18 +122,18 @@ class SimElastic:
             memory = (config.num_kv_blocks + 1) * small.page_bytes + weights + 64
         return memory
 
-    def _line(self, stages: Sequence[Stage]) -> SimLine:
+    def _line(self, stages: Sequence[Stage]) -> SimPipeline:
         def cost(num_layers: int, constants: float) -> CostModel:
             return self._cost(stages[0][0].model, num_layers, constants)
 
-        return SimLine(
+        return SimPipeline(
             stages, cost, self.fabric, self._experiment.loop, self._experiment.recorder,
             first_constants=self._config.first_stage_constants,
         )  # fmt: skip
 
-    def _pieces(self) -> SimPieces:
+    def _pieces(self) -> SimLayerwise:
         loop, recorder = self._experiment.loop, self._experiment.recorder
-        return SimPieces(self._cost, self.fabric, loop, recorder)
+        return SimLayerwise(self._cost, self.fabric, loop, recorder)
 
     def _cost(self, model: ModelSpec, num_layers: int, constants: float) -> CostModel:
         """Of a part of the layers, with so much of an iteration's constants."""

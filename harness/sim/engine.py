@@ -15,17 +15,17 @@ from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
 from harness.cost.served import EngineCosts, cost_model
 from harness.cost.streamed import StreamedCost, streamed_layers
-from harness.device.build import make_pool
 from harness.device.caching_pool import CachingPool
-from harness.device.elastic import ElasticInstance
 from harness.device.location import hbm
-from harness.device.plan import MemoryPlan, device_weight_bytes, plan_memory
-from harness.device.pooled import PooledInstance
 from harness.device.topology import cluster_topology
+from harness.elastic.instance import ElasticInstance
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
+from harness.pooled.build import make_pool
+from harness.pooled.instance import PooledInstance
+from harness.pooled.plan import MemoryPlan, device_weight_bytes, plan_memory
 from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.elastic import SimElastic

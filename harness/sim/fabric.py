@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 from harness.clock import Event, Loop
-from harness.device.fabric import Memory, Place, Span
 from harness.device.topology import Link, Path
+from harness.elastic.fabric import Memory, Place, Span
 from harness.errors import InstanceLost
 from harness.sim.network import Network
 

@@ -14,9 +14,9 @@ from mypy_extensions import mypyc_attr
 
 from harness.clock import Event, Loop
 from harness.cost.model import CostModel, steps_done, steps_time_s, steps_to_reach
-from harness.device.arriving import Arriving
 from harness.device.base import BaseInstance
 from harness.device.block_pool import BlockPool
+from harness.elastic.arriving import Arriving
 from harness.errors import InstanceLost
 from harness.model_spec import ModelSpec
 from harness.records.record import Recorder, Segment

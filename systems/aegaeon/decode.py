@@ -14,7 +14,7 @@ from mypy_extensions import mypyc_attr
 
 from harness.clock import Loop
 from harness.device.block_pool import BlockPool
-from harness.device.pooled import PooledInstance
+from harness.pooled.instance import PooledInstance
 from harness.request import Batch, Request
 from systems.aegaeon.estimate import Estimator
 from systems.aegaeon.quota import quotas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.device.pooled import PooledInstance
+from harness.pooled.instance import PooledInstance
 
 PREFILL_SHARE = 6 / 16  # §7.2: six of 16 GPUs
 

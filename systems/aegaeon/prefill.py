@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from harness.clock import Loop
-from harness.device.pooled import PooledInstance
+from harness.pooled.instance import PooledInstance
 from harness.request import Batch, Request
 from systems.aegaeon.estimate import Estimator
 from systems.aegaeon.scaling import Scaler

@@ -2,7 +2,7 @@
 
 It starts from the sequence of Fig. 7 (T0). Each optimisation removes a part of it: component reuse
 (T1, Fig. 8a), explicit memory management (T2, Fig. 8b) with prefetching, and fine-grained KV
-synchronisation (T3, Fig. 10). `harness.device.pooled` has the operations. Knows nothing of quotas
+synchronisation (T3, Fig. 10). `harness.pooled.instance` has the operations. Knows nothing of quotas
 and queues: a scheduler says which model it wants, and the KV of which requests.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.clock import Event, Loop
-from harness.device.pooled import PooledInstance
+from harness.pooled.instance import PooledInstance
 from harness.request import Request
 
 

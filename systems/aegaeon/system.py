@@ -15,9 +15,9 @@ from typing import TypeVar
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
-from harness.device.pooled import PooledInstance
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, pooled
+from harness.pooled.instance import PooledInstance
 from harness.request import Request
 from systems.aegaeon.decode import DecodeBatch, Decoder, RoundLimits
 from systems.aegaeon.estimate import Estimator

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.device.block_pool import BlockPool
-from harness.device.pooled import PooledInstance
+from harness.pooled.instance import PooledInstance
 from systems.aegaeon.decode import DecodeBatch, first_with_room, grouped
 from systems.aegaeon.estimate import Estimator
 from systems.aegaeon.prefill import JobQueue, pending_time_s

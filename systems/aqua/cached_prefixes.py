@@ -8,7 +8,7 @@ copy is lost with its lender, the next request makes it again.
 
 from __future__ import annotations
 
-from harness.device.elastic import ElasticInstance
+from harness.elastic.instance import ElasticInstance
 from harness.request import Request
 from systems.aqua.prefix_cache import PrefixCache
 from systems.aqua.swap_space import SwapSpace

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from harness.clock import Event, Loop
-from harness.device.elastic import ElasticInstance
+from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
 from systems.aqua import fair_scheduler, informer

@@ -10,9 +10,9 @@ from math import inf
 from pathlib import Path
 
 from harness.clock import Loop
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.kv_store import KvStore
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_store import KvStore
 from harness.errors import UsageError
 from harness.request import Request
 from systems.aqua.config import AquaConfig
@@ -20,7 +20,7 @@ from systems.aqua.leases import Leases, beat
 from systems.aqua.lender import Borrower, Lender
 from systems.aqua.pair import Drop, Pair
 from systems.aqua.profiler.profile import read_profile
-from systems.baselines import vllm
+from systems.serving.iteration import Limits
 
 BEATS = 4  # heartbeats within the coordinator's timeout
 
@@ -52,7 +52,7 @@ class Group:
         self._config, self._elastic, self._loop = config, elastic, loop
         self._leases = leases
         self._parts = borrowers(lender, consumers)
-        limits = vllm.Limits(
+        limits = Limits(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             enable_chunked_prefill=True,

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.kv_moves import KvCopy
-from harness.device.kv_store import KvStore
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_moves import KvCopy
+from harness.elastic.kv_store import KvStore
 from harness.errors import InstanceLost, RunError
 from harness.request import Request
 from systems.aqua.config import MigrationVariant

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.clock import Loop, WallLoop
-from harness.device.elastic import ElasticInstance
-from harness.device.kv_store import KvStore
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_store import KvStore
 from harness.errors import InstanceLost
 from systems.aqua.config import Coordination
 from systems.aqua.coordinator.client import CoordinatorClient, Embedded, Remote

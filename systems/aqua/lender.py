@@ -14,16 +14,16 @@ from math import inf
 from typing import NamedTuple
 
 from harness.clock import Event, Loop
-from harness.device.device_layout import DeviceLayout
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.kv_store import KvStore
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.device_layout import DeviceLayout
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_store import KvStore
 from harness.errors import InstanceLost
 from harness.request import Request
 from systems.aqua import informer
 from systems.aqua.informer import InformerConfig, Load, Offer, Reclaim
 from systems.aqua.leases import Leases
-from systems.baselines.vllm import Limits, schedule_iteration
+from systems.serving.iteration import Limits, schedule_iteration
 
 
 class Borrower(NamedTuple):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from harness.clock import Loop
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.kv_store import KvStore
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_store import KvStore
 from harness.request import Request
 from systems.aqua.cached_prefixes import CachedPrefixes
 from systems.aqua.config import AquaConfig

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from harness.clock import Event, Loop
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.kv_store import KvStore
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_store import KvStore
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
 from systems.aqua import informer

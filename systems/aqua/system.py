@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
-from harness.device.elastic import ElasticInstance
-from harness.device.kv_store import KvStore
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_store import KvStore
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement
 from harness.request import Request

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.clock import Event, Loop
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
 from harness.errors import RunError
 from harness.placement import Elastic
 from harness.request import Batch, Request

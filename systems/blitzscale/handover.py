@@ -15,9 +15,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from harness.clock import Loop
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.page_pool import Groups
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.page_pool import Groups
 from harness.errors import InstanceLost
 from harness.request import Request
 from systems.blitzscale.prompts import kv_tokens

@@ -27,8 +27,8 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 
-from systems.blitzscale.pair import Pair, replay
 from systems.blitzscale.schedulers import ilp_free, stop_the_world
+from systems.blitzscale.timeline import Pair, replay
 
 GAP = 1e-3  # of the objective: a plan this near the optimum is taken; it saves half of the time
 ROUNDING_S = 1e-9

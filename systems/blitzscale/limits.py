@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from harness.clock import Loop
 from systems.blitzscale.ilp import ilp
-from systems.blitzscale.pair import Pair
 from systems.blitzscale.schedulers import best_effort_limit, overlap
+from systems.blitzscale.timeline import Pair
 
 SCHEDULERS = ("overlap", "best_effort", "ilp", "ilp_free")
 A_DOZEN = 12  # batches of one program: "which is a dozen of so in practice" (§5.2)

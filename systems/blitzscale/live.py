@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from harness.clock import Event, Loop
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.passage import Passage
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.layerwise import LayerwiseBatch
 from harness.errors import InstanceLost
 from harness.placement import Profile
 from harness.request import Request
@@ -43,7 +43,7 @@ class Waiting(Queued):
     """A batch of the pair's queue, and its progress."""
 
     requests: Sequence[Request] = field(kw_only=True)
-    passage: Passage = field(kw_only=True)
+    layerwise: LayerwiseBatch = field(kw_only=True)
     layer_s: float = field(kw_only=True)  # as profiled
     hop_s: float = field(kw_only=True)  # time of its activations to the source, by the links' rates
 
@@ -229,7 +229,7 @@ class Pair:
             next_s = max(self._loop.now, self._ready_s[first.executed])
             full = first.limit is not None and first.executed >= first.limit
             if full or next_s + first.hop_s > self._source_free_s:
-                first.passage.send(self._source.instance)
+                first.layerwise.send(self._source.instance)
 
     def _form(self) -> Waiting | None:
         requests = self._serving.prompts.take(self._may_leave)
@@ -237,7 +237,7 @@ class Pair:
             return None
         tokens = sum(request.known_tokens for request in requests)
         batch = Waiting(
-            self._number, requests=requests, passage=self._cluster.passage(requests),
+            self._number, requests=requests, layerwise=self._cluster.layerwise(requests),
             layer_s=self._profile.prefill_s(self._model, tokens) / self._model.num_layers,
             hop_s=self._hop_s(tokens),
         )  # fmt: skip
@@ -253,7 +253,9 @@ class Pair:
         return kv.reserve(pages, owner_of(request))
 
     def _reserve(self, batch: Waiting, slot: Slot, layers: range) -> bool:
-        return slot.instance.lost is None and batch.passage.reserve(slot.instance, layers, owner_of)
+        return slot.instance.lost is None and batch.layerwise.reserve(
+            slot.instance, layers, owner_of
+        )
 
     # Runs on the two instances
 
@@ -282,7 +284,7 @@ class Pair:
     async def _run(self, batch: Waiting, slot: Slot, layers: range) -> bool:
         """False if an instance has died; the batch is then in the prompts again."""
         try:
-            await batch.passage.run(slot.instance, layers)
+            await batch.layerwise.run(slot.instance, layers)
         except InstanceLost:
             self._give_up(batch)
             return False
@@ -328,12 +330,12 @@ class Pair:
                 slot.rouse()
 
     def _give_up(self, batch: Waiting) -> None:
-        batch.passage.give_up()
+        batch.layerwise.give_up()
         self._serving.again(batch.requests, self._source)
 
     def _put_back(self, batch: Waiting) -> None:
         """Returns a batch to the prompts of which nothing has been computed."""
-        batch.passage.give_up()
+        batch.layerwise.give_up()
         for request in batch.requests:
             self._serving.handover.free(request)
         self._serving.prompts.put(batch.requests)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from harness.clock import Event, Loop
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.fabric import Memory
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.fabric import Memory
+from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from systems.blitzscale.chains import Medium, Plan
 from systems.blitzscale.parameters import Parameters

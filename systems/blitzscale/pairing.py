@@ -12,7 +12,7 @@ from functools import partial
 
 from harness.clock import Loop
 from harness.cluster import Cluster
-from harness.device.elastic_cluster import ElasticCluster
+from harness.elastic.cluster import ElasticCluster
 from harness.model_spec import ModelSpec
 from systems.blitzscale.chains import Plan, expected_s
 from systems.blitzscale.config import Config

@@ -12,7 +12,7 @@ from math import inf
 from typing import Protocol
 
 from harness.clock import Loop
-from harness.device.elastic_cluster import ElasticCluster
+from harness.elastic.cluster import ElasticCluster
 from systems.blitzscale.chains import Chain, Crossing, Hop, Medium, Plan, Source, Target
 from systems.blitzscale.fabric import Fabric
 from systems.blitzscale.host_cache import HostCache

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.clock import Event, Loop
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.fabric import Memory
-from harness.device.host_copies import weight_bytes
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.fabric import Memory
+from harness.elastic.host_copies import weight_bytes
+from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from harness.model_spec import ModelSpec
 from systems.blitzscale.chains import Medium

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from harness.clock import Loop
-from harness.device.elastic_cluster import ElasticCluster
+from harness.elastic.cluster import ElasticCluster
 from harness.errors import InstanceLost
 from systems.blitzscale.config import Config
 from systems.blitzscale.demand import Seen

@@ -5,7 +5,7 @@ Each takes a `Pair` and gives the limits for `pair.replay`. The integer program 
 
 from __future__ import annotations
 
-from systems.blitzscale.pair import Pair, replay
+from systems.blitzscale.timeline import Pair, replay
 
 
 def stop_the_world(pair: Pair) -> list[int]:

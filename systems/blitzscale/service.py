@@ -12,8 +12,8 @@ from math import inf
 from harness.clock import Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
 from harness.model_spec import ModelSpec
 from harness.request import Request
 from systems.blitzscale.config import Config

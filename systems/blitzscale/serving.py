@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.clock import Loop
-from harness.device.elastic_cluster import ElasticCluster
+from harness.elastic.cluster import ElasticCluster
 from harness.errors import InstanceLost
 from harness.request import Batch, Request
 from systems.blitzscale.handover import Handover

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.clock import Event, Loop
-from harness.device.elastic import ElasticInstance
+from harness.elastic.instance import ElasticInstance
 from harness.request import Request
 from systems.blitzscale.pool import GpuCopy
 from systems.blitzscale.role import Role

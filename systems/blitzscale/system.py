@@ -11,7 +11,7 @@ from functools import partial
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
-from harness.device.elastic import ElasticInstance
+from harness.elastic.instance import ElasticInstance
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, tensor_parallel, within_nodes

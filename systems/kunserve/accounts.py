@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.device.elastic import ElasticInstance
-from harness.device.kv_directory import KvDirectory
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_directory import KvDirectory
 from harness.request import Request
 from systems.kunserve.artifact_monitor import GroupLoad
 from systems.kunserve.dispatcher import Load

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.device.elastic import ElasticInstance
-from systems.baselines.vllm import Limits
+from harness.elastic.instance import ElasticInstance
 from systems.kunserve.artifact_monitor import ThresholdConfig
 from systems.kunserve.monitor import MonitorConfig
 from systems.kunserve.plan import EXHAUSTIVE_LIMIT
+from systems.serving.iteration import Limits
 
 VALID = {
     "variant": ("paper", "artifact"),

@@ -2,8 +2,8 @@
 
 Two steps are plans over plain data. `restore_loads` brings the weights "from peer instances or from
 the host memory". `migration_moves` takes each ongoing request to one member, by staged migration
-(`harness/device/kv_moves.py`). A request stays in the pipeline until its KV has moved. Without live
-restore (Fig. 15) there is no second step. `returning.py` runs both, and first has KV leave the
+(`harness/elastic/kv_moves.py`). A request stays in the pipeline until its KV has moved. Without
+live restore (Fig. 15) there is no second step. `returning.py` runs both, and first has KV leave the
 memory where weights go.
 """
 

@@ -13,15 +13,15 @@ from harness.clock import Event
 from harness.errors import InstanceLost
 from harness.request import Request
 from systems.kunserve.group import alone, members
+from systems.kunserve.group_manager import GroupManager
 from systems.kunserve.moves import Move
-from systems.kunserve.reshape import Shaper
 from systems.kunserve.restore import Load, assign, migration_moves, missing, restore_loads
 from systems.kunserve.server import Server
 
 OWNER = "restore"
 
 
-async def restore(shaper: Shaper, server: Server, stop: Event, *, live: bool) -> None:
+async def restore(shaper: GroupManager, server: Server, stop: Event, *, live: bool) -> None:
     """Restores one group. `stop` ends it early; the group must then be formed again.
 
     live: requests migrate; else they stay in the pipeline until they end.
@@ -50,7 +50,7 @@ async def restore(shaper: Shaper, server: Server, stop: Event, *, live: bool) ->
     leave(shaper, server, live=live)
 
 
-async def _load_all(shaper: Shaper, loads: list[Load], stop: Event) -> bool:
+async def _load_all(shaper: GroupManager, loads: list[Load], stop: Event) -> bool:
     """Loads one member's layers, each once KV has left its memory. False if it was stopped, or if
     an instance died."""
     for load in loads:
@@ -73,7 +73,7 @@ async def _load_all(shaper: Shaper, loads: list[Load], stop: Event) -> bool:
     return True
 
 
-def leave(shaper: Shaper, server: Server, *, live: bool) -> None:
+def leave(shaper: GroupManager, server: Server, *, live: bool) -> None:
     """From now on every member serves by itself, and `server` serves until it has no requests."""
     waiting = [*server.waiting]
     server.waiting.clear()

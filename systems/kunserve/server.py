@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.clock import Event, Loop, Task
-from harness.device.elastic import ElasticInstance
-from harness.device.pipeline import Pipeline
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.pipeline import Pipeline
 from harness.errors import InstanceLost
 from harness.request import Request
-from systems.baselines.vllm import Limits, schedule_iteration
 from systems.kunserve.group import Group
 from systems.kunserve.microbatch import deal
+from systems.serving.iteration import Limits, schedule_iteration
 
 
 @dataclass(slots=True)

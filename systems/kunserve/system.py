@@ -15,8 +15,8 @@ from dataclasses import replace
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
-from harness.device.elastic import ElasticInstance
-from harness.device.pipeline import Pipeline
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.pipeline import Pipeline
 from harness.errors import RunError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, dedicated
@@ -28,6 +28,7 @@ from systems.kunserve.dispatcher import Queued, Target, least_loaded, redistribu
 from systems.kunserve.exchange import LinkProfile, check_chunk, chunk_bytes
 from systems.kunserve.fallback import fall_back
 from systems.kunserve.group import Group, alone, members
+from systems.kunserve.group_manager import GroupManager
 from systems.kunserve.merge import merge
 from systems.kunserve.microbatch import artifact_tokens
 from systems.kunserve.monitor import Decision, Monitor, required_bytes
@@ -39,7 +40,6 @@ from systems.kunserve.plan import (
     profiled_throughput,
     throughput_greedy,
 )
-from systems.kunserve.reshape import Shaper
 from systems.kunserve.restore import Rates
 from systems.kunserve.returning import restore
 from systems.kunserve.server import Server
@@ -72,7 +72,7 @@ class KunServe:
         self._elastic, self._model = cluster.elastic, instances[0].model
         self._artifact = config.variant == "artifact"
         victims = EVERYBODY if config.exchange == "blocking" else 0
-        self._shaper = Shaper(
+        self._shaper = GroupManager(
             cluster.elastic, loop, self._new_server, self._dispatch,
             victims=config.artifact.victims if self._artifact else victims,
             chunk_bytes=self._chunk_bytes(instances[0]),

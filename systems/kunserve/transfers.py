@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from harness.clock import Event, Loop
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from harness.request import Request
 from systems.kunserve.moves import Move, certain_to_end, grantable_slots, ordered

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.clock import Loop
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
 from harness.request import Request
 from systems.kunserve.accounts import load_of
 from systems.kunserve.instance_load import InstanceLoad, Running

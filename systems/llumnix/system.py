@@ -13,22 +13,22 @@ from dataclasses import dataclass, replace
 from harness.clock import Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
-from harness.device.elastic import ElasticInstance
-from harness.device.pipeline import Pipeline
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.pipeline import Pipeline
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, dedicated
 from harness.request import Request
-from systems.baselines.vllm import Limits
 from systems.kunserve.accounts import load_of, whole_bytes
 from systems.kunserve.group import Group, alone
+from systems.kunserve.group_manager import GroupManager
 from systems.kunserve.merge import equal_groups
-from systems.kunserve.reshape import Shaper
 from systems.kunserve.restore import Rates
 from systems.kunserve.server import Server
 from systems.llumnix.freeness import least_loaded
 from systems.llumnix.migrating import Migrations
 from systems.llumnix.migration import PairConfig, queued_moves
 from systems.llumnix.pipeline import stages_of_one_throttling
+from systems.serving.iteration import Limits
 
 MODES = ("replication", "migration", "pipeline")
 VARIANTS = ("paper", "artifact")
@@ -82,7 +82,7 @@ class Llumnix:
         instances = cluster.elastic.instances
         if len({instance.model.name for instance in instances}) > 1:
             raise ValueError("system llumnix serves one model: choose model_set=one")
-        self._shaper = Shaper(
+        self._shaper = GroupManager(
             cluster.elastic, loop, self._new_server, self.submit, victims=0, chunk_bytes=None,
             rates=Rates(1.0, 1.0), retry_s=config.poll_s,
         )  # fmt: skip

@@ -7,8 +7,8 @@ from collections import deque
 from harness.clock import Event, Loop
 from harness.device.instance import Instance
 from harness.request import Batch, Request
-from systems.baselines.vllm import Limits, schedule_iteration
 from systems.muxserve.adbs import Quota
+from systems.serving.iteration import Limits, schedule_iteration
 
 
 class Resident:

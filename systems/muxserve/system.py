@@ -12,13 +12,13 @@ from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, profile_of
 from harness.request import Request
-from systems.baselines.vllm import Limits
 from systems.muxserve.adbs import QuotaConfig
 from systems.muxserve.estimate import EstimateConfig, Llm, ThroughputEstimator
 from systems.muxserve.memory import Budget, MemoryConfig
 from systems.muxserve.mesh import Mesh
 from systems.muxserve.placement import Placer, first_names, kv_weight, llms_of
 from systems.muxserve.resident import Resident
+from systems.serving.iteration import Limits
 
 
 class MuxServe:

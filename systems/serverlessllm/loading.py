@@ -11,8 +11,8 @@ from math import inf
 
 from harness.clock import Loop
 from harness.cluster import Cluster
-from harness.device.pooled import PooledInstance
 from harness.errors import UsageError
+from harness.pooled.instance import PooledInstance
 
 
 class Loader:

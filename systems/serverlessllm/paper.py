@@ -14,12 +14,12 @@ from math import inf
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
-from harness.device.pooled import PooledInstance
+from harness.pooled.instance import PooledInstance
 from harness.request import Batch, Request
-from systems.baselines.vllm import Limits, schedule_iteration
 from systems.serverlessllm.loading import Loader
 from systems.serverlessllm.oracle import Oracle
 from systems.serverlessllm.scaling import Slot, cheapest, desired_instances, free_at
+from systems.serving.iteration import Limits, schedule_iteration
 
 
 @dataclass(kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from harness.clock import Event, Loop
 from harness.device.block_pool import BlockPool
-from harness.device.pooled import PooledInstance
+from harness.pooled.instance import PooledInstance
 from harness.request import Batch, Request
 from systems.serverlessllm.loading import Loader
 

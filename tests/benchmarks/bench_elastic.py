@@ -23,7 +23,7 @@ from typing import Any
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware, StepCoefficients, pair_key
-from harness.device.device_layout import layer_weight_bytes
+from harness.elastic.device_layout import layer_weight_bytes
 from harness.records.manifest import git_revision, machine
 from harness.request import Batch, Request
 from harness.running import testbed

@@ -24,10 +24,10 @@ from omegaconf import OmegaConf
 from harness.clock import Loop
 from harness.configuration.config import typed
 from harness.configuration.options import plain
-from harness.device.pooled import PooledInstance
 from harness.engine.engine import TorchEngine
 from harness.engine_api import Experiment
 from harness.placement import pooled
+from harness.pooled.instance import PooledInstance
 from harness.records.record import Recorder
 from harness.request import Batch, Request
 from tests.running import ROOT, hardware_profile, model_spec

@@ -15,8 +15,8 @@ from time import perf_counter
 import numpy as np
 
 from systems.blitzscale.ilp import ilp
-from systems.blitzscale.pair import Pair, replay
 from systems.blitzscale.schedulers import best_effort, ilp_free
+from systems.blitzscale.timeline import Pair, replay
 
 LAYERS = {"8B": 32, "24B": 40, "72B": 80}
 LOADS = (2.0, 3.9, 6.0)

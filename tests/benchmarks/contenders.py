@@ -109,7 +109,7 @@ def in_process(spec: ModelSpec, num_threads: int) -> Iterator[tuple[Serve, int]]
 
     from harness.device.block_pool import BlockPool
     from harness.engine.block_tables import BlockTables
-    from systems.baselines.vllm import Limits, schedule_iteration
+    from systems.serving.iteration import Limits, schedule_iteration
     from tests.unit.engine.serving import Server, loaded, runner_of
 
     torch.set_num_threads(num_threads)

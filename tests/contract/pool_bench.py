@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 from harness.clock import Event, Loop
 from harness.configuration.config import build
 from harness.configuration.options import plain
-from harness.device.plan import device_weight_bytes
-from harness.device.pooled import PooledInstance
 from harness.engine_api import Experiment
 from harness.placement import pooled
+from harness.pooled.instance import PooledInstance
+from harness.pooled.plan import device_weight_bytes
 from harness.records.record import Recorder
 from harness.request import Batch, Request
 from tests.running import hardware_profile, model_spec

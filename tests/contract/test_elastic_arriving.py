@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from harness.clock import Event
-from harness.device.elastic import ElasticInstance
+from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch
 from harness.running.testbed import Bed, finish, prefill

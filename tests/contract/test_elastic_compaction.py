@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from harness.clock import Event
-from harness.device.fabric import Memory, Span
 from harness.device.location import dram
+from harness.elastic.fabric import Memory, Span
 from harness.running.testbed import Bed, finish, prefill
 from tests.elastic import Beds, check, generated, undisturbed
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.clock import Event
-from harness.device.host_copies import HostCopies
+from harness.elastic.host_copies import HostCopies
 from harness.errors import InstanceLost
 from harness.request import Batch, Request
 from harness.running.testbed import Bed, decode, finish, prefill

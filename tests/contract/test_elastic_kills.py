@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.device.elastic import ElasticInstance
+from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from harness.request import Request
 from harness.running.testbed import Bed, decode, finish, prefill

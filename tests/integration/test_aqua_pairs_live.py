@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.device.fabric import Memory, Span
-from harness.device.kv_store import KvStore
 from harness.device.location import dram
+from harness.elastic.fabric import Memory, Span
+from harness.elastic.kv_store import KvStore
 from harness.running.testbed import Bed
 from tests.aqua import Asked, moved, moved_bytes, serve, system
 from tests.elastic import check, generated, private, undisturbed

@@ -18,11 +18,11 @@ from harness.cluster import Cluster
 from harness.configuration.config import typed
 from harness.configuration.options import plain
 from harness.cost.profile import HardwareProfile
-from harness.device.pooled import PooledInstance
 from harness.engine.engine import TorchEngine
 from harness.engine_api import Experiment
 from harness.model_spec import ModelSpec
 from harness.placement import dedicated, pooled
+from harness.pooled.instance import PooledInstance
 from harness.records.record import Recorder
 from harness.request import Batch, Request
 from tests.forked_workers import workers_alive

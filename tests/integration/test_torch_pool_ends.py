@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from harness.clock import Event
-from harness.device.pooled import PooledInstance
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.placement import pooled
+from harness.pooled.instance import PooledInstance
 from tests.forked_workers import workers_alive
 from tests.integration.test_torch_pool import MODELS, assert_nothing_left, started
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.device.caching_pool import CachingPool
 from harness.engine.hf_config import hf_config
 from harness.request import Request, Segments
-from systems.baselines.vllm import Limits, schedule_iteration
+from systems.serving.iteration import Limits, schedule_iteration
 from tests.running import model_spec
 
 BLOCK = 4

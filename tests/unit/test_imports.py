@@ -7,10 +7,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS_MAY = (
-    "clock", "cluster", "configuration.config", "cost.hardware", "device", "errors", "files",
-    "model_spec", "placement", "request", "system",
+    "clock", "cluster", "configuration.config", "cost.hardware", "device", "elastic", "errors",
+    "files", "model_spec", "placement", "pooled", "request", "system",
 )  # fmt: skip
-SYSTEMS_SHARE = ("baselines",)  # what any system may import of other systems
+SYSTEMS_SHARE = ("baselines", "serving")  # what any system may import of other systems
 BUILDS_ON = {"llumnix": ("kunserve",)}  # beside these: KunServe's baseline, on KunServe's servers
 # Where a policy would ask which engine it runs on: the devices offer the same on all of them.
 ASKS_FOR_THE_ENGINE = re.compile(
@@ -77,7 +77,8 @@ def test_systems_share_the_baselines_and_build_on_one_another_in_one_direction()
                 assert other in may, f"{path} imports {name}"
                 if other != system:
                     graph.setdefault(system, set()).add(other)
-    assert graph["llumnix"] == {"baselines", "kunserve"}
+    assert graph["llumnix"] == {"kunserve", "serving"}
+    assert "serving" not in graph  # the kit knows no system
     assert not circle(graph)
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.cost.model import CostModel
-from harness.device.elastic import ElasticInstance
-from harness.device.pipeline import Pipeline
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.pipeline import Pipeline
 from harness.request import Request
 from harness.running import testbed
 from harness.running.testbed import Bed, decode, finish, prefill
-from harness.sim.line import SimLine
+from harness.sim.pipeline import SimPipeline
 from tests.elastic import hardware, private, spec
 from tests.running import composed
 
@@ -76,7 +76,7 @@ def test_few_activations_do_not_overtake_many_on_their_link(
     """Stages booked ahead, or one event each: a short prompt leaves the first stage long before
     the activations of the one ahead have crossed, and follows them."""
     if not ahead:
-        monkeypatch.setattr(SimLine, "_alone", lambda line: False)
+        monkeypatch.setattr(SimPipeline, "_alone", lambda line: False)
     slow = replace(ON, pcie_bytes_per_s=1e7, pcie_peak_bytes_per_s=1e7)
     with private("sim", 2, on=slow) as made:
         first, second = made.instances

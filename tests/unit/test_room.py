@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.device.elastic import ElasticInstance
+from harness.elastic.instance import ElasticInstance
 from harness.running.capacity_check import room_across
 from tests.elastic import private
 

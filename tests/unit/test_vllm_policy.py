@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from harness.device.block_pool import BlockPool
 from harness.request import Batch, Request
-from systems.baselines.vllm import Limits, schedule_iteration
+from systems.serving.iteration import Limits, schedule_iteration
 
 
 def requests(*lengths: tuple[int, int]) -> deque[Request]:

@@ -17,8 +17,8 @@ from harness.configuration.config import build
 from harness.configuration.config import settings as config_of
 from harness.configuration.options import plain
 from harness.cost.model import CostModel
-from harness.device.elastic_cluster import part_of
 from harness.device.location import hbm
+from harness.elastic.cluster import part_of
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.placement import Demand, Elastic, Placement

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from systems.blitzscale.ilp import ilp
-from systems.blitzscale.pair import Pair, Timeline, replay
 from systems.blitzscale.schedulers import best_effort, ilp_free, overlap, stop_the_world
+from systems.blitzscale.timeline import Pair, Timeline, replay
 
 LIVE: list[Callable[[Pair], Sequence[int | None]]] = [best_effort, ilp, ilp_free]
 SCHEDULERS = [overlap, *LIVE]

@@ -10,9 +10,9 @@ from harness.calibrate import zoo
 from harness.cost.hardware import Hardware
 from harness.cost.law import law
 from harness.cost.model import CostModel
-from harness.device.blocks import device_shape, host_shape
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
+from harness.pooled.blocks import device_shape, host_shape
 from tests.running import hardware_profile
 
 # Parameters that the published checkpoints hold (the sum of their safetensors), in billions.

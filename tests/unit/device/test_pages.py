@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from harness.device.device_layout import DeviceLayout, layer_weight_bytes, page_bytes
-from harness.device.kv_region import KvRegion
-from harness.device.page_pool import PagePool
-from harness.device.page_tables import PageTables, merged
+from harness.elastic.device_layout import DeviceLayout, layer_weight_bytes, page_bytes
+from harness.elastic.kv_region import KvRegion
+from harness.elastic.page_pool import PagePool
+from harness.elastic.page_tables import PageTables, merged
 from harness.errors import RunError, UsageError
 from harness.request import Request
 from tests.elastic import spec
@@ -82,7 +82,7 @@ def test_a_model_that_leaves_no_kv_is_refused() -> None:
 
 def test_neighbouring_spans_are_one() -> None:
     spans = [(0, 100, 8), (8, 108, 8), (16, 200, 8), (40, 208, 8)]
-    from harness.device.fabric import Span
+    from harness.elastic.fabric import Span
 
     found = merged([Span(*span) for span in spans])
     assert found == [Span(0, 100, 16), Span(16, 200, 8), Span(40, 208, 8)]

@@ -11,9 +11,7 @@ import numpy as np
 import torch
 
 from harness.device.block_pool import BlockPool
-from harness.device.blocks import SlabPool, device_shape
 from harness.device.caching_pool import CachingPool
-from harness.device.slab import SlabAllocator
 from harness.engine.block_tables import BlockTables
 from harness.engine.instance import Tables, described
 from harness.engine.kv_cache import new_cache
@@ -26,6 +24,8 @@ from harness.engine.slab_tables import SlabTables
 from harness.engine.tokens import TokenBook
 from harness.engine.work import pack, unpack
 from harness.model_spec import ModelSpec
+from harness.pooled.blocks import SlabPool, device_shape
+from harness.pooled.slab import SlabAllocator
 from harness.request import Batch, Request
 
 SPEC = ModelSpec(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.engine.linear import LoadedLayers
 from harness.prompts import prompt_ids
 from harness.request import Batch, Prompt, Request
-from systems.baselines.vllm import Limits, schedule_iteration
+from systems.serving.iteration import Limits, schedule_iteration
 from tests.unit.engine.conftest import Family
 from tests.unit.engine.serving import SPEC, in_flat_buffer, loaded, paged, slabbed
 

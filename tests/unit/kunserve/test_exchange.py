@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.device.pipeline import remote_attention_bytes
+from harness.elastic.pipeline import remote_attention_bytes
 from systems.kunserve.exchange import (
     Held,
     LinkProfile,

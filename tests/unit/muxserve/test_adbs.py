@@ -11,9 +11,9 @@ from harness.device.block_pool import BlockPool
 from harness.records.record import Recorder
 from harness.request import Request
 from harness.sim.instance import SimInstance
-from systems.baselines.vllm import Limits
 from systems.muxserve.adbs import Quota, QuotaConfig, adapt, in_turn
 from systems.muxserve.resident import Resident
+from systems.serving.iteration import Limits
 from tests.running import hardware_profile, model_spec
 
 CONFIG = QuotaConfig(window_s=5.0, high=0.9, keep=0.95, growth=0.1)

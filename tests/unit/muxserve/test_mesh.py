@@ -8,10 +8,10 @@ from typing import Any
 from harness.clock import VirtualLoop
 from harness.device.block_pool import BlockPool
 from harness.request import Request
-from systems.baselines.vllm import Limits
 from systems.muxserve.adbs import QuotaConfig
 from systems.muxserve.mesh import Mesh
 from systems.muxserve.resident import Resident
+from systems.serving.iteration import Limits
 
 LIMITS = Limits(
     max_num_seqs=4, max_num_batched_tokens=64, enable_chunked_prefill=False,

@@ -16,7 +16,7 @@ from plots.blitzscale_fig03 import needed
 from plots.blitzscale_fig15 import SCHEDULERS, example, numbers
 from plots.blitzscale_fig18 import violating
 from plots.blitzscale_table_numbers import throughput
-from systems.blitzscale.pair import replay
+from systems.blitzscale.timeline import replay
 
 
 def latencies(*ttft: float, tpot: float = 0.1) -> Latencies:

@@ -1,8 +1,8 @@
 """The host's KV cache: room is given in the order in which it was asked for."""
 
 from harness.clock import Event, VirtualLoop
-from harness.device.host import Host
 from harness.device.memory import KvShape
+from harness.pooled.host import Host
 
 SMALL = KvShape(num_layers=1, num_kv_heads=1, head_dim=8, dtype_bytes=2, block_tokens=16)
 NUM_BLOCKS = 8

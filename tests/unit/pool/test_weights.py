@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from harness.clock import Event, Loop, VirtualLoop
-from harness.device.host import Host
 from harness.device.location import Location, Medium
-from harness.device.plan import device_weight_bytes
-from harness.device.weights import WeightsBuffer
+from harness.pooled.host import Host
+from harness.pooled.plan import device_weight_bytes
+from harness.pooled.weights import WeightsBuffer
 from harness.records.record import Recorder
 from tests.running import model_spec
 

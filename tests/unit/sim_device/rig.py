@@ -13,9 +13,9 @@ from harness.configuration.config import typed
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
-from harness.device.device import KvCopy
 from harness.device.location import hbm
 from harness.device.topology import cluster_topology
+from harness.pooled.device import KvCopy
 from harness.records.record import Recorder
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.network import Network

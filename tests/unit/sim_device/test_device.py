@@ -11,7 +11,7 @@ import pytest
 
 from harness.clock import Event
 from harness.device.location import Location, dram, ssd
-from harness.device.plan import device_weight_bytes
+from harness.pooled.plan import device_weight_bytes
 from harness.sim.device import SimDevice
 from tests.unit.sim_device.rig import H800, MODELS, Rig, kv
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from harness.device.memory import KvShape, OutOfMemory
-from harness.device.slab import SlabAllocator
 from harness.errors import UsageError
+from harness.pooled.slab import SlabAllocator
 
 
 def shape(block_bytes: int) -> KvShape:

@@ -7,9 +7,9 @@ import pytest
 from harness.clock import VirtualLoop
 from harness.configuration.config import build
 from harness.configuration.options import plain
-from harness.device.fabric import Memory
 from harness.device.location import dram, hbm
 from harness.device.topology import cluster_topology
+from harness.elastic.fabric import Memory
 from harness.running import testbed
 from harness.running.testbed import Bed
 from harness.sim import fabric as sim_fabric

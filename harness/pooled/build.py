@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.device.device import Device
-from harness.device.host import Host, SwappedKv
-from harness.device.plan import MemoryPlan, PoolConfig
-from harness.device.pooled import PooledInstance
 from harness.engine_api import Experiment
+from harness.pooled.device import Device
+from harness.pooled.host import Host, SwappedKv
+from harness.pooled.instance import PooledInstance
+from harness.pooled.plan import MemoryPlan, PoolConfig
 
 
 def make_pool(

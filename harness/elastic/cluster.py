@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from harness.clock import Event, Loop
 from harness.cost.hardware import Hardware
-from harness.device.device_layout import DeviceLayout
-from harness.device.elastic import ElasticInstance
-from harness.device.fabric import Fabric, Memory
-from harness.device.host_copies import HostCopies
-from harness.device.kv_directory import Holder, KvDirectory
-from harness.device.kv_moves import KvCopy, KvMover
-from harness.device.kv_store import KvStore
-from harness.device.layer_pass import LayerPass
 from harness.device.location import Location, dram
-from harness.device.passage import MakePieces, Passage, passage_of
-from harness.device.pipeline import Line, Pipeline, Stage, checked
+from harness.elastic.device_layout import DeviceLayout
+from harness.elastic.fabric import Fabric, Memory
+from harness.elastic.host_copies import HostCopies
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_directory import Holder, KvDirectory
+from harness.elastic.kv_moves import KvCopy, KvMover
+from harness.elastic.kv_store import KvStore
+from harness.elastic.layer_pass import LayerPass
+from harness.elastic.layerwise import LayerwiseBatch, MakePieces, layerwise_batch
+from harness.elastic.pipeline import Pipeline, PipelineExecutor, Stage, checked
 from harness.errors import InstanceLost, RunError, UsageError
 from harness.records.record import Recorder
 from harness.request import Batch, Request
@@ -45,7 +45,8 @@ class ElasticCluster:
 
     def __init__(
         self, instances: Sequence[ElasticInstance], hosts: Mapping[int, HostCopies],
-        fabric: Fabric, directory: KvDirectory, make_line: Callable[[Sequence[Stage]], Line],
+        fabric: Fabric, directory: KvDirectory,
+        make_line: Callable[[Sequence[Stage]], PipelineExecutor],
         make_pieces: MakePieces, loop: Loop, recorder: Recorder, hardware: Hardware,
     ) -> None:  # fmt: skip
         self.instances, self.hosts = list(instances), dict(hosts)
@@ -112,9 +113,11 @@ class ElasticCluster:
         line = self._make_line(stages)
         return Pipeline(stages, line, self.directory, self._loop, self._recorder)
 
-    def passage(self, requests: Sequence[Request]) -> Passage:
+    def layerwise(self, requests: Sequence[Request]) -> LayerwiseBatch:
         """Prompts that nothing is computed of, to run through the layers a piece at a time."""
-        return passage_of(requests, self._make_pieces, self.directory, self._loop, self._recorder)
+        return layerwise_batch(
+            requests, self._make_pieces, self.directory, self._loop, self._recorder
+        )
 
     def layer_pass(self, batch: Batch, instance: ElasticInstance) -> LayerPass:
         """An iteration of `batch` on `instance`, to run a few layers at a time."""

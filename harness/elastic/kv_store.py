@@ -4,10 +4,10 @@ device lends (AQUA §4). Pages of one model's size, counted and placed as an ins
 
 from __future__ import annotations
 
-from harness.device.device_layout import DeviceLayout
-from harness.device.fabric import Fabric, Memory
-from harness.device.page_pool import PagePool
-from harness.device.page_tables import PageTables
+from harness.elastic.device_layout import DeviceLayout
+from harness.elastic.fabric import Fabric, Memory
+from harness.elastic.page_pool import PagePool
+from harness.elastic.page_tables import PageTables
 from harness.errors import UsageError
 
 

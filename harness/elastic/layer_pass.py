@@ -7,9 +7,9 @@ piece needs that of its own layers on the instance, and no other.
 
 from __future__ import annotations
 
-from harness.device.elastic import ElasticInstance
-from harness.device.kv_directory import KvDirectory
-from harness.device.passage import Piece, Pieces
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_directory import KvDirectory
+from harness.elastic.layerwise import LayerRun, LayerwiseExecutor
 from harness.errors import RunError
 from harness.records.record import Recorder
 from harness.request import Batch
@@ -19,8 +19,8 @@ class LayerPass:
     """`end` it when it is over, or given up."""
 
     def __init__(
-        self, batch: Batch, instance: ElasticInstance, pieces: Pieces, directory: KvDirectory,
-        recorder: Recorder,
+        self, batch: Batch, instance: ElasticInstance, pieces: LayerwiseExecutor,
+        directory: KvDirectory, recorder: Recorder,
     ) -> None:  # fmt: skip
         self._batch, self._instance, self._pieces = batch, instance, pieces
         self._directory, self._recorder = directory, recorder
@@ -48,7 +48,7 @@ class LayerPass:
         flight = await instance.launch(self._batch.requests)
         try:
             previous = instance if self.executed else None
-            piece = Piece(self._batch, instance, layers, previous, (), sent=False)
+            piece = LayerRun(self._batch, instance, layers, previous, (), sent=False)
             await self._pieces.run(piece)
         finally:
             instance.land(flight)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.clock import Event, Loop
-from harness.device.device_layout import layer_weight_bytes
-from harness.device.elastic import ElasticInstance
-from harness.device.fabric import Fabric, Memory, Span
 from harness.device.location import dram, ssd
 from harness.device.memory import Region
+from harness.elastic.device_layout import layer_weight_bytes
+from harness.elastic.fabric import Fabric, Memory, Span
+from harness.elastic.instance import ElasticInstance
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.records.record import Recorder

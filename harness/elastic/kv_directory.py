@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from harness.clock import Event, Loop
-from harness.device.device_layout import DeviceLayout
-from harness.device.fabric import Memory
-from harness.device.page_pool import Groups, PagePool
-from harness.device.page_tables import PageTables
+from harness.elastic.device_layout import DeviceLayout
+from harness.elastic.fabric import Memory
+from harness.elastic.page_pool import Groups, PagePool
+from harness.elastic.page_tables import PageTables
 from harness.errors import RunError
 from harness.request import Request
 

@@ -11,9 +11,9 @@ import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from harness.device.fabric import Span
-from harness.device.page_pool import Groups, PagePool
-from harness.device.page_uses import PageUses
+from harness.elastic.fabric import Span
+from harness.elastic.page_pool import Groups, PagePool
+from harness.elastic.page_uses import PageUses
 from harness.request import Request
 
 SAME: Mapping[int, int] = MappingProxyType({})

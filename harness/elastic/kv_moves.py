@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.clock import Event, Loop
-from harness.device.fabric import Fabric, Span
-from harness.device.kv_directory import Holder, KvDirectory
-from harness.device.page_pool import Groups
-from harness.device.page_uses import PageUses, begin_copy, end_copy
+from harness.elastic.fabric import Fabric, Span
+from harness.elastic.kv_directory import Holder, KvDirectory
+from harness.elastic.page_pool import Groups
+from harness.elastic.page_uses import PageUses, begin_copy, end_copy
 from harness.errors import RunError
 from harness.records.record import Recorder
 from harness.request import Request

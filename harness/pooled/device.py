@@ -1,7 +1,7 @@
 """The device below a pooled instance: what an engine must be able to do, and nothing more.
 
 `harness.sim.device` lets virtual time pass; `harness.engine.device` has a worker process move
-real bytes. Which bytes, when and where to is decided above, once (`harness.device.pooled`).
+real bytes. Which bytes, when and where to is decided above, once (`harness.pooled.instance`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.clock import Event
-from harness.device.blocks import SlabPool
 from harness.device.instance import Instance
 from harness.device.location import Location
+from harness.pooled.blocks import SlabPool
 
 
 @dataclass(slots=True, frozen=True)

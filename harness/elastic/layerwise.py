@@ -2,7 +2,7 @@
 
 Who runs the next layers is decided when their turn comes: between two pieces the batch rests, its
 activations where the last piece ran. Each instance that runs layers keeps their KV. The
-bookkeeping is written once; an engine supplies the `Pieces` that run and send.
+bookkeeping is written once; an engine supplies the `LayerwiseExecutor` that run and send.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.clock import Loop
-from harness.device.elastic import ElasticInstance
-from harness.device.kv_directory import Flight, KvDirectory
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_directory import Flight, KvDirectory
 from harness.errors import RunError
 from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
+class LayerRun:
     """`layers` of `batch` on `instance`. `previous`: who ran those before; None: these are the
     first. `others`: who else has KV of the batch, and must live. `sent`: the activations are here
     already, or on their way."""
@@ -37,10 +37,10 @@ class Piece:
         return self.layers.stop == self.instance.model.num_layers
 
 
-class Pieces(Protocol):
+class LayerwiseExecutor(Protocol):
     """Of one passage."""
 
-    async def run(self, piece: Piece) -> None:
+    async def run(self, piece: LayerRun) -> None:
         """Runs the piece; the last one stamps the tokens and moves the requests' counters. Raises
         InstanceLost where `instance` or one of `others` has died."""
         ...
@@ -59,11 +59,16 @@ def nobody(request: Request) -> str:
     return ""
 
 
-class Passage:
+class LayerwiseBatch:
     """Of prompts whose KV is nowhere yet."""
 
     def __init__(
-        self, batch: Batch, pieces: Pieces, directory: KvDirectory, loop: Loop, recorder: Recorder
+        self,
+        batch: Batch,
+        pieces: LayerwiseExecutor,
+        directory: KvDirectory,
+        loop: Loop,
+        recorder: Recorder,
     ) -> None:
         if batch.decodes or any(r.computed_tokens or n != r.known_tokens for r, n in batch.chunks):
             raise RunError("a passage is of whole prompts that nothing has been computed of")
@@ -119,7 +124,7 @@ class Passage:
             if instance in self._over:
                 self._over.remove(instance)
             self._over.append(instance)
-            piece = Piece(
+            piece = LayerRun(
                 self._batch, instance, layers, previous, self._over[:-1],
                 sent=self._ahead == (instance, self.executed),
             )  # fmt: skip
@@ -162,12 +167,12 @@ class Passage:
                     self._recorder.completed(request)
 
 
-MakePieces = Callable[[], Pieces]
+MakePieces = Callable[[], LayerwiseExecutor]
 
 
-def passage_of(
+def layerwise_batch(
     requests: Sequence[Request], make: MakePieces, directory: KvDirectory, loop: Loop,
     recorder: Recorder,
-) -> Passage:  # fmt: skip
+) -> LayerwiseBatch:  # fmt: skip
     batch = Batch(chunks=[(request, request.known_tokens) for request in requests])
-    return Passage(batch, make(), directory, loop, recorder)
+    return LayerwiseBatch(batch, make(), directory, loop, recorder)

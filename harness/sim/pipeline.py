@@ -15,9 +15,9 @@ from functools import cache
 
 from harness.clock import Event, Loop
 from harness.cost.model import CostModel
-from harness.device.elastic import ElasticInstance
-from harness.device.pipeline import FlightPlan, Stage, remote_attention_bytes
 from harness.device.topology import Path
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.pipeline import FlightPlan, Stage, remote_attention_bytes
 from harness.errors import RunError
 from harness.records.record import Recorder, Segment
 from harness.request import Batch
@@ -30,7 +30,7 @@ URGENT = 100  # activations go before any copy of weights or KV
 TOKEN_BYTES = 8
 
 
-class SimLine:
+class SimPipeline:
     """`cost`: of so many layers, with a share of what an iteration costs whatever its layers. The
     first stage pays `first_constants` of it, and all stages the rest in equal parts."""
 

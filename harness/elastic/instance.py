@@ -12,12 +12,12 @@ from math import inf
 from typing import Protocol
 
 from harness.clock import Event, Loop
-from harness.device.arriving import Arriving
-from harness.device.device_layout import DeviceLayout
-from harness.device.fabric import Fabric, Memory, Span
-from harness.device.kv_directory import Flight, KvDirectory
-from harness.device.kv_region import KvRegion
-from harness.device.page_uses import begin_compaction, end_compaction
+from harness.elastic.arriving import Arriving
+from harness.elastic.device_layout import DeviceLayout
+from harness.elastic.fabric import Fabric, Memory, Span
+from harness.elastic.kv_directory import Flight, KvDirectory
+from harness.elastic.kv_region import KvRegion
+from harness.elastic.page_uses import begin_compaction, end_compaction
 from harness.errors import InstanceLost, RunError, UsageError
 from harness.records.record import Recorder
 from harness.request import Batch, Request

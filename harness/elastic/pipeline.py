@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 
 from harness.clock import Event, Loop
 from harness.device.base import BaseInstance
-from harness.device.elastic import ElasticInstance
-from harness.device.kv_directory import Flight, KvDirectory
-from harness.device.page_pool import Groups
-from harness.device.staged_kv import StagedKv
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_directory import Flight, KvDirectory
+from harness.elastic.page_pool import Groups
+from harness.elastic.staged_kv import StagedKv
 from harness.errors import RunError, UsageError
 from harness.model_spec import ModelSpec
 from harness.records.record import Recorder
@@ -39,7 +39,7 @@ class FlightPlan:
     remote: list[dict[ElasticInstance, dict[int, Groups]]]
 
 
-class Line(Protocol):
+class PipelineExecutor(Protocol):
     async def fly(self, plan: FlightPlan, until: float, stop: Event | None, halt: Event) -> int:
         """Runs the stages, stamps each iteration's tokens and moves the requests' counters;
         iterations done. It ends as `Instance.execute` does, or at the boundary after `halt`."""
@@ -66,7 +66,7 @@ class Pipeline(BaseInstance):
     at a time. Layers that a stage is loading are waited for, each when its turn comes."""
 
     def __init__(
-        self, stages: Sequence[Stage], line: Line, directory: KvDirectory, loop: Loop,
+        self, stages: Sequence[Stage], line: PipelineExecutor, directory: KvDirectory, loop: Loop,
         recorder: Recorder,
     ) -> None:  # fmt: skip
         homes = [(instance, instance.layout.groups(layers)) for instance, layers in stages]

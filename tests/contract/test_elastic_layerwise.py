@@ -26,7 +26,7 @@ def test_batches_go_to_and_fro_between_a_loading_and_a_full_instance(
             full, new = made.instances
             assert await new.load(range(1), full)
             first, second = [made.request(40, 1), made.request(9, 5)], [made.request(33, 6)]
-            passages = [made.cluster.passage(batch) for batch in (first, second)]
+            passages = [made.cluster.layerwise(batch) for batch in (first, second)]
             for passage in passages:
                 assert passage.reserve(new, range(1))
                 await passage.run(new, range(1))
@@ -65,7 +65,7 @@ def test_the_loading_instance_can_end_what_it_began(bed: Beds, engine: str) -> N
         async def story() -> None:
             new = made.instances[1]
             request = made.request(40, 6)
-            passage = made.cluster.passage([request])
+            passage = made.cluster.layerwise([request])
             for layers in (range(1), range(1, DEPTH)):
                 assert passage.reserve(new, layers)
                 await passage.run(new, layers)
@@ -81,7 +81,7 @@ def test_without_room_nothing_is_taken(bed: Beds, engine: str) -> None:
     with bed(engine, 2, kv_blocks=4) as made:
         new = made.instances[1]
         free = new.kv.free_pages
-        passage = made.cluster.passage(
+        passage = made.cluster.layerwise(
             [made.request(free * 16 // DEPTH - 20, 4), made.request(60, 4)]
         )
         assert not passage.reserve(new, range(DEPTH))
@@ -98,7 +98,7 @@ def test_a_death_fails_the_piece_and_the_batch_is_computed_again(engine: str, vi
             made.cluster.on_lost = lambda instance: lost.append(instance.name)
             full, new, spare = made.instances
             request = made.request(400, 3)
-            passage = made.cluster.passage([request])
+            passage = made.cluster.layerwise([request])
             assert passage.reserve(new, range(2))
             await passage.run(new, range(2))
             assert passage.reserve(full, range(2, DEPTH))

@@ -8,8 +8,8 @@ from functools import partial
 from math import inf
 
 from harness.clock import Event, WallLoop
-from harness.device.elastic import ElasticInstance
-from harness.device.pipeline import FlightPlan, Stage
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.pipeline import FlightPlan, Stage
 from harness.engine.commands import Commands
 from harness.engine.fabric import TorchFabric
 from harness.engine.flight_work import HoldWork, Part, StageWork, pack
@@ -32,7 +32,7 @@ class UnderWay:
         self.lost: str | None = None
 
 
-class TorchLine:
+class TorchPipeline:
     def __init__(
         self, stages: Sequence[Stage], fabric: TorchFabric, loop: WallLoop, recorder: Recorder,
         book: TokenBook,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from harness.device.device_layout import DeviceLayout
-from harness.device.fabric import Span
-from harness.device.page_pool import PagePool
-from harness.device.page_tables import PageTables
+from harness.elastic.device_layout import DeviceLayout
+from harness.elastic.fabric import Span
+from harness.elastic.page_pool import PagePool
+from harness.elastic.page_tables import PageTables
 from harness.errors import RunError
 
 

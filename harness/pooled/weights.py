@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.clock import Event, Loop
-from harness.device.device import Device
-from harness.device.host import Host
 from harness.device.memory import BumpAllocator
-from harness.device.plan import ALIGN_BYTES, device_weight_bytes
 from harness.model_spec import ModelSpec
+from harness.pooled.device import Device
+from harness.pooled.host import Host
+from harness.pooled.plan import ALIGN_BYTES, device_weight_bytes
 from harness.records.record import Recorder
 
 

@@ -7,22 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
-from harness.device.elastic import ElasticInstance
-from harness.device.passage import Piece
-from harness.device.pipeline import FlightPlan, Stage
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.layerwise import LayerRun
+from harness.elastic.pipeline import FlightPlan, Stage
 from harness.engine.fabric import TorchFabric
-from harness.engine.line import TorchLine, UnderWay
+from harness.engine.pipeline import TorchPipeline, UnderWay
 from harness.request import Batch
 
 
-class TorchPieces:
-    def __init__(self, line: Callable[[Sequence[Stage]], TorchLine], fabric: TorchFabric) -> None:
+class TorchLayerwise:
+    def __init__(
+        self, line: Callable[[Sequence[Stage]], TorchPipeline], fabric: TorchFabric
+    ) -> None:
         self._line, self._fabric = line, fabric
         self._kept: tuple[ElasticInstance, int] | None = None  # where activations rest, and whose
         self._ahead: int | None = None  # the flight that they have been sent to
         self._flights: list[tuple[str, int]] = []  # worker, number: of all pieces and sends
 
-    async def run(self, piece: Piece) -> None:
+    async def run(self, piece: LayerRun) -> None:
         instance = piece.instance
         stages = [(instance, piece.layers)]
         plan = FlightPlan(piece.batch, 1, stages, [{}])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.device.block_pool import BlockPool
-from harness.device.kv_directory import Holder, KvDirectory, Where
-from harness.device.page_pool import Groups
+from harness.elastic.kv_directory import Holder, KvDirectory, Where
+from harness.elastic.page_pool import Groups
 from harness.request import Request
 
 

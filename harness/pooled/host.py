@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from harness.clock import Event, Loop
 from harness.device.location import Location, dram, ssd
 from harness.device.memory import KvShape, OutOfMemory
-from harness.device.slab import SlabAllocator
 from harness.model_spec import ModelSpec
+from harness.pooled.slab import SlabAllocator
 
 
 @dataclass(slots=True)

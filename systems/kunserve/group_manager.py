@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from harness.clock import Event, Loop, Task
-from harness.device.elastic import ElasticInstance
-from harness.device.elastic_cluster import ElasticCluster
-from harness.device.pipeline import Pipeline
+from harness.elastic.cluster import ElasticCluster
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.pipeline import Pipeline
 from harness.errors import InstanceLost
 from harness.request import Request
 from systems.kunserve.accounts import held_by, in_pieces, names
@@ -29,7 +29,7 @@ from systems.kunserve.transfers import Transfers
 NewServer = Callable[[Group, ElasticInstance | Pipeline], Server]
 
 
-class Shaper:
+class GroupManager:
     """Forms the groups of a cluster.
 
     new_server: makes a group's server. dispatch: takes requests that wait. victims: how many

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from harness.device.block_pool import BlockPool
 from harness.device.memory import KvShape
-from harness.device.slab import SlabAllocator
 from harness.model_spec import ModelSpec
+from harness.pooled.slab import SlabAllocator
 from harness.request import Request
 
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from harness.clock import Event, Loop
 from harness.cost.model import CostModel
-from harness.device.elastic import ElasticInstance
-from harness.device.passage import Piece
+from harness.elastic.instance import ElasticInstance
+from harness.elastic.layerwise import LayerRun
 from harness.model_spec import ModelSpec
 from harness.records.record import Recorder
 from harness.request import Batch
 from harness.sim.fabric import SimFabric
-from harness.sim.line import URGENT, compute_of, count
+from harness.sim.pipeline import URGENT, compute_of, count
 
 
-class SimPieces:
+class SimLayerwise:
     """`cost`: of so many layers; the first piece has the constants of an iteration."""
 
     def __init__(
@@ -26,7 +26,7 @@ class SimPieces:
         self._arrived: Event | None = None  # of what was sent last
         self._start_s: float | None = None
 
-    async def run(self, piece: Piece) -> None:
+    async def run(self, piece: LayerRun) -> None:
         instance = piece.instance
         if self._start_s is None:
             self._start_s = self._loop.now

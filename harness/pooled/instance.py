@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping
 from math import inf
 
 from harness.clock import Event, Loop
-from harness.device.blocks import SlabPool, device_shape, host_shape
-from harness.device.device import Device, KvCopy
-from harness.device.host import Host, SwappedKv
 from harness.device.instance import Instance
 from harness.device.memory import KvShape
-from harness.device.plan import MemoryPlan
-from harness.device.slab import SlabAllocator
-from harness.device.weights import WeightsBuffer
 from harness.model_spec import ModelSpec
+from harness.pooled.blocks import SlabPool, device_shape, host_shape
+from harness.pooled.device import Device, KvCopy
+from harness.pooled.host import Host, SwappedKv
+from harness.pooled.plan import MemoryPlan
+from harness.pooled.slab import SlabAllocator
+from harness.pooled.weights import WeightsBuffer
 from harness.records.record import Recorder
 from harness.request import Batch, Request
 

@@ -1,0 +1,1 @@
+"""Devices that many models share in turn: Aegaeon §5's mechanisms, once for every engine."""
