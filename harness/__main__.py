@@ -65,22 +65,17 @@ def run_one(config: DictConfig) -> None:
         sources = HydraConfig.get().runtime.config_sources
         known_device(config, [Path(each.path) for each in sources if each.schema == "file"])
         known_keys(HydraConfig.get(), HYDRA_KEYS, "hydra.")
-        from harness.running.run import (
-            run,  # after the check, so that a mistyped command answers at once
-        )
+        # after the check, so that a mistyped command answers at once
+        from harness.running.run import Command, run
 
         chosen = HydraConfig.get()
         refuse_ignored(config.engine, config.system, chosen.overrides.task)
         take_checkpoint(config, str(chosen.runtime.choices["model"]), chosen.overrides.task)
         shared = chosen.sweep.dir if chosen.mode == RunMode.MULTIRUN else config.runs_dir
         output_dir = Path(chosen.runtime.output_dir)
-        run(
-            config,
-            output_dir=output_dir,
-            named=output_dir.resolve() != Path(str(shared)).resolve(),
-            choices=dict(chosen.runtime.choices),
-            overrides=list(chosen.overrides.task),
-        )
+        named = output_dir.resolve() != Path(str(shared)).resolve()
+        choices, overrides = dict(chosen.runtime.choices), list(chosen.overrides.task)
+        run(config, Command(output_dir, named, choices, overrides))
     except Exception as error:
         if HydraConfig.get().mode != RunMode.MULTIRUN:
             sys.exit(tell(error))

@@ -22,15 +22,12 @@ import pyarrow.parquet as pq
 from harness.errors import RunError
 from harness.files import write_text
 from harness.records import run_table
-from harness.records.answers import EARLY_ENDS, early_ends_allowed, summarise_answers
-from harness.records.device_events import standstills_s
+from harness.records.answers import EARLY_ENDS
 from harness.records.numbers import number, seconds
-from harness.records.receive_lag import receive_lag
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, absent, origin, title
 from harness.records.sources import code_hash
-from harness.records.token_log import TokenLog
-from harness.records.verdict import Rule, rules
+from harness.records.verdict import Evidence, Rule, rules
 from plots import run as picture
 from plots.timeline import timeline
 
@@ -108,19 +105,9 @@ def _swept(words: list[str]) -> bool:
 
 def _rules(run: FinishedRun, events: list[dict[str, Any]]) -> list[Rule]:
     """As the run was judged, from its files; `summary.json` has the reasons alone."""
-    log = TokenLog.from_table(run.requests)
     for event in events:
         event["fields"] = json.loads(event["fields"])
-    log = log.as_ended() if early_ends_allowed(events) else log
-    return rules(
-        log,
-        run.requests["error"].to_pylist(),
-        run.summary["littles_law"],
-        simulated=run.manifest["simulated"],
-        receive_lag=receive_lag(log, events),
-        answers=summarise_answers(run.requests, events),
-        standstills=standstills_s(events),
-    )
+    return rules(Evidence.of(run.requests, events, simulated=run.manifest["simulated"]))
 
 
 def _tiles(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from harness.configuration.checks import at_least, one_of, positive
 from harness.errors import UsageError
 from harness.request import Segments
 from harness.schedule import Synthetic
-from workloads.arrivals import require_positive
 from workloads.trace import Ints, Trace, check_range, objects, rows_window, usable
 
 ORDERS = ("file", "sample")
@@ -27,17 +27,12 @@ class LengthsConfig:
     max_output_tokens: int | None
 
     def check(self) -> None:
-        if self.order not in ORDERS:
-            raise UsageError(
-                f"workload.lengths.order={self.order} is unknown; valid: {', '.join(ORDERS)}"
-            )
+        where = "workload.lengths"
+        one_of(self.order, ORDERS, f"{where}.order")
         if self.rows is not None:
-            check_range(self.rows, "workload.lengths.rows")
-        for side in ("prompt", "output"):
-            require_positive(getattr(self, f"scale_{side}"), f"workload.lengths.scale_{side}")
-            limit = getattr(self, f"max_{side}_tokens")
-            if limit is not None and limit < 1:
-                raise UsageError(f"workload.lengths.max_{side}_tokens={limit} must be at least 1")
+            check_range(self.rows, f"{where}.rows")
+        positive(self, where, "scale_prompt", "scale_output")
+        at_least(self, 1, where, "max_prompt_tokens", "max_output_tokens")
 
 
 def replaced(trace: Trace, pool: Trace, config: LengthsConfig, rng: np.random.Generator) -> Trace:

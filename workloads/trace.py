@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -45,16 +45,10 @@ class Trace:
         return len(self.prompt_tokens)
 
     def take(self, rows: Rows) -> Trace:
-        return replace(
-            self,
-            arrival_s=None if self.arrival_s is None else self.arrival_s[rows],
-            model=None if self.model is None else self.model[rows],
-            prompt_tokens=self.prompt_tokens[rows],
-            output_tokens=self.output_tokens[rows],
-            prompts=None if self.prompts is None else self.prompts[rows],
-            shared=None if self.shared is None else self.shared[rows],
-            priority=None if self.priority is None else self.priority[rows],
-        )
+        names = [field.name for field in fields(self) if field.name != "provenance"]
+        columns = {name: getattr(self, name) for name in names}
+        taken = {name: column[rows] for name, column in columns.items() if column is not None}
+        return replace(self, **taken)
 
     def labelled(self, step: str, *synthetic: Synthetic) -> Trace:
         """With `step` added, and the kinds of what is no longer the dataset's own by it."""

@@ -22,7 +22,6 @@ there is one, names keys for which ends of curves are searched (`experiments.cap
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -38,6 +37,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from harness.command_line import ends_in_order, parser
 from harness.errors import RunError, UsageError
 from harness.experiments import lineage
 from harness.experiments.batch import processes, run_all
@@ -94,38 +94,35 @@ def draw_all(
 def drawn(
     figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None, draw_only: bool = False
 ) -> list[Path] | RunError:
+    """RunError where a run is INVALID: its numbers are not what they are said to be."""
+    folder = out or published(figure)
+    drawing = import_module("plots.drawing")
     try:
-        return draw(figure, git=git, out=out, draw_only=draw_only)
+        table = [] if draw_only else tabled(figure, folder, git, out or RUNS)
+        return [*table, *drawing.draw(figure, folder)]
     except RunError as error:
         return error
 
 
-def draw(
-    figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None, draw_only: bool = False
-) -> list[Path]:
-    """Raises RunError where a run is INVALID: its numbers are not what they are said to be."""
-    folder = out or published(figure)
-    drawing = import_module("plots.drawing")
-    if draw_only:
-        found: list[Path] = drawing.draw(figure, folder)
-        return found
-    points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, out or RUNS)]
+def tabled(figure: str, folder: Path, git: Mapping[str, Any] | None, runs: Path) -> list[Path]:
+    """FIGURE.csv and FIGURE.json in `folder`, made of the figure's runs."""
+    points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, runs)]
     refuse_invalid(figure, points)
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
         half.unlink()
     conf()
-    about: dict[str, Any] = {
-        "drawn_utc": datetime.now(UTC).isoformat(timespec="seconds"), "git": git,
-        "experiments": list(module(figure).EXPERIMENTS),
-    }  # fmt: skip
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     csv, path = folder / f"{figure}.csv", folder / f"{figure}.json"
     rows = module(figure).table(points)
     write_text(csv, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     lineage.add(csv, lineage.origins(points))
-    about["table_sha256"] = sha256(csv.read_bytes()).hexdigest()
-    write_text(path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n")
-    return [csv, path, *drawing.draw(figure, folder)]
+    about = {
+        "drawn_utc": now, "git": git, "experiments": list(module(figure).EXPERIMENTS),
+        "table_sha256": sha256(csv.read_bytes()).hexdigest(), **provenance(points),
+    }  # fmt: skip
+    write_text(path, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+    return [csv, path]
 
 
 def refuse_invalid(figure: str, points: Sequence[Point]) -> None:
@@ -200,25 +197,6 @@ def _tell(
         raise RunError(f"{name} has no run that was not refused")
 
 
-def _parser() -> argparse.ArgumentParser:
-    about = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m harness figures", formatter_class=about)
-    parser.description = __doc__
-    what = "a figure, a pattern such as 'aqua_*', or key=value"
-    parser.add_argument("figures", nargs="+", metavar="FIGURE", help=what)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/published/PAPER")
-    overrides = "change simulated runs; may be given several times"
-    parser.add_argument(
-        "--simulated", action="append", default=[], metavar="key=value", help=overrides
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="runs at a time (%(default)s)"
-    )
-    parser.add_argument("--again", action="store_true", help="repeat complete runs")
-    parser.add_argument("--draw-only", action="store_true", help="draw the tables that there are")
-    return parser
-
-
 def _asked(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The figures that the patterns among `words` name, and the overrides among them."""
     known, live = figures(), [word for word in words if "=" in word]
@@ -243,25 +221,37 @@ def _made(folder: Path) -> bool:
     return made
 
 
+@ends_in_order
 def main(arguments: Sequence[str] | None = None) -> int:
-    chosen = _parser().parse_args(arguments)
+    about = parser("figures", __doc__)
+    what = "a figure, a pattern such as 'aqua_*', or key=value"
+    about.add_argument("figures", nargs="+", metavar="FIGURE", help=what)
+    about.add_argument("--out", type=Path, metavar="DIR", help="default: results/published/PAPER")
+    overrides = "change simulated runs; may be given several times"
+    about.add_argument(
+        "--simulated", action="append", default=[], metavar="key=value", help=overrides
+    )
+    jobs = "runs at a time (%(default)s)"
+    about.add_argument("--jobs", type=int, default=os.cpu_count(), help=jobs)
+    about.add_argument("--again", action="store_true", help="repeat complete runs")
+    about.add_argument("--draw-only", action="store_true", help="draw the tables that there are")
+    chosen = about.parse_args(arguments)
     out = None if chosen.out is None else chosen.out.absolute()
     os.chdir(ROOT)
     interrupts.listen()
-    made = False
+    names, live = _asked(chosen.figures)
+    simulated = chosen.simulated
+    if (live or simulated) and out is None:
+        word = [*live, *simulated][0]
+        raise UsageError(f"{word}: a figure with overrides of its own needs --out DIR")
+    if simulated:
+        names = [name for name in names if only_simulated(name)]
+    made = _made(out or RUNS)
+    refused = 0
     try:
-        names, live = _asked(chosen.figures)
-        simulated = chosen.simulated
-        if (live or simulated) and out is None:
-            word = [*live, *simulated][0]
-            raise UsageError(f"{word}: a figure with overrides of its own needs --out DIR")
-        if simulated:
-            names = [name for name in names if only_simulated(name)]
-        made = _made(out or RUNS)
         if not chosen.draw_only:
             make_runs(names, chosen.jobs, live, simulated, out, again=chosen.again)
         began_s = time.monotonic()
-        refused = 0
         for made_of in draw_all(names, chosen.jobs, out, draw_only=chosen.draw_only):
             if isinstance(made_of, RunError):
                 refused += 1
@@ -270,12 +260,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for path in made_of:
                     announce(str(path.relative_to(out or ROOT)))
         announce(f"{time.monotonic() - began_s:.0f} s of drawing")
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     finally:
         if made:
             with suppress(OSError):  # it holds files

@@ -15,7 +15,7 @@ from harness.experiments.compose import ROOT, Composed
 from harness.files import read_json, write_text
 from harness.records.folder_lock import FolderError
 from harness.running.prepare import prepare
-from harness.running.run import obtain
+from harness.running.run import Command, obtain
 
 RUNS = ROOT / "results" / "runs"
 
@@ -58,11 +58,11 @@ def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, agai
         parts = prepare(config)
         pairs = dict(word.lstrip("+").split("=", 1) for word in overrides)
         try:
-            obtained = obtain(
-                parts, output_dir=ROOT / parts.options.runs_dir, named=False, choices=made.choices,
+            command = Command(
+                ROOT / parts.options.runs_dir, named=False, choices=made.choices,
                 overrides=[f"+experiment={experiment}", *overrides],
-                wait=True, announce=lambda line: None,
             )  # fmt: skip
+            obtained = obtain(parts, command, wait=True, announce=lambda line: None)
         except FolderError:
             raise  # of no system's making
         except UsageError as error:

@@ -31,7 +31,7 @@ from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, sweep_table
 from harness.running.prepare import announce
-from harness.running.sweep_mark import MARK, SWEEP_ID_VARIABLE
+from harness.running.run import MARK, SWEEP_ID_VARIABLE
 
 TRACKED = (  # columns of the table in W&B, beside what was swept
     "run", "config_hash", "verdict", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean",

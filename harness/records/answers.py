@@ -3,7 +3,7 @@ what their prefix caches had, and tokens whose times are not known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -58,6 +58,6 @@ def _num_early(reported: pa.Table) -> int:
     return int(pc.sum(pc.and_(fewer, pc.equal(reported["status"], "completed"))).as_py())
 
 
-def surplus_share(answers: dict[str, Any] | None) -> float:
+def surplus_share(answers: Mapping[str, Any] | None) -> float:
     """Of the answers, those with tokens whose times are not known."""
     return answers["num_surplus"] / answers["num_answers"] if answers else 0.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -44,12 +43,7 @@ class ProgressBar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def update(self, recorder: Recorder, now_s: float) -> None:
@@ -76,8 +70,6 @@ class ProgressBar:
 
 
 def counts(recorder: Recorder) -> str:
-    """Running: between first and last token. Queued: sent, no token yet."""
-    running = recorder.num_started - recorder.num_started_done
-    queued = max(0, recorder.num_sent - recorder.num_done - running)
-    text = f"{running} running, {queued} queued"
+    """How many requests are being served now, wait for it, and failed."""
+    text = f"{recorder.num_running} running, {recorder.num_queued} queued"
     return f"{text}, {recorder.num_failed} failed" if recorder.num_failed else text
