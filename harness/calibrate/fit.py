@@ -74,8 +74,8 @@ def fit_law(cells: Sequence[Cells], hardware: Mapping[str, Hardware] | None = No
     `hardware`: devices that the zoo does not have, by name.
     """
     devices = sorted({c.device for c in cells})
-    start, low, high = (np.log([START[name][i] for name in LAW]) for i in range(3))
-    weights = [np.sqrt(PAIR_WEIGHT / (2 * len(c.batch))) / NOISE for c in cells]
+    start, low, high = np.log(list(START.values())).T
+    weights = [np.sqrt(PAIR_WEIGHT / (2 * len(c.batch))) for c in cells]
 
     def unpack(x: Floats) -> Law:
         mean, offsets = x[: len(LAW)], x[len(LAW) :].reshape(len(devices), len(LAW))
@@ -116,11 +116,11 @@ def on_limits(found: Calibration) -> list[str]:
     ]
 
 
-def robust(error: Floats) -> Floats:
-    """Residuals whose squares are soft L1 in `error`: a straggler counts by its size, not more."""
-    scaled = error / NOISE
-    loss = 2 * (np.sqrt(1 + scaled**2) - 1)
-    residuals: Floats = np.sign(error) * np.sqrt(loss) * NOISE
+def robust(error: Floats, noise: float = NOISE) -> Floats:
+    """Residuals whose squares are soft L1 in `error` over `noise`: a straggler counts by its size,
+    not more."""
+    scaled = error / noise
+    residuals: Floats = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
     return residuals
 
 
@@ -131,11 +131,11 @@ def fit_pair(cells: Cells, prior: StepCoefficients) -> StepCoefficients:
 
 def served_errors(terms: StepCoefficients, turnaround_s: float, seen: Iterations) -> Floats:
     """Relative errors, execute by execute."""
-    counts = seen.tokens, seen.pairs, seen.chunks, seen.decodes, seen.context_tokens
+    work = seen.tokens, seen.pairs, seen.chunks, seen.decodes, seen.context_tokens
     step = decode_s(terms, seen.decodes, seen.context_tokens)
     growth = terms.context_s * seen.decodes  # from step to step: `steps_time_s`, of arrays
     decodes = seen.steps * step + growth * seen.steps * (seen.steps - 1) / 2
-    iterations = np.where(seen.chunks > 0, mixed_s(terms, *counts), decodes)
+    iterations = np.where(seen.chunks > 0, mixed_s(terms, *work), decodes)
     relative: Floats = (turnaround_s + iterations) / seen.seconds - 1
     return relative
 
@@ -167,7 +167,7 @@ def _nearby(start: Sequence[float], error: Callable[[Floats], Floats]) -> Floats
     first = np.log(start)
 
     def residuals(x: Floats) -> Floats:
-        return np.concatenate([robust(error(x)) / NOISE, (x - first) / PAIR_SPREAD])
+        return np.concatenate([robust(error(x)), (x - first) / PAIR_SPREAD])
 
     found: Floats = least_squares(residuals, first, x_scale=0.3).x
     return found

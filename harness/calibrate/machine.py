@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from harness.calibrate import zoo
-from harness.calibrate.conf_files import yaml_lines
+from harness.calibrate.conf_files import yaml_text
 from harness.calibrate.profiles import Cells
 from harness.configuration.config import typed
 from harness.configuration.options import plain
@@ -34,6 +34,19 @@ from harness.model_spec import ModelSpec
 
 CPU = "cpu"
 MODEL_LINE = "# engine=torch ("  # the first of a measured model's comment lines
+CPU_HEAD = """\
+# This machine, as one device (or more: hardware.num_devices=2 runs two CPU instances).
+# Written by `python -m harness.calibrate measure`; the constants serve engine=sim only.
+# Measured: dense_flop_per_s, memory_bandwidth_bytes_per_s, pcie_peak_bytes_per_s,
+# pcie_bytes_per_s and calibration. Copied from hardware=local, not measured: all
+# others, that is memory sizes, NVLink, NIC, SSD and the latencies of links.
+"""
+GPU_HEAD = """\
+# This machine's {device}. Only the calibration is measured; all other constants are
+# those of hardware={origin}.
+# Written by `python -m harness.calibrate measure`, which adds a model at a time: the
+# law for others is fitted to all of them, turnaround_s is that of the last.
+"""
 
 
 def base(name: str | None) -> Hardware:
@@ -116,26 +129,12 @@ def profile_yaml(measured: Hardware, origin: Hardware, models: Sequence[str]) ->
     """The file's text; `origin` lent what was not measured, `models` are comments on those that
     were."""
     if measured.device == CPU:
-        head = [
-            "# This machine, as one device (or more: hardware.num_devices=2 runs two CPU "
-            "instances).",
-            "# Written by `python -m harness.calibrate measure`; the constants serve engine=sim "
-            "only.",
-            "# Measured: dense_flop_per_s, memory_bandwidth_bytes_per_s, pcie_peak_bytes_per_s,",
-            "# pcie_bytes_per_s and calibration. Copied from hardware=local, not measured: all",
-            "# others, that is memory sizes, NVLink, NIC, SSD and the latencies of links.",
-        ]
-        source = "measured"
+        head, source = CPU_HEAD, "measured"
     else:
-        head = [
-            f"# This machine's {measured.device}. Only the calibration is measured; all other "
-            "constants are",
-            f"# those of hardware={origin.name} ({origin.source}).",
-            "# Written by `python -m harness.calibrate measure`, which adds a model at a time: the",
-            "# law for others is fitted to all of them, turnaround_s is that of the last.",
-        ]
+        head = GPU_HEAD.format(device=measured.device, origin=f"{origin.name} ({origin.source})")
         source = f"{origin.source}; calibration measured"
-    return "\n".join([*head, *models, *yaml_lines(asdict(replace(measured, source=source)))]) + "\n"
+    comments = "".join(f"{line}\n" for line in models)
+    return head + comments + yaml_text(asdict(replace(measured, source=source)))
 
 
 def earlier_comments(out: Path, spec: ModelSpec) -> list[str]:

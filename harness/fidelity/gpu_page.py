@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.calibrate.report import markdown
+from harness.calibrate.tables import markdown
 
 # Mean absolute errors of held-out points, in percent.
 TARGETS = {
