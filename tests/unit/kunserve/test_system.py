@@ -32,8 +32,8 @@ def test_a_burst_drops_exchanges_and_restores() -> None:
     steps = [order.index(kind) for kind in ("drop", "exchange", "load", "restore", "migration")]
     assert steps == sorted(steps)
     assert {instance.resident for instance in story.bed.instances} == {frozenset(range(4))}
-    assert {len(server.group) for server in story.system._shaper.servers} == {1}
-    assert not story.system._shaper.leaving
+    assert {len(server.group) for server in story.system._manager.servers} == {1}
+    assert not story.system._manager.leaving
 
 
 def test_members_keep_one_copy_between_them_and_gain_kv() -> None:
@@ -92,7 +92,7 @@ def test_never_restores_nothing() -> None:
     story = run("system.restore=never")
     assert story.seen("drop")
     assert not story.seen("restore")
-    assert {len(server.group) for server in story.system._shaper.servers} == {2}
+    assert {len(server.group) for server in story.system._manager.servers} == {2}
 
 
 def test_a_standby_instance_starts_when_all_that_can_be_dropped_is_too_little() -> None:
@@ -134,7 +134,7 @@ def test_the_standby_instance_serves_when_the_others_have_died() -> None:
 def test_exhaustive_plans_drop_and_restore_too() -> None:
     story = run("system.plan=exhaustive", num=80, instances=4)
     assert story.seen("exchange")
-    assert {len(server.group) for server in story.system._shaper.servers} == {1}
+    assert {len(server.group) for server in story.system._manager.servers} == {1}
 
 
 @pytest.mark.parametrize("instances", [3, 4])
@@ -142,7 +142,7 @@ def test_more_instances_make_groups_as_they_need(instances: int) -> None:
     story = run(num=30 * instances, instances=instances)
     assert story.seen("exchange")
     assert story.seen("restore")
-    assert {len(server.group) for server in story.system._shaper.servers} == {1}
+    assert {len(server.group) for server in story.system._manager.servers} == {1}
 
 
 def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -> None:
