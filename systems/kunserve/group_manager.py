@@ -9,7 +9,7 @@ the group with the least load; they wait here while there is no group.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from harness.clock import Event, Loop, Task
@@ -339,7 +339,7 @@ class GroupManager:
         return await transfers.run()
 
 
-def preempted(short_pages: int, held: Mapping[Request, int]) -> list[Request]:
+def preempted(short_pages: int, held: dict[Request, int]) -> list[Request]:
     """The fallback without standby instances (§4.3): the engine preempts by recompute, as vLLM does
     (§2.3 (a)) and the published code does.
 
@@ -349,7 +349,7 @@ def preempted(short_pages: int, held: Mapping[Request, int]) -> list[Request]:
     """
     chosen: list[Request] = []
     newest_first = list(reversed(held))
-    for request in sorted(newest_first, key=lambda r: r.priority):
+    for request in sorted(newest_first, key=lambda request: request.priority):
         if short_pages <= 0:
             break
         short_pages -= held[request]

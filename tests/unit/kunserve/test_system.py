@@ -152,6 +152,17 @@ def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -
     assert not any(event["fields"]["live"] for event in story.seen("exchange"))
 
 
+def test_victims_wait_for_their_kv_so_many_at_a_time() -> None:
+    artifact = ("system.variant=artifact", "system.artifact.falling_samples=4")
+    story = run(*artifact, "system.artifact.victims=2", num=80, instances=2)
+    first = story.seen("exchange")[0]
+    moves = [e for e in story.seen("kv_move") if e["end_s"] <= first["end_s"]]
+    assert len(moves) > 4
+    for move in moves:
+        beside = [m for m in moves if m["start_s"] <= move["start_s"] < m["end_s"]]
+        assert len({number for m in beside for number in m["fields"]["requests"]}) <= 2
+
+
 WHEN: dict[str, Callable[[Story], bool]] = {
     "before the drop": lambda story: len(story.bed.requests) >= 6,
     "before the exchange": lambda story: bool(story.seen("drop")),
