@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import insort_left, insort_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from harness.clock import Loop, Task
@@ -18,9 +18,10 @@ from harness.elastic.instance import ElasticInstance
 from harness.elastic.pipeline import Pipeline
 from harness.errors import InstanceLost
 from harness.request import Batch, Request
+from systems.kunserve.dispatcher import Target
 from systems.kunserve.group import Group
-from systems.kunserve.microbatch import deal
 from systems.serving.iteration import Limits
+from systems.serving.load import Load, Running
 from systems.serving.replica import Replica
 
 
@@ -113,20 +114,34 @@ class Server:
     def empty(self) -> bool:
         return not (self.running or self.paused or self.aside or self.waiting)
 
-    @property
-    def free_seats(self) -> int:
-        return self.limits.max_num_seqs * len(self.batches) - len(self.running)
-
-    @property
-    def lacking_tokens(self) -> int:
-        """Tokens still to be prefilled, of running and waiting requests."""
+    def load(self) -> Load:
+        """Micro-batches compute `batch_tokens` at once, decodes included."""
+        running = [*self.running, *self.paused]
+        queued = [*self.aside, *self.waiting]
         lacking = sum(r.known_tokens - r.computed_tokens for r in self.running if not r.decoding)
-        return lacking + sum(request.known_tokens for request in [*self.aside, *self.waiting])
+        return Load(
+            self.name,
+            self.executor.kv.num_blocks,
+            [Running(r.request_id, self._blocks(r), r.priority) for r in running],
+            [self._blocks(request) for request in queued],
+            members=len(self.group),
+            lacking_tokens=lacking + sum(request.known_tokens for request in queued),
+            batch_tokens=self.limits.max_num_batched_tokens * len(self.batches),
+        )
 
-    @property
-    def batch_tokens(self) -> int:
-        """Tokens that the micro-batches compute at once, decodes included."""
-        return self.limits.max_num_batched_tokens * len(self.batches)
+    def _blocks(self, request: Request) -> int:
+        """KV blocks for all tokens of the request that are known so far."""
+        return self.executor.kv.blocks_for(request.known_tokens)
+
+    def give_queue(self) -> Target:
+        """Gives the queue away, with what there is room for here (§4.3)."""
+        kv, queue = self.executor.kv, list(self.waiting)
+        seats = self.limits.max_num_seqs * len(self.batches) - len(self.running)
+        self.waiting.clear()
+        load = self.load()
+        return Target(
+            seats, kv.free_blocks * kv.block_tokens, load.batch_tokens - load.lacking_tokens, queue
+        )
 
     def start(self) -> None:
         """Starts a task for each micro-batch."""
@@ -141,11 +156,9 @@ class Server:
 
     def join(self, requests: Sequence[Request]) -> None:
         """Has `requests` run, spread over the micro-batches. Their KV is here."""
-        contexts = {request.request_id: request.computed_tokens for request in requests}
-        by_id = {request.request_id: request for request in requests}
         lightest = sorted(self.batches, key=lambda batch: len(batch.running))
-        for batch, dealt in zip(lightest, deal(contexts, len(self.batches)), strict=True):
-            batch.running += [by_id[request_id] for request_id in dealt]
+        for batch, dealt in zip(lightest, deal(requests, len(self.batches)), strict=True):
+            batch.running += dealt
             batch.running.sort(key=lambda r: (r.arrival_s, r.request_id))
         self.wake()
 
@@ -239,3 +252,20 @@ class Server:
 
 def _urgency(request: Request) -> int:
     return -request.priority
+
+
+def deal(requests: Iterable[Request], num: int) -> list[list[Request]]:
+    """Distributes ongoing requests over `num` micro-batches when a group forms.
+
+    Sizes differ by one at most. Contexts are evened out: in each round, the longest request goes to
+    the micro-batch with the fewest tokens.
+    """
+    longest_first = sorted(requests, key=lambda r: (-r.computed_tokens, r.request_id))
+    dealt: list[list[Request]] = [[] for _ in range(num)]
+    tokens = [0] * num
+    for first in range(0, len(longest_first), num):
+        lightest = sorted(range(num), key=lambda k: (tokens[k], k))
+        for k, request in zip(lightest, longest_first[first : first + num], strict=False):
+            dealt[k].append(request)
+            tokens[k] += request.computed_tokens
+    return dealt
