@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from harness.clock import Event, Loop
 from harness.elastic.cluster import ElasticCluster
+from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from harness.request import Request
@@ -110,10 +111,10 @@ class Transfers:
     async def _move(self, move: Move, request: Request) -> bool:
         source, target = self._members[move.source], self._members[move.target]
         try:
+            sending = Sending(self._purpose, chunk_bytes=self._chunk_bytes, stop=self._stop)
             moved = await self._cluster.move_kv(
-                [request], move.layers, source, target, purpose=self._purpose,
-                chunk_bytes=self._chunk_bytes, owner=OWNER, stop=self._stop,
-            )  # fmt: skip
+                [request], move.layers, source, target, sending, owner=OWNER
+            )
         except InstanceLost:
             self._stop.set()
             moved = False
