@@ -20,7 +20,6 @@ from dataclasses import replace
 
 from mypy_extensions import mypyc_attr
 
-from harness.cost.collectives import layer_load_s
 from harness.cost.hardware import Hardware
 from harness.cost.law import coefficients, on_a_share, stage
 from harness.cost.terms import contextless_s, mixed_s
@@ -58,7 +57,6 @@ class CostModel:
         self.terms = on_a_share(stage(terms, share), compute_share, rivals)
         self.turnaround_s = hardware.calibration.turnaround_s
         self.path_s = hardware.calibration.path_s
-        self.layer_load_s = layer_load_s(model, hardware)
         self._launch = launch
         self._steps_s: dict[int, float] = {}  # of decodes without context, by their number
 

@@ -1,5 +1,5 @@
 """A device that has one model for good: its weights packed for the matmul, its KV in one piece for
-each layer. Layers can be dropped and loaded again from host memory.
+each layer.
 """
 
 from __future__ import annotations
@@ -19,30 +19,23 @@ from harness.model_spec import ModelSpec
 class DedicatedMemory:
     def __init__(self, loop: CommandLoop, setup: Header) -> None:
         self._loop = loop
-        device, spec = loop.device, ModelSpec(**setup["spec"])
+        device, spec = loop.device, setup["spec"]
         self._layers = LoadedLayers(spec, device)
-        for layer in range(spec.num_layers):
-            self._layers.load(layer)
         num_blocks = setup["num_kv_blocks"] or fitting_blocks(spec, device, setup)
         cache = new_cache(spec, num_blocks, setup["block_tokens"], device)
         decoder = TransformerDecoder(spec, self._layers.ends, device)
         self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
         warm_up(spec, self._layers.on_device[0], self._layers.ends, device, setup["warm_up_tokens"])
         self.ready = {"num_kv_blocks": num_blocks}
-        self.in_lanes = {"execute": self._execute, "load": self._load, "drop": self._drop}
+        self.in_streams = {"execute": self._execute, "reload": self._reload}
         self.at_once: dict[str, Work] = {}
 
-    def _execute(self, header: Header, payload: bytes) -> None:
-        self._loop.stream(header, payload, self._runner)
+    def _execute(self, header: Header) -> None:
+        self._loop.execute(header, self._runner)
 
-    def _load(self, header: Header, payload: bytes) -> None:
-        for layer in header["layers"]:
-            self._layers.load(layer)
-        self._loop.answer(header["seq"])
-
-    def _drop(self, header: Header, payload: bytes) -> None:
-        for layer in header["layers"]:
-            self._layers.drop(layer)
+    def _reload(self, header: Header) -> None:
+        """The weights come anew from host memory, which the calibration measures."""
+        self._layers.load()
         self._loop.answer(header["seq"])
 
 

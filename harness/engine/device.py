@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -12,7 +11,7 @@ from harness.cost.profile import HardwareProfile
 from harness.device.location import Location
 from harness.engine.commands import Commands
 from harness.engine.host_memory import NODE, HostMemory
-from harness.engine.instance import TorchInstance
+from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.slab_tables import SlabTables
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
@@ -35,10 +34,11 @@ class TorchDevice:
     ) -> None:  # fmt: skip
         assert isinstance(experiment.loop, WallLoop), "make_loop() made it"
         self._spawn, self._start_timeout_s = spawn, start_timeout_s
-        self._models, self._memory, self._book = experiment.models, memory, book
+        self._models, self._memory = experiment.models, memory
         self._slab_bytes, self._block_tokens = slab_bytes, block_tokens
-        self._profile = HardwareProfile(experiment.hardware)
-        self._loop, self._recorder = experiment.loop, experiment.recorder
+        profile = HardwareProfile(experiment.hardware)
+        self._loop = experiment.loop
+        self._run = LiveRun(self._loop, experiment.recorder, book, profile)
         self._worker = spawn(False)
         self.name = self._worker.name
         self._threads: list[threading.Thread] = []
@@ -51,7 +51,7 @@ class TorchDevice:
     @property
     def tokens(self) -> dict[int, list[int]]:
         """Generated ids by request_id, of all instances of the run."""
-        return self._book.generated
+        return self._run.book.generated
 
     def handshake(self) -> Header:
         """Waits for the worker; its answer. Comes before everything else."""
@@ -60,17 +60,15 @@ class TorchDevice:
         return ready
 
     def executor(self, model: str, kv: SlabPool) -> TorchInstance:
-        return TorchInstance(
-            self._models[model], kv, SlabTables(kv, self._slab_bytes), self._commands,
-            self._loop, self._recorder, self._book, self._profile,
-        )  # fmt: skip
+        tables = SlabTables(kv, self._slab_bytes)
+        return TorchInstance(self._models[model], kv, tables, self._commands, self._run)
 
     async def load(
         self, model: str, at_bytes: int, source: Location, *, staged: bool, stop: Event | None
     ) -> bool:
         file, fill = self._memory.source(model, source)
         command = {
-            "op": "load", "lane": "load", "model": model, "at_bytes": at_bytes, "staged": staged,
+            "op": "load", "stream": "load", "model": model, "at_bytes": at_bytes, "staged": staged,
             "file": file, "fill": fill,
         }  # fmt: skip
         complete: bool = (await self._commands.call(command, stop=stop))["complete"]
@@ -81,7 +79,7 @@ class TorchDevice:
     async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
         await self._commands.call(
             {
-                "op": "relocate", "lane": "compute", "model": model, "from_bytes": from_bytes,
+                "op": "relocate", "stream": "compute", "model": model, "from_bytes": from_bytes,
                 "to_bytes": to_bytes,
             }
         )  # fmt: skip
@@ -93,7 +91,7 @@ class TorchDevice:
         await self._copy("copy_in", copy)
 
     async def collect_garbage(self) -> None:
-        await self._commands.call({"op": "collect", "lane": "compute"})
+        await self._commands.call({"op": "collect", "stream": "compute"})
 
     async def restart(self) -> None:
         """The process ends, once its last command is done, and another one takes its place."""
@@ -119,9 +117,8 @@ class TorchDevice:
 
     async def _copy(self, op: str, copy: KvCopy) -> None:
         block_bytes = self._models[copy.model].kv_bytes_per_token * self._block_tokens
-        offsets = array("q", [*copy.device_offsets, *copy.host_offsets])
-        command = {"op": op, "lane": op, "block_bytes": block_bytes}
-        await self._commands.call(command, offsets.tobytes())
+        blocks = block_bytes, list(copy.device_offsets), list(copy.host_offsets)
+        await self._commands.call({"op": op, "stream": op, "blocks": blocks})
 
     async def _beside(self, function: Callable[[], object]) -> None:
         """Calls `function`, which may take seconds, while the loop goes on."""

@@ -6,23 +6,21 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from math import inf
 from typing import Any
 
 from harness.clock import Event, WallLoop
-from harness.device.base import BaseInstance
+from harness.device.base import Arriving, BaseInstance, Grown
 from harness.device.location import Location, dram, hbm, ssd
 from harness.device.topology import cluster_topology
-from harness.elastic.arriving import Arriving
 from harness.elastic.cluster import ElasticCluster
-from harness.elastic.device_layout import DeviceLayout
+from harness.elastic.device_layout import DeviceLayout, memory_for_blocks, memory_for_kv
 from harness.elastic.fabric import Memory
-from harness.elastic.host_copies import HostCopies
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_directory import KvDirectory
-from harness.elastic.pipeline import FlightPlan, Stage
+from harness.elastic.pipeline import Stage, StagedBatch
+from harness.elastic.shared import Shared
 from harness.engine.commands import Commands
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
 from harness.engine.fabric import TorchFabric
@@ -36,31 +34,25 @@ from harness.engine.worker_process import WorkerProcess, side_by_side
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.placement import Placement, spec_of
-from harness.request import Batch, Request
+from harness.request import Batch
 
 NewProcess = Callable[[int, Sequence[int], int], WorkerProcess]  # index, files, invitations
 
 
 class TorchRunner(BaseInstance):
-    """Batches whose weights and KV are all on one instance: a flight over one stage."""
+    """Batches whose weights and KV are all on one instance: a pipeline of one stage."""
 
-    def __init__(
-        self, instance: ElasticInstance, line: TorchPipeline, experiment: Experiment
-    ) -> None:
-        super().__init__(
-            instance.name, instance.model, instance.kv, experiment.loop, experiment.recorder
-        )
-        self._stages = [(instance, range(instance.model.num_layers))]
-        self._line = line
-        self._book = line.book
+    def __init__(self, instance: ElasticInstance, pipeline: TorchPipeline, shared: Shared) -> None:
+        super().__init__(instance.name, instance.model, instance.kv, shared.loop, shared.recorder)
+        self._instance, self._pipeline = instance, pipeline
 
     @property
     def tokens(self) -> dict[int, list[int]]:
         """Generated ids by request_id, of all instances of the run."""
-        return self._book.generated
+        return self._pipeline.book.generated
 
     def settle(self) -> float:
-        return self._line.last_step_s
+        return self._pipeline.last_step_s
 
     async def execute(
         self,
@@ -69,26 +61,20 @@ class TorchRunner(BaseInstance):
         max_steps: int | None = None,
         until: float = inf,
         stop: Event | None = None,
-        halt: Event | None = None,
+        interrupt: Event | None = None,
         arriving: Arriving | None = None,
     ) -> int:
         """The worker knows by itself which layers are `arriving`."""
         self._begin(batch, max_steps)
-        steps, grown = 1, list[tuple[Request, int]]()
+        grown: Grown = []
         try:
-            if not batch.chunks:
-                at_once = stop is not None and stop.is_set
-                steps, grown, _ = self._reserve(batch.decodes, 1 if at_once else max_steps)
-            plan = FlightPlan(batch, steps, self._stages, [{}])
-            return await self._line.fly(plan, until, stop, halt or Event(self._loop))
+            steps, grown = self._steps(batch, max_steps, stop)
+            stages = [(self._instance, range(self.model.num_layers))]
+            staged = StagedBatch(batch, steps, stages, [{}], [self._instance])
+            return await self._pipeline.run(staged, until, stop, interrupt or Event(self._loop))
         finally:
             self._running = False
-            self._return_unused(grown)
-            for request in batch.requests:
-                if request.finished:
-                    self.kv.release(request)
-                    if not request.failed:
-                        self._recorder.completed(request)
+            self._end(batch.requests, grown)
 
 
 class TorchElastic:
@@ -103,13 +89,13 @@ class TorchElastic:
         self._stack, self._config, self._experiment = stack, config, experiment
         self._loop, self._num_threads = loop, num_threads
         self._book = TokenBook(experiment.seed)
-        self._directory = KvDirectory(loop)
         self._files = self._open_files()
         places = self._places()
         links = LinkTable(cluster_topology(experiment.hardware), places, config.elastic.paced)
         self._links_file = PacedLinks.new_file(len(links))
         stack.callback(os.close, self._links_file)
         self._fabric = TorchFabric(loop, links, self._files, config.elastic.chunk_bytes)
+        self._shared = Shared(loop, experiment.recorder, self._fabric, KvDirectory(loop))
         self._start(new_process)
 
     def _start(self, new_process: NewProcess) -> None:
@@ -137,18 +123,14 @@ class TorchElastic:
             workers, experiment.placements, layouts, strict=True
         ):
             self._fabric.join(worker.name, Commands(worker, self._loop), invitations)
-            instances.append(self._instance(worker.name, placement, layout))
-        hosts = {
-            node: HostCopies(
-                node, experiment.hardware.host_memory_bytes, experiment.models, self._fabric,
-                self._loop, experiment.recorder,
-            )
-            for node in range(experiment.hardware.num_nodes)
-        }  # fmt: skip
+            memory = Memory(worker.name, self._place(placement))
+            instance = ElasticInstance(memory, layout, self._shared, self._resident(placement))
+            whole = self.pipeline([(instance, range(layout.spec.num_layers))])
+            instance.runner = TorchRunner(instance, whole, self._shared)
+            instances.append(instance)
         self.cluster = ElasticCluster(
-            instances, hosts, self._fabric, self._directory, self._line, self._pieces, self._loop,
-            experiment.recorder, experiment.hardware,
-        )  # fmt: skip
+            instances, self, self._shared, experiment.models, experiment.hardware
+        )
 
     def resolved(self) -> dict[str, Any]:
         return {
@@ -164,29 +146,19 @@ class TorchElastic:
             "torch": self.ready[0]["torch"],
         }
 
-    def _instance(self, name: str, placement: Placement, layout: DeviceLayout) -> ElasticInstance:
-        instance = ElasticInstance(
-            Memory(name, self._place(placement)), layout, self._directory, self._fabric,
-            self._loop, self._experiment.recorder, resident=self._resident(placement),
-        )  # fmt: skip
-        line = self._line([(instance, range(layout.spec.num_layers))])
-        instance.runner = TorchRunner(instance, line, self._experiment)
-        return instance
+    def pipeline(self, stages: Sequence[Stage]) -> TorchPipeline:
+        recorder = self._experiment.recorder
+        return TorchPipeline(stages, self._fabric, self._loop, recorder, self._book)
 
-    def _line(self, stages: Sequence[Stage]) -> TorchPipeline:
-        return TorchPipeline(
-            stages, self._fabric, self._loop, self._experiment.recorder, self._book
-        )
-
-    def _pieces(self) -> TorchLayerwise:
-        return TorchLayerwise(self._line, self._fabric)
+    def layerwise(self) -> TorchLayerwise:
+        return TorchLayerwise(self.pipeline, self._fabric)
 
     def _setup(self, index: int, placement: Placement, layout: DeviceLayout) -> dict[str, Any]:
         config = self._config
         first = [p.model for p in self._experiment.placements].index(placement.model) == index
         return {
             "op": "setup", "memory": "elastic", "name": f"torch-{index}", "index": index,
-            "device": config.device, "num_threads": self._num_threads, "spec": asdict(layout.spec),
+            "device": config.device, "num_threads": self._num_threads, "spec": layout.spec,
             "memory_bytes": layout.memory_bytes, "block_tokens": layout.block_tokens,
             "page_layers": layout.page_layers, "resident": list(self._resident(placement)),
             "write": self._weight_files(layout.spec.name) if first else [],
@@ -200,14 +172,10 @@ class TorchElastic:
         if placement.model is None or elastic is None:
             raise UsageError("a cluster with an elastic instance has no others")
         model = spec_of(placement, self._experiment.models)
-        small = DeviceLayout(model, 2**62, config.block_tokens)
-        weights = small.weight_bytes(range(model.num_layers))
-        kv_bytes = config.cpu_kv_bytes
+        memory_bytes = memory_for_kv(model, config.cpu_kv_bytes)
         if config.num_kv_blocks is not None:
-            kv_bytes = (config.num_kv_blocks + 1) * small.page_bytes
-        return DeviceLayout(
-            model, weights + kv_bytes + 64, config.block_tokens, elastic.page_layers
-        )
+            memory_bytes = memory_for_blocks(model, config.block_tokens, config.num_kv_blocks)
+        return DeviceLayout(model, memory_bytes, config.block_tokens, elastic.page_layers)
 
     def _resident(self, placement: Placement) -> range:
         assert placement.model is not None

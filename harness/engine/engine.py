@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from harness.engine.commands import Commands
 from harness.engine.config import WARM_UP_TOKENS, TorchConfig
 from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
-from harness.engine.instance import TorchInstance
+from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.pool import NewProcess, TorchPool
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
@@ -112,16 +111,12 @@ class TorchEngine:
             [worker.kill for worker in workers],
         )
         self._resolved = self._settled(specs, ready)
-        profile = HardwareProfile(experiment.hardware)
+        run = LiveRun(loop, experiment.recorder, book, HardwareProfile(experiment.hardware))
         instances = []
         for spec, worker, answer in zip(specs, workers, ready, strict=True):
             kv = CachingPool(answer["num_kv_blocks"], self._config.block_tokens)
             commands = Commands(worker, loop)
-            instances.append(
-                TorchInstance(
-                    spec, kv, BlockTables(kv), commands, loop, experiment.recorder, book, profile
-                )
-            )
+            instances.append(TorchInstance(spec, kv, BlockTables(kv), commands, run))
         return instances
 
     def _setup(self, spec: ModelSpec, index: int, num_workers: int) -> Header:
@@ -129,7 +124,7 @@ class TorchEngine:
         return {
             "op": "setup",
             "memory": "dedicated",
-            "spec": asdict(spec),
+            "spec": spec,
             "device": config.device,
             "index": index,
             "num_workers": num_workers,

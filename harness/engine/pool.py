@@ -102,7 +102,7 @@ class TorchPool:
         return {
             "op": "setup",
             "memory": "pooled",
-            "models": {name: asdict(spec) for name, spec in self._models.items()},
+            "models": dict(self._models),
             "write": {name: self._memory.first_copies(name) for name in write},
             "device": config.device,
             "index": index,

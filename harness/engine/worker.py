@@ -96,7 +96,7 @@ def main() -> None:
         loop = CommandLoop(connection, device)
         here = contents(loop, setup)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # lanes have streams of their own
+            torch.cuda.synchronize(device)  # streams have CUDA streams of their own
         connection.send(
             {
                 "op": "ready",

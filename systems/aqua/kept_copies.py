@@ -13,8 +13,8 @@ from collections.abc import Hashable, Sequence
 
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_moves import KvCopy
 from harness.elastic.kv_store import KvStore
+from harness.elastic.page_tables import KvCopy
 from harness.errors import InstanceLost, RunError
 from harness.request import Request
 from systems.aqua.config import MigrationVariant
@@ -101,11 +101,10 @@ class KeptCopies(SwapSpace):
         """False: the lender died, and `lose` has seen to it."""
         ends = (self._consumer, self._store(place)) if out else (self._store(place), self._consumer)
         try:
+            purpose = f"page {'out to' if out else 'in from'} {said(place)}"
             await self._cluster.save_kv(
-                copies, self._layers, *ends, of=of, chunk_bytes=self._chunk_bytes,
-                purpose=f"page {'out to' if out else 'in from'} {said(place)}",
-                issue_s=None if self._chunk_bytes is None else self._issue_s,
-            )  # fmt: skip
+                copies, self._layers, *ends, of=of, sending=self._sending(purpose)
+            )
         except InstanceLost:
             self._consumer.check_alive()
             if not out:  # nothing of them is on the device

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from itertools import count
 
 from harness.elastic.cluster import ElasticCluster
+from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_store import KvStore
 from harness.errors import InstanceLost, RunError
@@ -258,10 +259,8 @@ class SwapSpace:
             if source is None:
                 await self._stage(requests, "gather")
             moved = await self._cluster.move_kv(
-                requests, self._layers, ends[0], ends[1], purpose=purpose,
-                chunk_bytes=self._chunk_bytes,
-                issue_s=None if self._chunk_bytes is None else self._issue_s,
-            )  # fmt: skip
+                requests, self._layers, ends[0], ends[1], self._sending(purpose)
+            )
         except InstanceLost:
             self._consumer.check_alive()
             for place in (source, target):
@@ -273,6 +272,10 @@ class SwapSpace:
         if not moved:
             raise RunError(f"{purpose}: no room for KV that was counted to have some")
         return True
+
+    def _sending(self, purpose: str) -> Sending:
+        issue_s = None if self._chunk_bytes is None else self._issue_s
+        return Sending(purpose, chunk_bytes=self._chunk_bytes, issue_s=issue_s)
 
     async def _stage(self, requests: Sequence[Request], what: str) -> None:
         held = self._consumer.kv.held

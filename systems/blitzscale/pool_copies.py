@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from harness.clock import Event, Loop
 from harness.elastic.cluster import ElasticCluster
+from harness.elastic.device_layout import weight_bytes
 from harness.elastic.fabric import Memory
-from harness.elastic.host_copies import weight_bytes
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from harness.model_spec import ModelSpec
@@ -29,7 +29,7 @@ class PoolCopies:
         self._cluster, self._loop = cluster, loop
         self.fleets = fleets
         host_bytes = min(host.region.capacity_bytes for host in cluster.hosts.values())
-        sizes = {model: weight_bytes(spec) for model, spec in models.items()}
+        sizes = {model: spec.tp * weight_bytes(spec) for model, spec in models.items()}
         self.pool = ParameterPool(sizes, cluster.hosts, host_bytes)
         self._stops: dict[str, Event] = {}  # {model: stops the copy that is being made}
         for model, node in self.pool.host_copies().items():

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.engine.kv_memory import Blocks, KvMemory
-from harness.engine.layout import pieces, write_model
+from harness.engine.layout import tensor_places, write_model
 from harness.engine.link import HostLink
 from harness.engine.loader import Source, WeightsLoader
 from tests.unit.engine.serving import CPU, SPEC
@@ -41,11 +41,10 @@ def loader() -> tuple[WeightsLoader, torch.Tensor]:
     return WeightsLoader(buffer, STAGE_BYTES, HostLink(None)), buffer
 
 
-def test_the_pieces_are_the_model(source: Source) -> None:
-    found = pieces(SPEC)
-    ends = [piece.offset_bytes + piece.num_bytes for piece in found]
-    assert [piece.offset_bytes for piece in found] == [0, *ends[:-1]]
-    assert ends[-1] == SPEC.weight_bytes
+def test_the_tensors_are_the_model() -> None:
+    found = tensor_places(SPEC)
+    assert [place.start for place in found] == [0, *[place.stop for place in found[:-1]]]
+    assert found[-1].stop == SPEC.weight_bytes
 
 
 @pytest.mark.parametrize("staged", [True, False])
