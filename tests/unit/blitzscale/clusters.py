@@ -19,19 +19,13 @@ def fabric(nodes: Sequence[tuple[int, int]], share: float = 1.0, nvlink: float =
     for node, (width, leaf) in enumerate(nodes):
         for _ in range(width):
             index = len(devices)
-            device = Device(
-                index=index,
-                node=node,
-                domain=node if nvlink else index,
-                leaf=leaf,
-                nvlink_bytes_per_s=nvlink,
-                peer_bytes_per_s=2 * NIC,
-                nic_bytes_per_s=NIC,
-                pcie_bytes_per_s=1.28 * NIC,
-                ssd_bytes_per_s=0.1 * NIC,
-            )
-            devices.append(device)
-    return Fabric(devices=tuple(devices), inter_leaf_share=share)
+            domain = node if nvlink else index
+            devices.append(Device(index=index, node=node, domain=domain, leaf=leaf))
+    return Fabric(
+        devices=tuple(devices), nvlink_bytes_per_s=nvlink, peer_bytes_per_s=2 * NIC,
+        nic_bytes_per_s=NIC, pcie_bytes_per_s=1.28 * NIC, ssd_bytes_per_s=0.1 * NIC,
+        inter_leaf_share=share,
+    )  # fmt: skip
 
 
 def source(fabric: Fabric, node: int) -> Source:
