@@ -190,9 +190,9 @@ class Lender:
         )
 
     def _next_look_s(self) -> float:
-        """Where looks are by time, an idle engine has to wake up for one."""
+        """Where looks are by time, an idle engine that lends has to wake up for one."""
         every_s = self._config.every_s
-        return inf if every_s is None else self._looked_s + every_s
+        return inf if every_s is None or self._leases is None else self._looked_s + every_s
 
     def _preempt(self, request: Request) -> None:
         self.instance.evict(request)
