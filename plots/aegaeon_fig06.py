@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from harness.experiments.points import Point
-from plots.aegaeon import attainment
+from plots.aegaeon.attainment import attainment
 from plots.panels import Look
 from plots.runs import events
 from plots.runs import table as of_runs

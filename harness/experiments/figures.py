@@ -15,9 +15,9 @@ key=value after the figures changes their runs on a real engine, for example to 
 --simulated key=value changes simulated runs, and leaves out figures with runs on a real engine. It
 shows whether conclusions depend on the key (`make sensitivity-PAPER` does so for engine.profile).
 
-A figure is a module plots/FIGURE.py with `table(points)`, which makes FIGURE.csv from runs,
-`plot(rows)`, which draws that table, and EXPERIMENTS, names of conf/experiment. SEARCHES, where
-there is one, names keys for which ends of curves are searched (`experiments.capacity_search`).
+A figure is a PaperFigure (`plots.figure`) in a module of plots/PAPER: `table(points)` makes
+FIGURE.csv from runs, `plot(rows)` draws that table, `experiments` are names of conf/experiment.
+`searches` names keys for which ends of curves are searched (`experiments.capacity_search`).
 """
 
 from __future__ import annotations
@@ -54,15 +54,13 @@ from harness.schedule import synthetic_kinds
 
 
 def figures() -> list[str]:
-    return sorted(
-        path.stem
-        for path in (ROOT / "plots").glob("*_*.py")
-        if path.stem.split("_")[1].startswith(("fig", "table"))
-    )
+    plots = import_module("plots.figure")
+    return sorted(name for paper in plots.PAPERS for name in plots.of_paper(paper))
 
 
-def module(figure: str) -> Any:
-    return import_module(f"plots.{figure}")
+def described(figure: str) -> Any:
+    """Its `plots.figure.PaperFigure`."""
+    return import_module("plots.figure").of_paper(figure.partition("_")[0])[figure]
 
 
 def published(figure: str) -> Path:
@@ -72,7 +70,7 @@ def published(figure: str) -> Path:
 
 def only_simulated(figure: str) -> bool:
     """Whether it has runs, and none of them on a real engine."""
-    names = module(figure).EXPERIMENTS
+    names = described(figure).experiments
     return bool(names) and all(sweep(name)[0] == "sim" for name in names)
 
 
@@ -105,11 +103,11 @@ def draw(
 ) -> list[Path]:
     """Raises RunError where a run is INVALID: its numbers are not what they are said to be."""
     folder = out or published(figure)
-    drawing = import_module("plots.drawing")
+    picture = import_module("plots.figure").draw
     if draw_only:
-        found: list[Path] = drawing.draw(figure, folder)
+        found: list[Path] = picture(figure, folder)
         return found
-    points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, out or RUNS)]
+    points = [p for name in described(figure).experiments for p in load_points(name, out or RUNS)]
     refuse_invalid(figure, points)
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
@@ -117,15 +115,15 @@ def draw(
     conf()
     about: dict[str, Any] = {
         "drawn_utc": datetime.now(UTC).isoformat(timespec="seconds"), "git": git,
-        "experiments": list(module(figure).EXPERIMENTS),
+        "experiments": list(described(figure).experiments),
     }  # fmt: skip
     csv, path = folder / f"{figure}.csv", folder / f"{figure}.json"
-    rows = module(figure).table(points)
+    rows = described(figure).table(points)
     write_text(csv, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     lineage.add(csv, lineage.origins(points))
     about["table_sha256"] = sha256(csv.read_bytes()).hexdigest()
     write_text(path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n")
-    return [csv, path, *drawing.draw(figure, folder)]
+    return [csv, path, *picture(figure, folder)]
 
 
 def refuse_invalid(figure: str, points: Sequence[Point]) -> None:
@@ -164,10 +162,10 @@ def make_runs(
 ) -> None:  # fmt: skip
     """Those that the figures `names` lack; tells of each experiment, and how long runs on a real
     engine took and the others."""
-    needed = dict.fromkeys(name for figure in names for name in module(figure).EXPERIMENTS)
+    needed = dict.fromkeys(name for figure in names for name in described(figure).experiments)
     searches: dict[str, Search] = {}
     for figure in names:
-        searches |= getattr(module(figure), "SEARCHES", {})
+        searches |= described(figure).searches
     took_s = {"simulated": 0.0, "live": 0.0}
     started_s = before_s = time.monotonic()
     drawn_before = [published(figure) / f"{figure}.json" for figure in names]

@@ -14,7 +14,7 @@ from harness.calibrate.profiles import Cells
 from harness.errors import UsageError
 from plots import aegaeon_table_numbers
 from plots.aegaeon_estimators import explained, lowest
-from plots.aegaeon_table_goodput import goodputs
+from plots.aegaeon.goodput import goodputs
 
 
 def runs(experiment: str, lengths: str | None, system: str, *token: float) -> pd.DataFrame:
