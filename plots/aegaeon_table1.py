@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
+import yaml
 from matplotlib.figure import Figure
 
+from harness.experiments.compose import CONF
 from harness.experiments.points import Point
-from plots.specs import spec
+from harness.model_spec import ModelSpec
 from plots.style import text_table
 
 EXPERIMENTS = ()
@@ -19,6 +21,10 @@ PUBLISHED = {  # conf/model: (the paper's name, shape, KB)
     "qwen-72b": ("Qwen-72B", "(80, 2, 64, 128)", 2560),
 }
 HEADINGS = ["model", "KV shape", "KV size (KB)", "published shape", "published (KB)"]
+
+
+def spec(name: str) -> ModelSpec:
+    return ModelSpec(**yaml.safe_load((CONF / "model" / f"{name}.yaml").read_text()))
 
 
 def table(points: Sequence[Point]) -> pd.DataFrame:

@@ -23,8 +23,7 @@ from harness.model_spec import ModelSpec
 from harness.placement import Demand
 from plots.aegaeon_estimators import lowest
 from plots.aegaeon_fig04 import RATE_PER_S, SERVICE_S, M, expected
-from plots.aegaeon_table1 import PUBLISHED
-from plots.specs import spec
+from plots.aegaeon_table1 import PUBLISHED, spec
 from plots.style import text_table
 from systems.aegaeon.quota import quotas
 from systems.muxserve.system import MuxServe

@@ -13,10 +13,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
+from plots.aegaeon_table1 import spec
 from plots.blitzscale import WORKLOADS, row, runs
 from plots.panels import Look, lines
 from plots.runs import overrides
-from plots.specs import spec
 from plots.style import PALETTE, figure, log_scale
 
 EXPERIMENTS = ("blitzscale_fig03",)

@@ -24,8 +24,9 @@ from harness.experiments.points import Point
 from harness.request import Request
 from harness.running import testbed
 from harness.running.testbed import Bed, decode, prefill
+from plots.aegaeon_table1 import spec
+from plots.blitzscale_table_numbers import hardware
 from plots.panels import legend_above
-from plots.specs import hardware, spec
 from plots.style import PALETTE, figure
 
 EXPERIMENTS: tuple[str, ...] = ()
