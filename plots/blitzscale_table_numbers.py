@@ -6,15 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from hydra import compose
 from matplotlib.figure import Figure
 
-from harness.configuration.config import typed
-from harness.configuration.options import plain
-from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
 from harness.experiments.points import Point
-from plots.aegaeon_table1 import spec
+from plots.conf import hardware, spec
 from plots.style import text_table
 from systems.blitzscale.chains import Medium, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import Device, Fabric, fabric_of
@@ -46,13 +42,6 @@ def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
         "Arithmetic and our planner on nominal rates; nothing was run. Numbers: whose they are, or "
         "drawn at random."
     )
-
-
-def hardware(name: str) -> Hardware:
-    found: Hardware = typed(
-        plain(compose("config", overrides=[f"hardware={name}"]).hardware), Hardware, "hardware"
-    )
-    return found
 
 
 def loading() -> dict[str, float]:

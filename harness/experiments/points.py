@@ -31,6 +31,12 @@ class Point:
     refused: str  # what the system says that cannot serve this; empty: it did
     again: str = ""  # why it was run although there was a complete run of it; empty: it was not
 
+    @property
+    def folder(self) -> Path:
+        """Of a run that was not refused."""
+        assert self.path is not None, self.refused
+        return self.path
+
     def manifest(self) -> dict[str, Any]:
         return self._file("manifest.json")
 
@@ -44,8 +50,7 @@ class Point:
         return found
 
     def _file(self, name: str) -> dict[str, Any]:
-        assert self.path is not None
-        return read_json(self.path / name)
+        return read_json(self.folder / name)
 
 
 def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, again: bool) -> Point:
