@@ -35,8 +35,8 @@ from harness.configuration.options import (
     known_names,
     missing_groups,
     named_options,
+    refuse_ignored,
 )
-from harness.configuration.unread_keys import refuse_ignored
 from harness.errors import RunError, UsageError, first_line, told
 from harness.running import interrupts
 from harness.running.commands import COMMANDS, run_command
