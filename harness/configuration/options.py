@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
 import harness.configuration.resolvers  # noqa: F401  makes known what configurations interpolate
+from harness.configuration.checks import one_of, require
 from harness.configuration.config import class_of
 from harness.errors import UsageError
 
@@ -59,9 +60,8 @@ def named_options(arguments: Sequence[str]) -> None:
         key, _, value = word.partition("=")
         group = key.lstrip("+").partition("@")[0]
         odd = NO_NAME.fullmatch(value) and not word.startswith(("-", "~"))
-        if odd and "." not in group and available(CONF, group):
-            choices = ", ".join(available(CONF, group))
-            raise UsageError(f"{group}={value} does not exist; choose one of: {choices}")
+        if odd and "." not in group and (options := available(CONF, group)):
+            raise UsageError(f"{group}={value} does not exist; choose one of: {', '.join(options)}")
 
 
 def available(conf: Path, group: str) -> list[str]:
@@ -84,8 +84,7 @@ def known_groups(config: DictConfig) -> None:
     """Raises UsageError for a group that was taken out, or that a value stands in the place of."""
     for group in GROUPS:
         node = config.get(group)
-        if node is None:
-            raise UsageError(f"{group} is missing, and nothing can be run without it")
+        require(node is not None, f"{group} is missing, and nothing can be run without it")
         if not isinstance(node, DictConfig):
             raise UsageError(f"{group}={node} is no option of {group}; {_valid(group)}")
 
@@ -132,9 +131,7 @@ def known_device(config: DictConfig, folders: Sequence[Path]) -> None:
     would be a name on figures with the constants of another."""
     files = [path for conf in folders for path in (conf / "hardware" / "device").glob("*.yaml")]
     known = ["cpu", *sorted(OmegaConf.load(path).device for path in files)]
-    device = config.hardware.get("device")
-    if device not in known:
-        raise UsageError(f"hardware.device={device} is unknown; valid: {', '.join(known)}")
+    one_of(config.hardware.get("device"), known, "hardware.device")
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

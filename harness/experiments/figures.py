@@ -45,7 +45,7 @@ from harness.experiments.capacity_search import Search
 from harness.experiments.compose import ROOT, conf, sweep
 from harness.experiments.figure_progress import RunsProgress, run_s, told_run_s
 from harness.experiments.points import RUNS, Point, load_points, save_points
-from harness.files import write_text
+from harness.files import write_json, write_text
 from harness.records.manifest import git_revision
 from harness.records.sources import code_hash
 from harness.running import interrupts
@@ -121,7 +121,7 @@ def tabled(figure: str, folder: Path, git: Mapping[str, Any] | None, runs: Path)
         "drawn_utc": now, "git": git, "experiments": list(module(figure).EXPERIMENTS),
         "table_sha256": sha256(csv.read_bytes()).hexdigest(), **provenance(points),
     }  # fmt: skip
-    write_text(path, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+    write_json(path, about, indent=2)
     return [csv, path]
 
 
