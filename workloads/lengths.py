@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -105,4 +106,5 @@ def _fit(trace: Trace, side: str, config: LengthsConfig) -> Trace:
         num_cut = int((tokens > limit).sum())
         tokens = np.minimum(tokens, limit)
         trace = trace.labelled(f"{side}s cut to {limit} tokens ({num_cut} requests)")
-    return replace(trace, **{f"{side}_tokens": tokens})
+    changed: dict[str, Any] = {f"{side}_tokens": tokens}
+    return replace(trace, **changed)

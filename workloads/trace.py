@@ -76,6 +76,12 @@ class Trace:
         return float((len(self) - 1) / (arrival_s[-1] - arrival_s[0]))
 
 
+def stream(seed: int, purpose: str) -> np.random.Generator:
+    """One random stream for each purpose, so that changing one draw leaves all others as they were:
+    a function of both arguments alone. `seed` ≥ 0."""
+    return np.random.default_rng([seed, *purpose.encode()])
+
+
 def objects(values: Sequence[object]) -> Strings:
     """A column of `values`, which numpy must not look into."""
     column = np.empty(len(values), dtype=object)

@@ -20,7 +20,6 @@ from workloads import arrivals, formats, lengths, mix, scale, synthetic
 from workloads.data import DataHome, FileConfig, Found, sha256_of
 from workloads.dataset import GIVEN, DatasetConfig, read_file
 from workloads.prefixes import PrefixesConfig, shared
-from workloads.streams import stream
 from workloads.text import TextConfig, read_texts
 from workloads.trace import (
     Trace,
@@ -31,6 +30,7 @@ from workloads.trace import (
     require_feasible,
     rows_window,
     seconds_window,
+    stream,
     usable,
 )
 

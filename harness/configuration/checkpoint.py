@@ -43,12 +43,13 @@ def read_config(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
     require(path.is_file(), f"model.path={directory} holds no config.json")
     try:
-        found = json.loads(path.read_text())
+        found: Any = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     require(isinstance(found, dict), f"{path} is no JSON object")
     rope = found.get("rope_parameters") or found.get("rope_scaling") or {}
-    return found | (rope if isinstance(rope, dict) else {})
+    values: dict[str, Any] = found | (rope if isinstance(rope, dict) else {})
+    return values
 
 
 def mismatches(spec: ModelSpec, found: Mapping[str, Any]) -> list[str]:
