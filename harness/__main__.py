@@ -23,6 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.command_line import COMMANDS, run_command
 from harness.configuration import key_help
 from harness.configuration.checkpoint import take_checkpoint
 from harness.configuration.credentials import hold, without_credentials
@@ -35,11 +36,10 @@ from harness.configuration.options import (
     known_names,
     missing_groups,
     named_options,
+    refuse_ignored,
 )
-from harness.configuration.unread_keys import refuse_ignored
 from harness.errors import RunError, UsageError, first_line, told
 from harness.running import interrupts
-from harness.running.commands import COMMANDS, run_command
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="

@@ -1,7 +1,9 @@
-"""What all commands have in common: how they explain themselves, and how they end."""
+"""`python -m harness COMMAND …`: what there is beside runs, each a module with its own --help; how
+commands explain themselves, and how they end."""
 
 from __future__ import annotations
 
+import runpy
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
@@ -11,6 +13,22 @@ from typing import ParamSpec
 from harness.errors import RunError, UsageError
 
 Given = ParamSpec("Given")
+COMMANDS = {  # `harness.configuration.key_help` has a line for each
+    "figures": "harness.experiments.figures",
+    "claims": "harness.claims",
+    "capacity": "harness.experiments.capacity",
+    "calibrate": "harness.calibrate",
+    "fidelity": "harness.fidelity",
+    "plots": "plots",
+    "workloads": "workloads",
+    "recover": "harness.records.recover",
+}
+
+
+def run_command(name: str) -> None:
+    """Runs the module as `python -m` would, with the words after the command's name."""
+    del sys.argv[1]
+    runpy.run_module(COMMANDS[name], run_name="__main__", alter_sys=True)
 
 
 def parser(command: str, about: str | None) -> ArgumentParser:

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
+from harness.configuration.checks import require
 from harness.errors import UsageError, first_line
 from harness.request import Segments
 from harness.schedule import Provenance, Schedule
@@ -136,14 +137,12 @@ def read_mooncake(path: Path, provenance: Provenance) -> Trace:
             except (ValueError, RecursionError) as error:
                 why = getattr(error, "msg", None) or first_line(error)
                 raise UsageError(f"{path}, line {number}: not JSON ({why})") from error
-            if not isinstance(record, dict):
-                raise UsageError(f"{path}, line {number}: not a JSON object")
+            require(isinstance(record, dict), f"{path}, line {number}: not a JSON object")
             for key in keys:
                 check_json(path, number, key, record.get(key))
             rows.append(tuple(record[key] for key in keys))
             ids = record.get("hash_ids", [])
-            if not isinstance(ids, list):
-                raise UsageError(f"{path}, line {number}: hash_ids must be a list")
+            require(isinstance(ids, list), f"{path}, line {number}: hash_ids must be a list")
             for each in ids:
                 check_json(path, number, "hash_ids", each)
             shared.append(tuple((each, MOONCAKE_BLOCK) for each in ids))

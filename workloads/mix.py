@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.configuration.checks import at_least, one_of, require
-from harness.errors import UsageError
 from harness.schedule import Synthetic
 from workloads.trace import Floats, Strings, Trace
 
@@ -62,11 +61,11 @@ def assign(trace: Trace, config: ModelsConfig, rng: np.random.Generator) -> Trac
         text = f"zipf({alpha:g})" if config.kind == "zipf" else "uniform"
         step = f"models drawn: {text} over {config.num_models}"
         return mixed.labelled(step, Synthetic.MODELS_DRAWN)
-    if config.kind == "trace" and trace.model is None:
-        raise UsageError(
-            f"workload.models.kind=trace: {trace.provenance.source} names no models; "
-            "choose single, uniform or zipf"
-        )
+    require(
+        config.kind != "trace" or trace.model is not None,
+        f"workload.models.kind=trace: {trace.provenance.source} names no models; choose single, "
+        "uniform or zipf",
+    )
     if config.kind != "single" and trace.model is not None:
         return trace
     single = replace(trace, model=np.full(len(trace), DEFAULT, dtype=object))

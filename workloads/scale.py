@@ -21,8 +21,7 @@ import numpy as np
 from harness.configuration.checks import at_least, one_of, positive
 from harness.schedule import Synthetic
 from workloads.arrivals import BurstConfig, describe_burst
-from workloads.streams import stream
-from workloads.trace import Floats, Trace, require_feasible
+from workloads.trace import Floats, Trace, require_feasible, stream
 
 HOW = ("preserve", "stretch")
 

@@ -19,8 +19,7 @@ from harness.configuration.checks import positive, require
 from harness.schedule import Provenance, Synthetic
 from workloads.arrivals import unit_process
 from workloads.mix import draw_models, zipf_shares
-from workloads.streams import stream
-from workloads.trace import Floats, Ints, Trace
+from workloads.trace import Floats, Ints, Trace, stream
 
 LEVELS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 

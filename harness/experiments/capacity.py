@@ -16,7 +16,6 @@ in capacity.json and capacity.png in FOLDER.
 from __future__ import annotations
 
 import hashlib
-import json
 import operator
 import re
 import subprocess
@@ -33,7 +32,7 @@ from rich.table import Table
 
 from harness.command_line import ends_in_order, parser
 from harness.errors import RunError, UsageError
-from harness.files import read_json, write_text
+from harness.files import read_json, write_json
 from harness.records.run_table import captions
 from harness.running import interrupts
 
@@ -241,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "key": span.key, "answer": found, "terms": [asdict(term) for term in terms],
         "probes": [asdict(each) | {"folder": each.folder.name} for each in probes],
     }  # fmt: skip
-    write_text(folder / "capacity.json", json.dumps(content, indent=1) + "\n")
+    write_json(folder / "capacity.json", content)
     print(folder / "capacity.json")
     print(import_module("plots.capacity").draw(folder))
     return 0

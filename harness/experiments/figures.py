@@ -40,12 +40,12 @@ from typing import Any
 from harness.command_line import ends_in_order, parser
 from harness.errors import RunError, UsageError
 from harness.experiments import lineage
-from harness.experiments.batch import processes, run_all
+from harness.experiments.batch import Making, processes, run_all
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import ROOT, conf, sweep
 from harness.experiments.figure_progress import RunsProgress, run_s, told_run_s
 from harness.experiments.points import RUNS, Point, load_points, save_points
-from harness.files import write_text
+from harness.files import write_json, write_text
 from harness.records.manifest import git_revision
 from harness.records.sources import code_hash
 from harness.running import interrupts
@@ -119,7 +119,7 @@ def tabled(figure: str, folder: Path, git: Mapping[str, Any] | None, runs: Path)
         "drawn_utc": now, "git": git, "experiments": list(described(figure).experiments),
         "table_sha256": sha256(csv.read_bytes()).hexdigest(), **provenance(points),
     }  # fmt: skip
-    write_text(path, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+    write_json(path, about, indent=2)
     return [csv, path]
 
 
@@ -153,10 +153,7 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def make_runs(
-    names: Sequence[str], jobs: int, live: Sequence[str], simulated: Sequence[str],
-    out: Path | None, *, again: bool,
-) -> None:  # fmt: skip
+def make_runs(names: Sequence[str], making: Making, out: Path | None) -> None:
     """Those that the figures `names` lack; tells of each experiment, and how long runs on a real
     engine took and the others."""
     needed = dict.fromkeys(name for figure in names for name in described(figure).experiments)
@@ -167,9 +164,7 @@ def make_runs(
     started_s = before_s = time.monotonic()
     drawn_before = [published(figure) / f"{figure}.json" for figure in names]
     with RunsProgress(told_run_s(drawn_before)) as progress:
-        runs = run_all(
-            list(needed), jobs, searches, live, simulated, again=again, progress=progress
-        )
+        runs = run_all(list(needed), searches, making, progress)
         with closing(runs):  # whatever ends this ends its processes
             for name, points in runs:
                 now_s = time.monotonic()
@@ -248,7 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     refused = 0
     try:
         if not chosen.draw_only:
-            make_runs(names, chosen.jobs, live, simulated, out, again=chosen.again)
+            making = Making(chosen.jobs, live, simulated, chosen.again)
+            make_runs(names, making, out)
         began_s = time.monotonic()
         for made_of in draw_all(names, chosen.jobs, out, draw_only=chosen.draw_only):
             if isinstance(made_of, RunError):

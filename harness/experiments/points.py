@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.errors import RunError, UsageError
 from harness.experiments.compose import ROOT, Composed
-from harness.files import read_json, write_text
+from harness.files import read_json, write_json
 from harness.records.folder_lock import FolderError
 from harness.running.prepare import prepare
 from harness.running.run import Command, obtain
@@ -90,7 +90,7 @@ def unwarned() -> Iterator[None]:
 
 def save_points(name: str, points: Sequence[Point], folder: Path = RUNS) -> None:
     rows = [asdict(p) | {"path": None if p.path is None else str(p.path)} for p in points]
-    write_text(_points_file(name, folder), json.dumps(rows, indent=1) + "\n")
+    write_json(_points_file(name, folder), rows)
 
 
 def load_points(name: str, folder: Path = RUNS) -> list[Point]:

@@ -221,4 +221,5 @@ class FinishedRun:
         except (pa.ArrowException, OSError) as error:
             what = f"{path / 'requests.parquet'} is damaged: {first_line(error)}"
             raise UsageError(what) from error
-        return FinishedRun(path, config, *found.values(), requests)
+        manifest, summary = found["manifest.json"], found["summary.json"]
+        return FinishedRun(path, config, manifest, summary, requests)
