@@ -103,8 +103,9 @@ class Attention:
         n, before, decodes, context = (cells[name].to_numpy(float) for name in cells.columns[:4])
         pairs = np.maximum(n, self.fewest) * before + n * (n + 1) / 2
         read_s = self.kv_s * decodes * context / self.kv_share
-        found: Floats = self.fixed_s + self.attend_s * pairs / self.share
-        return found + read_s + self.decode_s * decodes
+        found: Floats = self.fixed_s + self.attend_s * pairs / self.share + read_s
+        found += self.decode_s * decodes
+        return found
 
     def fitted(self, cells: pd.DataFrame, **start: float) -> Attention:
         """With constants, searched from `start`, that have small logarithms of `seconds` over the

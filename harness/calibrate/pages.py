@@ -131,7 +131,7 @@ def summed(scored: pd.DataFrame) -> pd.DataFrame:
     rows = []
     keys = ["measured", "chip", "engine"]
     for key, part in scored.groupby(keys):
-        worst = part.loc[part.median_error_pct.idxmax()]
+        worst = part.iloc[int(part.median_error_pct.to_numpy().argmax())]
         found = {
             "models": len(part),
             "cells": part.cells.sum(),

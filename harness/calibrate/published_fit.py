@@ -102,8 +102,8 @@ def path_s(fitted: Fitted, served: pd.DataFrame) -> float:
     Llama-3.1-8B on an H100, at 1 request/s without prefix caching. Beyond the prefill, and half an
     iteration where another request was running."""
     point = served[(served.set == "kubecon") & (served.stage == 0)]
-    as_prefill = {"input_len": point.prompt_tokens, "batch": 1, "prefill_s": point.ttft_mean_s}
-    prompt = Rows("prefill", CHIPS["h100_sxm"], V1, point.assign(**as_prefill))
+    point = point.assign(input_len=point.prompt_tokens, batch=1, prefill_s=point.ttft_mean_s)
+    prompt = Rows("prefill", CHIPS["h100_sxm"], V1, point)
     busy = float((point.rate_per_s * point.e2e_mean_s).iloc[0])
     waited_s = busy * float(point.tpot_mean_s.iloc[0]) / 2
     return float(point.ttft_mean_s.iloc[0] - prompt.predicted_s(fitted)[0] - waited_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
@@ -51,8 +51,8 @@ def show(console: Console, frame: pd.DataFrame, title: str) -> None:
     for column in frame:
         words = not pd.api.types.is_numeric_dtype(frame[column])
         name = str(column).replace("_", " ").replace(" pct", " %")
-        side = "left" if words else "right"
-        table.add_column(name, justify=side, no_wrap=words, overflow="fold")
+        justify: Literal["left", "right"] = "left" if words else "right"
+        table.add_column(name, justify=justify, no_wrap=words, overflow="fold")
     for row in frame.itertuples(index=False):
         table.add_row(*map(text, row))
     console.print(table)
@@ -65,7 +65,7 @@ def markdown(frame: pd.DataFrame) -> str:
 
 
 def page(template: Path, **values: object) -> str:
-    """A Markdown page from Jinja's `template`, in which `{{ frame | table }}` is a table."""
+    """A Markdown page from Jinja's `template`: `{{ frame | table }}`, `{{ error | signed }}`."""
     pages = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    pages.filters["table"] = markdown
+    pages.filters |= {"table": markdown, "signed": "{:+.1f}".format}
     return pages.from_string(template.read_text(encoding="utf-8")).render(values)

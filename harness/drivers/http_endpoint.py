@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from harness.clock import WallLoop
 from harness.drivers.connections import Connections
 from harness.drivers.exchange import Exchange
 from harness.drivers.io_thread import IoThread
@@ -24,6 +23,7 @@ from harness.request import Request
 class Target:
     """Where and how to ask for one completion."""
 
+    root: str  # of the server, which may have a page /metrics
     url: str  # of the completions or chat API itself
     headers: Mapping[str, str]
     body: Callable[[Request], bytes]  # JSON; whatever it takes is the client's lag
@@ -33,24 +33,17 @@ class Target:
 
 class HttpEndpoint:
     def __init__(
-        self,
-        name: str,
-        models: Sequence[str],
-        target: Target,
-        *,
-        io: IoThread,
-        loop: WallLoop,
-        recorder: Recorder,
+        self, name: str, models: Sequence[str], target: Target, io: IoThread, recorder: Recorder
     ) -> None:
         self.name = name
         self.models = models
         self.connections = Connections(target.url, io)
         self.num_corrected = 0  # answers whose usage disagreed with their number of chunks
         self.num_cut = 0  # streams that went far beyond what was asked
-        self._target = target
+        self.target = target
         self._head = _head(target)
         self._io = io
-        self._loop = loop
+        self._loop = io.run_loop
         self._recorder = recorder
         self._token_s = 0.0  # when the newest token came, whoever's it was
 
@@ -58,10 +51,10 @@ class HttpEndpoint:
         self._io.urge(self._send, request)
 
     def _send(self, request: Request) -> None:
-        body = self._target.body(request)
+        body = self.target.body(request)
         message = b"%sContent-Length: %d\r\n\r\n%s" % (self._head, len(body), body)
         exchange = Exchange(request, message, self, self.connections, self._io)
-        exchange.begin(self._target.timeout_s)
+        exchange.begin(self.target.timeout_s)
 
     # What an exchange tells, in the I/O thread.
 
@@ -79,13 +72,13 @@ class HttpEndpoint:
         self.num_cut += tally.cut is not None
         self._io.post(self._recorder.reported, request, tally.reported())
         if exchange.status == 404:
-            self._io.post(_stop, f"{self._target.url} answered {error}")
+            self._io.post(_stop, f"{self.target.url} answered {error}")
         silent_s = time.monotonic() - max(self._token_s, self._loop.start_monotonic_s)
-        if timeout and silent_s >= self._target.timeout_s / 2:
+        if timeout and silent_s >= self.target.timeout_s / 2:
             error = f"{error}; {self.name} gave nobody a token for half of that or more"
             self._io.post(self._no_progress, silent_s)
         if error is None:
-            error = tally.fault(self._target.allow_early_end)
+            error = tally.fault(self.target.allow_early_end)
         if error is None:
             self._io.post(self._recorder.completed, request)
         else:

@@ -77,21 +77,12 @@ class OpenAiEngine:
         self._choose(experiment)
         self._prompt_seed = secrets.randbits(48) if self._config.cold else experiment.seed
         with IoThread(loop) as io:
-            self._endpoint = HttpEndpoint(
-                "openai-0",
-                list(experiment.models),
-                self._target(experiment),
-                io=io,
-                loop=loop,
-                recorder=experiment.recorder,
-            )
+            target, recorder = self._target(experiment), experiment.recorder
+            self._endpoint = HttpEndpoint("openai-0", [*experiment.models], target, io, recorder)
             if self._config.allow_early_end:
-                experiment.recorder.event(EARLY_ENDS, self._endpoint.name, 0.0, 0.0)
-            root = self._url.removesuffix("/v1")
+                recorder.event(EARLY_ENDS, self._endpoint.name, 0.0, 0.0)
             intended = self._config.allow_cached
-            with replaying(
-                [self._endpoint], [root], self._headers, io, experiment, caching_intended=intended
-            ):
+            with replaying([self._endpoint], io, experiment, caching_intended=intended):
                 yield experiment.cluster(endpoints=[self._endpoint])
 
     def resolved(self) -> Mapping[str, Any]:
@@ -111,6 +102,7 @@ class OpenAiEngine:
     def _target(self, experiment: Experiment) -> Target:
         records = experiment.recorder.records.values()
         return Target(
+            root=self._url.removesuffix("/v1"),
             url=f"{self._url}/{PATHS[self._config.api]}",
             headers=self._headers,
             body=prebuilt(self._body(experiment), records),

@@ -155,7 +155,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "model": manifest["choices"]["model"],
         "hardware": hardware["name"],
         "device": hardware["device"],
-        "basis": basis(points),
+        "basis": ", ".join(dict.fromkeys(point.source for point in points)),
         "machine": machine(),
         "git": git,
         "date_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -175,11 +175,6 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "passes": rows,
         "passes_at_their_speed": at_their_speed,
     }
-
-
-def basis(points: list[Compared]) -> str:
-    """Where the simulations' iteration times came from; the calibrations of all passes alike."""
-    return ", ".join(dict.fromkeys(point.source for point in points))
 
 
 def parity(words: Sequence[str], console: Console) -> None:
