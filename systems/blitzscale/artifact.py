@@ -7,10 +7,9 @@ changes. Which bounds go with the KV term (`migration`) is inferred from their n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil
 
-from systems.blitzscale.config import ROUNDING, Config, Range
+from systems.blitzscale.config import ROUNDING, Config, Ranges
 from systems.blitzscale.instances import Role
 from systems.blitzscale.policy import Capacity, Seen
 
@@ -19,7 +18,7 @@ class ArtifactPolicy:
     """The published code's policy. block_tokens: of a block of KV, which the code counts."""
 
     def __init__(
-        self, config: Config, capacity: Capacity, ranges: Mapping[Role, Range], block_tokens: int
+        self, config: Config, capacity: Capacity, ranges: Ranges, block_tokens: int
     ) -> None:
         self._chosen, self._capacity, self._ranges = config.chosen, capacity, ranges
         self._block_tokens = block_tokens

@@ -13,6 +13,7 @@ CHOICES = {
     "scheduler": ("overlap", "best_effort", "ilp", "ilp_free"),
     "spares": ("near", "spread"),
 }
+ABOVE = {"interval_s": 0, "window_s": 0, "drain_s": 0, "live_slo_s": 0, "significant_growth": 1}
 AT_LEAST_0 = ("min_prefills", "min_decodes")
 AT_LEAST_1 = ("instances", "max_prefills", "max_decodes", "batch_tokens", "live_batches")
 ROUNDING = 1e-9  # shares such as 0.7 have no exact float
@@ -56,6 +57,9 @@ class Range:
     def clamp(self, count: int) -> int:
         """The nearest number in the range."""
         return max(self.least, min(self.most, count))
+
+
+Ranges = dict[Role, Range]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -130,9 +134,9 @@ class Config:
         for name, valid in CHOICES.items():
             value = getattr(self, name)
             check(value in valid, f"system.{name}={value} is unknown; choose {' or '.join(valid)}")
-        for name in ("interval_s", "window_s", "drain_s", "live_slo_s"):
+        for name, bound in ABOVE.items():
             value = getattr(self, name)
-            check(value > 0, f"system.{name}={value} must be above 0")
+            check(value > bound, f"system.{name}={value} must be above {bound}")
         for name in (*AT_LEAST_0, *AT_LEAST_1):
             value, least = getattr(self, name), int(name in AT_LEAST_1)
             check(
@@ -149,10 +153,6 @@ class Config:
             check(time_s >= 0, f"{name}={time_s} must be at least 0")
         if self.colocation:
             self._check_colocation()
-        check(
-            self.significant_growth > 1,
-            f"system.significant_growth={self.significant_growth} must be above 1",
-        )
         check(
             self.parameters == "network" or not self.zigzag,
             f"system.zigzag=true needs system.parameters=network, not {self.parameters}: the "
@@ -202,7 +202,7 @@ class Config:
             return InFlight(most=self.live_batches, least=self.live_batches, step_s=1.0)
         return self.chosen.in_flight
 
-    def ranges(self, slots: int, models: int = 1) -> dict[Role, Range]:
+    def ranges(self, slots: int, models: int = 1) -> Ranges:
         """{role: how many instances a model may have}.
 
         slots: instances that fit in the cluster. models: how many models share them; each is sure

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol, TypeVar
 
 from systems.blitzscale.config import ROUNDING
-from systems.blitzscale.instances import Role, State
+from systems.blitzscale.instances import Role, Slot, State
 
 
 @dataclass(slots=True, frozen=True)
@@ -87,22 +86,7 @@ def changes(
     )
 
 
-class Member(Protocol):
-    """What the choices below look at: an `instances.Slot` that is in use."""
-
-    name: str
-    role: Role  # of a null instance: its last one
-    state: State | None
-    since_s: float  # when it entered this state
-
-    @property
-    def tokens(self) -> int: ...
-
-
-M = TypeVar("M", bound=Member)
-
-
-def revived(members: Sequence[M], role: Role, count: int) -> list[M]:
+def revived(members: Sequence[Slot], role: Role, count: int) -> list[Slot]:
     """Up to `count` instances that can serve as `role` at once, without a load.
 
     Draining prefills need a decode for their KV. So if deaths leave no decode, a draining prefill
@@ -117,19 +101,19 @@ def revived(members: Sequence[M], role: Role, count: int) -> list[M]:
     return ready[:count]
 
 
-def least_busy(members: Sequence[M], role: Role, count: int) -> list[M]:
+def least_busy(members: Sequence[Slot], role: Role, count: int) -> list[Slot]:
     """Up to `count` serving instances to shut down or mutate: those with the fewest tokens, which
     drain first."""
     serving = [m for m in members if m.state is State.SERVING and m.role is role]
     return sorted(serving, key=lambda m: (m.tokens, m.name))[:count]
 
 
-def drained(members: Sequence[M]) -> list[M]:
+def drained(members: Sequence[Slot]) -> list[Slot]:
     """Shutting instances without requests; they become null."""
     return [m for m in members if m.state is State.SHUTTING and m.tokens == 0]
 
 
-def released(members: Sequence[M], now_s: float, null_s: float) -> list[M]:
+def released(members: Sequence[Slot], now_s: float, null_s: float) -> list[Slot]:
     """Null instances whose time is over. null_s: 0 in the paper's variant; in the artifact's, its
     scale-down threshold."""
     return [m for m in members if m.state is State.NULL and now_s - m.since_s >= null_s]

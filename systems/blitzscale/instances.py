@@ -91,6 +91,12 @@ class Slot:
         return self.state in LOADED and not (self.lost or self.host_lost)
 
     @property
+    def sends(self) -> bool:
+        """Whether its NICs send KV or parameters."""
+        serves = self.state in (State.SERVING, State.SHUTTING)
+        return self.readers > 0 or (serves and self.role.sends_kv)
+
+    @property
     def held(self) -> bool:
         """Whether this model uses the memory of its GPUs."""
         return not self.lost and (self.state is not None or self.dropping)

@@ -23,20 +23,14 @@ from harness.clock import Event
 from harness.elastic.layerwise import LayerwiseBatch
 from harness.errors import InstanceLost
 from harness.request import Request
+from systems.blitzscale import zigzag
 from systems.blitzscale.handover import owner_of
 from systems.blitzscale.instances import Role, Slot, State
 from systems.blitzscale.prompts import kv_tokens
 from systems.blitzscale.schedulers import A_DOZEN, Limits
 from systems.blitzscale.serving import Serving
 from systems.blitzscale.timeline import PairTimes
-from systems.blitzscale.zigzag import (
-    Queued,
-    Step,
-    left_to_source,
-    source_next,
-    step,
-    target_next,
-)
+from systems.blitzscale.zigzag import Queued, Step
 
 
 @dataclass(slots=True, eq=False)
@@ -47,35 +41,33 @@ class Waiting(Queued):
     layerwise: LayerwiseBatch = field(kw_only=True)
 
 
+@dataclass(eq=False)
 class LivePair:
-    """Runs one live pair until both instances serve by themselves, or one of them dies.
+    """Runs one live pair until both instances serve by themselves, or one of them dies."""
 
-    ready_s: when each layer is expected at the target. hop_s: tokens -> seconds of their
-    activations to the source.
-    """
+    source: Slot
+    target: Slot
+    ready_s: list[float]  # when each layer is expected at the target
+    hop_s: Callable[[int], float]  # tokens -> seconds of their activations to the source
+    limits: Limits
+    serving: Serving
 
-    def __init__(
-        self, source: Slot, target: Slot, ready_s: Sequence[float], hop_s: Callable[[int], float],
-        limits: Limits, serving: Serving,
-    ) -> None:  # fmt: skip
-        self._source, self._target = source, target
-        self._ready_s, self._hop_s = list(ready_s), hop_s
-        self._limits, self._serving = limits, serving
-        self._fleet, self._loop = serving.fleet, serving.fleet.loop
+    def __post_init__(self) -> None:
+        self._fleet, self._loop = self.serving.fleet, self.serving.fleet.loop
         self._layers = self._fleet.model.num_layers
         self._begun_s = self._loop.now
         self._wake = Event(self._loop)
         self._queue: list[Waiting] = []
         self._loaded = 0  # layers at the target, from the first one on
-        while self._loaded in target.instance.resident:  # that came before the pair
+        while self._loaded in self.target.instance.resident:  # that came before the pair
             self._loaded += 1
-        if self._loaded:  # a plan made again after a death expects these layers once more
-            early_s = max(0.0, self._ready_s[self._loaded - 1] - self._loop.now)
-            self._ready_s = [each - early_s for each in self._ready_s]
+        # A plan made again after a death expects these layers once more.
+        early_s = max(0.0, self.ready_s[self._loaded - 1] - self._loop.now) if self._loaded else 0.0
+        self.ready_s = [each - early_s for each in self.ready_s]
         self._planned = False
         self._taken: Waiting | None = None  # runs on the source, to its end
         self._running: Waiting | None = None  # one of its layers runs on the target
-        self._source_free_s = self._fleet.batch_end_s(source)
+        self._source_free_s = self._fleet.batch_end_s(self.source)
         self._over = False
 
     @property
@@ -85,15 +77,15 @@ class LivePair:
 
     async def run(self) -> None:
         """Runs the pair to its end."""
-        for slot in (self._source, self._target):
+        for slot in (self.source, self.target):
             slot.paired, slot.pair = True, self._wake
         try:
             while not self._apart():
                 self._wake.clear()
                 self._see_layers()
-                if step(self._loaded, self._layers) is Step.REDISTRIBUTE:
+                if zigzag.step(self._loaded, self._layers) is Step.REDISTRIBUTE:
                     self._redistribute()
-                    if not (self._source.paired or self._target.paired):
+                    if not (self.source.paired or self.target.paired):
                         return
                 self._go_on()
                 await self._loop.wait(self._wake)
@@ -104,24 +96,24 @@ class LivePair:
         """Whether one of the two has died, or has another role or state."""
         alive = (State.LOADING, State.SERVING, State.SHUTTING)
         return not (
-            self._source.is_at(Role.PREFILL, State.SERVING, State.SHUTTING)
-            and self._target.is_at(Role.PREFILL, *alive)
+            self.source.is_at(Role.PREFILL, State.SERVING, State.SHUTTING)
+            and self.target.is_at(Role.PREFILL, *alive)
         )
 
     def _see_layers(self) -> None:
         """Notes the layers that have come. The others are then expected as much later or sooner."""
-        now_s, resident = self._loop.now, self._target.instance.resident
+        now_s, resident = self._loop.now, self.target.instance.resident
         while self._loaded < self._layers and self._loaded in resident:
-            late_s = now_s - self._ready_s[self._loaded]
+            late_s = now_s - self.ready_s[self._loaded]
             for layer in range(self._loaded, self._layers):
-                self._ready_s[layer] += late_s
+                self.ready_s[layer] += late_s
             self._loaded += 1
         for layer in range(self._loaded, self._layers):
-            self._ready_s[layer] = max(self._ready_s[layer], now_s)
-        cooperates = step(self._loaded, self._layers) is Step.COOPERATE
-        if cooperates and self._limits.plans and not self._planned:
+            self.ready_s[layer] = max(self.ready_s[layer], now_s)
+        cooperates = zigzag.step(self._loaded, self._layers) is Step.COOPERATE
+        if cooperates and self.limits.plans and not self._planned:
             self._planned = True
-            self._loop.spawn(self._plan(), name=f"{self._limits.scheduler} of a live pair")
+            self._loop.spawn(self._plan(), name=f"{self.limits.scheduler} of a live pair")
 
     async def _plan(self) -> None:
         """Finds limits for the batches that wait now. Until then the rules go on without limits."""
@@ -131,11 +123,11 @@ class LivePair:
         times = PairTimes(
             num_layers=self._layers,
             layer_s=tuple(batch.layer_s for batch in queued),
-            ready_s=tuple(max(0.0, ready_s - now_s) for ready_s in self._ready_s),
+            ready_s=tuple(max(0.0, ready_s - now_s) for ready_s in self.ready_s),
             source_free_s=max(0.0, self._source_free_s - now_s),
             hop_s=tuple(batch.hop_s for batch in queued),
         )
-        found = await self._limits.planned(times)
+        found = await self.limits.planned(times)
         for batch, limit in zip(queued, found, strict=False):
             batch.limit = None if limit is None else max(limit, batch.executed)
         self._wake.set()
@@ -151,13 +143,13 @@ class LivePair:
             self._send_ahead(self._queue[0])
 
     def _source_takes(self) -> None:
-        far = self._hop_s(1) > 0
-        batch = source_next(self._queue, self._running, self._loaded, self._layers, hops=far)
+        far = self.hop_s(1) > 0
+        batch = zigzag.source_next(self._queue, self._running, self._loaded, self._layers, hops=far)
         if batch is None and all(each.limit == self._layers for each in self._queue):
             if (self._loaded and not far and self._target_begins()) or not self._may_form():
                 return
             batch = self._form()
-        if batch is None or not self._reserve(batch, self._source, self._layers):
+        if batch is None or not self._reserve(batch, self.source, self._layers):
             return
         self._queue.remove(batch)
         self._taken = batch
@@ -170,14 +162,14 @@ class LivePair:
         batch, until = self._target_next()
         if batch is None:
             return
-        if not self._reserve(batch, self._target, until):
+        if not self._reserve(batch, self.target, until):
             if until < self._layers and batch.limit != batch.executed:
                 batch.limit = batch.executed  # its KV has no room: the source runs the rest
                 self._wake.set()
             return
         if not batch.executed and batch.limit is None:
             in_time = self._in_time(batch)
-            batch.limit = self._limits.at_start(self._loaded, self._layers, in_time)
+            batch.limit = self.limits.at_start(self._loaded, self._layers, in_time)
         self._running = batch
         if until == self._layers:
             self._queue.remove(batch)
@@ -189,8 +181,8 @@ class LivePair:
         if self._loaded == self._layers:  # only begun batches are left: `_redistribute`
             return next(iter(self._queue), None), self._layers
         while True:
-            left = left_to_source(self._queue, self._loop.now, self._source_free_s)
-            batch = target_next(self._queue, self._loaded, left)
+            left = zigzag.left_to_source(self._queue, self._loop.now, self._source_free_s)
+            batch = zigzag.target_next(self._queue, self._loaded, left)
             if batch is not None:
                 return batch, batch.executed + 1
             if not (self._may_form() and self._target_begins()) or self._form() is None:
@@ -206,34 +198,34 @@ class LivePair:
 
     def _target_begins(self) -> bool:
         """Whether the target may take one more batch from the prompts."""
-        if not len(self._serving.prompts) or not self._limits.begins_later:
+        if not len(self.serving.prompts) or not self.limits.begins_later:
             return False
         under_way = sum(each.executed > 0 for each in self._queue) + (self._taken is not None)
-        bound = self._limits.in_flight
+        bound = self.limits.in_flight
         return bound is None or under_way < bound.after(self._loop.now - self._begun_s)
 
     def _may_form(self) -> bool:
         """Whether a batch may leave the prompts: one of the two loads, and the other stays."""
-        return self._loaded < self._layers and self._source.state is State.SERVING
+        return self._loaded < self._layers and self.source.state is State.SERVING
 
     def _send_ahead(self, first: Waiting) -> None:
         """Sends the batch that the source takes next while the source is busy, unless the target
         has time for another layer of it."""
         if 0 < first.executed < self._layers:
-            next_s = max(self._loop.now, self._ready_s[first.executed])
+            next_s = max(self._loop.now, self.ready_s[first.executed])
             full = first.limit is not None and first.executed >= first.limit
             if full or next_s + first.hop_s > self._source_free_s:
-                first.layerwise.send(self._source.instance)
+                first.layerwise.send(self.source.instance)
 
     def _form(self) -> Waiting | None:
         """Takes the next batch from the prompts."""
-        requests = self._serving.prompts.take(self._may_leave)
+        requests = self.serving.prompts.take(self._may_leave)
         if not requests:
             return None
         tokens = sum(request.known_tokens for request in requests)
         batch = Waiting(
             layer_s=self._fleet.profile.prefill_s(self._fleet.model, tokens) / self._layers,
-            hop_s=self._hop_s(tokens),
+            hop_s=self.hop_s(tokens),
             requests=requests,
             layerwise=self._fleet.cluster.layerwise(requests),
         )
@@ -241,9 +233,9 @@ class LivePair:
         return batch
 
     def _may_leave(self, request: Request) -> bool:
-        if self._source.role is not Role.COLOCATED:
+        if self.source.role is not Role.COLOCATED:
             return True
-        kv = self._source.instance.kv
+        kv = self.source.instance.kv
         pages = kv.blocks_for(kv_tokens(request)) * len(kv.all_groups)
         return kv.reserve(pages, owner_of(request))
 
@@ -255,20 +247,20 @@ class LivePair:
     # Runs on the two instances
 
     async def _run_on_source(self, batch: Waiting) -> None:
-        await self._run(batch, self._source, self._layers)
+        await self._run(batch, self.source, self._layers)
         self._taken = None
         self._source_free_s = self._loop.now
-        self._end_run(self._source)
+        self._end_run(self.source)
 
     async def _run_on_target(self, batch: Waiting, until: int) -> None:
-        done = await self._run(batch, self._target, until)
+        done = await self._run(batch, self.target, until)
         self._running = None
         batch.executed = until
         if done and self._over and until < self._layers:
             self._give_up(batch)
         elif batch in self._queue and (until == self._layers or not done):
             self._queue.remove(batch)
-        self._end_run(self._target)
+        self._end_run(self.target)
 
     async def _run(self, batch: Waiting, slot: Slot, until: int) -> bool:
         """Hands the batch over behind the last layer. False if an instance has died; the batch is
@@ -279,7 +271,7 @@ class LivePair:
             self._give_up(batch)
             return False
         if until == self._layers:
-            self._serving.prefilled(batch.requests, slot)
+            self.serving.prefilled(batch.requests, slot)
         return True
 
     def _end_run(self, slot: Slot) -> None:
@@ -299,10 +291,10 @@ class LivePair:
         for batch in self._queue:
             batch.limit = None
         if not self._queue:
-            if self._source_is_free() and self._source.paired:
-                self._source.leave_pair()
-            if self._running is None and self._target.paired:
-                self._target.leave_pair()
+            if self._source_is_free() and self.source.paired:
+                self.source.leave_pair()
+            if self._running is None and self.target.paired:
+                self.target.leave_pair()
 
     def _break_up(self) -> None:
         """Ends the pair. Batches that are not running now are computed again elsewhere."""
@@ -310,21 +302,21 @@ class LivePair:
         for batch in [each for each in self._queue if each is not self._running]:
             self._queue.remove(batch)
             self._give_up(batch)
-        for slot, runs in ((self._source, self._taken), (self._target, self._running)):
+        for slot, runs in ((self.source, self._taken), (self.target, self._running)):
             slot.pair = None
             if runs is None:
                 slot.leave_pair()
 
     def _give_up(self, batch: Waiting) -> None:
         batch.layerwise.give_up()
-        self._serving.again(batch.requests, self._source)
+        self.serving.again(batch.requests, self.source)
 
     def _put_back(self, batch: Waiting) -> None:
         """Returns a batch to the prompts of which nothing has been computed."""
         batch.layerwise.give_up()
         for request in batch.requests:
-            self._serving.handover.free(request)
-        self._serving.prompts.put(batch.requests)
+            self.serving.handover.free(request)
+        self.serving.prompts.put(batch.requests)
 
     def _source_is_free(self) -> bool:
-        return self._taken is None and self._source.batch is None
+        return self._taken is None and self.source.batch is None

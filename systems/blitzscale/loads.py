@@ -9,7 +9,7 @@ If the source of a target dies, the target is planned again; the layers that it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.clock import Event
@@ -17,8 +17,10 @@ from harness.elastic.fabric import Memory
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from systems.blitzscale.chains import Hop, Medium, Plan, Target
-from systems.blitzscale.instances import Fleet, Slot
+from systems.blitzscale.instances import Slot
+from systems.blitzscale.pairing import Pairing
 from systems.blitzscale.parameters import DataPlane
+from systems.blitzscale.serving import Serving
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,18 +73,11 @@ def _sender(hop: Hop, target: Target) -> int | None:
 
 
 class Loads:
-    """Loads the instances of one model.
+    """Loads the instances of one model. pairing: is told of each plan, also after a death."""
 
-    ready: called with each instance that has all layers. planned: called with each plan, also with
-    plans after a death.
-    """
-
-    def __init__(
-        self, fleet: Fleet, data_plane: DataPlane, ready: Callable[[Slot], None],
-        planned: Callable[[Plan], None],
-    ) -> None:  # fmt: skip
-        self._fleet, self._data_plane, self._loop = fleet, data_plane, fleet.loop
-        self._ready, self._planned = ready, planned
+    def __init__(self, serving: Serving, data_plane: DataPlane, pairing: Pairing) -> None:
+        self._serving, self._data_plane, self._pairing = serving, data_plane, pairing
+        self._fleet, self._loop = serving.fleet, serving.fleet.loop
         self._orphans: list[Slot] = []  # targets whose source has died
         self._from_host: dict[Event, int] = {}  # {event that stops a load: host that it reads}
 
@@ -93,7 +88,13 @@ class Loads:
         for slot in slots:
             mine = [pull for pull in found if pull.target == slot.name]
             self._loop.spawn(self._load(slot, mine), name=f"load {slot.name}")
-        self._planned(plan)
+        self._pairing.planned(plan)
+
+    def loaded(self, slot: Slot) -> None:
+        """Has an instance that has all layers serve."""
+        self._fleet.cluster.take(slot.instance, slot.role.value)
+        self._data_plane.loaded(slot)
+        self._serving.begin(slot)
 
     def host_lost(self, node: int) -> None:
         """Stops the loads from the memory of host `node`; they are planned again."""
@@ -116,7 +117,7 @@ class Loads:
         if slot.lost or slot.host_lost:
             return
         if all(task.result for task in tasks):
-            self._ready(slot)
+            self.loaded(slot)
         else:
             self._orphans.append(slot)
             if len(self._orphans) == 1:

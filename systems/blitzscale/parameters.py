@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
 from harness.clock import Event, Loop
-from harness.elastic.device_layout import weight_bytes
 from harness.elastic.fabric import Memory
+from harness.elastic.device_layout import weight_bytes
 from harness.elastic.host_copies import HostCopies
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
@@ -26,18 +26,14 @@ from systems.blitzscale.planner import plan
 from systems.blitzscale.pool import GpuCopy, HostCopy, ParameterPool
 
 
-class DataPlane(Protocol):
-    """Models are named as by `Slot.model`."""
+@dataclass(eq=False)
+class Plane:
+    """What the data planes share. Models are named as by `Slot.model`."""
 
-    def sources(self, model: str) -> list[Source]:
-        """The copies that a scale-up can read now."""
-
-    def plan(self, slots: Sequence[Slot]) -> Plan:
-        """How `slots` of one model get all layers. Raises UsageError if no source can bring
-        them."""
-
-    def may_release(self, slot: Slot) -> bool:
-        """Whether its weights may be given up now."""
+    config: Config
+    fleets: Mapping[str, Fleet]
+    hosts: Mapping[int, HostCopies]
+    loop: Loop
 
     def loaded(self, slot: Slot) -> None:
         """Notes that it has all layers."""
@@ -45,68 +41,47 @@ class DataPlane(Protocol):
     def released(self, slot: Slot) -> None:
         """Notes that its weights are given up, or lost, of a slot that had all layers."""
 
-    def host_lost(self, node: int) -> None:
-        """Notes that a host has failed. Its slots are marked."""
 
-    def upkeep(self) -> None:
-        """Makes and drops host copies that are due."""
-
-
-class NetworkPlane:
+@dataclass(eq=False)
+class NetworkPlane(Plane):
     """BlitzScale's: global parameter pool and multicast planner (§5.1, §5.3)."""
 
-    def __init__(
-        self, config: Config, fleets: Mapping[str, Fleet], hosts: Mapping[int, HostCopies],
-        loop: Loop,
-    ) -> None:  # fmt: skip
-        self._config, self._fleets, self._hosts, self._loop = config, fleets, hosts, loop
-        self.pool = ParameterPool(
-            {model: fleet.model.tp * weight_bytes(fleet.model) for model, fleet in fleets.items()},
-            hosts,
-            min(host.region.capacity_bytes for host in hosts.values()),
-            self._gpu_copies,
-        )
+    def __post_init__(self) -> None:
+        sizes_bytes = {model: fleet.model.tp * weight_bytes(fleet.model) for model, fleet in self.fleets.items()}
+        host_bytes = min(host.region.capacity_bytes for host in self.hosts.values())
+        self.pool = ParameterPool(sizes_bytes, self.hosts, host_bytes, self._gpu_copies)
         self._stops: dict[str, Event] = {}  # {model: stops the host copy that is being made}
         for model, node in self.pool.host_copies.items():
-            self._hosts[node].keep(model)
+            self.hosts[node].keep(model)
 
     def sources(self, model: str) -> list[Source]:
+        """The copies that a scale-up can read now."""
         return self.pool.sources(model)
 
     def plan(self, slots: Sequence[Slot]) -> Plan:
-        """Chains (`multicast`), else each instance loads by itself."""
-        fleet, targets = self._fleets[slots[0].model], [target_of(slot) for slot in slots]
-        sources, busy = self.sources(slots[0].model), self._busy()
-        groups = [targets] if self._config.multicast else [[target] for target in targets]
+        """How `slots` of one model get all layers: in chains (`multicast`), else each by itself.
+        Raises UsageError if no source can bring them.
+
+        GPUs whose NIC sends KV or parameters of any model are sources only if nothing else is left
+        (`pruning`).
+        """
+        fleet, targets = self.fleets[slots[0].model], [target_of(slot) for slot in slots]
+        sources, busy = self.sources(slots[0].model), set[int]()
+        if self.config.pruning:
+            sending = [s for each in self.fleets.values() for s in each.slots if s.sends]
+            busy = {device for slot in sending for device in slot.devices}
+        groups = [targets] if self.config.multicast else [[target] for target in targets]
         plans = [
             plan(fleet.fabric, sources, group, fleet.layers_bytes, busy=busy) for group in groups
         ]
         return Plan(chains=tuple(chain for each in plans for chain in each.chains))
 
-    def _busy(self) -> set[int]:
-        """GPUs whose NIC sends KV or parameters of any model; they are sources only if nothing else
-        is left (`pruning`)."""
-        return {
-            device
-            for fleet in self._fleets.values()
-            for slot in fleet.slots
-            if self._config.pruning
-            if slot.readers
-            or (slot.role.sends_kv and slot.state in (State.SERVING, State.SHUTTING))
-            for device in slot.devices
-        }
-
     def may_release(self, slot: Slot) -> bool:
+        """Whether its weights may be given up now."""
         return not slot.readers and self.pool.may_reclaim(slot.model, slot.name)
 
-    def loaded(self, slot: Slot) -> None:
-        """The pool asks for it."""
-
-    def released(self, slot: Slot) -> None:
-        """The pool asks for it."""
-
     def host_lost(self, node: int) -> None:
-        """Stops copies from or to the host; the next `upkeep` makes them again."""
+        """Stops copies from or to a host that has failed; the next `upkeep` makes them again."""
         before = dict(self.pool.coming)
         self.pool.failed(node)
         for model, copy in before.items():
@@ -114,21 +89,22 @@ class NetworkPlane:
                 self._stops[model].set()
 
     def upkeep(self) -> None:
+        """Drops and begins host copies that are due."""
         for model in self.pool.surplus():
             if model in self.pool.host_copies:
-                self._hosts[self.pool.host_copies[model]].drop(model)
+                self.hosts[self.pool.host_copies[model]].drop(model)
                 self.pool.dropped(model)
         for copy in self.pool.wanted():
-            stop = self._stops[copy.model] = Event(self._loop)
-            self._loop.spawn(self._copy(copy, stop), name=f"host copy of {copy.model}")
+            stop = self._stops[copy.model] = Event(self.loop)
+            self.loop.spawn(self._copy(copy, stop), name=f"host copy of {copy.model}")
 
     async def _copy(self, copy: HostCopy, stop: Event) -> None:
         """Makes a host copy, from a GPU or the host's own SSD."""
-        host = self._hosts[copy.node]
+        host = self.hosts[copy.node]
         source: ElasticInstance | Memory = host.disk(copy.model)
         if copy.sources[0].medium is Medium.GPU:
             device = copy.sources[0].devices[0]
-            source = self._fleets[copy.model].at_device(device).instance
+            source = self.fleets[copy.model].at_device(device).instance
         try:
             done = await host.fetch(copy.model, source, stop=stop)
         except InstanceLost:
@@ -143,13 +119,10 @@ class NetworkPlane:
 
     def _gpu_copies(self, model: str) -> list[GpuCopy]:
         return [
-            GpuCopy(
-                name=slot.name, node=slot.node, devices=slot.devices,
-                stays=slot.state is State.SERVING,
-            )
-            for slot in self._fleets[model].slots
+            GpuCopy(slot.name, slot.node, slot.devices, stays=slot.state is State.SERVING)
+            for slot in self.fleets[model].slots
             if slot.loaded
-        ]  # fmt: skip
+        ]
 
 
 class HostCache:
@@ -188,32 +161,29 @@ class HostCache:
         return sum(self.has(host, now_s) for host in self._users)
 
 
-class CachedPlane:
+@dataclass(eq=False)
+class CachedPlane(Plane):
     """ServerlessLLM's, with a host cache for each model; with `parameters=all_cache` AllCache's,
     where all hosts always have all models."""
 
-    def __init__(
-        self, config: Config, fleets: Mapping[str, Fleet], hosts: Mapping[int, HostCopies],
-        loop: Loop,
-    ) -> None:  # fmt: skip
-        self._fleets, self._hosts, self._loop = fleets, hosts, loop
-        everything = config.parameters == "all_cache"
-        ttl_s = inf if everything else config.cache_ttl_s
-        self._caches = {model: HostCache(ttl_s) for model in fleets}
+    def __post_init__(self) -> None:
+        everything = self.config.parameters == "all_cache"
+        ttl_s = inf if everything else self.config.cache_ttl_s
+        self._caches = {model: HostCache(ttl_s) for model in self.fleets}
         for model, cache in self._caches.items() if everything else ():
-            for node, host in self._hosts.items():
+            for node, host in self.hosts.items():
                 host.keep(model)
                 cache.loaded(node)  # for good
 
     def sources(self, model: str) -> list[Source]:
-        hosts = [n for n, host in self._hosts.items() if self._has(n, model) and not host.lost]
+        hosts = [n for n, host in self.hosts.items() if self._has(n, model) and not host.lost]
         return [Source(medium=Medium.HOST, node=node) for node in hosts]
 
     def plan(self, slots: Sequence[Slot]) -> Plan:
         """A chain of one node for each slot: from its own host's memory or SSD."""
         chains = []
         for slot in slots:
-            fabric = self._fleets[slot.model].fabric
+            fabric = self.fleets[slot.model].fabric
             medium, link, rate = Medium.SSD, Crossing.SSD, fabric.ssd_bytes_per_s
             if self._has(slot.node, slot.model):
                 medium, link, rate = Medium.HOST, Crossing.PCIE, fabric.pcie_bytes_per_s
@@ -227,12 +197,12 @@ class CachedPlane:
 
     def loaded(self, slot: Slot) -> None:
         self._caches[slot.model].loaded(slot.node)
-        if slot.model not in self._hosts[slot.node]:
-            self._hosts[slot.node].keep(slot.model)  # the load passed through its memory
+        if slot.model not in self.hosts[slot.node]:
+            self.hosts[slot.node].keep(slot.model)  # the load passed through its memory
 
     def released(self, slot: Slot) -> None:
-        if not self._hosts[slot.node].lost:  # when an instance is lost, its host may be alive
-            self._caches[slot.model].reclaimed(slot.node, self._loop.now)
+        if not self.hosts[slot.node].lost:  # when an instance is lost, its host may be alive
+            self._caches[slot.model].reclaimed(slot.node, self.loop.now)
 
     def host_lost(self, node: int) -> None:
         for cache in self._caches.values():
@@ -240,12 +210,15 @@ class CachedPlane:
 
     def upkeep(self) -> None:
         for model in self._caches:
-            for node, host in self._hosts.items():
+            for node, host in self.hosts.items():
                 if model in host and not self._has(node, model):
                     host.drop(model)
 
     def _has(self, node: int, model: str) -> bool:
-        return self._caches[model].has(node, self._loop.now)
+        return self._caches[model].has(node, self.loop.now)
+
+
+DataPlane = NetworkPlane | CachedPlane
 
 
 def target_of(slot: Slot) -> Target:

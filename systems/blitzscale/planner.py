@@ -64,8 +64,7 @@ def plan(
     planner = _Planner(fabric, layers_bytes)
     planner.open(sources, targets, busy)
     planner.chain(targets)
-    chains = zip(planner.origins, planner.hops, strict=True)
-    return Plan(chains=tuple(Chain(sources=origin, hops=tuple(hops)) for origin, hops in chains))
+    return Plan(chains=tuple(Chain(sources=s, hops=tuple(hops)) for s, hops in planner.chains))
 
 
 class _Planner:
@@ -76,8 +75,7 @@ class _Planner:
         self._tails = Tails(oversubscribed=fabric.inter_leaf_share < 1)
         self._leaves = set[int]()  # that have a source with a free NIC
         self._pruned: list[Tail] = []
-        self.origins: list[tuple[Source, ...]] = []  # of each chain
-        self.hops: list[list[Hop]] = []
+        self.chains: list[tuple[tuple[Source, ...], list[Hop]]] = []
 
     def open(
         self, sources: Sequence[Source], targets: Iterable[Target], busy: Collection[int]
@@ -177,24 +175,19 @@ class _Planner:
         if link is Crossing.NETWORK:
             flows = zip(tail.ports, group.devices, rates, strict=False)
             lanes = tuple(Lane(a, b, each / rate) for a, b, each in flows if each)
-        number = tail.chain
-        if number is None:
-            number = len(self.hops)
-            self.hops.append([])
-            self.origins.append(tail.sources)
+        hops = tail.hops
+        if hops is None:
+            hops = []
+            self.chains.append((tail.sources, hops))
             used = {lane.sender for lane in lanes}
             self._tails.keep(tail, [port for port in tail.ports if port not in used])
         else:
             self._tails.remove(tail)
-        self.hops[number].append(
-            Hop(targets=group.targets, link=link, lanes=lanes, bytes_per_s=rate)
-        )
+        hops.append(Hop(targets=group.targets, link=link, lanes=lanes, bytes_per_s=rate))
         first_s = tail.first_s + self._layer_bytes / rate
         bottleneck = min(tail.bottleneck_bytes_per_s, rate)
         ports = list(group.devices)
-        self._tails.add(
-            Tail(tail.sources, Medium.GPU, group.at, ports, number, first_s, bottleneck)
-        )
+        self._tails.add(Tail(tail.sources, Medium.GPU, group.at, ports, hops, first_s, bottleneck))
 
 
 def _by_domain(fabric: Fabric, copies: Iterable[Copy]) -> list[list[Copy]]:

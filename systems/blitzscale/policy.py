@@ -9,11 +9,10 @@ instance's capacity, which is profiled. The paper gives no formula, and no numbe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 
-from systems.blitzscale.config import ROUNDING, Bounds, Config, Range
+from systems.blitzscale.config import ROUNDING, Bounds, Config, Ranges
 from systems.blitzscale.instances import Role
 
 
@@ -108,7 +107,7 @@ class Resource:
 class PaperPolicy:
     """The paper's policy (§5.3). ranges: how many instances of each role there may be."""
 
-    def __init__(self, config: Config, capacity: Capacity, ranges: Mapping[Role, Range]) -> None:
+    def __init__(self, config: Config, capacity: Capacity, ranges: Ranges) -> None:
         chosen, transfer = config.chosen, capacity.transfer_tokens_per_s
         self._ranges, self._capacity, self._drain_s = ranges, capacity, config.drain_s
         self._migration = chosen.migration

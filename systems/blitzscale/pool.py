@@ -17,7 +17,7 @@ from harness.errors import UsageError
 from systems.blitzscale.chains import Medium, Source
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
+@dataclass(slots=True, frozen=True)
 class GpuCopy:
     """An instance that has all layers of a model."""
 
@@ -36,22 +36,24 @@ class HostCopy:
     sources: tuple[Source, ...]
 
 
+GpuCopies = Callable[[str], Sequence[GpuCopy]]
+
+
 class ParameterPool:
     """The copies of all models of a run.
 
-    sizes_bytes: {model: bytes}. host_bytes: memory of each host for copies. gpu_copies: gives a
-    model's copies in GPUs now. Every model begins as a host copy, the largest first, on the host
+    sizes: {model: bytes}. host_bytes: memory of each host for copies. gpus: gives a model's copies
+    in GPUs now. Every model begins as a host copy, the largest first, on the host
     with the fewest bytes. Raises UsageError if they do not fit.
     """
 
     def __init__(
-        self, sizes_bytes: Mapping[str, int], hosts: Iterable[int], host_bytes: int,
-        gpu_copies: Callable[[str], Sequence[GpuCopy]],
-    ) -> None:  # fmt: skip
-        largest_first = sorted(sizes_bytes, key=lambda model: (-sizes_bytes[model], model))
-        self._sizes = {model: sizes_bytes[model] for model in largest_first}
+        self, sizes: Mapping[str, int], hosts: Iterable[int], host_bytes: int, gpus: GpuCopies
+    ) -> None:
+        largest_first = sorted(sizes, key=lambda model: (-sizes[model], model))
+        self._sizes = {model: sizes[model] for model in largest_first}
         self._hosts, self._host_bytes = sorted(hosts), host_bytes
-        self._gpu_copies = gpu_copies
+        self._gpu_copies = gpus
         self.host_copies: dict[str, int] = {}  # {model: host of its complete copy}
         self.coming: dict[str, HostCopy] = {}  # that are being made
         for model in self._sizes:

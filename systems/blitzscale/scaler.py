@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from harness.errors import InstanceLost
-from systems.blitzscale.chains import Plan
-from systems.blitzscale.config import Config, Range
-from systems.blitzscale.growth import (
-    Changes,
-    Counts,
-    changes,
-    drained,
-    least_busy,
-    prescaled_decodes,
-    released,
-    revived,
-)
+from systems.blitzscale import growth
+from systems.blitzscale.config import Config, Ranges
+from systems.blitzscale.growth import Changes, Counts
 from systems.blitzscale.instances import Role, Slot, State
 from systems.blitzscale.loads import Loads
 from systems.blitzscale.parameters import DataPlane
@@ -26,26 +16,19 @@ from systems.blitzscale.serving import Serving
 
 
 class Scaler:
-    """Scales the instances of one model. planned: is told of each scale plan."""
+    """Scales the instances of one model."""
 
     def __init__(
-        self, config: Config, ranges: Mapping[Role, Range], serving: Serving, data_plane: DataPlane,
-        planned: Callable[[Plan], None],
-    ) -> None:  # fmt: skip
+        self, config: Config, ranges: Ranges, serving: Serving, data_plane: DataPlane, loads: Loads
+    ) -> None:
         self._config, self._serving, self._data_plane = config, serving, data_plane
         self._fleet, self._loop = serving.fleet, serving.fleet.loop
-        self.loads = Loads(self._fleet, data_plane, self.begin, planned)
+        self._loads = loads
         self._most_decodes = ranges[Role.DECODE].most if Role.DECODE in ranges else 0
         self._prompts = Role.COLOCATED if config.colocation else Role.PREFILL  # takes prompts
         self._scales_to_none = not any(of_role.least for of_role in ranges.values())
         self._least_at_work = len(ranges)  # an instance of each role
         self._ahead: tuple[int, int] | None = None  # (prefills, decodes scaled beforehand for them)
-
-    def begin(self, slot: Slot) -> None:
-        """Has an instance that has all layers serve."""
-        self._fleet.cluster.take(slot.instance, slot.role.value)
-        self._data_plane.loaded(slot)
-        self._serving.begin(slot)
 
     @property
     def lacking(self) -> bool:
@@ -67,7 +50,7 @@ class Scaler:
         counts = Counts(num_prefills, num_decodes, spare)
         mutation = self._config.mutation and num_prefills > 1
         prescaled = self._prescaled(counts, prefills)
-        self._apply(changes(counts, prefills, decodes, prescaled, mutation=mutation))
+        self._apply(growth.changes(counts, prefills, decodes, prescaled, mutation=mutation))
 
     def _has_work(self) -> bool:
         """Whether a request of the model is under way."""
@@ -87,16 +70,16 @@ class Scaler:
         if self._ahead is not None and prefills < self._ahead[0]:
             self._ahead = None
         if self._config.prescaling and counts.prefills:
-            decodes = prescaled_decodes(counts, prefills, self._config.significant_growth)
+            decodes = growth.prescaled_decodes(counts, prefills, self._config.significant_growth)
             if decodes > counts.decodes:
                 self._ahead = prefills, min(decodes, self._most_decodes)
         return self._ahead[1] if self._ahead is not None else 0
 
     def _apply(self, change: Changes) -> None:
         in_use = self._fleet.in_use()
-        mutated = least_busy(in_use, Role.PREFILL, change.mutate)
+        mutated = growth.least_busy(in_use, Role.PREFILL, change.mutate)
         stopped = {
-            role: least_busy(in_use, role, count)
+            role: growth.least_busy(in_use, role, count)
             for role, count in (
                 (self._prompts, change.stop_prefills),
                 (Role.DECODE, change.stop_decodes),
@@ -118,13 +101,15 @@ class Scaler:
 
     def _num_revivable(self) -> int:
         in_use, roles = self._fleet.in_use(), (self._prompts, Role.DECODE)
-        return len({slot.name for role in roles for slot in revived(in_use, role, len(in_use))})
+        return len(
+            {slot.name for role in roles for slot in growth.revived(in_use, role, len(in_use))}
+        )
 
     def _grow(self, num_decodes: int, num_prefills: int) -> None:
         """Takes draining and idle instances back first; loads new ones for the rest."""
         targets: list[Slot] = []
         for role, count in ((Role.DECODE, num_decodes), (self._prompts, num_prefills)):
-            back = revived(self._fleet.in_use(), role, count)
+            back = growth.revived(self._fleet.in_use(), role, count)
             for slot in back:
                 if slot.role is not role:
                     self._become(slot, role)
@@ -132,7 +117,7 @@ class Scaler:
                 self._serving.handover.dispatch()
             targets += self._take(role, count - len(back))
         if targets:
-            self.loads.start(targets)
+            self._loads.start(targets)
 
     def _take(self, role: Role, count: int) -> list[Slot]:
         by_devices = {slot.devices: slot for slot in self._fleet.free()}
@@ -148,10 +133,10 @@ class Scaler:
 
     def retire(self) -> None:
         """Releases instances that have drained."""
-        for slot in drained(self._fleet.in_use()):
+        for slot in growth.drained(self._fleet.in_use()):
             slot.enter(State.NULL)
         null_s = self._config.chosen.null_s
-        for slot in released(self._fleet.in_use(), self._loop.now, null_s):
+        for slot in growth.released(self._fleet.in_use(), self._loop.now, null_s):
             if self._data_plane.may_release(slot):
                 self._data_plane.released(slot)
                 self._fleet.cluster.release(slot.instance)

@@ -77,16 +77,8 @@ class Limits:
     ) -> None:
         self.scheduler, self._solving_s, self._loop = scheduler, solving_s, loop
         self.in_flight = in_flight
-
-    @property
-    def plans(self) -> bool:
-        """Whether it plans for all waiting batches when the first layer is there."""
-        return self.scheduler in ("overlap", "ilp")
-
-    @property
-    def begins_later(self) -> bool:
-        """Whether the target takes batches that come after the plan."""
-        return self.scheduler != "overlap"
+        self.plans = scheduler in ("overlap", "ilp")  # when the first layer is there
+        self.begins_later = scheduler != "overlap"  # the target takes batches that come after that
 
     def at_start(self, loaded: int, num_layers: int, in_time: int | None) -> int | None:
         """The limit of a batch that the target begins without one. in_time: as in

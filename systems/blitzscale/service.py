@@ -5,14 +5,15 @@ The services of a run share GPUs, network and the parameter pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 
+from harness.cluster import Cluster
 from harness.elastic.instance import ElasticInstance
 from harness.request import Request
 from systems.blitzscale.artifact import ArtifactPolicy
 from systems.blitzscale.config import Config
 from systems.blitzscale.instances import LOADED, Fleet, Role, State
+from systems.blitzscale.loads import Loads
 from systems.blitzscale.pairing import Pairing
 from systems.blitzscale.parameters import DataPlane
 from systems.blitzscale.policy import Capacity, ColocatedPolicy, Monitor, PaperPolicy, Seen
@@ -22,17 +23,14 @@ from systems.blitzscale.serving import Serving
 
 
 class Service:
-    """The service of one model.
-
-    num_models: that share the GPUs. drop: gives a request up for the reason given.
-    """
+    """The service of one model."""
 
     def __init__(
-        self, config: Config, fleet: Fleet, num_models: int, data_plane: DataPlane,
-        drop: Callable[[Request, str], None],
-    ) -> None:  # fmt: skip
-        self.fleet, self.ranges = fleet, config.ranges(len(fleet.slots), num_models)
-        self._config, self._loop, self._drop = config, fleet.loop, drop
+        self, config: Config, fleet: Fleet, data_plane: DataPlane, cluster: Cluster
+    ) -> None:
+        self.fleet = fleet
+        self.ranges = config.ranges(len(fleet.slots), models=1 + len(fleet.others))
+        self._config, self._loop, self._cluster = config, fleet.loop, cluster
         self._data_plane = data_plane
         self.prompts = Prompts(config.batch_tokens)
         self._serving = Serving(fleet, self.prompts)
@@ -44,7 +42,8 @@ class Service:
         self._policy = self._make_policy(layout.block_tokens)
         rate = self._capacity.prefill_tokens_per_s
         self._pairing = Pairing(config, self._serving, self._monitor, rate)
-        self.scaler = Scaler(config, self.ranges, self._serving, data_plane, self._pairing.planned)
+        self.loads = Loads(self._serving, data_plane, self._pairing)
+        self.scaler = Scaler(config, self.ranges, self._serving, data_plane, self.loads)
 
     def begin(self) -> None:
         """Starts serving with the instances that have weights from the start."""
@@ -52,14 +51,13 @@ class Service:
         there = [slot for slot in self.fleet.slots if slot.instance.resident]
         for slot, role in zip(there, roles, strict=True):
             slot.role = role
-            self.scaler.begin(slot)
+            self.loads.loaded(slot)
 
     def submit(self, request: Request) -> None:
         """Drops a request whose KV does not fit on an instance."""
         if kv_tokens(request) > self._capacity.kv_tokens:
-            self._drop(
-                request, f"its KV of {kv_tokens(request)} tokens does not fit on an instance"
-            )
+            reason = f"its KV of {kv_tokens(request)} tokens does not fit on an instance"
+            self._cluster.drop(request, reason)
             return
         self._monitor.arrived(self._loop.now, request.prompt_tokens)
         self._serving.submit(request)

@@ -16,7 +16,7 @@ from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, tensor_parallel, within_nodes
 from harness.request import Request
-from systems.blitzscale import config as settings
+from systems.blitzscale.config import Config as Settings
 from systems.blitzscale.instances import Fleet, Slot
 from systems.blitzscale.parameters import CachedPlane, NetworkPlane
 from systems.blitzscale.service import Service
@@ -36,13 +36,12 @@ class BlitzScale:
     """`place` raises UsageError if the hardware does not fit the configuration. Raises ValueError
     if the engine has no elastic instances."""
 
-    Config = settings.Config
+    Config = Settings
 
     @staticmethod
     def place(
-        config: settings.Config, models: Mapping[str, ModelSpec], hardware: Hardware,
-        demand: Demand,
-    ) -> list[Placement]:  # fmt: skip
+        config: Settings, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
+    ) -> list[Placement]:
         """Slots on all GPUs for each model; one model at a time uses a GPU. The first slots have
         weights from the start: prefills, then decodes, or colocated instances."""
         width, found = tensor_parallel(models), served(models)
@@ -70,7 +69,7 @@ class BlitzScale:
                 placements.append(Placement(devices=devices, model=names[0], elastic=elastic))
         return placements
 
-    def __init__(self, config: settings.Config, *, loop: Loop, cluster: Cluster) -> None:
+    def __init__(self, config: Settings, *, loop: Loop, cluster: Cluster) -> None:
         elastic = cluster.elastic
         if elastic is None:
             raise ValueError(
@@ -85,8 +84,7 @@ class BlitzScale:
         plane = NetworkPlane if config.parameters == "network" else CachedPlane
         self.data_plane = plane(config, fleets, elastic.hosts, loop)
         self.services = [
-            Service(config, fleet, len(fleets), self.data_plane, cluster.drop)
-            for fleet in fleets.values()
+            Service(config, fleet, self.data_plane, cluster) for fleet in fleets.values()
         ]
         self._of_name = {
             name: service
@@ -130,7 +128,7 @@ class BlitzScale:
             slot.host_lost = slot.host_lost or slot.node == node
         self.data_plane.host_lost(node)
         for service in self.services:
-            service.scaler.loads.host_lost(node)
+            service.loads.host_lost(node)
 
 
 def fleet_of(model: str, names: Sequence[str], cluster: Cluster, loop: Loop) -> Fleet:

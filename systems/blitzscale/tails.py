@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from systems.blitzscale.chains import Medium, Source
+from systems.blitzscale.chains import Hop, Medium, Source
 from systems.blitzscale.fabric import Device
 
 Heap = list[tuple[float, int, int, "Tail"]]  # first_s, order of adding, number of ports
@@ -20,13 +20,13 @@ Heap = list[tuple[float, int, int, "Tail"]]  # first_s, order of adding, number 
 
 @dataclass(slots=True, eq=False)
 class Tail:
-    """A source that chains can start from (`chain` is None), or the last node of a chain."""
+    """A source that chains can start from (`hops` is None), or the last node of a chain."""
 
     sources: tuple[Source, ...]
     medium: Medium
     at: Device  # one of its GPUs, or of its host's
     ports: list[int]  # GPUs whose NIC can still send
-    chain: int | None = None  # its number; None: a source
+    hops: list[Hop] | None = None  # of its chain; None: a source
     first_s: float = 0.0  # when the first layer is here
     bottleneck_bytes_per_s: float = float("inf")  # of the hops before it
     alive: bool = True

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from systems.blitzscale.chains import Medium, Source, Target, arrivals_s
+from systems.blitzscale.chains import Lane, Medium, Plan, Source, Target, arrivals_s
 from systems.blitzscale.fabric import Device, Fabric
 
 NIC = 1.0  # bytes/s: times come out in units of one NIC's rate
@@ -37,6 +37,10 @@ def source(fabric: Fabric, node: int) -> Source:
 def target(fabric: Fabric, node: int) -> Target:
     devices = tuple(device.index for device in fabric.of_node(node))
     return Target(name=f"t{node}", devices=devices)
+
+
+def lanes(plan: Plan) -> list[Lane]:
+    return [lane for chain in plan.chains for hop in chain.hops for lane in hop.lanes]
 
 
 @dataclass(slots=True, frozen=True)

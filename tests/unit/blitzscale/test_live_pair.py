@@ -84,7 +84,7 @@ class Story:
                 target.role, target.state = Role.PREFILL, State.LOADING
                 prompts.put(requests)
                 limits = Limits(self.scheduler, 0.0, loop)
-                pair = LivePair(source, target, self.ready_s, self.hop_s, limits, serving)
+                pair = LivePair(source, target, list(self.ready_s), self.hop_s, limits, serving)
                 if self.live:
                     source.state = State.SERVING
                     loop.spawn(pair.run(), name="pair")
