@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 
 from harness.engine.command_loop import CommandLoop, Work
+from harness.engine.config import TorchConfig
 from harness.engine.kv_cache import block_bytes, new_cache
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
@@ -19,10 +20,12 @@ from harness.model_spec import ModelSpec
 class DedicatedMemory:
     def __init__(self, loop: CommandLoop, setup: Header) -> None:
         self._loop = loop
-        device, spec = loop.device, setup["spec"]
+        device, spec, config = loop.device, setup["spec"], setup["config"]
         self._layers = LoadedLayers(spec, device)
-        num_blocks = setup["num_kv_blocks"] or fitting_blocks(spec, device, setup)
-        cache = new_cache(spec, num_blocks, setup["block_tokens"], device)
+        num_blocks = config.num_kv_blocks or fitting_blocks(
+            spec, device, config, setup["num_workers"]
+        )
+        cache = new_cache(spec, num_blocks, config.block_tokens, device)
         decoder = TransformerDecoder(spec, self._layers.ends, device)
         self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
         warm_up(spec, self._layers.on_device[0], self._layers.ends, device, setup["warm_up_tokens"])
@@ -39,14 +42,16 @@ class DedicatedMemory:
         self._loop.answer(header["seq"])
 
 
-def fitting_blocks(spec: ModelSpec, device: torch.device, setup: Header) -> int:
+def fitting_blocks(
+    spec: ModelSpec, device: torch.device, config: TorchConfig, num_workers: int
+) -> int:
     """KV blocks that fit beside the weights; MemoryError where none does."""
-    size = block_bytes(spec, setup["block_tokens"])
-    memory = int(setup["cpu_kv_bytes"])
+    size = block_bytes(spec, config.block_tokens)
+    memory = config.cpu_kv_bytes
     if device.type == "cuda":
-        sharing = -(-setup["num_workers"] // torch.cuda.device_count())
+        sharing = -(-num_workers // torch.cuda.device_count())
         total = torch.cuda.get_device_properties(device).total_memory
-        memory = int(total * setup["memory_fraction"] / sharing)
+        memory = int(total * config.memory_fraction / sharing)
         memory -= torch.cuda.memory_allocated(device)
     if memory < size:
         raise MemoryError(f"no room for a KV block of {size} bytes: {memory} bytes are left")

@@ -20,6 +20,7 @@ from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.pooled.blocks import SlabPool
 from harness.pooled.device import KvCopy
+from harness.pooled.plan import MemoryPlan
 
 
 class TorchDevice:
@@ -29,13 +30,11 @@ class TorchDevice:
 
     def __init__(
         self, spawn: Callable[[bool], WorkerProcess], start_timeout_s: float,
-        experiment: Experiment, memory: HostMemory, book: TokenBook,
-        *, slab_bytes: int, block_tokens: int,
+        experiment: Experiment, memory: HostMemory, plan: MemoryPlan, book: TokenBook,
     ) -> None:  # fmt: skip
         assert isinstance(experiment.loop, WallLoop), "make_loop() made it"
         self._spawn, self._start_timeout_s = spawn, start_timeout_s
-        self._models, self._memory = experiment.models, memory
-        self._slab_bytes, self._block_tokens = slab_bytes, block_tokens
+        self._models, self._memory, self._plan = experiment.models, memory, plan
         profile = HardwareProfile(experiment.hardware)
         self._loop = experiment.loop
         self._run = LiveRun(self._loop, experiment.recorder, book, profile)
@@ -60,7 +59,7 @@ class TorchDevice:
         return ready
 
     def executor(self, model: str, kv: SlabPool) -> TorchInstance:
-        tables = SlabTables(kv, self._slab_bytes)
+        tables = SlabTables(kv, self._plan.slab_bytes)
         return TorchInstance(self._models[model], kv, tables, self._commands, self._run)
 
     async def load(
@@ -116,7 +115,7 @@ class TorchDevice:
         self._commands = Commands(self._worker, self._loop)
 
     async def _copy(self, op: str, copy: KvCopy) -> None:
-        block_bytes = self._models[copy.model].kv_bytes_per_token * self._block_tokens
+        block_bytes = self._models[copy.model].kv_bytes_per_token * self._plan.block_tokens
         blocks = block_bytes, list(copy.device_offsets), list(copy.host_offsets)
         await self._commands.call({"op": op, "stream": op, "blocks": blocks})
 

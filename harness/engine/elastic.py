@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -22,7 +20,7 @@ from harness.elastic.kv_directory import KvDirectory
 from harness.elastic.pipeline import Stage, StagedBatch
 from harness.elastic.shared import Shared
 from harness.engine.commands import Commands
-from harness.engine.config import WARM_UP_TOKENS, TorchConfig
+from harness.engine.config import TorchConfig
 from harness.engine.fabric import TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
 from harness.engine.layerwise import TorchLayerwise
@@ -30,13 +28,12 @@ from harness.engine.link_table import LinkTable
 from harness.engine.paced_links import PacedLinks
 from harness.engine.pipeline import TorchPipeline
 from harness.engine.tokens import TokenBook
-from harness.engine.worker_process import WorkerProcess, side_by_side
+from harness.engine.worker_process import WorkerProcess
+from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.placement import Placement, spec_of
 from harness.request import Batch
-
-NewProcess = Callable[[int, Sequence[int], int], WorkerProcess]  # index, files, invitations
 
 
 class TorchRunner(BaseInstance):
@@ -78,50 +75,38 @@ class TorchRunner(BaseInstance):
 
 
 class TorchElastic:
-    """Started by its constructor, ended by `stack`."""
+    """Started by its constructor, ended with `workers`."""
 
-    def __init__(
-        self, stack: ExitStack, config: TorchConfig, num_threads: int, experiment: Experiment,
-        new_process: NewProcess,
-    ) -> None:  # fmt: skip
+    def __init__(self, workers: Workers, config: TorchConfig, experiment: Experiment) -> None:
         loop = experiment.loop
         assert isinstance(loop, WallLoop), "make_loop() made it"
-        self._stack, self._config, self._experiment = stack, config, experiment
-        self._loop, self._num_threads = loop, num_threads
-        self._book = TokenBook(experiment.seed)
+        self._workers, self._config, self._experiment = workers, config, experiment
+        self._loop, self._book = loop, TokenBook(experiment.seed)
         self._files = self._open_files()
         places = self._places()
         links = LinkTable(cluster_topology(experiment.hardware), places, config.elastic.paced)
         self._links_file = PacedLinks.new_file(len(links))
-        stack.callback(os.close, self._links_file)
+        workers.stack.callback(os.close, self._links_file)
         self._fabric = TorchFabric(loop, links, self._files, config.elastic.chunk_bytes)
         self._shared = Shared(loop, experiment.recorder, self._fabric, KvDirectory(loop))
-        self._start(new_process)
+        self._start()
 
-    def _start(self, new_process: NewProcess) -> None:
-        experiment, stack = self._experiment, self._stack
-        layouts = [self._layout(placement) for placement in experiment.placements]
-        workers: list[tuple[WorkerProcess, socket.socket]] = []
-        for index, (placement, layout) in enumerate(
-            zip(experiment.placements, layouts, strict=True)
-        ):
+    def _start(self) -> None:
+        experiment, stack = self._experiment, self._workers.stack
+        files = [*self._files.values(), self._links_file]
+        started: list[tuple[WorkerProcess, socket.socket, Placement, DeviceLayout]] = []
+        for index, placement in enumerate(experiment.placements):
+            layout = self._layout(placement)
             ours, theirs = socket.socketpair()
             stack.callback(ours.close)
             with theirs:
-                files = [*self._files.values(), self._links_file]
-                worker = new_process(index, files, theirs.fileno())
+                setup = self._setup(index, placement, layout)
+                worker = self._workers.start(index, setup, files, theirs.fileno())
             stack.callback(worker.close)
-            worker.send(self._setup(index, placement, layout))
-            workers.append((worker, ours))
-        timeout_s = self._config.start_timeout_s
-        self.ready = side_by_side(
-            [partial(worker.handshake, timeout_s) for worker, _ in workers],
-            [worker.kill for worker, _ in workers],
-        )
+            started.append((worker, ours, placement, layout))
+        self._answers = self._workers.answers([worker for worker, *_ in started])
         instances = []
-        for (worker, invitations), placement, layout in zip(
-            workers, experiment.placements, layouts, strict=True
-        ):
+        for worker, invitations, placement, layout in started:
             self._fabric.join(worker.name, Commands(worker, self._loop), invitations)
             memory = Memory(worker.name, self._place(placement))
             instance = ElasticInstance(memory, layout, self._shared, self._resident(placement))
@@ -133,17 +118,13 @@ class TorchElastic:
         )
 
     def resolved(self) -> dict[str, Any]:
-        return {
-            "devices": [answer["device"] for answer in self.ready],
-            "num_threads": [answer["num_threads"] for answer in self.ready],
+        return self._workers.resolved(self._answers) | {
             "num_kv_blocks": kv_blocks_by_model(
                 (one.model.name, one.kv.num_blocks) for one in self.cluster.instances
             ),
-            "block_tokens": self._config.block_tokens,
             "links_paced": self._config.elastic.paced,
             "layer_s": self._config.elastic.layer_s,
             "token_s": self._config.elastic.token_s,
-            "torch": self.ready[0]["torch"],
         }
 
     def pipeline(self, stages: Sequence[Stage]) -> TorchPipeline:
@@ -154,17 +135,12 @@ class TorchElastic:
         return TorchLayerwise(self.pipeline, self._fabric)
 
     def _setup(self, index: int, placement: Placement, layout: DeviceLayout) -> dict[str, Any]:
-        config = self._config
         first = [p.model for p in self._experiment.placements].index(placement.model) == index
         return {
-            "op": "setup", "memory": "elastic", "name": f"torch-{index}", "index": index,
-            "device": config.device, "num_threads": self._num_threads, "spec": layout.spec,
-            "memory_bytes": layout.memory_bytes, "block_tokens": layout.block_tokens,
-            "page_layers": layout.page_layers, "resident": list(self._resident(placement)),
+            "memory": "elastic", "name": f"torch-{index}", "layout": layout,
+            "resident": self._resident(placement),
             "write": self._weight_files(layout.spec.name) if first else [],
             "links_file": self._links_file, "num_links": len(self._fabric.links),
-            "layer_s": config.elastic.layer_s, "token_s": config.elastic.token_s,
-            "warm_up_tokens": WARM_UP_TOKENS,
         }  # fmt: skip
 
     def _layout(self, placement: Placement) -> DeviceLayout:
@@ -198,7 +174,7 @@ class TorchElastic:
     def _open_files(self) -> dict[str, int]:
         """For each node and model its copy in DRAM and on SSD; for each node its KV in DRAM."""
         files: dict[str, int] = {}
-        stack, host_kv_bytes = self._stack, self._config.elastic.host_kv_bytes
+        stack, host_kv_bytes = self._workers.stack, self._config.elastic.host_kv_bytes
         for node in range(self._experiment.hardware.num_nodes):
             files[f"dram{node}:kv"] = memory_file(stack, "kv", host_kv_bytes)
             for name in {spec.name for spec in self._experiment.models.values()}:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 
-from harness.elastic.device_layout import DeviceLayout
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
 from harness.engine.device_buffer import DeviceBuffer
@@ -29,10 +28,8 @@ class ElasticMemory:
 
     def __init__(self, loop: CommandLoop, setup: Header, invitations: socket.socket) -> None:
         self._loop = loop
-        device, spec = loop.device, setup["spec"]
-        layout = DeviceLayout(
-            spec, setup["memory_bytes"], setup["block_tokens"], setup["page_layers"]
-        )
+        device, layout, config = loop.device, setup["layout"], setup["config"].elastic
+        spec = layout.spec
         self._buffer = buffer = DeviceBuffer(layout, device)
         if setup["write"]:
             write_elastic(spec, setup["write"])
@@ -42,7 +39,7 @@ class ElasticMemory:
         runner = Runner(
             spec, TransformerDecoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
         )
-        pace = Pace(setup["layer_s"], setup["token_s"])
+        pace = Pace(config.layer_s, config.token_s)
         self._in_flight = InFlight(
             setup["name"], runner, buffer.cache, buffer.layers, pace, loop, mesh, links
         )

@@ -32,15 +32,14 @@ class PooledMemory:
         for name, files in setup["write"].items():
             write_model(self._specs[name], files)
         # Written to, so that its pages are there before the first load.
-        self._weights = torch.full((setup["weights_bytes"],), 0, dtype=torch.uint8, device=device)
+        plan, pool = setup["plan"], setup["config"].pool
+        self._weights = torch.full((plan.weights_bytes,), 0, dtype=torch.uint8, device=device)
         self._kv = KvMemory(
-            setup["kv_bytes"], setup["slab_bytes"], setup["pad_bytes"],
-            setup["kv_file"], setup["host_kv_bytes"], device,
-        )  # fmt: skip
-        self._block_tokens = setup["block_tokens"]
-        rate = setup["link_bytes_per_s"]
+            plan, self._specs.values(), setup["kv_file"], pool.host_kv_bytes, device
+        )
+        rate = pool.link_bytes_per_s
         self._to_device, self._to_host = HostLink(rate), HostLink(rate)
-        self._loader = WeightsLoader(self._weights, setup["stage_buffer_bytes"], self._to_device)
+        self._loader = WeightsLoader(self._weights, pool.stage_buffer_bytes, self._to_device)
         self._at: dict[str, int] = {}  # model -> where its weights are
         self._runners: dict[tuple[str, int], Runner] = {}  # model and place -> what runs it there
         for name in self._specs:
@@ -94,7 +93,7 @@ class PooledMemory:
         if (name, at_bytes) not in self._runners:
             spec = self._specs[name]
             ends, layers = model_in(self._weights, spec, at_bytes)
-            cache = self._kv.cache(spec, self._block_tokens)
+            cache = self._kv.cache(spec)
             decoder = TransformerDecoder(spec, ends, self._device)
             self._runners[name, at_bytes] = Runner(spec, decoder, layers, cache, self._device)
         return self._runners[name, at_bytes]
@@ -110,8 +109,8 @@ class PooledMemory:
         speeds = {}
         for architecture, name in firsts.items():
             spec = self._specs[name]
-            num_blocks = self._kv.cache(spec, self._block_tokens).num_blocks
+            cache = self._kv.cache(spec)
             speeds[architecture] = timed(
-                self._runner(name, 0), spec, num_blocks, self._block_tokens
+                self._runner(name, 0), spec, cache.num_blocks, cache.block_tokens
             )
         return speeds

@@ -92,7 +92,7 @@ def main() -> None:
         setup, _ = connection.receive()
         print(f"worker {os.getpid()}: setup {setup}", flush=True)
         torch.set_num_threads(setup["num_threads"])
-        device = pick_device(setup["device"], setup["index"])
+        device = pick_device(setup["config"].device, setup["index"])
         loop = CommandLoop(connection, device)
         here = contents(loop, setup)
         if device.type == "cuda":

@@ -25,6 +25,7 @@ from harness.engine.slab_tables import SlabTables
 from harness.engine.tokens import TokenBook
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape
+from harness.pooled.plan import MemoryPlan
 from harness.pooled.slab import SlabAllocator
 from harness.request import Batch, Request
 
@@ -148,11 +149,9 @@ def slabbed(buffer: torch.Tensor, spec: ModelSpec, num_blocks: int, block_tokens
     pool = SlabPool(slabs, shape)
     with tempfile.TemporaryFile() as file:
         file.truncate(mmap.PAGESIZE)
-        memory = KvMemory(
-            slabs.num_slabs * slab_bytes, slab_bytes, shape.block_bytes,
-            file.fileno(), mmap.PAGESIZE, CPU,
-        )  # fmt: skip
+        plan = MemoryPlan(0, slabs.num_slabs * slab_bytes, slab_bytes, block_tokens)
+        memory = KvMemory(plan, [spec], file.fileno(), mmap.PAGESIZE, CPU)
     ends, layers = model_in(buffer, spec, 0)
-    cache = memory.cache(spec, block_tokens)
+    cache = memory.cache(spec)
     runner = Runner(spec, TransformerDecoder(spec, ends, CPU), layers, cache, CPU)
     return Server(runner, pool, SlabTables(pool, slab_bytes), spec.vocab_size)

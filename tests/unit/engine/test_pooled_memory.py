@@ -6,6 +6,8 @@ import mmap
 import threading
 from collections.abc import Iterator
 from tempfile import TemporaryFile
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layout import tensor_places, write_model
 from harness.engine.link import HostLink
 from harness.engine.loader import Source, WeightsLoader
+from harness.pooled.plan import MemoryPlan
 from tests.unit.engine.serving import CPU, SPEC
 
 AT = 4096
@@ -103,7 +106,9 @@ def test_blocks_go_out_and_come_back_wherever_they_lie(device: list[int], host: 
     blocks = Blocks(size, [size * n for n in device[:count]], [size * n for n in host[:count]])
     with TemporaryFile() as file:
         file.truncate(mmap.PAGESIZE)
-        memory = KvMemory(20 * size, size, size, file.fileno(), mmap.PAGESIZE, CPU)
+        spec: Any = SimpleNamespace(kv_bytes_per_token=size)
+        plan = MemoryPlan(0, 20 * size, slab_bytes=size, block_tokens=1)
+        memory = KvMemory(plan, [spec], file.fileno(), mmap.PAGESIZE, CPU)
         memory._region.copy_(torch.randint(0, 256, (20 * size,), dtype=torch.uint8))
         before = memory._region.clone()
         memory.copy_out(blocks, HostLink(None))
