@@ -79,21 +79,17 @@ class SwapReplica(Replica):
         self._instance, self._cluster, self._config = instance, cluster, config
         self._store = cluster.dram_store(instance.memory.node, config.host_bytes, instance.layout)
         self._block_bytes = instance.page_bytes * len(instance.kv.all_groups) * instance.model.tp
-        self._admitted: deque[Request] = deque()
         self._swapped: deque[Request] = deque()  # the first that went first
 
-    async def prepare(self) -> None:
+    async def form(self) -> Batch:
         await self._swap_in()
         await self._keep_going()
-        self._admitted = await self._make_room()
-
-    def queue(self) -> deque[Request]:
-        return self._admitted
-
-    async def scheduled(self, batch: Batch) -> None:
-        self.waiting.extendleft(reversed(self._admitted))
+        admitted = await self._make_room()
+        batch = self.schedule(admitted)
+        self.waiting.extendleft(reversed(admitted))
         if not batch.requests and self._swapped and not self.running:
             raise RunError(f"{self.name}: KV that was swapped out has no room to return")
+        return batch
 
     def may_stop(self) -> bool:
         return not self.waiting and not self._swapped

@@ -34,37 +34,36 @@ class MicroBatch(Replica):
         self.waiting = server.waiting
         self._server = server
 
-    async def prepare(self) -> None:
+    async def form(self) -> Batch:
         """Lets requests go that may leave, and pauses those whose last block is being sent to
         another server. Seats are limited, so that waiting requests spread evenly."""
-        server = self._server
+        server, waiting = self._server, self.waiting
         if server.leaving is not None:
             self.running = [r for r in self.running if not server.leaving(r)]
-            kept = [request for request in self.waiting if not server.leaving(request)]
-            self.waiting.clear()
-            self.waiting.extend(kept)
+            kept = [request for request in waiting if not server.leaving(request)]
+            waiting.clear()
+            waiting.extend(kept)
         if server.last_block is not None:
             gone = [r for r in self.running if server.last_block(r)]
             server.paused += gone
             self.running = [r for r in self.running if r not in gone]
-        share = -(-(len(server.running) + len(self.waiting)) // len(server.batches))
+        share = -(-(len(server.running) + len(waiting)) // len(server.batches))
         seats = max(1, min(server.limits.max_num_seqs, max(share, len(self.running))))
         self.limits = replace(
             server.limits, max_num_seqs=seats, max_num_batched_tokens=server.budget(server)
         )
+        batch = self.schedule(waiting)
+        server.set_aside()
+        self.max_steps = server.max_steps(batch.decodes)
+        idle = not batch.chunks and not batch.decodes
+        if idle and server.leaving is not None and waiting:
+            self.wake.set()  # requests that were preempted leave
+        return batch
 
     def preempt(self, request: Request) -> None:
         self.executor.evict(request)
         self._server.preempted = True
         self._server.wake(idle=True)
-
-    async def scheduled(self, batch: Batch) -> None:
-        server = self._server
-        server.set_aside()
-        self.max_steps = server.max_steps(batch.decodes)
-        idle = not batch.chunks and not batch.decodes
-        if idle and server.leaving is not None and self.waiting:
-            self.wake.set()  # requests that were preempted leave
 
     def may_stop(self) -> bool:
         return True

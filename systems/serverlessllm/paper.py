@@ -14,7 +14,7 @@ from math import inf
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.pooled.instance import PooledInstance
-from harness.request import Request
+from harness.request import Batch, Request
 from systems.serverlessllm.loading import Loader
 from systems.serverlessllm.oracle import Oracle
 from systems.serverlessllm.scaling import Slot, cheapest, desired_instances, free_at
@@ -71,12 +71,13 @@ class Server(Replica):
         self.kv = self.device.kv(model)
         self.wake.set()
 
-    async def prepare(self) -> None:
+    async def form(self) -> Batch:
         if self.loading:
             assert self.model is not None
             await self._loader.load(self.device, self.model)
             self._free()
             self.loading = False
+        return self.schedule(self.waiting)
 
     def executed(self, steps: int, ended: int) -> None:
         if ended:
