@@ -21,6 +21,7 @@ from harness.elastic.instance import ElasticInstance
 from harness.errors import RunError
 from harness.placement import Elastic
 from harness.request import Batch, Request
+from systems.serving.checks import check
 from systems.serving.iteration import Limits
 from systems.serving.replica import Replica
 
@@ -37,10 +38,7 @@ class SwapConfig:
     host_bytes: int  # of the node's memory, per instance
 
     def __post_init__(self) -> None:
-        for name in ("requests", "bytes", "host_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"system.swap.{name}={value} must be at least 1")
+        check(self, "system.swap.", least={"requests": 1, "bytes": 1, "host_bytes": 1})
 
 
 def swapping(preemption: str, config: SwapConfig) -> dict[str, Any]:

@@ -49,9 +49,8 @@ class MicroBatch(Replica):
             self.running = [r for r in self.running if r not in gone]
         share = -(-(len(server.running) + len(waiting)) // len(server.batches))
         seats = max(1, min(server.limits.max_num_seqs, max(share, len(self.running))))
-        self.limits = replace(
-            server.limits, max_num_seqs=seats, max_num_batched_tokens=server.budget(server)
-        )
+        tokens = server.iteration_tokens()
+        self.limits = replace(server.limits, max_num_seqs=seats, max_num_batched_tokens=tokens)
         batch = self.schedule(waiting)
         server.set_aside()
         self.max_steps = server.max_steps(batch.decodes)
@@ -77,7 +76,8 @@ class Server:
     """The server of one group.
 
     executor: the instance, or the pipeline. steps_beside: decode steps at most while memory is
-    shared with others. budget: tokens of the next iteration, given the server.
+    shared with others. budget: tokens of the next iteration, given the server; None: as `limits`
+    say. last_block: whether a request's last block is on a link to another server; None: never.
     """
 
     def __init__(
@@ -85,9 +85,11 @@ class Server:
         group: Group,
         executor: ElasticInstance | Pipeline,
         loop: Loop,
+        *,
         limits: Limits,
         steps_beside: int,
-        budget: Callable[[Server], int],
+        budget: Callable[[Server], int] | None = None,
+        last_block: Callable[[Request], bool] | None = None,
     ) -> None:
         self.group, self.executor = group, executor
         self.name = executor.name
@@ -97,10 +99,9 @@ class Server:
         self.aside: list[Request] = []  # preempted while their KV was on a link
         self.shared = len(group) > 1  # more than one micro-batch uses the members' memory
         self.leaving: Callable[[Request], bool] | None = None  # takes a request if it may leave
-        # Whether a request's last block is on a link to another server.
-        self.last_block: Callable[[Request], bool] | None = None
         self.preempted = False  # a request was preempted in this iteration
-        self.loop, self.limits, self.budget = loop, limits, budget
+        self.loop, self.limits, self.last_block = loop, limits, last_block
+        self._budget = budget
         self._steps_beside = steps_beside
         self.batches = [MicroBatch(self, number) for number in range(len(group))]
         self._tasks: list[Task] = []
@@ -236,6 +237,10 @@ class Server:
         for request in [r for r in self.waiting if r.request_id in self.moving]:
             self.waiting.remove(request)
             self.aside.append(request)
+
+    def iteration_tokens(self) -> int:
+        """Tokens of the next iteration."""
+        return self.limits.max_num_batched_tokens if self._budget is None else self._budget(self)
 
     def max_steps(self, decodes: Sequence[Request]) -> int | None:
         """Decode steps of the next run; None: no limit. If memory is short, as many as fit into the
