@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from harness.cost.collectives import all_reduce_s
 from harness.cost.hardware import Hardware, Silicon
-from harness.cost.law import COMPUTE_BOUND, MEMORY_BOUND
+from harness.cost.law import Part
 from harness.model_spec import ModelSpec
 
 Floats = npt.NDArray[np.float64]
@@ -132,10 +132,9 @@ class Kernels:
         found: Value = np.maximum(read_s, token_s * tokens) / share
         return found
 
-    def on_a_share(self, share: float, rivals: float) -> Kernels:
+    def on_a_share(self, part: Part) -> Kernels:
         """As `harness.cost.law.on_a_share`, of these terms."""
-        compute = 1 - COMPUTE_BOUND + COMPUTE_BOUND / share
-        memory = max(1 - MEMORY_BOUND + MEMORY_BOUND / share, 1 + rivals)
+        compute, memory = part.slowdowns()
         by_memory = (
             "read_s", "head_read_s", "context_s", "mixed_context_s", "fixed_s", "sequence_s",
             "sampled_s",
