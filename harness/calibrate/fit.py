@@ -75,7 +75,7 @@ def fit_law(cells: Sequence[Cells], hardware: Mapping[str, Hardware] | None = No
     """
     devices = sorted({c.device for c in cells})
     start, low, high = np.log(list(START.values())).T
-    weights = [np.sqrt(PAIR_WEIGHT / (2 * len(c.batch))) for c in cells]
+    weights = [np.sqrt(PAIR_WEIGHT / (2 * len(c.batch))) / NOISE for c in cells]
 
     def unpack(x: Floats) -> Law:
         mean, offsets = x[: len(LAW)], x[len(LAW) :].reshape(len(devices), len(LAW))
@@ -116,12 +116,15 @@ def on_limits(found: Calibration) -> list[str]:
     ]
 
 
-def robust(error: Floats, noise: float = NOISE) -> Floats:
-    """Residuals whose squares are soft L1 in `error` over `noise`: a straggler counts by its size,
-    not more."""
-    scaled = error / noise
-    residuals: Floats = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
-    return residuals
+def robust(error: Floats) -> Floats:
+    """Residuals in the unit of `error`, most of which is below NOISE."""
+    return soft_l1(error / NOISE) * NOISE
+
+
+def soft_l1(scaled: Floats) -> Floats:
+    """Residuals whose squares are soft L1: a straggler counts by its size, not more."""
+    found: Floats = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
+    return found
 
 
 def fit_pair(cells: Cells, prior: StepCoefficients) -> StepCoefficients:
@@ -167,7 +170,7 @@ def _nearby(start: Sequence[float], error: Callable[[Floats], Floats]) -> Floats
     first = np.log(start)
 
     def residuals(x: Floats) -> Floats:
-        return np.concatenate([robust(error(x)), (x - first) / PAIR_SPREAD])
+        return np.concatenate([robust(error(x)) / NOISE, (x - first) / PAIR_SPREAD])
 
     found: Floats = least_squares(residuals, first, x_scale=0.3).x
     return found
