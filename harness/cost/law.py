@@ -7,13 +7,21 @@ layer. The shares and the engine's times are a `Calibration`: learned, not assum
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.cost.collectives import all_reduce_s
 from harness.cost.hardware import Calibration, Hardware, StepCoefficients, pair_key
 from harness.model_spec import ModelSpec
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Terms = TypeVar("Terms", bound="DataclassInstance")
 PER_LAYER = ("launch_s", "weights_s", "token_s", "attend_s", "context_s", "wide_s")
+BY_COMPUTE = ("token_s", "attend_s")
+BY_MEMORY = ("weights_s", "context_s", "request_s", "wide_s")
 # What part of a term's time is inversely proportional to the multiprocessors; see `Part`.
 COMPUTE_BOUND = 0.67
 MEMORY_BOUND = 0.18
@@ -93,26 +101,18 @@ def law(model: ModelSpec, hardware: Hardware, calibration: Calibration) -> StepC
     )
 
 
+def scaled(terms: Terms, factor: float, names: Iterable[str]) -> Terms:
+    """`terms` with `names` of them times `factor`."""
+    return replace(terms, **{name: factor * getattr(terms, name) for name in names})
+
+
 def stage(whole: StepCoefficients, share: float) -> StepCoefficients:
     """The terms of a pipeline stage with `share` of the layers: what is per layer shrinks."""
-    return StepCoefficients(
-        **{
-            field.name: getattr(whole, field.name) * (share if field.name in PER_LAYER else 1)
-            for field in fields(StepCoefficients)
-        }
-    )
+    return scaled(whole, share, PER_LAYER)
 
 
 def on_a_share(whole: StepCoefficients, part: Part) -> StepCoefficients:
     """The terms by `part.slowdowns`; what the CPU does stays, except for its part of request_s,
     which was measured in one with memory reads and grows with them."""
     compute, memory = part.slowdowns()
-    return replace(
-        whole,
-        token_s=whole.token_s * compute,
-        attend_s=whole.attend_s * compute,
-        weights_s=whole.weights_s * memory,
-        context_s=whole.context_s * memory,
-        request_s=whole.request_s * memory,
-        wide_s=whole.wide_s * memory,
-    )
+    return scaled(scaled(whole, compute, BY_COMPUTE), memory, BY_MEMORY)

@@ -16,13 +16,12 @@ besides its iterations, however many, is `turnaround_s`. Knows no request but th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from mypy_extensions import mypyc_attr
 
 from harness.cost.collectives import layer_load_s
 from harness.cost.hardware import Hardware
-from harness.cost.law import WHOLE, Part, coefficients, on_a_share, stage
+from harness.cost.law import WHOLE, Part, coefficients, on_a_share, scaled, stage
 from harness.cost.terms import contextless_s, mixed_s
 from harness.model_spec import ModelSpec
 
@@ -36,21 +35,13 @@ class CostModel:
     """
 
     def __init__(
-        self,
-        model: ModelSpec,
-        hardware: Hardware,
-        part: Part = WHOLE,
-        *,
-        launch: float = 1.0,
+        self, model: ModelSpec, hardware: Hardware, part: Part = WHOLE, *, launch: float = 1.0
     ) -> None:
         terms, self.source = coefficients(model, hardware)
         share = 1.0 if part.num_layers is None else part.num_layers / model.num_layers
-        constants = part.constants
-        if constants < 1:
-            terms = replace(
-                terms, prefill_s=constants * terms.prefill_s, decode_s=constants * terms.decode_s,
-                chunk_s=constants * terms.chunk_s, request_s=constants * terms.request_s,
-            )  # fmt: skip
+        if part.constants < 1:
+            own = ("prefill_s", "decode_s", "chunk_s", "request_s")
+            terms = scaled(terms, part.constants, own)
         self.terms = on_a_share(stage(terms, share), part)
         self.turnaround_s = hardware.calibration.turnaround_s
         self.path_s = hardware.calibration.path_s

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from harness.cost.collectives import layer_load_s
 from harness.cost.hardware import Hardware, check_constants
-from harness.cost.law import WHOLE, Part
+from harness.cost.law import WHOLE, Part, scaled
 from harness.cost.model import CostModel
 from harness.cost.silicon import work
 from harness.errors import UsageError
@@ -64,16 +64,9 @@ class ServedCost(CostModel):
         whole = work(model, hardware, part.num_layers).on(silicon, engine.all_reduce_factor)
         self.kernels = whole.on_a_share(part)
         if constants < 1:
-            engine = replace(
-                engine, step_s=constants * engine.step_s, request_s=constants * engine.request_s,
-                chunk_s=constants * engine.chunk_s, mixed_s=constants * engine.mixed_s,
-            )  # fmt: skip
-            kernels = self.kernels
-            self.kernels = replace(
-                kernels, head_read_s=constants * kernels.head_read_s,
-                head_token_s=constants * kernels.head_token_s,
-                sampled_s=constants * kernels.sampled_s,
-            )  # fmt: skip
+            engine = scaled(engine, constants, ("step_s", "request_s", "chunk_s", "mixed_s"))
+            head = ("head_read_s", "head_token_s", "sampled_s")
+            self.kernels = scaled(self.kernels, constants, head)
         self._engine, self._graphs = engine, engine.graph_tokens
         layers = model.num_layers if part.num_layers is None else part.num_layers
         self._launch_s = layers * engine.launch_layer_s
