@@ -13,7 +13,7 @@ then scaled until the fitted times add up to the measured ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -129,7 +129,7 @@ def soft_l1(scaled: Floats) -> Floats:
 
 def fit_pair(cells: Cells, prior: StepCoefficients) -> StepCoefficients:
     """The terms of this pair alone, near `prior` where its cells say nothing."""
-    return _terms(_nearby(_values(prior), lambda x: np.concatenate(errors(_terms(x), cells))))
+    return _terms(_nearby(astuple(prior), lambda x: np.concatenate(errors(_terms(x), cells))))
 
 
 def served_errors(terms: StepCoefficients, turnaround_s: float, seen: Iterations) -> Floats:
@@ -149,14 +149,14 @@ def fit_served(seen: Iterations, prior: StepCoefficients) -> tuple[StepCoefficie
     def unpack(x: Floats) -> tuple[StepCoefficients, float]:
         return _terms(x[:-1]), float(np.exp(x[-1]))
 
-    start = [*_values(prior), START_TURNAROUND_S]
+    start = [*astuple(prior), START_TURNAROUND_S]
     found = _nearby(start, lambda x: np.log1p(served_errors(*unpack(x), seen)))
     return unpack(found + _shortfall(served_errors(*unpack(found), seen), seen))
 
 
 def fit_iterations(seen: Iterations, prior: StepCoefficients) -> StepCoefficients:
     """The same of a server that schedules by itself, where nothing comes between iterations."""
-    found = _nearby(_values(prior), lambda x: np.log1p(served_errors(_terms(x), 0.0, seen)))
+    found = _nearby(astuple(prior), lambda x: np.log1p(served_errors(_terms(x), 0.0, seen)))
     return _terms(found + _shortfall(served_errors(_terms(found), 0.0, seen), seen))
 
 
@@ -174,10 +174,6 @@ def _nearby(start: Sequence[float], error: Callable[[Floats], Floats]) -> Floats
 
     found: Floats = least_squares(residuals, first, x_scale=0.3).x
     return found
-
-
-def _values(terms: StepCoefficients) -> list[float]:
-    return [getattr(terms, name) for name in TERMS]
 
 
 def _terms(logarithms: Floats) -> StepCoefficients:
