@@ -22,7 +22,7 @@ import pandas as pd
 
 from harness.configuration.resolvers import MAKE, STABLE_RATES, profile_name
 from harness.errors import RunError, UsageError
-from harness.experiments.batch import run_all
+from harness.experiments.batch import Making, run_all
 from harness.experiments.compose import ROOT, composed, conf
 from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.points import Point, run_point
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     conf()
     try:
         with RunsProgress() as progress:
-            runs = run_all(EXPERIMENTS, chosen.jobs, {}, again=False, progress=progress)
+            runs = run_all(EXPERIMENTS, {}, Making(chosen.jobs), progress)
             with closing(runs):
                 points = [point for _, of_experiment in runs for point in of_experiment]
         out.mkdir(parents=True, exist_ok=True)

@@ -19,9 +19,8 @@ from matplotlib.figure import Figure
 
 from harness.cost.profile import HardwareProfile
 from harness.experiments.points import Point
-from plots.aegaeon_table1 import spec
 from plots.blitzscale import Floats, curve, over_time, row, runs
-from plots.blitzscale_table_numbers import hardware
+from plots.conf import hardware, spec
 from plots.style import PALETTE, figure
 
 EXPERIMENTS = ("blitzscale_fig24",)

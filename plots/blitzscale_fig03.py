@@ -13,8 +13,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon_table1 import spec
 from plots.blitzscale import WORKLOADS, row, runs
+from plots.conf import spec
 from plots.panels import Look, lines
 from plots.runs import overrides
 from plots.style import PALETTE, figure, log_scale

@@ -24,8 +24,7 @@ from harness.experiments.points import Point
 from harness.request import Request
 from harness.running import testbed
 from harness.running.testbed import Bed, decode, prefill
-from plots.aegaeon_table1 import spec
-from plots.blitzscale_table_numbers import hardware
+from plots.conf import hardware, spec
 from plots.panels import legend_above
 from plots.style import PALETTE, figure
 

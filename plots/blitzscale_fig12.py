@@ -51,16 +51,14 @@ def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
 
 def scaled(num_sources: int) -> Plan:
     """Two prefills from `num_sources` decodes, at one layer a unit of time."""
-    devices = tuple(
-        Device(
-            index=i, node=i, domain=i, leaf=0, nvlink_bytes_per_s=16.0, peer_bytes_per_s=1.0,
-            nic_bytes_per_s=1.0, pcie_bytes_per_s=1.0, ssd_bytes_per_s=0.1,
-        )
-        for i in range(num_sources + 2)
+    fabric = Fabric(
+        devices=tuple(Device(index=i, node=i, domain=i, leaf=0) for i in range(num_sources + 2)),
+        nvlink_bytes_per_s=16.0, peer_bytes_per_s=1.0, nic_bytes_per_s=1.0, pcie_bytes_per_s=1.0,
+        ssd_bytes_per_s=0.1,
     )  # fmt: skip
     sources = [Source(medium=Medium.GPU, node=i, devices=(i,)) for i in range(num_sources)]
     targets = [Target(name=f"T{i + 1}", devices=(num_sources + i,), live=True) for i in range(2)]
-    return plan(Fabric(devices=devices, inter_leaf_share=1.0), sources, targets, LAYERS)
+    return plan(fabric, sources, targets, LAYERS)
 
 
 def chained(found: Plan) -> Iterator[dict[str, object]]:

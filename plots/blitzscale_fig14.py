@@ -16,8 +16,8 @@ from harness.experiments.points import Point
 from plots.style import PALETTE, figure
 from systems.blitzscale.chains import Medium, Source, Target
 from systems.blitzscale.fabric import Device, Fabric
+from systems.blitzscale.loads import Pull, pulls
 from systems.blitzscale.planner import plan
-from systems.blitzscale.pulls import Pull, pulls
 
 EXPERIMENTS: tuple[str, ...] = ()
 WIDTH, LAYERS = 4, 8
@@ -60,14 +60,13 @@ def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def sharded() -> list[Pull]:
-    devices = tuple(
-        Device(
-            index=i, node=i // WIDTH, domain=i // WIDTH, leaf=0, nvlink_bytes_per_s=1e6,
-            peer_bytes_per_s=1.0, nic_bytes_per_s=1.0, pcie_bytes_per_s=1.0, ssd_bytes_per_s=0.1,
-        )
-        for i in range(2 * WIDTH)
+    devices = (
+        Device(index=i, node=i // WIDTH, domain=i // WIDTH, leaf=0) for i in range(2 * WIDTH)
+    )
+    fabric = Fabric(
+        devices=tuple(devices), nvlink_bytes_per_s=1e6, peer_bytes_per_s=1.0, nic_bytes_per_s=1.0,
+        pcie_bytes_per_s=1.0, ssd_bytes_per_s=0.1,
     )  # fmt: skip
     sources = [Source(medium=Medium.GPU, node=0, devices=(i,)) for i in range(WIDTH)]
     targets = [Target(name=f"T{i + 1}", devices=(WIDTH + i,)) for i in range(WIDTH)]
-    fabric = Fabric(devices=devices, inter_leaf_share=1.0)
     return pulls(plan(fabric, sources, targets, [1.0] * LAYERS), LAYERS)

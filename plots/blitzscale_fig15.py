@@ -16,11 +16,11 @@ from harness.experiments.points import Point
 from plots.style import PALETTE, figure
 from systems.blitzscale.ilp import ilp
 from systems.blitzscale.schedulers import best_effort, ilp_free, overlap
-from systems.blitzscale.timeline import Pair, Timeline, replay
+from systems.blitzscale.timeline import PairTimes, Timeline, replay
 
 EXPERIMENTS: tuple[str, ...] = ()
 LAYERS, LOAD, BATCHES = 7, 6.0, 6
-SCHEDULERS: dict[str, Callable[[Pair], Sequence[int | None]]] = {
+SCHEDULERS: dict[str, Callable[[PairTimes], Sequence[int | None]]] = {
     "best effort (Fig. 15 a)": best_effort,
     "ZigZag, ILP-free (Fig. 15 b, 16)": ilp_free,
     "ZigZag, ILP (eq. 1)": ilp,
@@ -28,8 +28,8 @@ SCHEDULERS: dict[str, Callable[[Pair], Sequence[int | None]]] = {
 }
 
 
-def example() -> Pair:
-    return Pair(
+def example() -> PairTimes:
+    return PairTimes(
         num_layers=LAYERS, layer_s=(1.0,) * BATCHES,
         ready_s=tuple(LOAD * layer for layer in range(LAYERS)),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from plots.blitzscale import OVER_TIME_S, SYSTEMS, WORKLOADS, Floats, Run, curve
 from plots.panels import legend_above
 from plots.runs import events
 from plots.style import figure
-from systems.blitzscale.host_cache import HostCache
+from systems.blitzscale.parameters import HostCache
 
 EXPERIMENTS = ("blitzscale_fig17",)
 TTL_S = {"serverlessllm": 300.0, "serverlessllm_30s": 30.0, "blitzscale": 0.0}
@@ -79,11 +79,11 @@ def host_copies(run: Run) -> tuple[Floats, Floats, Floats, int]:
             at_s, change, node = changes[done]
             serving[node] += change
             if change > 0:
-                cache.loaded(node, "model")
+                cache.loaded(node)
             else:
-                cache.reclaimed(node, "model", at_s)
+                cache.reclaimed(node, at_s)
             done += 1
         busy[i] = sum(count > 0 for count in serving.values())
         pooled = float(not any(serving.values()))
-        copies[i] = pooled if run.system == "blitzscale" else cache.copies("model", second)
+        copies[i] = pooled if run.system == "blitzscale" else cache.copies(second)
     return seconds, copies, busy, hosts

@@ -27,7 +27,7 @@ from plots.panels import legend_above
 from plots.runs import events
 from plots.style import PALETTE, figure
 from systems.blitzscale.ilp import ilp
-from systems.blitzscale.timeline import Pair
+from systems.blitzscale.timeline import PairTimes
 
 EXPERIMENTS = ("blitzscale_fig21_live",)
 LAYERS_8B, LOAD, BATCHES, REPEATS = 32, 6.0, 12, 9  # §5.2: layers; Fig. 15's load; "a dozen"
@@ -92,7 +92,7 @@ def covered_s(spans: Sequence[tuple[float, float]]) -> float:
 
 def solving_s() -> float:
     """The integer program of 8B's layers and a dozen batches, median of its repeats, wall time."""
-    pair = Pair(
+    pair = PairTimes(
         num_layers=LAYERS_8B, layer_s=(1.0,) * BATCHES,
         ready_s=tuple(LOAD * layer for layer in range(LAYERS_8B)),
     )  # fmt: skip

@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
-from plots.aegaeon_table1 import spec
-from plots.blitzscale_table_numbers import GBPS, hardware
+from plots.blitzscale_table_numbers import GBPS
+from plots.conf import hardware, spec
 from plots.style import text_table
 
 EXPERIMENTS: tuple[str, ...] = ()

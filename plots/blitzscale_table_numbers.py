@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from hydra import compose
 from matplotlib.figure import Figure
 
-from harness.configuration.config import typed
-from harness.configuration.options import plain
-from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
 from harness.experiments.points import Point
-from plots.aegaeon_table1 import spec
+from plots.conf import hardware, spec
 from plots.style import text_table
 from systems.blitzscale.chains import Medium, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import Device, Fabric, fabric_of
 from systems.blitzscale.planner import plan
 from systems.blitzscale.pool import GpuCopy, ParameterPool
 from systems.blitzscale.schedulers import ilp_free
-from systems.blitzscale.timeline import Pair, replay
+from systems.blitzscale.timeline import PairTimes, replay
 
 EXPERIMENTS: tuple[str, ...] = ()
 GBPS = 1e9 / 8  # bytes/s
@@ -48,13 +45,6 @@ def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
     )
 
 
-def hardware(name: str) -> Hardware:
-    found: Hardware = typed(
-        plain(compose("config", overrides=[f"hardware={name}"]).hardware), Hardware, "hardware"
-    )
-    return found
-
-
 def loading() -> dict[str, float]:
     small, large, llama2 = spec("llama3-8b"), spec("qwen2.5-72b"), spec("llama2-7b")
     a800 = hardware("a800x32")
@@ -77,7 +67,7 @@ def throughput() -> dict[str, float]:
 
     def rate(on_target: int, layers: int) -> float:
         many = 50
-        pair = Pair(num_layers=layers, layer_s=(1.0,) * many, ready_s=(0.0,) * layers)
+        pair = PairTimes(num_layers=layers, layer_s=(1.0,) * many, ready_s=(0.0,) * layers)
         ends = replay(pair, [on_target] * many).ends_s
         return (many - 1) / (ends[-1] - ends[0])
 
@@ -92,7 +82,7 @@ def paired() -> dict[str, float]:
     """§5.2: batches that end while 8B's 32 layers load, each as long as six are computed."""
     layers, load = 32, 6.0
     ready_s = tuple(load * layer for layer in range(layers))
-    pair = Pair(num_layers=layers, layer_s=(1.0,) * 50, ready_s=ready_s)
+    pair = PairTimes(num_layers=layers, layer_s=(1.0,) * 50, ready_s=ready_s)
     ends_s = replay(pair, ilp_free(pair)).ends_s
     return {
         "batches that a pair ends while 32 layers load": float(
@@ -125,16 +115,16 @@ def chains() -> dict[str, float]:
 
 def _to_wide(width: int) -> float:
     """A domain of `width` GPUs, each with a copy, to another one: Fig. 14."""
-    devices = tuple(
-        Device(
-            index=i, node=i // width, domain=i // width, leaf=0, nvlink_bytes_per_s=1e6,
-            peer_bytes_per_s=1.0, nic_bytes_per_s=1.0, pcie_bytes_per_s=1.0, ssd_bytes_per_s=0.1,
-        )
-        for i in range(2 * width)
+    devices = (
+        Device(index=i, node=i // width, domain=i // width, leaf=0) for i in range(2 * width)
+    )
+    fabric = Fabric(
+        devices=tuple(devices), nvlink_bytes_per_s=1e6, peer_bytes_per_s=1.0, nic_bytes_per_s=1.0,
+        pcie_bytes_per_s=1.0, ssd_bytes_per_s=0.1,
     )  # fmt: skip
     sources = [Source(medium=Medium.GPU, node=0, devices=(i,)) for i in range(width)]
     targets = [Target(name=str(i), devices=(i,)) for i in range(width, 2 * width)]
-    found = plan(Fabric(devices=devices, inter_leaf_share=1.0), sources, targets, [1.0] * 32)
+    found = plan(fabric, sources, targets, [1.0] * 32)
     return max(finish_s(chain, [1.0] * 32)[-1] for chain in found.chains)
 
 
@@ -143,27 +133,30 @@ def pool() -> dict[str, float]:
     and a host with its GPUs fails."""
     rng = np.random.default_rng(0)
     models = {f"m{i}": 1 for i in range(8)}
-    found = ParameterPool(models, range(4), 100)
-    at_first = [sum(name == model for name in found.host_copies()) for model in models]
     running: dict[str, GpuCopy] = {}
+
+    def running_copies(model: str) -> list[GpuCopy]:
+        return [copy for name, copy in running.items() if name.partition(" ")[0] == model]
+
+    found = ParameterPool(models, range(4), 100, running_copies)
+    at_first = [sum(name == model for name in found.host_copies) for model in models]
     fewest = min(at_first)
     for step in range(2000):
         model = str(rng.choice(list(models)))
         name = f"{model} on {rng.integers(4 if step < 1000 else 3)}"
         if name not in running:
             running[name] = GpuCopy(name=name, node=int(name[-1]), devices=(int(name[-1]),))
-            found.deployed(model, running[name])
         else:
-            found.leaving(name)
+            running[name] = replace(running[name], stays=False)
             copy_all(found)
             if found.may_reclaim(model, name):
-                found.reclaimed(model, name)
                 del running[name]
         if step == 1000:
+            for name in [name for name, copy in running.items() if copy.node == 3]:
+                del running[name]
             found.failed(3)
-            running = {name: copy for name, copy in running.items() if copy.node != 3}
         copy_all(found)
-        copies = {each: int(each in found.host_copies()) for each in models}
+        copies = {each: int(each in found.host_copies) for each in models}
         for each in running:
             copies[each.partition(" ")[0]] += 1
         fewest = min(fewest, *copies.values())

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from harness.experiments.points import Point
 from harness.model_spec import ModelSpec
-from plots.aegaeon_table1 import spec
+from plots.conf import spec
 from plots.style import text_table
 
 EXPERIMENTS: tuple[str, ...] = ()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import logging
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,12 +91,7 @@ class DataHome:
             return None
         try:
             download(file, cached)
-        except (
-            urllib.error.URLError,
-            http.client.HTTPException,
-            ConnectionError,
-            TimeoutError,
-        ) as error:
+        except (OSError, http.client.HTTPException) as error:
             log.warning("%s cannot be downloaded from %s: %s", file.path, file.url, error)
             return None
         return Found(cached, FULL)

@@ -31,6 +31,7 @@ from harness.calibrate.tables import show
 from harness.configuration.config import build
 from harness.cost.hardware import Calibration, Hardware, pair_key
 from harness.device.instance import Instance
+from harness.engine.instance import TorchInstance
 from harness.errors import UsageError
 from harness.files import write_text
 from harness.model_spec import ModelSpec
@@ -162,6 +163,7 @@ class _Bench:
     """One instance, driven cell by cell."""
 
     def __init__(self, instance: Instance, recorder: Recorder) -> None:
+        assert isinstance(instance, TorchInstance)
         self._instance, self._recorder = instance, recorder
         self._ids = count()
 
@@ -185,11 +187,9 @@ class _Bench:
         return prefill_s, decode_s
 
     async def layer_load_s(self) -> float:
-        layers = range(self._instance.model.num_layers)
-        await self._instance.drop(layers)
         start_s = perf_counter()
-        await self._instance.load(layers)
-        return (perf_counter() - start_s) / len(layers)
+        await self._instance.reload()
+        return (perf_counter() - start_s) / self._instance.model.num_layers
 
     def _request(self, length: int) -> Request:
         request = Request(next(self._ids), 0.0, NAME, length, DECODE_STEPS + 1)

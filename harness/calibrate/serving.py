@@ -106,8 +106,7 @@ class Timed:
 
     def __init__(self, instance: Instance, loop: Loop) -> None:
         self.name, self.model, self.kv = instance.name, instance.model, instance.kv
-        self.load, self.drop, self.evict = instance.load, instance.drop, instance.evict
-        self.settle = instance.settle
+        self.evict, self.settle = instance.evict, instance.settle
         self._instance, self._loop = instance, loop
         self.ended_s = -inf
         self.rows: list[tuple[float, ...]] = []

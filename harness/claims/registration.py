@@ -102,22 +102,18 @@ def lock(rule: int, papers: Mapping[str, Paper], figures: Mapping[str, Figure]) 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(paper, claim or figure) whose digests differ, or that only one of the locks has."""
-    found = [("", "rule")] if before.get("rule") != now["rule"] else []
-    found += [
-        (paper, "variations") for paper in _unequal(before.get("variations", {}), now["variations"])
-    ]
-    old = before.get("claims", {})
-    for paper in sorted({*old, *now["claims"]}):
-        found += [
-            (paper, name) for name in _unequal(old.get(paper, {}), now["claims"].get(paper, {}))
-        ]
-    for figure in _unequal(before.get("settings", {}), now["settings"]):
-        found.append((figure.split("_")[0], figure))
-    return found
+    old, new = _facts(before), _facts(now)
+    return [fact for fact in {**old, **new} if old.get(fact) != new.get(fact)]
 
 
-def _unequal(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    yield from (name for name in {**old, **new} if old.get(name) != new.get(name))
+def _facts(lock: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Every digest of a lock by its paper and what it is of."""
+    facts = {("", "rule"): lock.get("rule")}
+    facts |= {(paper, "variations"): of for paper, of in lock.get("variations", {}).items()}
+    for paper, claims in lock.get("claims", {}).items():
+        facts |= {(paper, claim): of for claim, of in claims.items()}
+    settings = lock.get("settings", {})
+    return facts | {(figure.split("_")[0], figure): of for figure, of in settings.items()}
 
 
 def differences(

@@ -41,7 +41,9 @@ GROUPS = {
         "harness/sim/fair_share.py", "harness/sim/fluid.py", "harness/sim/network.py",
         "harness/sim/layerwise.py",
     ],
-    "serving": ["systems/serving/iteration.py", "systems/serving/replica.py"],
+    "serving": [
+        "systems/serving/iteration.py", "systems/serving/load.py", "systems/serving/replica.py",
+    ],
     "vllm": ["systems/baselines/vllm.py"],
     "aegaeon": [
         "systems/aegaeon/decode.py", "systems/aegaeon/prefill.py", "systems/aegaeon/scaling.py",
@@ -56,18 +58,15 @@ GROUPS = {
         "systems/serverlessllm/worker.py",
     ],
     "blitzscale": [
-        "systems/blitzscale/handover.py", "systems/blitzscale/prompts.py",
-        "systems/blitzscale/serving.py", "systems/blitzscale/slots.py",
+        "systems/blitzscale/handover.py", "systems/blitzscale/instances.py",
+        "systems/blitzscale/prompts.py", "systems/blitzscale/serving.py",
     ],
     "aqua": [
         "systems/aqua/artifact_scheduler.py",
         "systems/aqua/fair_scheduler.py", "systems/aqua/paging.py", "systems/aqua/prompt.py",
         "systems/aqua/turn.py",
     ],
-    "kunserve": [
-        "systems/kunserve/instance_load.py", "systems/kunserve/accounts.py",
-        "systems/kunserve/server.py",
-    ],
+    "kunserve": ["systems/kunserve/server.py"],
 }  # fmt: skip
 
 

@@ -19,7 +19,6 @@ from collections.abc import Iterable
 
 from mypy_extensions import mypyc_attr
 
-from harness.cost.collectives import layer_load_s
 from harness.cost.hardware import Hardware
 from harness.cost.law import WHOLE, Part, coefficients, on_a_share, scaled, stage
 from harness.cost.terms import contextless_s, mixed_s
@@ -45,7 +44,6 @@ class CostModel:
         self.terms = on_a_share(stage(terms, share), part)
         self.turnaround_s = hardware.calibration.turnaround_s
         self.path_s = hardware.calibration.path_s
-        self.layer_load_s = layer_load_s(model, hardware)
         self._launch = launch
         self._steps_s: dict[int, float] = {}  # of decodes without context, by their number
 

@@ -15,7 +15,6 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from harness.cost.collectives import layer_load_s
 from harness.cost.hardware import Hardware, check_constants
 from harness.cost.law import WHOLE, Part, scaled
 from harness.cost.model import CostModel
@@ -60,7 +59,6 @@ class ServedCost(CostModel):
             )
         self.source = silicon.basis
         self.turnaround_s, self.path_s = 0.0, engine.path_s
-        self.layer_load_s = layer_load_s(model, hardware)
         whole = work(model, hardware, part.num_layers).on(silicon, engine.all_reduce_factor)
         self.kernels = whole.on_a_share(part)
         if constants < 1:

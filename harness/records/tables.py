@@ -65,14 +65,8 @@ def requests_table(recorder: Recorder) -> pa.Table:
 def events_table(recorder: Recorder) -> pa.Table:
     """One row per device event, in the order in which they were stamped."""
     events = recorder.events
-    columns = [
-        [event["kind"] for event in events],
-        [event["instance"] for event in events],
-        [event["start_s"] for event in events],
-        [event["end_s"] for event in events],
-        _encoded([event["fields"] for event in events]),
-    ]
-    return pa.table(columns, schema=EVENTS)
+    columns = {name: [event[name] for event in events] for name in EVENTS.names}
+    return pa.table(columns | {"fields": _encoded(columns["fields"])}, schema=EVENTS)
 
 
 def _encoded(objects: list[dict[str, Any]]) -> list[str]:
@@ -154,11 +148,8 @@ def _offsets(
     lengths: npt.NDArray[np.int64], per_segment: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32]:
     """Where each record's list starts, given its number of segments and the entries of each."""
-    entries = np.concatenate([[0], np.cumsum(per_segment)])
-    offsets: npt.NDArray[np.int32] = entries[np.concatenate([[0], np.cumsum(lengths)])].astype(
-        np.int32
-    )
-    return offsets
+    entries = np.append(0, np.cumsum(per_segment))
+    return np.asarray(entries[np.append(0, np.cumsum(lengths))], np.int32)
 
 
 def _plain(value: Any) -> Any:

@@ -1,42 +1,41 @@
-"""Prefill caching on devices (section 8): the KV of common prefixes, in the swap space.
+"""Prefill caching (section 8): the KV of long common prefixes, in the swap space.
 
 A request's prefix is the first segment that its prompt shares with others. The first request of a
-prefix that is prefilled leaves a copy of its KV. A later request with the same prefix need not
-compute these tokens. When it is chosen, it is paged in from the copy, like a preempted prompt. If a
-copy is lost with its lender, the next request makes it again.
+prefix that is prefilled leaves a copy of its KV: an AQUA TENSOR whose name is the prefix. A later
+request with the same prefix need not compute these tokens. When it is chosen, it is paged in from
+the copy, like a preempted prompt. Copies are kept until the consumer dies: the paper names no rule
+of eviction, and uses one prefix. If a copy is lost with its lender, the next request makes another.
 """
 
 from __future__ import annotations
 
-from harness.elastic.instance import ElasticInstance
 from harness.request import Request
-from systems.aqua.prefix_cache import PrefixCache
 from systems.aqua.swap_space import SwapSpace
 
-PrefixId = tuple[int, int]  # (number of a stream of random text, tokens from its beginning)
+Prefix = tuple[int, int]  # (number of a stream of random text, tokens from its beginning)
 
 
-def prefix_of(request: Request) -> PrefixId | None:
+def prefix_of(request: Request) -> Prefix | None:
     """The prefix that the request shares; None: none, or the prompt is shorter than the prefix."""
     first = request.shared[0] if request.shared else None
     return first if first is not None and first[1] <= request.prompt_tokens else None
 
 
 class CachedPrefixes:
-    """The cached prefixes of one consumer, in its swap space."""
+    """Those of one consumer, in its swap space."""
 
-    def __init__(self, swap: SwapSpace, consumer: ElasticInstance) -> None:
-        self._swap, self._consumer = swap, consumer
-        self._ledger = PrefixCache(swap.tensors)
-        self._copies: dict[PrefixId, Request] = {}  # {prefix: request that owns the copy's blocks}
-        self._coming: dict[int, PrefixId] = {}  # {id of a request that waits for KV: its prefix}
+    def __init__(self, swap: SwapSpace) -> None:
+        self._swap = swap
+        self._coming: dict[int, Prefix] = {}  # {id of a request that waits for KV: its prefix}
 
     def expect(self, request: Request) -> None:
-        """Takes a new request: tokens of a cached prefix count as computed."""
+        """Takes a new request: tokens of a cached prefix count as computed. The last token of a
+        prompt is always computed, for its output."""
         prefix = prefix_of(request)
         if prefix is None:
             return
-        tokens = self._ledger.reusable_tokens(prefix, request.prompt_tokens)
+        cached = prefix in self._swap.tensors
+        tokens = min(prefix[1], request.prompt_tokens - 1) if cached else 0
         if request.cached_tokens is None:
             request.cached_tokens = tokens
         if tokens:
@@ -51,10 +50,7 @@ class CachedPrefixes:
         """Copies the prefix's KV into blocks of the request. If the copy was lost meanwhile, the
         request computes its prefix."""
         prefix = self._coming.pop(request.request_id)
-        name, found = self._ledger.tensor(prefix), False
-        if self._ledger.reusable_tokens(prefix, request.prompt_tokens):
-            found = await self._swap.copy_in(name, self._copies[prefix], request)
-        if not found:
+        if not (prefix in self._swap.tensors and await self._swap.copy_in(prefix, request)):
             request.computed_tokens = request.cached_tokens = 0
 
     async def keep(self, request: Request) -> None:
@@ -63,18 +59,5 @@ class CachedPrefixes:
         prefix = prefix_of(request)
         if prefix is None or request.computed_tokens < prefix[1] or request.finished:
             return
-        if self._ledger.reusable_tokens(prefix, prefix[1] + 1):
-            return
-        copy = self._copies.setdefault(prefix, self._swap.stand_in(request, prefix[1]))
-        blocks = self._consumer.kv.blocks_for(prefix[1])
-        found, rooms = await self._swap.room_for(blocks)
-        places = self._ledger.store(prefix, prefix[1], [self._swap.num_bytes(blocks)], rooms)
-        if places is not None:
-            name = self._ledger.tensor(prefix)
-            await self._swap.copy_out(name, copy, request, blocks, places[0], found)
-
-    async def drop(self) -> None:
-        """Drops all copies, since the consumer is dead."""
-        self._coming.clear()
-        for prefix, copy in self._copies.items():
-            await self._swap.drop_copy(self._ledger.tensor(prefix), copy)
+        if prefix not in self._swap.tensors:
+            await self._swap.copy_out(prefix, prefix[1], request)

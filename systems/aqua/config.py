@@ -7,10 +7,15 @@ from typing import Any
 
 from systems.aqua.coordinator.coordinator import check_timeout
 from systems.aqua.informer import InformerConfig
-from systems.aqua.paging import FALLBACKS
+from systems.aqua.paging import falls_back
 
 COPIES = ("gathered", "by_block")
 SWAP_SPACES = ("neighbour", "dram")
+
+
+def require(holds: bool, complaint: str) -> None:
+    if not holds:
+        raise ValueError(complaint)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -20,13 +25,9 @@ class SchedulerVariant:
     fcfs_when_in_dram: str  # any, all or never
 
     def __post_init__(self) -> None:
-        if self.slice_iterations < 1:
-            raise ValueError(f"slice_iterations={self.slice_iterations} (k) must be at least 1")
-        if self.fcfs_when_in_dram not in FALLBACKS:
-            valid = ", ".join(FALLBACKS)
-            raise ValueError(
-                f"fcfs_when_in_dram={self.fcfs_when_in_dram} is unknown; valid: {valid}"
-            )
+        k = self.slice_iterations
+        require(k >= 1, f"slice_iterations={k} (k) must be at least 1")
+        falls_back([], self.fcfs_when_in_dram)  # tells a rule that is none
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,8 +62,7 @@ class Coordination:
 
     def __post_init__(self) -> None:
         check_timeout(self.heartbeat_timeout_s)
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port={self.port}; valid: 0 (any) to 65535")
+        require(0 <= self.port <= 65535, f"port={self.port}; valid: 0 (any) to 65535")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -70,10 +70,6 @@ class Informing:
     min_offer_bytes: int
     rate_window_s: float
     every_iterations: int  # n
-
-    def __post_init__(self) -> None:
-        if self.every_iterations < 1:
-            raise ValueError(f"every_iterations={self.every_iterations} (n) must be at least 1")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -92,12 +88,13 @@ class LenderConfig:
     idle_bytes: int  # engine=vllm: what a producer that serves nothing lends
 
     def __post_init__(self) -> None:
-        if self.every is not None and self.every < 2:
-            raise ValueError(f"every={self.every} must be at least 2: the consumer serves, too")
-        if not 0 <= self.free_share < 1:
-            raise ValueError(f"free_share={self.free_share:g} must be at least 0 and below 1")
-        if self.idle_bytes < 1:
-            raise ValueError(f"idle_bytes={self.idle_bytes} must be at least 1")
+        require(
+            self.every is None or self.every >= 2,
+            f"every={self.every} must be at least 2: the consumer serves, too",
+        )
+        share = self.free_share
+        require(0 <= share < 1, f"free_share={share:g} must be at least 0 and below 1")
+        require(self.idle_bytes >= 1, f"idle_bytes={self.idle_bytes} must be at least 1")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -109,10 +106,12 @@ class ConsumerConfig:
     prefill_caching: bool  # whether common prefixes are kept in the swap space
 
     def __post_init__(self) -> None:
-        if not 0 < self.kv_share <= 1:
-            raise ValueError(f"kv_share={self.kv_share:g} must be above 0 and at most 1")
-        if self.streams and self.prefill_caching:
-            raise ValueError("prefill_caching=true is of paged prompts; valid with streams: false")
+        share = self.kv_share
+        require(0 < share <= 1, f"kv_share={share:g} must be above 0 and at most 1")
+        require(
+            not (self.streams and self.prefill_caching),
+            "prefill_caching=true is of paged prompts; valid with streams: false",
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -126,17 +125,17 @@ class PairConfig:
     node: int | None = None  # null: wherever there is room, in their order
 
     def __post_init__(self) -> None:
-        if (self.consumer is None) == (not self.consumers):
-            raise ValueError(
-                f"a pair has consumer={self.consumer} and consumers={self.consumers}; valid: "
-                "either consumer: MODEL or consumers: [MODEL, ...]"
-            )
-        if self.node is not None and self.node < 0:
-            raise ValueError(f"node={self.node} of a pair; valid: at least 0")
+        require(
+            (self.consumer is None) != (not self.consumers),
+            f"a pair has consumer={self.consumer} and consumers={self.consumers}; valid: "
+            "either consumer: MODEL or consumers: [MODEL, ...]",
+        )
+        node = self.node
+        require(node is None or node >= 0, f"node={node} of a pair; valid: at least 0")
 
     @property
-    def borrowers(self) -> tuple[str, ...]:
-        return (self.consumer,) if self.consumer is not None else tuple(self.consumers or ())
+    def borrowers(self) -> list[str]:
+        return [self.consumer] if self.consumer is not None else self.consumers or []
 
 
 @dataclass(kw_only=True, slots=True)
@@ -159,18 +158,23 @@ class AquaConfig:
     placer: dict[str, Any]
 
     def __post_init__(self) -> None:
-        if not self.copy_issue_s > 0:
-            raise ValueError(f"copy_issue_s={self.copy_issue_s:g} must be above 0")
-        if self.pairs == []:
-            raise ValueError("pairs=[] names none; valid: null, or at least one {consumer: MODEL}")
-        for name, valid in (
-            ("variant", tuple(self.variants)), ("swap_space", SWAP_SPACES), ("copies", COPIES),
-        ):  # fmt: skip
-            if getattr(self, name) not in valid:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} is unknown; choose one of {', '.join(valid)}"
-                )
+        require(self.copy_issue_s > 0, f"copy_issue_s={self.copy_issue_s:g} must be above 0")
+        require(
+            self.pairs != [], "pairs=[] names none; valid: null, or at least one {consumer: MODEL}"
+        )
+        for key, value, valid in (
+            ("variant", self.variant, tuple(self.variants)),
+            ("swap_space", self.swap_space, SWAP_SPACES),
+            ("copies", self.copies, COPIES),
+        ):
+            known = ", ".join(valid)
+            require(value in valid, f"{key}={value} is unknown; choose one of {known}")
+        self.informer_config()  # tells values that cannot be
+
+    @property
+    def own(self) -> Variant:
+        """What the chosen variant has of its own."""
+        return self.variants[self.variant]
 
     def informer_config(self) -> InformerConfig:
-        own = self.variants[self.variant].informer
-        return InformerConfig(**asdict(self.informer), **asdict(own))
+        return InformerConfig(**asdict(self.informer), **asdict(self.own.informer))

@@ -13,37 +13,54 @@ from harness.clock import Event, Loop
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
-from systems.aqua import fair_scheduler, informer
+from systems.aqua import fair_scheduler
 from systems.aqua.cached_prefixes import CachedPrefixes
-from systems.aqua.informer import InformerConfig
+from systems.aqua.config import AquaConfig
+from systems.aqua.informer import Looks
 from systems.aqua.paging import falls_back, paging
-from systems.aqua.prompt import Prompt, Slice
+from systems.aqua.prompt import Limits, Prompt, Slice
 from systems.aqua.swap_space import SwapSpace
 from systems.aqua.turn import Turn
 
+OnDeath = Callable[[Sequence[Request]], None]
+
+
+def kv_blocks(config: AquaConfig, consumer: ElasticInstance) -> int:
+    """Of its KV memory, that it uses."""
+    return max(1, int(config.consumer.kv_share * consumer.kv.num_blocks))
+
 
 class Consumer:
-    """`fallback`: when FCFS takes over (`falls_back`). `control`: how often the control loop runs.
-    `on_death`: called once with the requests that are left, of which nothing is computed."""
+    """`on_death`: called once with the requests that are left, of which nothing is computed."""
 
     def __init__(
-        self, instance: ElasticInstance, turn: Turn, swap: SwapSpace, fallback: str,
-        control: InformerConfig, loop: Loop, on_death: Callable[[Sequence[Request]], None], *,
-        overlap_paging: bool, prefixes: CachedPrefixes | None = None,
+        self, config: AquaConfig, instance: ElasticInstance, swap: SwapSpace, loop: Loop,
+        on_death: OnDeath,
     ) -> None:  # fmt: skip
-        self.instance, self.swap, self._prefixes = instance, swap, prefixes
+        self.instance, self.swap, self._loop, self._on_death = instance, swap, loop, on_death
+        self.num_blocks = kv_blocks(config, instance)  # of the longest request that it can serve
+        unused = instance.kv.num_blocks - self.num_blocks
+        instance.kv.reserve(unused * len(instance.kv.all_groups), "not the consumer's")
+        limits = Limits(
+            batch_tokens=config.scheduler.batch_tokens,
+            slice_iterations=config.own.scheduler.slice_iterations,
+            num_blocks=self.num_blocks,
+            block_tokens=instance.kv.block_tokens,
+            max_prompts=config.max_num_seqs,
+        )
+        self._turn = Turn(limits, config.variant == "artifact")
+        self._fallback = config.own.scheduler.fcfs_when_in_dram
+        self._prefixes = CachedPrefixes(swap) if config.consumer.prefill_caching else None
+        self._overlap_paging = config.consumer.overlap_paging
+        self._looks = Looks(config.informer_config())
         self.wake = Event(loop)
-        self._turn, self._fallback, self._control = turn, fallback, control
-        self._loop, self._on_death = loop, on_death
         self._requests: dict[Hashable, Request] = {}  # by request_id, in order of arrival
         self._arrivals: dict[Hashable, int] = {}
         self._num_arrived = 0
         self._lost_leases: list[str] = []
-        self._overlap_paging = overlap_paging
         self._paged = Event(loop)  # not set while paging is under way
         self._paged.set()
         self._coming: set[Hashable] = set()  # whose KV is on its way in
-        self._iterations, self._looked_s = 0, 0.0  # since the control loop's last turn; when
 
     def submit(self, request: Request) -> None:
         self._requests[request.request_id] = request
@@ -162,7 +179,7 @@ class Consumer:
         if self._prefixes is not None:
             for request in prefilling:
                 await self._prefixes.keep(request)
-        self._iterations += iterations
+        self._looks.iterations += iterations
 
     def _is_here(self, prompt: Prompt) -> bool:
         """On the device, whole; or nothing of it is computed yet."""
@@ -171,10 +188,8 @@ class Consumer:
         return prompt.resident or not prompt.computed_tokens
 
     async def _tend(self) -> None:
-        elapsed_s = self._loop.now - self._looked_s
-        if not informer.look(self._control, iterations=self._iterations, elapsed_s=elapsed_s):
+        if not self._looks.due(self._loop.now):
             return
-        self._iterations, self._looked_s = 0, self._loop.now
         paged = [p for p in self._prompts() if not p.resident and p.computed_tokens]
         paged.sort(key=lambda p: (p.generated_tokens, p.arrival))
         await self.swap.tend([prompt.request_id for prompt in paged])
@@ -191,10 +206,8 @@ class Consumer:
 
     async def _die(self) -> None:
         left = list(self._requests.values())
-        if self._prefixes is not None:
-            await self._prefixes.drop()
         for request in left:
             self.instance.evict(request)
-            await self.swap.drop(request)
+        await self.swap.drop_all()
         self._requests.clear()
         self._on_death(left)

@@ -33,7 +33,7 @@ class InformerConfig:
                 f"reclaim_at_pending={self.reclaim_at_pending}"
             )
         if self.every_iterations < 1:
-            raise ValueError(f"every_iterations={self.every_iterations} must be at least 1")
+            raise ValueError(f"every_iterations={self.every_iterations} (n) must be at least 1")
         if self.every_s is not None and not self.every_s > 0:
             raise ValueError(f"every_s={self.every_s:g} must be above 0")
         if self.rate_margin is not None and not self.rate_margin >= 0:
@@ -88,9 +88,22 @@ def _rises(load: Load, config: InformerConfig, stable_rate_per_s: float) -> bool
     return load.rate_per_s > stable_rate_per_s * (1 + config.rate_margin)
 
 
-def look(config: InformerConfig, *, iterations: int, elapsed_s: float) -> bool:
-    """Whether the control loop must look now: every n iterations (section 6), or every `every_s`
-    seconds (the artifact). iterations, elapsed_s: since its last look."""
-    if config.every_s is not None:
-        return elapsed_s >= config.every_s
-    return iterations >= config.every_iterations
+@dataclass(slots=True)
+class Looks:
+    """When a control loop looks: every n iterations (section 6), or every `every_s` seconds (the
+    artifact)."""
+
+    config: InformerConfig
+    iterations: int = 0  # since its last look
+    at_s: float = 0.0  # of its last look
+
+    def due(self, now_s: float, *, idle: bool = False) -> bool:
+        """Whether it must look now. idle: nothing can run, so that no iteration will be counted."""
+        every_s = self.config.every_s
+        if every_s is not None:
+            found = now_s - self.at_s >= every_s
+        else:
+            found = idle or self.iterations >= self.config.every_iterations
+        if found:
+            self.iterations, self.at_s = 0, now_s
+        return found

@@ -8,9 +8,10 @@ its devices, which is a lease for each consumer that borrows of it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import NamedTuple
 
 from harness.clock import Event, Loop
@@ -18,11 +19,14 @@ from harness.elastic.cluster import ElasticCluster
 from harness.elastic.device_layout import DeviceLayout
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_store import KvStore
-from harness.errors import InstanceLost
+from harness.errors import InstanceLost, UsageError
 from harness.request import Request
 from systems.aqua import informer
-from systems.aqua.informer import InformerConfig, Load, Offer, Reclaim
+from systems.aqua.config import AquaConfig
+from systems.aqua.consumer import OnDeath
+from systems.aqua.informer import Load, Looks, Offer, Reclaim
 from systems.aqua.leases import Leases
+from systems.aqua.profiler.profile import read_profile
 from systems.serving.iteration import Limits, schedule_iteration
 
 
@@ -36,6 +40,35 @@ class Borrower(NamedTuple):
         return self.layout.num_groups * self.layout.page_bytes
 
 
+def borrowers(lender: ElasticInstance, consumers: Sequence[ElasticInstance]) -> list[Borrower]:
+    """A lone consumer borrows of the whole lender, which acts as one device; of several, each of as
+    many of the lender's devices as it has itself, the first ones first."""
+    if len(consumers) == 1:
+        (one,) = consumers
+        return [Borrower(lender.name, range(one.model.tp), one.layout)]
+    found, at = [], 0
+    for each in consumers:
+        devices = range(at, at + each.model.tp)
+        found.append(Borrower(f"{lender.name}.{at}", devices, each.layout))
+        at = devices.stop
+    return found
+
+
+def profiled(config: AquaConfig, lender: ElasticInstance) -> tuple[float, int]:
+    """Its stable rate (requests/s) and the bytes of each device that are free at it."""
+    own = config.lender
+    if own.profile is None:
+        kv_bytes = lender.kv.num_pages * lender.page_bytes
+        return own.stable_rate_per_s or inf, int(own.free_share * kv_bytes)
+    found = read_profile(Path(own.profile))
+    if found.model != lender.model.name or found.role != "producer":
+        raise UsageError(
+            f"system.lender.profile={own.profile} is of {found.model}, a {found.role}; "
+            f"valid: of {lender.model.name}, a producer"
+        )
+    return found.stable_rate_per_s or inf, found.memory_balance
+
+
 @dataclass(slots=True)
 class Loan:
     """The same bytes of each device, lent at one time."""
@@ -45,26 +78,30 @@ class Loan:
 
 
 class Lender:
-    """`leases`: None: it lends nothing. `on_death`: called once with the requests that are left, of
-    which nothing is computed."""
+    """`on_death`: called once with the requests that are left, of which nothing is computed."""
 
     def __init__(
-        self, cluster: ElasticCluster, instance: ElasticInstance, borrowers: Sequence[Borrower],
-        leases: Leases | None, limits: Limits, config: InformerConfig, profiled: tuple[float, int],
-        loop: Loop, on_death: Callable[[Sequence[Request]], None],
+        self, config: AquaConfig, cluster: ElasticCluster, instance: ElasticInstance,
+        consumers: Sequence[ElasticInstance], leases: Leases, loop: Loop, on_death: OnDeath,
     ) -> None:  # fmt: skip
-        """`profiled`: its stable rate (requests/s) and the bytes that are free at it."""
-        self._cluster, self.instance = cluster, instance
-        self._borrowers = list(borrowers)  # those that are left
-        self._leases, self._limits, self._config = leases, limits, config
-        self._stable_rate_per_s, self._free_bytes = profiled
+        self._cluster, self.instance, self._leases = cluster, instance, leases
+        self.borrowers = borrowers(instance, consumers)  # those that are left
+        self._config = config.informer_config()
+        self._stable_rate_per_s, self._free_bytes = profiled(config, instance)
+        self._limits = Limits(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_chunked_prefill=True,
+            scheduler_reserve_full_isl=True,
+        )
         self._loop, self._on_death = loop, on_death
         self.wake = Event(loop)
         self.lent: list[Loan] = []  # that have not come home
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._arrivals_s: deque[float] = deque()  # within the informer's window
-        self._iterations, self._looked_s = 0, 0.0  # since the informer's last turn; when
+        self._looks = Looks(self._config)
+        leases.on_change.append(self._nudge)
 
     def submit(self, request: Request) -> None:
         self._waiting.append(request)
@@ -89,7 +126,7 @@ class Lender:
                     continue
                 # An arrival can be admitted at once only if none waits before it.
                 admits = not self._waiting and len(self._running) < self._limits.max_num_seqs
-                self._iterations += await self.instance.execute(
+                self._looks.iterations += await self.instance.execute(
                     batch, max_steps=self._config.every_iterations,
                     stop=self.wake if admits or self.wake.is_set else None,
                 )  # fmt: skip
@@ -104,7 +141,7 @@ class Lender:
 
     # Lending
 
-    def nudge(self) -> None:
+    def _nudge(self) -> None:
         """Something of a lease has been freed."""
         if any(loan.asked_back for loan in self.lent):
             self.wake.set()
@@ -114,31 +151,28 @@ class Lender:
 
     def lose_borrower(self, place: str) -> None:
         """It has died."""
-        self._borrowers = [each for each in self._borrowers if each.place != place]
+        self.borrowers = [each for each in self.borrowers if each.place != place]
         self.wake.set()
 
     async def _inform(self, idle: bool) -> None:
         """The informer's turn: every n iterations, and when nothing can run; or every so many
         seconds."""
-        config, elapsed_s = self._config, self._loop.now - self._looked_s
-        due = informer.look(config, iterations=self._iterations, elapsed_s=elapsed_s)
-        if self._leases is None or not (due or (idle and config.every_s is None)):
+        if self._leases.coordinator is None or not self._looks.due(self._loop.now, idle=idle):
             return
-        self._iterations, self._looked_s = 0, self._loop.now
         wish = informer.decide(
-            self._load(idle), config, stable_rate_per_s=self._stable_rate_per_s,
+            self._load(idle), self._config, stable_rate_per_s=self._stable_rate_per_s,
             profiled_free_bytes=self._free_bytes,
         )  # fmt: skip
         if isinstance(wish, Offer):
-            await self._offer(self._leases, wish.num_bytes)
+            await self._offer(wish.num_bytes)
         elif isinstance(wish, Reclaim):
             for loan in [loan for loan in self.lent if not loan.asked_back]:
                 loan.asked_back = True
                 for place, lease in loan.leases.items():
                     await self._leases.reclaim(place, lease)
 
-    async def _offer(self, leases: Leases, num_bytes: int) -> None:
-        borrowers = list(self._borrowers)
+    async def _offer(self, num_bytes: int) -> None:
+        borrowers = list(self.borrowers)
         block_bytes = max(each.block_bytes for each in borrowers)
         num_bytes = num_bytes // block_bytes * block_bytes
         if num_bytes:
@@ -146,53 +180,50 @@ class Lender:
             stores = await self._cluster.lend_parts(self.instance, num_bytes, parts)
             loan = Loan({})
             for borrower, store in zip(borrowers, stores, strict=True):
-                loan.leases[borrower.place] = await leases.offer(borrower.place, store)
+                lease = await self._leases.offer(borrower.place, store)
+                loan.leases[borrower.place] = lease
             self.lent.append(loan)
 
     def stores(self) -> list[KvStore]:
         """Of its leases; their pages are of the borrowers' sizes."""
-        leases = self._leases
-        if leases is None:
-            return []
-        return [leases.stores[name] for loan in self.lent for name in loan.leases.values()]
+        return [store for loan in self.lent for store in self._stores(loan)]
+
+    def _stores(self, loan: Loan) -> list[KvStore]:
+        return [self._leases.stores[lease] for lease in loan.leases.values()]
 
     async def _take_home(self) -> None:
         """Loans that were asked back, of which all leases are empty: their bytes are the replica's
         again."""
-        leases = self._leases
-        if leases is None:
-            return
         for loan in [loan for loan in self.lent if loan.asked_back]:
-            if all([await leases.has_ended(lease) for lease in loan.leases.values()]):
+            if all([await self._leases.has_ended(lease) for lease in loan.leases.values()]):
                 for lease in loan.leases.values():
-                    self._cluster.reclaim(leases.stores.pop(lease))
+                    self._cluster.reclaim(self._leases.stores.pop(lease))
                 self.lent.remove(loan)
-
-    def _bytes(self, loan: Loan) -> int:
-        """Of each device."""
-        assert self._leases is not None, "loans are leases"
-        stores = [self._leases.stores[lease] for lease in loan.leases.values()]
-        return max(store.kv.num_pages * store.page_bytes for store in stores)
 
     def _load(self, idle: bool) -> Load:
         now, kv = self._loop.now, self.instance.kv
         while self._arrivals_s and self._arrivals_s[0] < now - self._config.rate_window_s:
             self._arrivals_s.popleft()
-        size = self.instance.page_bytes
-        lent = sum(self._bytes(loan) for loan in self.lent if not loan.asked_back)
+        lent = 0  # of each device
+        for loan in self.lent:
+            if not loan.asked_back:
+                sizes = [store.kv.num_pages * store.page_bytes for store in self._stores(loan)]
+                lent += max(sizes)
         return Load(
             pending_requests=len(self._waiting),
             rate_per_s=len(self._arrivals_s) / self._config.rate_window_s,
-            free_bytes=kv.free_pages * size,
+            free_bytes=kv.free_pages * self.instance.page_bytes,
             lent_bytes=lent,
             reclaiming=any(loan.asked_back for loan in self.lent),
-            stuck=not self._borrowers or (idle and bool(self._waiting)),
+            stuck=not self.borrowers or (idle and bool(self._waiting)),
         )
 
     def _next_look_s(self) -> float:
-        """Where looks are by time, an idle engine has to wake up for one."""
+        """Where looks are by time, an idle engine that lends has to wake up for one."""
         every_s = self._config.every_s
-        return inf if every_s is None else self._looked_s + every_s
+        if every_s is None or self._leases.coordinator is None:
+            return inf
+        return self._looks.at_s + every_s
 
     def _preempt(self, request: Request) -> None:
         self.instance.evict(request)

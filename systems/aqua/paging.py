@@ -34,18 +34,13 @@ def paging(prompts: Sequence[Prompt], chosen: Slice) -> Paging:
     )
 
 
-def blocks_out(
-    computed_tokens: int, saved_tokens: int, block_tokens: int, *, dirty_only: bool
-) -> range:
-    """The blocks of a prompt to be copied out. `saved_tokens`: those whose copy from an earlier
-    page-out is kept; 0: none is. The block that they ended in was written again since, if any
-    token came."""
+def blocks_out(computed_tokens: int, saved_tokens: int, block_tokens: int) -> range:
+    """The blocks of a prompt that were written since an earlier page-out, whose copy has
+    `saved_tokens`; 0: there is none. The block that they ended in was written again, if any token
+    came."""
     end = -(-computed_tokens // block_tokens)
-    if not dirty_only:
-        return range(end)
-    if saved_tokens == computed_tokens:
-        return range(end, end)
-    return range(saved_tokens // block_tokens, end)
+    first = end if saved_tokens == computed_tokens else saved_tokens // block_tokens
+    return range(first, end)
 
 
 def falls_back(in_dram: Sequence[bool], rule: str) -> bool:

@@ -9,19 +9,20 @@ KV goes meanwhile. The tensor in swap space is the whole context; copies on the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from harness.clock import Event, Loop
-from harness.elastic.cluster import ElasticCluster
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_store import KvStore
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
-from systems.aqua import informer
-from systems.aqua.informer import InformerConfig
-from systems.aqua.leases import Leases
+from systems.aqua.config import AquaConfig
+from systems.aqua.consumer import OnDeath
+from systems.aqua.informer import Looks
+from systems.aqua.leases import Allocated
+from systems.aqua.swap_space import SwapSpace, said
+from systems.aqua.tensors import Tensor
 
 BUFFERS = {True: 3, False: 1}  # page groups on the device at once, by overlap: in, compute, out
 
@@ -29,29 +30,26 @@ BUFFERS = {True: 3, False: 1}  # page groups on the device at once, by overlap: 
 class Streamer:
     """Serves one prompt at a time. Raises RunError if there is no room for a request.
 
-    leases: None: only DRAM. control: settings of the control loop. on_death: called once with the
-    requests that are left; none of their tokens are computed then. overlap: load beside computing.
+    on_death: called once with the requests that are left; none of their tokens are computed then.
     If the lender dies, the tensor is lost, and the request is computed again.
     """
 
     def __init__(
-        self, cluster: ElasticCluster, instance: ElasticInstance, leases: Leases | None,
-        dram: KvStore, control: InformerConfig, loop: Loop,
-        on_death: Callable[[Sequence[Request]], None], *, overlap: bool,
+        self, config: AquaConfig, instance: ElasticInstance, swap: SwapSpace, loop: Loop,
+        on_death: OnDeath,
     ) -> None:  # fmt: skip
-        self._cluster, self.instance, self._leases = cluster, instance, leases
-        self._dram, self._control, self._loop = dram, control, loop
-        self._on_death, self._overlap = on_death, overlap
+        self.instance, self.swap, self._loop, self._on_death = instance, swap, loop, on_death
+        self._cluster = swap.cluster
+        self._overlap = config.consumer.overlap  # load beside computing
+        self._looks = Looks(config.informer_config())
         self.wake = Event(loop)
         self._waiting: deque[Request] = deque()
-        self._lease: tuple[str, str] | None = None  # (the tensor's allocation, its lease)
-        self._iterations, self._looked_s = 0, 0.0  # since the control loop's last look; its time
 
     @property
     def num_blocks(self) -> int:
         """KV blocks of the longest request that can be served."""
         pages = self.instance.kv.num_pages // BUFFERS[self._overlap]
-        return min(pages, self._dram.kv.num_blocks)
+        return min(pages, self.swap.store(None).kv.num_blocks)
 
     def submit(self, request: Request) -> None:
         self._waiting.append(request)
@@ -86,29 +84,31 @@ class Streamer:
                 self.instance.check_alive()
                 if error.name == self.instance.name:  # so the coordinator says, as in `leases`
                     raise
-                self._lease = None
                 if not request.finished:
                     self.instance.evict(request)
 
     async def _from_its_prompt(self, request: Request) -> None:
         """Serves the request to its last token. Tokens generated before a loss count as prompt."""
-        tensor_bytes = self._bytes(request.prompt_tokens + request.output_tokens - 1)
-        self._lease = await self._room(tensor_bytes)
+        tokens = request.prompt_tokens + request.output_tokens - 1
+        size = self.swap.num_bytes(self.instance.kv.blocks_for(tokens))
+        tensor = Tensor(request.request_id, size, request, request)
+        if not await self.swap.lay(tensor):
+            raise RunError(f"no place has room for request {request.request_id}")
         try:
             prompt = request.known_tokens
-            await self._iterate(request, prompt, Batch(chunks=[(request, prompt)]))
+            await self._iterate(tensor, prompt, Batch(chunks=[(request, prompt)]))
             while not request.finished:
-                await self._tend(request, tensor_bytes)
-                await self._iterate(request, 1, Batch(decodes=[request]))
+                await self._tend(tensor)
+                await self._iterate(tensor, 1, Batch(decodes=[request]))
         finally:
-            self._store().kv.release(request)
+            self.swap.tensors.free(tensor.name)
+            self.swap.store(tensor.lease).kv.release(request)
             self.instance.kv.release(request)
-        if self._lease is not None and self._leases is not None:
-            await self._leases.free(self.instance.name, self._lease[0])
-        self._lease = None
+        await self.swap.free_allocations(tensor)
 
-    async def _iterate(self, request: Request, tokens: int, batch: Batch) -> None:
-        store, kv, layout = self._store(), self.instance.kv, self.instance.layout
+    async def _iterate(self, tensor: Tensor, tokens: int, batch: Batch) -> None:
+        request, store = tensor.keeper, self.swap.store(tensor.lease)
+        kv, layout = self.instance.kv, self.instance.layout
         before = request.computed_tokens
         if not store.kv.grow(request, before + tokens):
             raise RunError(f"{store.name} has no room for request {request.request_id}")
@@ -120,7 +120,7 @@ class Streamer:
 
         def bring(group: int) -> BesideCopy:
             self._take_room(request, count, group)
-            return self._start(request, read, layers[group], store, into=True)
+            return self._start(tensor, read, layers[group], into=True)
 
         async def retire(group: int, going: BesideCopy) -> None:
             await going.end()
@@ -139,7 +139,7 @@ class Streamer:
                 await passing.run(piece)
                 if going is not None:
                     await retire(*going)
-                going = group, self._start(request, written, piece, store, into=False)
+                going = group, self._start(tensor, written, piece, into=False)
                 copies.append(going[1])
                 if not self._overlap:
                     await retire(*going)
@@ -154,69 +154,46 @@ class Streamer:
             raise
         finally:
             passing.end()
-        self._iterations += 1
+        self._looks.iterations += 1
 
     def _take_room(self, request: Request, num_blocks: int, group: int) -> None:
         if not self.instance.kv.accept(request, num_blocks, (group,)):
             raise RunError(f"request {request.request_id} has no room for a layer")
 
-    def _start(
-        self, request: Request, blocks: range, layers: range, store: KvStore, *, into: bool
-    ) -> BesideCopy:
+    def _start(self, tensor: Tensor, blocks: range, layers: range, *, into: bool) -> BesideCopy:
+        store = self.swap.store(tensor.lease)
         ends = (store, self.instance) if into else (self.instance, store)
-        purpose = f"stream {'in' if into else 'out'}, {self._said(store)}"
+        purpose = f"stream {'in' if into else 'out'}, {said(tensor.lease)}"
         copy = BesideCopy(self._loop)
         # A call, not a coroutine: a run may end before the task begins.
-        move = partial(self._cluster.copy_kv, request, blocks, layers, *ends, purpose=purpose)
+        move = partial(self._cluster.copy_kv, tensor.keeper, blocks, layers, *ends, purpose=purpose)
         self._loop.spawn(copy.run(move), name=purpose)
         return copy
 
-    async def _tend(self, request: Request, tensor_bytes: int) -> None:
+    async def _tend(self, tensor: Tensor) -> None:
         """The control loop, every n iterations: moves the tensor out of a lease that is asked back,
         or into a lease that has room."""
-        elapsed_s = self._loop.now - self._looked_s
-        due = informer.look(self._control, iterations=self._iterations, elapsed_s=elapsed_s)
-        if self._leases is None or not due:
+        leases = self.swap.leases
+        if leases.coordinator is None or not self._looks.due(self._loop.now):
             return
-        self._iterations, self._looked_s = 0, self._loop.now
-        old, source = self._lease, self._store()
-        if old is not None and old[1] in await self._leases.overdrawn_bytes(self.instance.name):
-            await self._migrate(request, source, self._dram)
-            await self._leases.free(self.instance.name, old[0])
-            self._lease = None
-        elif old is None:
-            new = await self._room(tensor_bytes)
-            if new is not None:
-                await self._migrate(request, source, self._leases.stores[new[1]])
-                self._lease = new
+        if tensor.lease is None:
+            if (found := await self.swap.allocate(tensor.num_bytes)) is not None:
+                await self._migrate(tensor, found)
+        elif tensor.lease in await leases.overdrawn_bytes(self.instance.name):
+            await self._migrate(tensor, None)
 
-    async def _room(self, num_bytes: int) -> tuple[str, str] | None:
-        if self._leases is None:
-            return None
-        return await self._leases.allocate(self.instance.name, num_bytes)
-
-    async def _migrate(self, request: Request, source: KvStore, target: KvStore) -> None:
+    async def _migrate(self, tensor: Tensor, to: Allocated | None) -> None:
         """Moves the filled part of the tensor."""
+        request, lease = tensor.keeper, None if to is None else to.lease
+        source, target = self.swap.store(tensor.lease), self.swap.store(lease)
         if not target.kv.grow(request, request.computed_tokens):
             raise RunError(f"{target.name} has no room for request {request.request_id}")
         blocks = range(target.kv.blocks_for(request.computed_tokens))
         layers = range(self.instance.model.num_layers)
-        purpose = f"migrate, {self._said(target)}"
+        purpose = f"migrate, {said(lease)}"
         await self._cluster.copy_kv(request, blocks, layers, source, target, purpose=purpose)
         source.kv.release(request)
-
-    def _store(self) -> KvStore:
-        if self._lease is None or self._leases is None:
-            return self._dram
-        return self._leases.stores[self._lease[1]]
-
-    def _said(self, store: KvStore) -> str:
-        return "DRAM" if store is self._dram else "lease"
-
-    def _bytes(self, tokens: int) -> int:
-        """Bytes of each device's part of the blocks of `tokens`."""
-        layout = self.instance.layout
-        return self.instance.kv.blocks_for(tokens) * layout.num_groups * layout.page_bytes
+        await self.swap.moved(tensor, to)
 
 
 class BesideCopy:

@@ -1,288 +1,385 @@
-"""AQUA-LIB of a consumer (sections 6 and 7): paged KV in a neighbour's memory, or in host DRAM.
+"""AQUA-LIB of a consumer (sections 6 and 7): KV in a neighbour's memory, or in host DRAM.
 
-Where shards lie is `tensors.py`'s to say and what is moved by the control loop `migration.py`'s;
-here are the copies around these calls. A lender that dies takes the KV in its leases with it: those
-requests are evicted, and computed again.
+`tensors.py` says what there is and where, `migration.py` what the control loop moves, `leases.py`
+asks the coordinator for room; here are the copies around these calls. A lender that dies takes the
+KV in its leases with it: those requests are evicted, and computed again.
+
+With `dirty_only`, the public code's way, a copy stays when its request is paged in, so that the
+next page-out copies only the blocks that were written since. The copy of who is on the device is
+given up when its request ends, when its lease is asked back or lost, when others need its room, and
+where it lies in DRAM and a lease has room for all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Awaitable, Collection, Hashable, Iterable, Sequence
 from itertools import count
 
 from harness.elastic.cluster import ElasticCluster
+from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
+from harness.elastic.kv_directory import Holder
 from harness.elastic.kv_store import KvStore
+from harness.elastic.page_tables import KvCopy
 from harness.errors import InstanceLost, RunError
 from harness.request import Request
-from systems.aqua.config import MigrationVariant
-from systems.aqua.leases import Leases
-from systems.aqua.migration import Move, evacuations, returns
-from systems.aqua.prefix_cache import PrefixTensor
-from systems.aqua.tensors import DRAM, Place, Tensors
+from systems.aqua.config import AquaConfig
+from systems.aqua.leases import Allocated, Leases
+from systems.aqua.migration import evacuations, returns
+from systems.aqua.paging import blocks_out
+from systems.aqua.tensors import Tensor, Tensors
 
 
 class SwapSpace:
-    """`leases`: None: there is DRAM alone. `chunk_bytes`: of a copy's messages, `issue_s`
-    apart at least; None: gathered."""
+    """`dram`: the consumer's part of its node's."""
 
     def __init__(
-        self, cluster: ElasticCluster, consumer: ElasticInstance, leases: Leases | None,
-        dram: KvStore, variant: MigrationVariant, chunk_bytes: int | None, issue_s: float,
+        self, config: AquaConfig, cluster: ElasticCluster, consumer: ElasticInstance,
+        leases: Leases, dram: KvStore,
     ) -> None:  # fmt: skip
-        self._cluster, self._consumer, self._leases = cluster, consumer, leases
-        self._dram, self._variant = dram, variant
-        self._chunk_bytes, self._issue_s = chunk_bytes, issue_s
-        self.tensors = Tensors(1, dram.kv.num_pages * dram.page_bytes)
-        self._requests: dict[Hashable, Request] = {}  # those with a tensor
-        self._allocations: dict[Hashable, list[str]] = {}  # of those in a lease
-        # Of requests that never run, whose blocks copies are; the directory knows all instances'.
+        self.cluster, self._consumer = cluster, consumer
+        self.leases, self._dram = leases, dram
+        self.tensors = Tensors(dram.kv.num_pages * dram.page_bytes)
+        layout = consumer.layout
+        self._dirty_only = config.own.scheduler.dirty_only
+        self._migration = config.own.migration
+        self._by_block = config.copies == "by_block"
+        self._chunk_bytes = (
+            layout.page_bytes // (2 * layout.page_layers) if self._by_block else None
+        )
+        self._issue_s = config.copy_issue_s if self._by_block else None
+        # Of stand-ins, which never run; the directory knows all instances' requests.
         number = cluster.instances.index(consumer)
         self._numbers = count(-1 - number, -len(cluster.instances))
         self._layers = range(consumer.model.num_layers)
 
     def in_dram(self) -> list[bool]:
         """Of each tensor of paged prompts."""
-        names = [name for name in self.tensors if not isinstance(name, PrefixTensor)]
-        return [self.tensors.in_dram(name) for name in names]
+        paged = [each for each in self.tensors if each.request is not None]
+        return [each.lease is None for each in paged if not self._here(each)]
 
     # Paging, at a slice's start
 
     async def page_out(self, requests: Sequence[Request]) -> None:
         """Copies of one place go together. A request without room anywhere is evicted."""
-        by_place: dict[Place, list[Request]] = {}
+        leaving = {request.request_id for request in requests}
+        tensors = []
         for request in requests:
-            place = await self._allocate(request)
-            if place is None:
+            tensor = await self._room_in_copy(request)
+            if tensor is None:
+                await self.drop(request)
+                tensor = await self._new_tensor(request, leaving)
+            if tensor is None:
                 self._consumer.evict(request)
             else:
-                by_place.setdefault(place, []).append(request)
-        for place, group in by_place.items():
-            if not await self._move(group, None, place, f"page out to {said(place)}"):
-                await self._forget(group)
+                tensors.append(tensor)
+        for lease, group in by_lease(tensors).items():
+            purpose = f"page out to {said(lease)}"
+            if self._dirty_only:
+                await self._save(group, lease, purpose)
+            else:
+                await self._stage(self._num_held(group), "gather")
+                await self._move(group, self._consumer, self.store(lease), lease, purpose)
 
     async def page_in(self, requests: Sequence[Request]) -> None:
-        by_place: dict[Place, list[Request]] = {}
-        for request in requests:
-            if request.request_id in self.tensors:  # else lost with its lender, just before
-                (place,) = self.tensors.resolve(request.request_id)
-                by_place.setdefault(place, []).append(request)
-        for place, group in by_place.items():
-            if await self._move(group, place, None, f"page in from {said(place)}"):
-                await self._forget(group)
+        # Else they were lost with their lender, just before.
+        paged = [self.tensors[r.request_id] for r in requests if r.request_id in self.tensors]
+        for lease, group in by_lease(paged).items():
+            purpose = f"page in from {said(lease)}"
+            if self._dirty_only:
+                there = await self._load(group, lease, purpose)
+            else:
+                there = await self._move(group, self.store(lease), self._consumer, lease, purpose)
+            if there:
+                await self._stage(self._num_held(group), "scatter")
+            if there and not self._dirty_only:
+                for tensor in group:
+                    await self._free(tensor)
 
     async def drop(self, request: Request) -> None:
         """Gives up what is paged out of `request`, if anything is."""
         if request.request_id in self.tensors:
-            await self._forget([request])
+            await self._free(self.tensors[request.request_id])
 
-    # Cached prefixes: copies, whose blocks are those of a request that never runs
+    async def drop_all(self) -> None:
+        for tensor in list(self.tensors):
+            await self._free(tensor)
 
-    def stand_in(self, request: Request, tokens: int) -> Request:
-        """Such a request: none of the schedule has its number."""
-        return Request(
-            next(self._numbers), request.arrival_s, request.model, tokens, 1, computed_tokens=tokens
-        )
+    # Cached prefixes: tensors of no request (section 8)
 
-    def num_bytes(self, blocks: int) -> int:
-        return blocks * len(self._consumer.kv.all_groups) * self._consumer.page_bytes
+    async def copy_out(self, name: Hashable, tokens: int, request: Request) -> None:
+        """The KV of the first `tokens` of `request`, which stay, where there is room for it."""
+        blocks = range(self._consumer.kv.blocks_for(tokens))
+        size = self.num_bytes(len(blocks))
+        tensor = Tensor(name, size, self._stand_in(request, tokens))
+        if await self.lay(tensor):
+            await self._copy_prefix(tensor, request, blocks, out=True)
 
-    async def room_for(self, blocks: int) -> tuple[tuple[str, str] | None, list[dict[str, int]]]:
-        """In a lease: the allocation's name and its lease; and as `Tensors.allocate` has rooms."""
-        size = self.num_bytes(blocks)
-        found = await self._room(size)
-        return found, [{} if found is None else {found[1]: size}]
-
-    async def copy_out(
-        self, name: PrefixTensor, copy: Request, request: Request, blocks: int, place: Place,
-        found: tuple[str, str] | None,
-    ) -> None:  # fmt: skip
-        """To `name`, which is allocated, the first `blocks` of `request`, which stay."""
-        self._requests[name] = copy
-        if found is not None:
-            self._allocations[name] = [found[0]]
-        store = self._store(place)
-        room = store.kv.accept(copy, blocks, self._consumer.kv.all_groups)
-        assert room, "it was counted"
-        await self._copy(request, copy, range(blocks), None, place)
-
-    async def copy_in(self, name: PrefixTensor, copy: Request, request: Request) -> bool:
+    async def copy_in(self, name: Hashable, request: Request) -> bool:
         """What is computed of `request`, to blocks of its own. False: the copy was lost with its
         lender."""
-        (place,) = self.tensors.resolve(name)
-        grown = self._consumer.kv.grow(request, request.computed_tokens)
+        kv = self._consumer.kv
+        grown = kv.grow(request, request.computed_tokens)
         assert grown, "who is chosen has room"
-        blocks = range(self._consumer.kv.held[request.request_id])
-        if await self._copy(copy, request, blocks, place, None):
-            return True
-        self._consumer.kv.release(request)
-        return False
+        blocks = range(kv.held[request.request_id])
+        return await self._copy_prefix(self.tensors[name], request, blocks, out=False)
 
-    async def drop_copy(self, name: PrefixTensor, copy: Request) -> None:
-        """Nothing where it was lost."""
-        if name in self.tensors:
-            self._store(self.tensors.resolve(name)[0]).kv.release(copy)
-            await self._free_tensor(name)
-
-    async def _copy(
-        self, request: Request, to: Request, blocks: range, source: Place | None,
-        target: Place | None,
-    ) -> bool:  # fmt: skip
-        """As `_move`."""
-        ends = [self._consumer if p is None else self._store(p) for p in (source, target)]
-        (place,) = [each for each in (source, target) if each is not None]
-        purpose = f"prefix {'in from' if target is None else 'out to'} {said(place)}"
-        try:
-            await self._cluster.copy_kv(
-                request, blocks, self._layers, ends[0], ends[1], purpose=purpose, to=to
-            )
-        except InstanceLost:
-            self._consumer.check_alive()
-            if place.lease is not None:
-                self.lose(place.lease)
-            return False
-        return True
+    async def _copy_prefix(
+        self, tensor: Tensor, request: Request, blocks: range, *, out: bool
+    ) -> bool:
+        here, there = (self._consumer, request), (self.store(tensor.lease), tensor.keeper)
+        (source, who), (target, to) = (here, there) if out else (there, here)
+        purpose = f"prefix {'out to' if out else 'in from'} {said(tensor.lease)}"
+        copying = self.cluster.copy_kv(
+            who, blocks, self._layers, source, target, purpose=purpose, to=to
+        )
+        return await self._done(copying, tensor.lease, purpose, () if out else (request,))
 
     # The control loop, every n iterations
 
     async def tend(self, needed: Sequence[Hashable]) -> None:
-        """Out of overdrawn leases, and back into those with room. `needed`: in order of need."""
-        if self._leases is None:
+        """Out of overdrawn leases, and back into those with room. `needed`: names of tensors, in
+        order of need."""
+        if self.leases.coordinator is None:
             return
-        overdrawn = await self._leases.overdrawn_bytes(self._consumer.name)
-        leaving = evacuations(
-            self.tensors, overdrawn, needed, whole_leases=self._variant.whole_leases
-        )
-        for move in leaving:
-            await self._migrate(move)
-        coming = returns(
-            self.tensors, [await self._leases.free_bytes(self._consumer.name)], needed,
-            all_or_nothing=self._variant.all_or_nothing,
-        )  # fmt: skip
-        for move in coming:
-            await self._migrate(move)
+        own, name = self._migration, self._consumer.name
+        if own.all_or_nothing and not all(map(self._here, self.tensors.in_place(None))):
+            while await self._give_up_one((), leased=True):  # who takes back holds nothing
+                pass
+        overdrawn = await self.leases.overdrawn_bytes(name)
+        for tensor in evacuations(self.tensors, overdrawn, needed, whole_leases=own.whole_leases):
+            await self._migrate(tensor, to_lease=False)
+        free = await self.leases.free_bytes(name)
+        for tensor in returns(self.tensors, free, needed, all_or_nothing=own.all_or_nothing):
+            await self._migrate(tensor, to_lease=True)
 
-    async def _migrate(self, move: Move) -> None:
-        name = move.shard.tensor
-        if name not in self.tensors:
+    async def _migrate(self, tensor: Tensor, *, to_lease: bool) -> None:
+        if tensor.name not in self.tensors:
             return  # lost with its lender, just before
-        request, (source,) = self._requests[name], self.tensors.resolve(name)
-        new: tuple[str, str] | None = None
-        if move.to != DRAM:
-            new = await self._room(move.num_bytes)
-            if new is None:
-                return
-        target = DRAM if new is None else Place(new[1])
-        left = self.tensors.dram_bytes - self.tensors.bytes_in(DRAM)
-        if target == DRAM and move.num_bytes > left:
-            if isinstance(name, PrefixTensor):
-                await self.drop_copy(name, request)
-                return
-            self._consumer.evict(request)
-            await self._forget([request])
+        if self._here(tensor):
+            await self._free(tensor)
             return
-        purpose = f"migrate to {said(target)}"
-        if not await self._move([self._keeper(name)], source, target, purpose):
+        found = await self.allocate(tensor.num_bytes) if to_lease else None
+        if to_lease and found is None:
             return
-        moved = self.tensors.migrate(move.shard, target)
-        assert moved, "DRAM has room"
-        for old in self._allocations.pop(name, ()):
-            await self._free(old)
-        if new is not None:
-            self._allocations[name] = [new[0]]
+        lease = None if found is None else found.lease
+        if not self.tensors.fits(tensor.num_bytes, lease):
+            if tensor.request is not None:
+                self._consumer.evict(tensor.request)
+            await self._free(tensor)
+            return
+        source, target, purpose = self.store(tensor.lease), self.store(lease), said(lease)
+        gone = tensor.lease or lease
+        if await self._move([tensor], source, target, gone, f"migrate to {purpose}"):
+            await self.moved(tensor, found)
+
+    async def moved(self, tensor: Tensor, to: Allocated | None) -> None:
+        """It lies in a lease now; None: in DRAM."""
+        tensor.lease = None if to is None else to.lease
+        await self.free_allocations(tensor)
+        tensor.allocations = [] if to is None else [to.name]
 
     # Deaths
 
     def lose(self, lease: str) -> None:
         """The lender of `lease` is dead: what lay there is to be computed again."""
-        for name in self.tensors.lose(lease):
-            request = self._requests.pop(name)
-            self._allocations.pop(name, None)
-            if isinstance(name, PrefixTensor):
-                continue
-            if name not in self._consumer.kv.held:  # else it was on its way out, and is still here
-                self._consumer.evict(request)
+        for tensor in self.tensors.lose(lease):
+            if tensor.keeper is not tensor.request:
+                self.cluster.directory.forget(tensor.keeper)
+            if tensor.request is not None and not self._here(tensor):
+                self._consumer.evict(tensor.request)
+
+    # Room
+
+    async def allocate(self, num_bytes: int) -> Allocated | None:
+        """In a lease; None: none has room."""
+        return await self.leases.allocate(self._consumer.name, num_bytes)
+
+    async def _room_in_copy(self, request: Request) -> Tensor | None:
+        """Its copy, once that has room for all of it. None: there is none, it has no room, or there
+        is a better place."""
+        if request.request_id not in self.tensors:
+            return None
+        tensor, blocks = self.tensors[request.request_id], self._num_blocks(request)
+        if tensor.lease is None:
+            free = await self.leases.free_bytes(self._consumer.name)
+            if max(free.values(), default=0) >= self.num_bytes(blocks):
+                return None
+        store = self.store(tensor.lease)
+        more = blocks - store.kv.held[tensor.keeper.request_id]
+        if more > 0:
+            if tensor.lease is not None:
+                found = await self.allocate(self.num_bytes(more))
+                if found is None:
+                    return None
+                if found.lease != tensor.lease:
+                    await self.leases.free(self._consumer.name, found.name)
+                    return None
+                tensor.allocations.append(found.name)
+            elif not self.tensors.fits(self.num_bytes(more), None):
+                return None
+            tensor.num_bytes += self.num_bytes(more)
+            grown = store.kv.grow(tensor.keeper, request.computed_tokens)
+            assert grown, "it was counted"
+        return tensor
+
+    async def _new_tensor(self, request: Request, leaving: Collection[int]) -> Tensor | None:
+        """None: no place has room, though all copies but those of `leaving` were given up."""
+        keeper = self._stand_in(request, 0) if self._dirty_only else request
+        size = self.num_bytes(self._num_blocks(request))
+        tensor = Tensor(request.request_id, size, keeper, request)
+        while not await self._in_lease(tensor) and await self._give_up_one(leaving, leased=True):
+            pass
+        while not self._add(tensor):
+            if not await self._give_up_one(leaving, leased=False):
+                return None
+        return tensor
+
+    async def lay(self, tensor: Tensor) -> bool:
+        """In a lease with room for it, or in DRAM. False: that has no room either."""
+        await self._in_lease(tensor)
+        return self._add(tensor)
+
+    async def _in_lease(self, tensor: Tensor) -> bool:
+        found = await self.allocate(tensor.num_bytes)
+        if found is not None:
+            tensor.lease, tensor.allocations = found.lease, [found.name]
+        return found is not None
+
+    def _add(self, tensor: Tensor) -> bool:
+        if not self.tensors.add(tensor):
+            return False
+        if tensor.keeper is not tensor.request:
+            blocks, kv = tensor.num_bytes // self.num_bytes(1), self.store(tensor.lease).kv
+            accepted = kv.accept(tensor.keeper, blocks, self._consumer.kv.all_groups)
+            assert accepted, "it was counted"
+        return True
+
+    async def _give_up_one(self, leaving: Collection[int], *, leased: bool) -> bool:
+        """The oldest copy of who is on the device and stays, in a lease or in DRAM."""
+        for tensor in self.tensors:
+            in_lease = tensor.lease is not None
+            if in_lease == leased and self._here(tensor) and tensor.name not in leaving:
+                await self._free(tensor)
+                return True
+        return False
+
+    async def _free(self, tensor: Tensor) -> None:
+        if tensor.keeper is not tensor.request:
+            self.store(tensor.lease).kv.release(tensor.keeper)
+            self.cluster.directory.forget(tensor.keeper)
+        self.tensors.free(tensor.name)
+        await self.free_allocations(tensor)
+
+    async def free_allocations(self, tensor: Tensor) -> None:
+        for allocation in tensor.allocations:
+            await self.leases.free(self._consumer.name, allocation)
+
+    # Copies. False: the lender died, and `lose` has seen to it
+
+    async def _move(
+        self, tensors: Sequence[Tensor], source: Holder, target: Holder, lease: str | None,
+        purpose: str,
+    ) -> bool:  # fmt: skip
+        """Their KV is at `target` then, and nowhere else."""
+        moving = self.cluster.move_kv(
+            [tensor.keeper for tensor in tensors],
+            self._layers,
+            source,
+            target,
+            self._sending(purpose),
+        )
+        return await self._done(moving, lease, purpose)
+
+    async def _save(self, tensors: Sequence[Tensor], lease: str | None, purpose: str) -> None:
+        """What was written since the last time. Whose lender dies meanwhile stays on the device."""
+        kv, copies = self._consumer.kv, []
+        for tensor in tensors:
+            request, keeper = tensor.paged, tensor.keeper
+            blocks = blocks_out(request.computed_tokens, keeper.computed_tokens, kv.block_tokens)
+            copies.append(KvCopy(request, keeper, blocks))
+        await self._stage(sum(len(each.blocks) for each in copies), "gather")
+        saving = self.cluster.save_kv(
+            copies, self._layers, self._consumer, self.store(lease),
+            of=[each.request for each in copies], sending=self._sending(purpose),
+        )  # fmt: skip
+        if await self._done(saving, lease, purpose):
+            for request, keeper, _ in copies:
+                keeper.computed_tokens = request.computed_tokens
+                self.cluster.directory.forget(request)
+                kv.release(request)
+
+    async def _load(self, tensors: Sequence[Tensor], lease: str | None, purpose: str) -> bool:
+        """Copies stay."""
+        kv, copies = self._consumer.kv, []
+        for tensor in tensors:
+            request = tensor.paged
+            if not kv.grow(request, request.computed_tokens):
+                raise RunError(f"request {request.request_id} has no room within its slice")
+            copies.append(KvCopy(tensor.keeper, request, range(kv.held[request.request_id])))
+        coming = [each.to for each in copies]
+        loading = self.cluster.save_kv(
+            copies, self._layers, self.store(lease), self._consumer, of=coming,
+            sending=self._sending(purpose),
+        )  # fmt: skip
+        return await self._done(loading, lease, purpose, coming)
+
+    def _sending(self, purpose: str) -> Sending:
+        return Sending(purpose, chunk_bytes=self._chunk_bytes, issue_s=self._issue_s)
+
+    async def _done(
+        self, copying: Awaitable[bool | None], lease: str | None, purpose: str,
+        coming: Sequence[Request] = (),
+    ) -> bool:  # fmt: skip
+        """`coming`: of which nothing is on the device if the lender dies."""
+        try:
+            if await copying is False:
+                raise RunError(f"{purpose}: no room for KV that was counted to have some")
+        except InstanceLost:
+            self._consumer.check_alive()
+            for request in coming:
+                self._consumer.kv.release(request)
+            if lease is not None:
+                self.lose(lease)
+            return False
+        return True
+
+    async def _stage(self, num_blocks: int, what: str) -> None:
+        """The pass through the staging tensor of gathered copies."""
+        if not self._by_block and num_blocks:
+            await self.cluster.stage(self._consumer.memory, self.num_bytes(num_blocks), what)
 
     # Parts
 
-    async def _allocate(self, request: Request) -> Place | None:
-        kv = self._consumer.kv
-        pages = kv.held[request.request_id] * len(kv.all_groups)
-        num_bytes = pages * self._consumer.page_bytes
-        found = await self._room(num_bytes)
-        room = {} if found is None else {found[1]: num_bytes}
-        places = self.tensors.allocate(request.request_id, [num_bytes], [room])
-        if places is None:
-            return None
-        self._requests[request.request_id] = request
-        if found is not None:
-            self._allocations[request.request_id] = [found[0]]
-        return places[0]
+    def store(self, lease: str | None) -> KvStore:
+        return self._dram if lease is None else self.leases.stores[lease]
 
-    async def _room(self, num_bytes: int) -> tuple[str, str] | None:
-        if self._leases is None:
-            return None
-        return await self._leases.allocate(self._consumer.name, num_bytes)
+    def _stand_in(self, request: Request, tokens: int) -> Request:
+        """None of the schedule has its number. `tokens`: that its copy has."""
+        return Request(
+            next(self._numbers), request.arrival_s, request.model, tokens, 1, computed_tokens=tokens
+        )
 
-    async def _free(self, allocation: str) -> None:
-        assert self._leases is not None, "allocations are in leases"
-        await self._leases.free(self._consumer.name, allocation)
+    def _here(self, tensor: Tensor) -> bool:
+        """Its request is on the device, and it is at best a former state of it."""
+        return tensor.name in self._consumer.kv.held
 
-    async def _forget(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            if request.request_id in self.tensors:
-                await self._free_tensor(request.request_id)
+    def _num_held(self, tensors: Iterable[Tensor]) -> int:
+        return sum(self._consumer.kv.held.get(each.paged.request_id, 0) for each in tensors)
 
-    async def _free_tensor(self, name: Hashable) -> None:
-        self.tensors.free(name)
-        del self._requests[name]
-        for allocation in self._allocations.pop(name, ()):
-            await self._free(allocation)
+    def _num_blocks(self, request: Request) -> int:
+        return self._consumer.kv.blocks_for(request.computed_tokens)
 
-    def _keeper(self, name: Hashable) -> Request:
-        """Whose the blocks of a tensor are, where it lies."""
-        return self._requests[name]
-
-    def _store(self, place: Place) -> KvStore:
-        if place.lease is None:
-            return self._dram
-        assert self._leases is not None
-        return self._leases.stores[place.lease]
-
-    async def _move(
-        self, requests: Sequence[Request], source: Place | None, target: Place | None, purpose: str
-    ) -> bool:
-        """None: the consumer's device. False: the lender died, and `lose` has seen to it."""
-        ends = [self._consumer if p is None else self._store(p) for p in (source, target)]
-        try:
-            if source is None:
-                await self._stage(requests, "gather")
-            moved = await self._cluster.move_kv(
-                requests, self._layers, ends[0], ends[1], purpose=purpose,
-                chunk_bytes=self._chunk_bytes,
-                issue_s=None if self._chunk_bytes is None else self._issue_s,
-            )  # fmt: skip
-        except InstanceLost:
-            self._consumer.check_alive()
-            for place in (source, target):
-                if place is not None and place.lease is not None:
-                    self.lose(place.lease)
-            return False
-        if moved and target is None:
-            await self._stage(requests, "scatter")
-        if not moved:
-            raise RunError(f"{purpose}: no room for KV that was counted to have some")
-        return True
-
-    async def _stage(self, requests: Sequence[Request], what: str) -> None:
-        held = self._consumer.kv.held
-        await self._stage_blocks(sum(held.get(r.request_id, 0) for r in requests), what)
-
-    async def _stage_blocks(self, blocks: int, what: str) -> None:
-        """The pass through the staging tensor of gathered copies."""
-        if self._chunk_bytes is None and blocks:
-            await self._cluster.stage(self._consumer.memory, self.num_bytes(blocks), what)
+    def num_bytes(self, blocks: int) -> int:
+        return blocks * len(self._consumer.kv.all_groups) * self._consumer.page_bytes
 
 
-def said(place: Place) -> str:
-    return "DRAM" if place.lease is None else "lease"
+def by_lease(tensors: Iterable[Tensor]) -> dict[str | None, list[Tensor]]:
+    found: dict[str | None, list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.lease, []).append(tensor)
+    return found
+
+
+def said(lease: str | None) -> str:
+    return "DRAM" if lease is None else "lease"

@@ -1,14 +1,16 @@
 """AQUA (ASPLOS'25) on devices: consumers scheduled fairly, each with a lender that it pages to.
 
-A pair is two instances of a node (`pair.py`), and pairs may share their lender (`group.py`); one
-coordinator keeps the leases of all. Requests go to the pairs that serve their model, in turn.
-README.md maps sections to files.
+A pair is two instances of a node (`pair.py`); one producer's device lends to one consumer's
+(section 5), so a lender that is a tensor-parallel group may have several consumers. One coordinator
+keeps the leases of all. Requests go to the pairs that serve their model, in turn. README.md maps
+sections to files.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
@@ -20,15 +22,20 @@ from harness.placement import Demand, Placement
 from harness.request import Request
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import Consumer
-from systems.aqua.coordinator.topology import Topology
-from systems.aqua.group import Group, borrowers
-from systems.aqua.leases import Leases, open_coordinator
-from systems.aqua.lender import Lender
+from systems.aqua.coordinator.client import open_coordinator
+from systems.aqua.coordinator.topology import Device, Topology
+from systems.aqua.leases import Leases
+from systems.aqua.lender import Lender, borrowers
+from systems.aqua.pair import Outside, Pair
 from systems.aqua.placement import groups_of, placed, split
 from systems.aqua.plugin.servers import AquaInVllm
 from systems.aqua.streaming import Streamer
+from systems.aqua.swap_space import SwapSpace
 
 ALIGN_BYTES = 4096  # of parts of DRAM
+BEATS = 4  # heartbeats within the coordinator's timeout
+
+Groups = Sequence[tuple[list[ElasticInstance], ElasticInstance]]  # consumers and their lender
 
 
 class Aqua:
@@ -54,42 +61,46 @@ class Aqua:
         self._elastic.on_lost = self._lost
         self._leases = self._open_leases(groups)
         everyone = [consumer for consumers, _ in groups for consumer in consumers]
-        self.groups = [
-            Group(
-                config, self._elastic, consumers, lender, self._leases,
-                [self._dram(consumer, everyone) for consumer in consumers], loop, self._model_of,
-                cluster.drop, orphan=self.submit,
-            )
-            for consumers, lender in groups
-        ]  # fmt: skip
-        self.pairs = [pair for group in self.groups for pair in group.pairs]
+        outside = Outside(self._model_of, cluster.drop, orphan=self.submit)
+        self._groups: list[tuple[list[Pair], Lender]] = []
+        for consumers, producer in groups:
+            pairs: list[Pair] = []
+            lender = Lender(
+                config, self._elastic, producer, consumers, self._leases, loop,
+                partial(self._lender_died, pairs),
+            )  # fmt: skip
+            for consumer, part in zip(consumers, lender.borrowers, strict=True):
+                dram = self._dram(consumer, everyone)
+                swap = SwapSpace(config, self._elastic, consumer, self._leases, dram)
+                pairs.append(Pair(config, consumer, swap, lender, part.place, outside, loop))
+            self._groups.append((pairs, lender))
+        self.pairs = [pair for pairs, _ in self._groups for pair in pairs]
         self._num_submitted: Counter[str] = Counter()  # by model
 
-    def _open_leases(
-        self, groups: Sequence[tuple[Sequence[ElasticInstance], ElasticInstance]]
-    ) -> Leases | None:
+    def _open_leases(self, groups: Groups) -> Leases:
         """What all share, at their coordinator; nobody has joined yet."""
+        own = self._config.coordinator
+        beat_s = own.heartbeat_timeout_s / BEATS
         if self._config.swap_space == "dram":
-            return None
-        places: dict[str, ElasticInstance] = {}
-        producers = {}
+            return Leases(None, {}, self._loop, beat_s)
+        at, producers = dict[str, ElasticInstance](), dict[str, str]()
         for consumers, lender in groups:
             for consumer, part in zip(consumers, borrowers(lender, consumers), strict=True):
-                places |= {consumer.name: consumer, part.place: lender}
+                at |= {consumer.name: consumer, part.place: lender}
                 producers[consumer.name] = part.place
-        topology = Topology(
-            memory_bytes={k: each.kv.num_pages * each.page_bytes for k, each in places.items()},
-            nodes={name: each.memory.node for name, each in places.items()},
-            producers=producers,
-        )
-        return Leases(open_coordinator(topology, self._config.coordinator, self._loop), producers)
+        devices = {
+            name: Device(each.memory.node, each.kv.num_pages * each.page_bytes)
+            for name, each in at.items()
+        }
+        coordinator = open_coordinator(Topology(devices, producers), own, self._loop)
+        return Leases(coordinator, producers, self._loop, beat_s)
 
     def _dram(self, own: ElasticInstance, consumers: list[ElasticInstance]) -> KvStore:
         """An equal part of its node's DRAM for each consumer."""
         beside = [each for each in consumers if each.memory.node == own.memory.node]
-        size = self._config.dram_bytes // len(beside) // ALIGN_BYTES * ALIGN_BYTES
-        if len(beside) == 1:
-            size = self._config.dram_bytes
+        size = self._config.dram_bytes
+        if len(beside) > 1:
+            size = size // len(beside) // ALIGN_BYTES * ALIGN_BYTES
         at = beside.index(own) * size
         return self._elastic.dram_store(own.memory.node, size, own.layout, at_bytes=at)
 
@@ -114,16 +125,33 @@ class Aqua:
         able[turn % len(able)].submit(request)
 
     async def serve(self) -> None:
-        for group in self.groups:
-            await group.start()
+        for pairs, lender in self._groups:
+            for pair in pairs:
+                consumer = pair.consumer.instance
+                self._elastic.take(consumer, "consumer")
+                await self._leases.join(consumer.name, consumer)
+            self._elastic.take(lender.instance, "lender")
+            for part in lender.borrowers:
+                await self._leases.join(part.place, lender.instance)
+            self._loop.spawn(lender.serve(), name=f"lender {lender.instance.name}")
+            for pair in pairs:
+                name = f"consumer {pair.consumer.instance.name}"
+                self._loop.spawn(pair.consumer.serve(), name=name)
         try:
             await self._loop.wait(Event(self._loop))
         finally:
-            if self._leases is not None:
-                self._leases.coordinator.close()
+            self._leases.close()
 
     def _lost(self, instance: ElasticInstance) -> None:
-        next(group for group in self.groups if instance in group.instances).lost(instance)
+        for pair in self.pairs:
+            if instance in pair.instances:
+                pair.lost(instance)
+
+    @staticmethod
+    def _lender_died(pairs: Sequence[Pair], left: Sequence[Request]) -> None:
+        """What it was to serve goes to its consumers, in turn."""
+        for number, pair in enumerate(pairs):
+            pair.take_over(left[number :: len(pairs)])
 
     def _model_of(self, request: Request) -> str:
         asked = self._cluster.models.get(request.model)

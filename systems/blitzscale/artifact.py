@@ -7,51 +7,58 @@ changes. Which bounds go with the KV term (`migration`) is inferred from their n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
-from systems.blitzscale.policy import ROUNDING, Bounds, Range
+from systems.blitzscale.config import ROUNDING, Config, Ranges
+from systems.blitzscale.instances import Role
+from systems.blitzscale.policy import Capacity, Seen
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Observed:
-    """The load of a model at one moment."""
+class ArtifactPolicy:
+    """The published code's policy. block_tokens: of a block of KV, which the code counts."""
 
-    used_blocks: int  # of KV, on all decode instances
-    prefill_tokens: int  # their KV is at prefill instances and must be sent
-    queued_tokens: int  # wait for their prefill; those of live pairs count too
-    prefills: int  # instances
-    decodes: int
+    def __init__(
+        self, config: Config, capacity: Capacity, ranges: Ranges, block_tokens: int
+    ) -> None:
+        self._chosen, self._capacity, self._ranges = config.chosen, capacity, ranges
+        self._block_tokens = block_tokens
+        self._last_down_s = 0.0
 
+    def wanted(self, seen: Seen) -> tuple[int, int]:
+        """(prefills, decodes) that there should be: at most one fewer of each than there are, and
+        fewer only once a timeout."""
+        pre, dec, mig = self._chosen.prefill, self._chosen.decode, self._chosen.migration
+        transfer = self._transfer(seen, mig.upper)
+        least_decodes = max(self._memory(seen, dec.upper), transfer)
+        most_decodes = max(self._memory(seen, dec.lower), self._transfer(seen, mig.lower))
+        least_prefills = max(self._backlog(seen, pre.upper), transfer)
+        # The code has the upper bound here too, where the lower one is due: a slip, kept.
+        most_prefills = max(self._backlog(seen, pre.lower), transfer)
+        prefills = self._ranges[Role.PREFILL].clamp(
+            _moved(seen.prefills, least_prefills, most_prefills)
+        )
+        decodes = self._ranges[Role.DECODE].clamp(
+            _moved(max(1, seen.decodes), least_decodes, most_decodes)
+        )
+        if prefills < seen.prefills or decodes < seen.decodes:
+            if seen.now_s - self._last_down_s < self._chosen.timeout_s:
+                return max(prefills, seen.prefills), max(decodes, seen.decodes)
+            self._last_down_s = seen.now_s
+        return prefills, decodes
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Constants:
-    """From a model's configuration file."""
+    def _memory(self, seen: Seen, bound: float) -> int:
+        """Decodes that hold the KV."""
+        used_blocks = -(-seen.kv_tokens // self._block_tokens)
+        return _ceil(used_blocks / bound / (self._capacity.kv_tokens // self._block_tokens))
 
-    max_blocks: int  # of a decode instance
-    prefill_tokens_per_s: float  # of a prefill instance
-    transfer_tokens_per_s: float  # of KV into a decode instance
-    prefill: Bounds
-    decode: Bounds
-    migration: Bounds
+    def _transfer(self, seen: Seen, bound: float) -> int:
+        """Decodes into which the KV at prefills goes in one second."""
+        rate = max(1, seen.decodes) * self._capacity.transfer_tokens_per_s
+        return _ceil(seen.leaving_tokens / bound / rate)
 
-
-def wanted(
-    seen: Observed, constants: Constants, prefills: Range, decodes: Range
-) -> tuple[int, int]:
-    """(prefill instances, decode instances) that there should be, at most one fewer of each than
-    there are. Raises ValueError without a decode instance."""
-    pre, dec, mig = constants.prefill, constants.decode, constants.migration
-    min_decodes = max(_memory(seen, constants, dec.upper), _transfer(seen, constants, mig.upper))
-    max_decodes = max(_memory(seen, constants, dec.lower), _transfer(seen, constants, mig.lower))
-    transfer = _transfer(seen, constants, mig.upper)
-    min_prefills = max(_backlog(seen, constants, pre.upper), transfer)
-    # The code has the upper bound here too, where the lower one is due: a slip, kept.
-    max_prefills = max(_backlog(seen, constants, pre.lower), transfer)
-    return (
-        prefills.clamp(_moved(seen.prefills, min_prefills, max_prefills)),
-        decodes.clamp(_moved(seen.decodes, min_decodes, max_decodes)),
-    )
+    def _backlog(self, seen: Seen, bound: float) -> int:
+        """Prefills that clear the queue in one second."""
+        return _ceil(seen.queued_tokens / bound / self._capacity.prefill_tokens_per_s)
 
 
 def _moved(count: int, least: int, most: int) -> int:
@@ -61,34 +68,5 @@ def _moved(count: int, least: int, most: int) -> int:
     return count - 1 if most < count else count
 
 
-def _memory(seen: Observed, constants: Constants, bound: float) -> int:
-    return _ceil(seen.used_blocks / bound / constants.max_blocks)
-
-
-def _transfer(seen: Observed, constants: Constants, bound: float) -> int:
-    if seen.decodes < 1:
-        raise ValueError("there is no decode instance to send KV to")
-    rate = seen.decodes * constants.transfer_tokens_per_s
-    return _ceil(seen.prefill_tokens / bound / rate)
-
-
-def _backlog(seen: Observed, constants: Constants, bound: float) -> int:
-    """Instances that clear the queue in one second."""
-    return _ceil(seen.queued_tokens / bound / constants.prefill_tokens_per_s)
-
-
 def _ceil(count: float) -> int:
     return ceil(count - ROUNDING)
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class InFlight:
-    """How many batches the code's live pair has under way at once: fewer as layers arrive."""
-
-    most: int
-    least: int
-    step_s: float  # one fewer after each such time
-
-    def after(self, live_s: float) -> int:
-        """live_s: seconds since the pair began."""
-        return max(self.least, self.most - int(live_s / self.step_s + ROUNDING))

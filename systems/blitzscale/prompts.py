@@ -50,21 +50,13 @@ class Prompts:
         which the waiting tokens are divided evenly.
         """
         batch: list[Request] = []
-        for request in self._next(-(-self.tokens // takers)):
-            if not has_room(request):
+        left = min(self._batch_tokens, -(-self.tokens // takers))
+        for request in self._waiting:
+            left -= request.known_tokens
+            if (batch and left < 0) or not has_room(request):
                 break
             batch.append(request)
         del self._waiting[: len(batch)]
         self.tokens -= sum(request.known_tokens for request in batch)
         self.kv_tokens -= sum(kv_tokens(request) for request in batch)
-        return batch
-
-    def _next(self, share_tokens: int) -> list[Request]:
-        batch: list[Request] = []
-        left = min(self._batch_tokens, share_tokens)
-        for request in self._waiting:
-            left -= request.known_tokens
-            if batch and left < 0:
-                break
-            batch.append(request)
         return batch

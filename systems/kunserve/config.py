@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.elastic.instance import ElasticInstance
-from systems.kunserve.artifact_monitor import ThresholdConfig
+from systems.kunserve.artifact import ArtifactConfig
 from systems.kunserve.monitor import MonitorConfig
 from systems.kunserve.plan import EXHAUSTIVE_LIMIT
 from systems.serving.iteration import Limits
@@ -38,33 +38,6 @@ class ChunkConfig:
         for name in ("batch", "context_tokens"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"system.chunks.{name}={getattr(self, name)} must be above 0")
-
-
-@dataclass(kw_only=True, slots=True)
-class ArtifactConfig:
-    """Of variant=artifact. Raises ValueError for values that are too small."""
-
-    drop_usage: float  # the first three: `ThresholdConfig`
-    restore_usage: float
-    falling_samples: int
-    group_size: int  # instances of a group
-    victims: int  # requests that are exchanged at a time
-    chunk_tokens: int  # of prompts after a drop
-
-    def __post_init__(self) -> None:
-        self.thresholds()
-        for name, least in (("group_size", 2), ("victims", 1), ("chunk_tokens", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"system.artifact.{name}={getattr(self, name)} must be at least {least}"
-                )
-
-    def thresholds(self) -> ThresholdConfig:
-        return ThresholdConfig(
-            drop_usage=self.drop_usage,
-            restore_usage=self.restore_usage,
-            falling_samples=self.falling_samples,
-        )
 
 
 @dataclass(kw_only=True, slots=True)

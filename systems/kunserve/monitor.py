@@ -19,7 +19,10 @@ class Sample(NamedTuple):
     """One group at one time."""
 
     time_s: float
-    demand_bytes: int  # KV in use and KV that queued requests need (`demand_bytes`)
+    # KV in use, and KV that all queued requests need: a plan's R is "to hold the queued requests"
+    # (§4.1). Llumnix and Fig. 1 (b) count only the first one; a long queue for seats would look
+    # calm to the restore.
+    demand_bytes: int
     capacity_bytes: int  # memory for KV, used or free
 
 
@@ -44,18 +47,6 @@ class MonitorConfig:
             )
         if not self.calm_s >= 0:
             raise ValueError(f"system.monitor.calm_s={self.calm_s} must be at least 0")
-
-
-def demand_bytes(
-    running_bytes: int, queued_bytes: Sequence[int], *, head_of_line_only: bool
-) -> int:
-    """KV that running and queued requests need together.
-
-    queued_bytes: in order of service. head_of_line_only: only the first queued request counts, as
-    in Llumnix and Fig. 1 (b) (§2.2). A plan's R ("to hold the queued requests", §4.1) counts all of
-    them. So does the restore: otherwise a long queue for seats would look calm.
-    """
-    return running_bytes + (sum(queued_bytes[:1]) if head_of_line_only else sum(queued_bytes))
 
 
 class Monitor:

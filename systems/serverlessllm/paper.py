@@ -7,7 +7,6 @@ happens at the end of requests and never before. An instance batches continuousl
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -15,11 +14,12 @@ from math import inf
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.pooled.instance import PooledInstance
-from harness.request import Batch, Request
+from harness.request import Request
 from systems.serverlessllm.loading import Loader
 from systems.serverlessllm.oracle import Oracle
 from systems.serverlessllm.scaling import Slot, cheapest, desired_instances, free_at
-from systems.serving.iteration import Limits, schedule_iteration
+from systems.serving.iteration import Limits
+from systems.serving.replica import Replica
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,27 +41,25 @@ class PaperConfig:
                 raise ValueError(f"paper.{name}={getattr(self, name)} must be at least 0")
 
 
-class Server:
+class Server(Replica):
     """A device, and the instance on it if there is one.
 
     changed: set when the device becomes free for other models.
     """
 
     def __init__(
-        self, instance: PooledInstance, loader: Loader, loop: Loop, limits: Limits, changed: Event
+        self, device: PooledInstance, loader: Loader, loop: Loop, limits: Limits, changed: Event
     ) -> None:
-        self.device = instance
+        super().__init__(device, device.kv(next(iter(device.models))), loop, limits)
+        self.device = device
         self.model: str | None = None
         self.loading = False
         self.idle_since_s = -inf
-        self._loader, self._loop, self._limits, self._changed = loader, loop, limits, changed
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
-        self._wake = Event(loop)
+        self._loader, self._changed = loader, changed
 
     @property
     def num_requests(self) -> int:
-        return len(self._waiting) + len(self._running)
+        return len(self.waiting) + len(self.running)
 
     @property
     def busy(self) -> bool:
@@ -70,44 +68,23 @@ class Server:
     def start(self, model: str) -> None:
         """Starts an instance of `model`; it replaces the one that was there."""
         self.model, self.loading = model, True
-        self._wake.set()
+        self.kv = self.device.kv(model)
+        self.wake.set()
 
-    def submit(self, request: Request) -> None:
-        self._waiting.append(request)
-        self._wake.set()
+    async def prepare(self) -> None:
+        if self.loading:
+            assert self.model is not None
+            await self._loader.load(self.device, self.model)
+            self._free()
+            self.loading = False
 
-    async def serve(self) -> None:
-        while True:
-            self._wake.clear()
-            if self.loading:
-                assert self.model is not None
-                await self._loader.load(self.device, self.model)
-                self._free()
-                self.loading = False
-            batch = self._next_batch()
-            if not batch.requests:
-                await self._loop.wait(self._wake)
-                continue
-            await self.device.execute(batch, stop=self._wake)
-            unfinished = [request for request in self._running if not request.finished]
-            if len(unfinished) < len(self._running):
-                self._running = unfinished
-                self._free()
+    def executed(self, steps: int, ended: int) -> None:
+        if ended:
+            self._free()
 
     def _free(self) -> None:
-        self.idle_since_s = self._loop.now
+        self.idle_since_s = self.loop.now
         self._changed.set()
-
-    def _next_batch(self) -> Batch:
-        if self.model is None:
-            return Batch()
-        return schedule_iteration(
-            self._running, self._waiting, self.device.kv(self.model), self._limits, self._preempt
-        )
-
-    def _preempt(self, request: Request) -> None:
-        self.device.evict(request)
-        self._wake.set()  # an iteration that preempts admits no request: look again after it
 
 
 class PaperScheduler:
@@ -142,7 +119,7 @@ class PaperScheduler:
 
     async def serve(self) -> None:
         for server in self._servers:
-            self._loop.spawn(server.serve(), name=server.device.name)
+            self._loop.spawn(server.serve(), name=server.name)
         while True:
             self._changed.clear()
             self._dispatch()

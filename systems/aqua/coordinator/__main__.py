@@ -21,9 +21,9 @@ from harness.errors import UsageError
 from systems.aqua.coordinator.app import app
 from systems.aqua.coordinator.coordinator import Coordinator, check_timeout
 from systems.aqua.coordinator.journal import Journal
+from systems.aqua.coordinator.process import HOST
 from systems.aqua.coordinator.topology import read_topology
 
-HOST = "127.0.0.1"
 BACKLOG = 128
 CHECKS_PER_TIMEOUT = 4  # how often silent holders are looked for, without requests
 

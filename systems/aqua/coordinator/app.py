@@ -17,9 +17,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from systems.aqua.coordinator import requests as asked
 from systems.aqua.coordinator.coordinator import Coordinator
-from systems.aqua.coordinator.requests import Refused
+from systems.aqua.coordinator.ledger import Refused
+from systems.aqua.coordinator.requests import Allocate, Free, Join, Leave, Offer, Reclaim
 
 NAME = r"^[A-Za-z0-9_.:#-]{1,128}$"
 MAX_BYTES = 2**62
@@ -99,7 +99,6 @@ def app(coordinator: Coordinator, expire_every_s: float) -> FastAPI:
     server.add_exception_handler(RequestValidationError, _invalid)
     _add_holders(server, coordinator)
     _add_leases(server, coordinator)
-    _add_allocations(server, coordinator)
 
     @server.get("/status")
     async def status() -> dict[str, Any]:
@@ -127,7 +126,7 @@ def _unwritten(_: Request, error: Exception) -> JSONResponse:
 def _add_holders(server: FastAPI, coordinator: Coordinator) -> None:
     @server.put("/holders/{holder}")
     async def join(holder: Name, body: JoinBody) -> None:
-        coordinator.make(asked.Join(holder, body.device))
+        coordinator.make(Join(holder, body.device))
 
     @server.post("/holders/{holder}/heartbeat")
     async def heartbeat(holder: Name) -> None:
@@ -135,37 +134,29 @@ def _add_holders(server: FastAPI, coordinator: Coordinator) -> None:
 
     @server.delete("/holders/{holder}")
     async def leave(holder: Name) -> None:
-        coordinator.make(asked.Leave(holder))
+        coordinator.make(Leave(holder))
 
 
 def _add_leases(server: FastAPI, coordinator: Coordinator) -> None:
     @server.put("/leases/{lease}")
     async def offer(lease: Name, body: BytesBody) -> None:
-        coordinator.make(asked.Offer(lease, body.holder, body.num_bytes))
+        coordinator.make(Offer(lease, body.holder, body.num_bytes))
 
     @server.post("/leases/{lease}/reclaim")
     async def reclaim(lease: Name, body: ReclaimBody) -> None:
-        coordinator.make(asked.Reclaim(lease, body.holder, body.keep_bytes))
+        coordinator.make(Reclaim(lease, body.holder, body.keep_bytes))
 
     @server.get("/leases/{lease}")
     async def reclaim_status(lease: Name) -> LeaseReply:
         found = coordinator.lease(lease)
-        return LeaseReply(
-            offered_bytes=found.offered_bytes,
-            capacity_bytes=found.capacity_bytes,
-            allocated_bytes=found.allocated_bytes,
-            overdrawn_bytes=found.overdrawn_bytes,
-            reclaimable_bytes=found.offered_bytes - found.held_bytes,
-        )
+        left = found.offered_bytes - found.held_bytes
+        return LeaseReply(**found.status(), reclaimable_bytes=left)
 
-
-def _add_allocations(server: FastAPI, coordinator: Coordinator) -> None:
     @server.put("/allocations/{allocation}")
     async def allocate(allocation: Name, body: BytesBody) -> AllocationReply:
-        coordinator.make(asked.Allocate(allocation, body.holder, body.num_bytes))
-        found = coordinator.allocation(allocation)
-        return AllocationReply(lease=found.lease if found else None)
+        made = coordinator.make(Allocate(allocation, body.holder, body.num_bytes))
+        return AllocationReply(lease=made)
 
     @server.delete("/allocations/{allocation}")
     async def free(allocation: Name, holder: Annotated[str, Query(pattern=NAME)]) -> None:
-        coordinator.make(asked.Free(allocation, holder))
+        coordinator.make(Free(allocation, holder))

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
-from queue import SimpleQueue
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
-from harness.clock import Event, WallLoop
+from harness.clock import Event, Loop, WallLoop
 from harness.errors import RunError
+from systems.aqua.config import Coordination
 from systems.aqua.coordinator.coordinator import Coordinator
-from systems.aqua.coordinator.process import CoordinatorProcess
+from systems.aqua.coordinator.ledger import Refused
+from systems.aqua.coordinator.process import HOST, CoordinatorProcess
 from systems.aqua.coordinator.requests import (
     Allocate,
     Change,
@@ -27,10 +28,9 @@ from systems.aqua.coordinator.requests import (
     Leave,
     Offer,
     Reclaim,
-    Refused,
 )
+from systems.aqua.coordinator.topology import Topology
 
-HOST = "127.0.0.1"
 ANSWER_TIMEOUT_S = 30.0  # of one request, on a loaded machine
 PATIENCE_S = 60.0  # until a coordinator that does not answer ends the run
 PAUSE_S = 0.05  # between two tries
@@ -39,12 +39,8 @@ PAUSE_S = 0.05  # between two tries
 class CoordinatorClient(Protocol):
     """A coordinator, wherever it runs. All methods may raise Refused."""
 
-    async def make(self, change: Change) -> None:
-        """Makes a change."""
-        ...
-
-    async def allocate(self, change: Allocate) -> str | None:
-        """Allocates; returns the lease. None: no lease has room."""
+    async def make(self, change: Change) -> str | None:
+        """As `Coordinator.make`."""
         ...
 
     async def heartbeat(self, holder: str) -> None:
@@ -60,36 +56,45 @@ class CoordinatorClient(Protocol):
         ...
 
 
+def open_coordinator(topology: Topology, config: Coordination, loop: Loop) -> CoordinatorClient:
+    """A process of its own where time is real (section 8), unless it is to be embedded."""
+    timeout_s = config.heartbeat_timeout_s
+
+    def process(wall: WallLoop) -> CoordinatorClient:
+        return Remote(CoordinatorProcess(topology, config.port, timeout_s), wall)
+
+    def embedded() -> CoordinatorClient:
+        return Embedded(
+            Coordinator(topology, None, lambda: loop.now, heartbeat_timeout_s=timeout_s)
+        )
+
+    return loop.service(process, embedded) if config.process else embedded()
+
+
 class Embedded:
     """A coordinator within the run; it answers at once."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    async def make(self, change: Change) -> None:
-        self._coordinator.make(change)
-
-    async def allocate(self, change: Allocate) -> str | None:
-        self._coordinator.make(change)
-        found = self._coordinator.allocation(change.allocation)
-        return None if found is None else found.lease
+    async def make(self, change: Change) -> str | None:
+        return self._coordinator.make(change)
 
     async def heartbeat(self, holder: str) -> None:
         self._coordinator.heartbeat(holder)
 
     async def leases(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = self._coordinator.status()["leases"]
-        return found
+        return self._coordinator.leases()
 
     def close(self) -> None:
         pass
 
 
-Words = tuple[str, str, dict[str, Any] | None]  # method, path and body
+Body = dict[str, Any] | None
 
 
-def request_of(change: Change) -> Words:
-    """The endpoint of `app.py` that makes `change`."""
+def request_of(change: Change) -> tuple[str, str, Body]:
+    """Method, path and body by which the endpoints of `app.py` make `change`."""
     match change:
         case Join():
             return "PUT", f"/holders/{quote(change.holder)}", {"device": change.device}
@@ -115,60 +120,43 @@ class Remote:
     def __init__(self, process: CoordinatorProcess, loop: WallLoop) -> None:
         self.process = process
         self._loop = loop
-        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._connection = HTTPConnection(HOST, process.port, timeout=ANSWER_TIMEOUT_S)
         self._closed = threading.Event()
-        threading.Thread(target=self._serve, name="coordinator client", daemon=True).start()
+        self._thread = ThreadPoolExecutor(1, "coordinator client")
 
-    async def make(self, change: Change) -> None:
-        await self._ask(request_of(change))
-
-    async def allocate(self, change: Allocate) -> str | None:
-        lease: str | None = (await self._ask(request_of(change)))["lease"]
-        return lease
+    async def make(self, change: Change) -> str | None:
+        answer = await self._ask(*request_of(change))
+        return answer["lease"] if isinstance(change, Allocate) else None
 
     async def heartbeat(self, holder: str) -> None:
-        await self._ask(("POST", f"/holders/{quote(holder)}/heartbeat", None))
+        await self._ask("POST", f"/holders/{quote(holder)}/heartbeat")
 
     async def leases(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = (await self._ask(("GET", "/status", None)))["leases"]
+        found: dict[str, dict[str, Any]] = (await self._ask("GET", "/status"))["leases"]
         return found
 
     def close(self) -> None:
         """Ends the connection and the process."""
         self._closed.set()
-        self._asked.put(None)
+        self._thread.submit(self._connection.close)
+        self._thread.shutdown(wait=False)
         self.process.stop()
 
-    async def _ask(self, words: Words) -> Any:
-        done, found = Event(self._loop), list[Any]()
-
-        def send() -> None:
-            try:
-                found.append(self._answer(words))
-            except Exception as error:  # raised again where the answer is awaited
-                found.append(error)
-            self._loop.post(done.set)
-
-        self._asked.put(send)
+    async def _ask(self, method: str, path: str, body: Body = None) -> Any:
+        done = Event(self._loop)
+        answer = self._thread.submit(self._answer, method, path, body)
+        answer.add_done_callback(lambda _: self._loop.post(done.set))
         await self._loop.wait(done)
-        if isinstance(found[0], Exception):
-            raise found[0]
-        return found[0]
+        return answer.result()
 
     # In the thread
 
-    def _serve(self) -> None:
-        while (send := self._asked.get()) is not None:
-            send()
-        self._connection.close()
-
-    def _answer(self, words: Words) -> Any:
+    def _answer(self, method: str, path: str, body: Body) -> Any:
         """The answer's JSON. Raises Refused for 4xx, RunError if no answer comes."""
         began_s = self._loop.now
         while not self._closed.is_set():
             try:
-                return self._once(*words)
+                return self._once(method, path, body)
             except (OSError, HTTPException) as error:
                 self._connection.close()
                 self.process.revive()
@@ -177,7 +165,7 @@ class Remote:
                 self._closed.wait(PAUSE_S)
         raise RunError("the run is over")
 
-    def _once(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    def _once(self, method: str, path: str, body: Body) -> Any:
         text = None if body is None else json.dumps(body)
         self._connection.request(method, path, text, {"Content-Type": "application/json"})
         response = self._connection.getresponse()

@@ -12,8 +12,8 @@ from typing import Any
 
 from harness.errors import UsageError
 from systems.aqua.coordinator.journal import Journal
-from systems.aqua.coordinator.ledger import Allocation, Lease, Ledger
-from systems.aqua.coordinator.requests import Change, Join, Leave, Refused, gone, unknown
+from systems.aqua.coordinator.ledger import Lease, Ledger, Refused
+from systems.aqua.coordinator.requests import Allocate, Change, Join, Leave
 from systems.aqua.coordinator.topology import Topology
 
 
@@ -27,13 +27,9 @@ class Coordinator:
     """Makes changes that the ledger allows, and ends silent holders."""
 
     def __init__(
-        self,
-        topology: Topology,
-        journal: Journal | None,
-        now: Callable[[], float],
-        *,
+        self, topology: Topology, journal: Journal | None, now: Callable[[], float], *,
         heartbeat_timeout_s: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """journal: None: nothing is kept. now: gives the time in seconds. Raises UsageError for a
         journal of another topology."""
         check_timeout(heartbeat_timeout_s)
@@ -42,27 +38,29 @@ class Coordinator:
         self._timeout_s = heartbeat_timeout_s
         for change in journal.changes() if journal else ():
             try:
-                self._ledger.apply(change)
+                change.check(self._ledger)
             except Refused as error:
                 raise UsageError(f"the state file is of another topology: {error}") from error
+            change.make(self._ledger)
         self._heard_s = dict.fromkeys(self._ledger.devices, now())
 
-    def make(self, change: Change) -> None:
+    def make(self, change: Change) -> str | None:
         """Makes a change; it is on disk when this returns. Raises Refused, and changes nothing, for
-        a change that is not allowed."""
+        a change that is not allowed. Returns the lease that an allocation is in; None: no lease has
+        room for it."""
         self.expire()
-        self._ledger.check(change)
+        change.check(self._ledger)
         self._write(change)
         if isinstance(change, Join):
             self._heard_s[change.holder] = self._now()
+        if isinstance(change, Allocate) and change.allocation in self._ledger.allocations:
+            return self._ledger.allocations[change.allocation].lease
+        return None
 
     def heartbeat(self, holder: str) -> None:
         """Tells that `holder` lives. Raises Refused if it has ended, or never joined."""
         self.expire()
-        if holder in self._ledger.ended_holders:
-            raise gone(f"holder {holder} has left or fallen silent: join under a new name")
-        if holder not in self._heard_s:
-            raise unknown(f"no holder {holder}: join first")
+        self._ledger.check_holder(holder)
         self._heard_s[holder] = self._now()
 
     def expire(self) -> None:
@@ -74,7 +72,7 @@ class Coordinator:
     def _write(self, change: Change) -> None:
         if self._journal:
             self._journal.append(change)
-        self._ledger.apply(change)
+        change.make(self._ledger)
         if isinstance(change, Leave):
             self._heard_s.pop(change.holder, None)
 
@@ -83,10 +81,10 @@ class Coordinator:
         self.expire()
         return self._ledger.lease(name)
 
-    def allocation(self, name: str) -> Allocation | None:
-        """The allocation; None if it has no room in any lease."""
+    def leases(self) -> dict[str, dict[str, Any]]:
+        """{lease: its values}, as `status` has them."""
         self.expire()
-        return self._ledger.allocations.get(name)
+        return self._ledger.status_of_leases()
 
     def status(self) -> dict[str, Any]:
         """As `Ledger.status`."""

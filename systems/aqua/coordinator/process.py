@@ -13,12 +13,14 @@ import sys
 import tempfile
 import threading
 import weakref
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
 from harness.errors import RunError, UsageError
 from systems.aqua.coordinator.topology import Topology
 
+HOST = "127.0.0.1"
 NEEDED = ("fastapi", "uvicorn")
 
 
@@ -35,12 +37,7 @@ class CoordinatorProcess:
             )
         self._folder = Path(tempfile.mkdtemp(prefix="aqua-coordinator-"))
         self._topology = self._folder / "topology.json"
-        devices = {
-            name: {"node": topology.nodes[name], "memory_bytes": size}
-            for name, size in topology.memory_bytes.items()
-        }
-        content = {"devices": devices, "pairs": dict(topology.producers)}
-        self._topology.write_text(json.dumps(content))
+        self._topology.write_text(json.dumps(asdict(topology)))
         self._timeout_s = heartbeat_timeout_s
         self._lock = threading.Lock()
         self._stopped = False

@@ -15,6 +15,12 @@ from harness.errors import UsageError
 
 
 @dataclass(slots=True, frozen=True)
+class Device:
+    node: int
+    memory_bytes: int
+
+
+@dataclass(slots=True, frozen=True)
 class Topology:
     """Devices by name, and pairs of devices.
 
@@ -22,29 +28,31 @@ class Topology:
     each device is in one pair at most: one producer to one consumer (section 5).
     """
 
-    memory_bytes: Mapping[str, int]
-    nodes: Mapping[str, int]
-    producers: Mapping[str, str]  # {consumer: producer}
+    devices: Mapping[str, Device]
+    pairs: Mapping[str, str]  # {consumer: producer}
 
     def __post_init__(self) -> None:
-        for name, size in self.memory_bytes.items():
-            if size < 1:
-                raise UsageError(f"device {name}: memory_bytes={size}; valid: at least 1")
+        for name, device in self.devices.items():
+            if device.memory_bytes < 1:
+                raise UsageError(
+                    f"device {name}: memory_bytes={device.memory_bytes}; valid: at least 1"
+                )
         paired: set[str] = set()
-        for consumer, producer in self.producers.items():
+        for consumer, producer in self.pairs.items():
             for name in (consumer, producer):
-                if name not in self.memory_bytes:
-                    known = ", ".join(sorted(self.memory_bytes)) or "none"
+                if name not in self.devices:
+                    known = ", ".join(sorted(self.devices)) or "none"
                     raise UsageError(f"place {name!r} of a pair is unknown; devices: {known}")
                 if name in paired:
                     raise UsageError(
                         f"device {name} is in two pairs: a producer lends to one consumer"
                     )
                 paired.add(name)
-            if self.nodes[consumer] != self.nodes[producer]:
+            nodes = self.devices[consumer].node, self.devices[producer].node
+            if nodes[0] != nodes[1]:
                 raise UsageError(
-                    f"consumer {consumer} is on node {self.nodes[consumer]} and its producer "
-                    f"{producer} on node {self.nodes[producer]}: memory is lent within a node"
+                    f"consumer {consumer} is on node {nodes[0]} and its producer {producer} on "
+                    f"node {nodes[1]}: memory is lent within a node"
                 )
 
 
@@ -62,21 +70,16 @@ def read_topology(path: Path) -> Topology:
     devices, pairs = content["devices"], content["pairs"]
     if not isinstance(devices, dict) or not isinstance(pairs, dict):
         raise UsageError(f"topology {path}: devices and pairs are objects by device name")
-    for name, device in devices.items():
-        _check_device(name, device)
     for consumer, producer in pairs.items():
         if not isinstance(producer, str):
             raise UsageError(f"the producer of {consumer} is {producer!r}; valid: a device's name")
-    return Topology(
-        {name: device["memory_bytes"] for name, device in devices.items()},
-        {name: device["node"] for name, device in devices.items()},
-        pairs,
-    )
+    return Topology({name: _device(name, each) for name, each in devices.items()}, pairs)
 
 
-def _check_device(name: str, device: Any) -> None:
-    if not isinstance(device, dict) or set(device) != {"node", "memory_bytes"}:
+def _device(name: str, values: Any) -> Device:
+    if not isinstance(values, dict) or set(values) != {"node", "memory_bytes"}:
         raise UsageError(f"device {name}: valid keys: node, memory_bytes")
-    for key, value in device.items():
+    for key, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise UsageError(f"device {name}: {key}={value!r}; valid: a whole number, at least 0")
+    return Device(**values)

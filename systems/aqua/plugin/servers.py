@@ -26,7 +26,7 @@ from harness.request import Request
 from harness.system import ServerPlugin
 from systems.aqua.config import AquaConfig, Coordination
 from systems.aqua.coordinator.process import CoordinatorProcess
-from systems.aqua.coordinator.topology import Topology
+from systems.aqua.coordinator.topology import Device, Topology
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = "0.32"
@@ -156,11 +156,8 @@ def lending(config: Coordination, num_bytes: int) -> Iterator[tuple[str, int]]:
     """Runs a coordinator and a producer that lends `num_bytes`. Gives (the coordinator's URL, the
     producer's process id). A coordinator that dies is started again."""
     size = max(1, num_bytes)
-    topology = Topology(
-        memory_bytes={CONSUMER: size, LENDER: size},
-        nodes={CONSUMER: 0, LENDER: 0},
-        producers={CONSUMER: LENDER},
-    )
+    device = Device(node=0, memory_bytes=size)
+    topology = Topology({CONSUMER: device, LENDER: device}, {CONSUMER: LENDER})
     coordinator = CoordinatorProcess(topology, config.port, config.heartbeat_timeout_s)
     url = f"http://127.0.0.1:{coordinator.port}"
     over = threading.Event()

@@ -19,8 +19,9 @@ from harness.errors import UsageError
 from systems.aqua.coordinator.app import app
 from systems.aqua.coordinator.coordinator import Coordinator
 from systems.aqua.coordinator.journal import Journal
-from systems.aqua.coordinator.requests import Allocate, Join, Leave, Offer, Refused
-from systems.aqua.coordinator.topology import Topology
+from systems.aqua.coordinator.ledger import Refused
+from systems.aqua.coordinator.requests import Allocate, Join, Leave, Offer
+from systems.aqua.coordinator.topology import Device, Topology
 from tests.unit.aqua.test_ledger import TOPOLOGY
 
 METHODS = ("get", "put", "post", "delete")
@@ -118,7 +119,7 @@ def test_a_file_that_is_no_state_is_refused(tmp_path: Path, line: str) -> None:
 def test_the_state_of_other_devices_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state"
     Journal(path).append(Join("p", "gpu0"))
-    other = Topology({"gpu7": 1}, {"gpu7": 0}, {})
+    other = Topology({"gpu7": Device(0, 1)}, {})
     with pytest.raises(UsageError, match="of another topology: no device gpu0"):
         Coordinator(other, Journal(path), Clock(), heartbeat_timeout_s=10)
 

@@ -19,7 +19,7 @@ import pytest
 
 from harness.errors import UsageError
 from systems.aqua.coordinator.process import CoordinatorProcess
-from systems.aqua.coordinator.topology import Topology
+from systems.aqua.coordinator.topology import Device, Topology
 from tests.running import ROOT
 
 GIB = 2**30
@@ -115,7 +115,7 @@ def test_what_it_answered_is_there_after_a_kill_in_the_middle_of_a_stream(tmp_pa
 
 
 def test_a_run_starts_it_again_where_it_died() -> None:
-    process = CoordinatorProcess(Topology({"gpu0": GIB}, {"gpu0": 0}, {}), 0, 60.0)
+    process = CoordinatorProcess(Topology({"gpu0": Device(0, GIB)}, {}), 0, 60.0)
     try:
         first, port = process.pid, process.port
         os.kill(first, signal.SIGKILL)
@@ -137,7 +137,7 @@ def test_a_run_without_a_coordinator_says_why() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"no coordinator: port {port} of 127.0.0.1 cannot"):
-            CoordinatorProcess(Topology({"gpu0": GIB}, {"gpu0": 0}, {}), port, 60.0)
+            CoordinatorProcess(Topology({"gpu0": Device(0, GIB)}, {}), port, 60.0)
 
 
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:

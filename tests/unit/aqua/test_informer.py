@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from systems.aqua.informer import InformerConfig, Load, Offer, Reclaim, decide, look
+from systems.aqua.informer import InformerConfig, Load, Looks, Offer, Reclaim, decide
 
 PAPER = InformerConfig(
     reclaim_at_pending=10, offer_at_pending=2, rate_margin=0.2, rate_window_s=5.0,
@@ -81,16 +81,24 @@ def test_it_never_offers_what_it_has_not(
 
 
 def test_the_control_loop_looks_every_n_iterations_or_every_four_seconds() -> None:
-    assert not look(PAPER, iterations=7, elapsed_s=99)
-    assert look(PAPER, iterations=8, elapsed_s=0)
-    assert not look(ARTIFACT, iterations=99, elapsed_s=3.9)
-    assert look(ARTIFACT, iterations=0, elapsed_s=4)
+    paper, artifact = Looks(PAPER), Looks(ARTIFACT)
+    paper.iterations, artifact.iterations = 7, 99
+    assert not paper.due(99)
+    assert not artifact.due(3.9, idle=True)
+    paper.iterations += 1
+    assert paper.due(99)
+    assert artifact.due(4)
+    assert (paper.iterations, artifact.iterations) == (0, 0)
+    assert not paper.due(99)
+    assert not artifact.due(7.9)
+    assert paper.due(99, idle=True)
+    assert artifact.due(8)
 
 
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"every_iterations": 0}, "every_iterations=0 must be at least 1"),
+        ({"every_iterations": 0}, r"every_iterations=0 \(n\) must be at least 1"),
         ({"offer_at_pending": 10}, "offer_at_pending=10 must be .* below reclaim_at_pending=10"),
         ({"every_s": 0.0}, "every_s=0 must be above 0"),
         ({"rate_margin": -0.1}, "rate_margin=-0.1 must be at least 0"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from systems.aqua.kept_copies import KeptCopies
-from systems.aqua.tensors import DRAM, Place
+from harness.request import Request
+from systems.aqua.swap_space import SwapSpace
+from systems.aqua.tensors import Tensor
 from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
 from tests.unit.aqua.test_system import (
     BURST,
@@ -45,27 +44,29 @@ def test_a_page_out_copies_the_blocks_that_were_written_since(
 ) -> None:
     saved: dict[int, int] = {}  # by request: tokens that its copy has
     dropped: list[int] = []
-    save, free = KeptCopies._save, KeptCopies._free_tensor
+    save, free = SwapSpace._save, SwapSpace._free
 
     with bed() as made:
         size = made.instances[0].kv.block_tokens
 
-        async def checked_save(swap: KeptCopies, requests: Any, place: Place) -> None:
-            blocks = 0
+        async def checked_save(
+            swap: SwapSpace, tensors: list[Tensor], lease: str | None, purpose: str
+        ) -> None:
+            blocks, requests = 0, [tensor.paged for tensor in tensors]
             for request in requests:
                 since = saved.get(request.request_id, 0)
                 blocks += -(-request.computed_tokens // size) - since // size
             before = moved_bytes(made, *OUT)
-            await save(swap, requests, place)
+            await save(swap, tensors, lease, purpose)
             assert moved_bytes(made, *OUT) - before == swap.num_bytes(blocks)
             saved.update({r.request_id: r.computed_tokens for r in requests})
 
-        async def checked_free(swap: KeptCopies, tensor: Any) -> None:
-            dropped.append(saved.pop(tensor, 0))
+        async def checked_free(swap: SwapSpace, tensor: Tensor) -> None:
+            dropped.append(saved.pop(tensor.paged.request_id, 0))
             await free(swap, tensor)
 
-        monkeypatch.setattr(KeptCopies, "_save", checked_save)
-        monkeypatch.setattr(KeptCopies, "_free_tensor", checked_free)
+        monkeypatch.setattr(SwapSpace, "_save", checked_save)
+        monkeypatch.setattr(SwapSpace, "_free", checked_free)
         serve(made, system(made, name, "system.copies=gathered", DIRTY), LONG_CROWD)
         assert_all_done(made)
         assert any(dropped)
@@ -74,19 +75,19 @@ def test_a_page_out_copies_the_blocks_that_were_written_since(
 
 def test_others_need_comes_before_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody goes to DRAM while a copy of who stays on the device lies in the lease."""
-    new = KeptCopies._new_copy
+    new = SwapSpace._new_tensor
     overflows = []
 
-    async def checked(swap: KeptCopies, request: Any, leaving: set[int]) -> Place | None:
-        place = await new(swap, request, leaving)
-        if place == DRAM:
+    async def checked(swap: SwapSpace, request: Request, leaving: set[int]) -> Tensor | None:
+        tensor = await new(swap, request, leaving)
+        if tensor is not None and tensor.lease is None:
             overflows.append(request.request_id)
-            for name in swap.tensors:
-                stays = swap._here(name) and name not in leaving
-                assert not (stays and swap.tensors.resolve(name)[0] != DRAM)
-        return place
+            for each in swap.tensors:
+                stays = swap._here(each) and each.name not in leaving
+                assert not (stays and each.lease is not None)
+        return tensor
 
-    monkeypatch.setattr(KeptCopies, "_new_copy", checked)
+    monkeypatch.setattr(SwapSpace, "_new_tensor", checked)
     never = "system.variants.paper.scheduler.fcfs_when_in_dram=never"
     with bed() as made:
         aqua = system(made, "aqua", "system.lender.free_share=0.2", never, DIRTY)

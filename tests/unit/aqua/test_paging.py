@@ -20,11 +20,10 @@ def test_partial_prefills_are_paged_too_and_empty_ones_are_not() -> None:
 
 
 def test_blocks_written_since_the_last_copy() -> None:
-    assert blocks_out(9, 0, 4, dirty_only=False) == range(3)
-    assert blocks_out(9, 6, 4, dirty_only=False) == range(3)
-    assert blocks_out(9, 6, 4, dirty_only=True) == range(1, 3)
-    assert blocks_out(9, 8, 4, dirty_only=True) == range(2, 3)
-    assert not blocks_out(9, 9, 4, dirty_only=True)
+    assert blocks_out(9, 0, 4) == range(3)
+    assert blocks_out(9, 6, 4) == range(1, 3)
+    assert blocks_out(9, 8, 4) == range(2, 3)
+    assert not blocks_out(9, 9, 4)
 
 
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 7))
@@ -32,7 +31,7 @@ def test_what_was_kept_and_what_is_copied_are_every_token(
     computed: int, saved: int, block_tokens: int
 ) -> None:
     saved = min(saved, computed)
-    copied = blocks_out(computed, saved, block_tokens, dirty_only=True)
+    copied = blocks_out(computed, saved, block_tokens)
     fresh = {t // block_tokens for t in range(saved, computed)}
     assert set(copied) == fresh  # each block that holds a new token, and no other
 

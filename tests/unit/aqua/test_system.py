@@ -127,6 +127,13 @@ def test_full_dram_leaves_recomputing() -> None:
         assert_empty(made, aqua)
 
 
+def test_a_lender_that_lends_nothing_waits_for_requests_alone() -> None:
+    """The public code looks every 4 s, which is over here while it is idle."""
+    with bed() as made:
+        serve(made, system(made, "vllm_cfs", "system.variant=artifact"), [Asked(4.5, 9, 9)])
+        assert_all_done(made)
+
+
 def test_without_contention_nothing_is_paged_and_order_is_of_arrival() -> None:
     with bed() as made:
         serve(made, system(made, "aqua"), CROWD[:4])

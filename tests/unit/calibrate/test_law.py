@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.calibrate import zoo
-from harness.cost.collectives import all_reduce_s, layer_load_s
+from harness.cost.collectives import all_reduce_s
 from harness.cost.hardware import StepCoefficients
 from harness.cost.law import Part, coefficients, law, stage
 from harness.cost.model import CostModel, steps_time_s
@@ -112,8 +112,5 @@ def test_measured_terms_replace_the_law() -> None:
     assert coefficients(replace(LLAMA, tp=2), known)[1] == "device law"
 
 
-def test_weights_move_at_the_rate_of_their_links() -> None:
-    # 202 million parameters of 2 bytes at 25 GB/s.
-    assert layer_load_s(LLAMA, A100) == pytest.approx(0.01619, rel=1e-3)
-    assert layer_load_s(replace(LLAMA, tp=2), A100) == pytest.approx(0.00810, rel=1e-3)
+def test_one_device_reduces_nothing() -> None:
     assert all_reduce_s(1e9, 1, A100) == (0.0, 0.0)

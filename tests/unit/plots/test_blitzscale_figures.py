@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from harness.experiments.compose import conf
-from harness.experiments.figures import module
+from harness.experiments.figures import described
 from plots.blitzscale import Latencies, Run, held_over_time, over_time, saved
 from plots.blitzscale_fig03 import needed
 from plots.blitzscale_fig15 import SCHEDULERS, example, numbers
@@ -91,4 +91,4 @@ def test_section_4s_throughputs() -> None:
 @pytest.mark.parametrize("name", ["fig12", "fig13", "fig14", "fig15", "table1", "table_numbers"])
 def test_rows_of_no_run_say_whose_numbers_they_are(name: str) -> None:
     conf()
-    assert set(module(f"blitzscale_{name}").table([]).inputs) <= {"paper", "ours", "drawn"}
+    assert set(described(f"blitzscale_{name}").table([]).inputs) <= {"paper", "ours", "drawn"}
