@@ -31,6 +31,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.command_line import ends_in_order, parser
+from harness.configuration.checks import require
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_json
 from harness.records.run_table import captions
@@ -100,22 +101,18 @@ def span_of(text: str, within: float) -> Span:
         low, high = map(float, ends)
     except ValueError:
         raise UsageError(f"{text!r}: {ends[0]} and {ends[1]} must be numbers") from None
-    if not low < high < float("inf"):
-        raise UsageError(f"{text!r}: {ends[0]} must be below {ends[1]}")
-    if not 0 < within < 1:
-        raise UsageError(f"--within={within:g} must be above 0 and below 1")
+    require(low < high < float("inf"), f"{text!r}: {ends[0]} must be below {ends[1]}")
+    require(0 < within < 1, f"--within={within:g} must be above 0 and below 1")
     return Span(key, low, high, all(end.lstrip("-").isdigit() for end in ends), within)
 
 
 def terms_of(condition: str) -> list[Term]:
     """Raises UsageError."""
     terms = []
-    for part in re.split(r"\band\b", condition):
+    for part in map(str.strip, re.split(r"\band\b", condition)):
         found = TERM.fullmatch(part)
         if found is None:
-            raise UsageError(
-                f"{part.strip()!r} is not METRIC<NUMBER (or <=, >, >=), e.g. ttft_s.p99<1"
-            )
+            raise UsageError(f"{part!r} is not METRIC<NUMBER (or <=, >, >=), e.g. ttft_s.p99<1")
         terms.append(Term(found[1], found[2], float(found[3])))
     return terms
 

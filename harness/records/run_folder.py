@@ -109,9 +109,8 @@ class RunFolder:
                 path.rename(self.path / EARLIER / path.name)
             self._found = {path.name for path in self.path.iterdir()}
         except OSError as error:
-            raise FolderError(
-                f"cannot make the run folder {self.path}: {error.strerror}"
-            ) from error
+            told = f"cannot make the run folder {self.path}: {error.strerror}"
+            raise FolderError(told) from error
 
     def forget_earlier(self) -> None:
         """An earlier run's files go, lest its summary outlive this run's failure."""
