@@ -48,7 +48,7 @@ configured: list[DictConfig] = []  # what Hydra has composed: no error before th
 
 
 # It parses sys.argv and calls the function once per job.
-@hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")  # type: ignore[misc]
+@hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
 def run_one(config: DictConfig) -> None:
     configured.append(config)
     sys.argv = without_credentials(sys.argv)  # which W&B takes down

@@ -155,8 +155,6 @@ def _placements(parts: Prepared, system: str) -> Sequence[Placement]:
 def _system(parts: Prepared, loop: Loop, cluster: Cluster) -> System:
     try:
         system: System = parts.system(parts.system_config, loop=loop, cluster=cluster)
-    except UsageError:
-        raise
     except ValueError as error:  # what a system says of a cluster that it cannot run on
         raise UsageError(str(error)) from error
     return system
