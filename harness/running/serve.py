@@ -193,7 +193,7 @@ def _write_abort(
     """The manifest first: on a full disk it is the least that must be told. No summary: it may
     have been written, but nothing after it."""
     try:
-        folder.remove_summary()
+        (folder.path / "summary.json").unlink(missing_ok=True)
         folder.write_manifest(manifest)
         _write_records(folder, recorder, gpus)
     except (RunError, ValueError, OverflowError) as error:  # of the disk, or of some odd value
