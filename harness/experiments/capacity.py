@@ -37,9 +37,7 @@ from harness.files import read_json, write_json
 from harness.records.run_table import captions
 from harness.running import interrupts
 
-OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
+OPERATORS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 TERM = re.compile(r"\s*([\w.]+)\s*(<=|>=|<|>)\s*([-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?)\s*")
 RANGE = re.compile(r"([\w./@]+)=([^.]\S*?)\.\.(\S+)")
 
@@ -53,7 +51,7 @@ class Term:
     bound: float
 
     def holds(self, value: float) -> bool:
-        return OPERATORS[self.sign](value, self.bound)
+        return bool(OPERATORS[self.sign](value, self.bound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +149,9 @@ def run_probe(span: Span, terms: Sequence[Term], words: Sequence[str], folder: P
         word = span.word(value)
         run = folder / word.partition("=")[2]
         command = [sys.executable, "-m", "harness", *words, word, f"hydra.run.dir={run}"]
+        command.append("progress=false")
         with Console(stderr=True).status(escape(word)):
-            done = subprocess.run(
-                [*command, "progress=false"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                text=True, check=False,
-            )  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             said = done.stderr.rpartition("error: ")[2].strip()
             if done.returncode != 2:
@@ -233,10 +229,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     found = answer(span, probes, given.condition)
     show(span, terms, probes, found)
-    content = {
-        "key": span.key, "answer": found, "terms": [asdict(term) for term in terms],
-        "probes": [asdict(each) | {"folder": each.folder.name} for each in probes],
-    }  # fmt: skip
+    runs = [asdict(each) | {"folder": each.folder.name} for each in probes]
+    content = {"key": span.key, "answer": found, "terms": [*map(asdict, terms)], "probes": runs}
     write_json(folder / "capacity.json", content)
     print(folder / "capacity.json")
     print(import_module("plots.capacity").draw(folder))

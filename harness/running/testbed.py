@@ -109,13 +109,11 @@ def start(
 ) -> Iterator[Bed]:
     """`num_instances` instances of `model`, one after the other over the devices of `hardware`.
     `resident`: by the instance's number, the layers that it has at time 0, where not all."""
-    placements = [
-        Placement(
-            devices=range(i * model.tp, (i + 1) * model.tp), model=model.name,
-            elastic=Elastic(page_layers=page_layers, resident=(resident or {}).get(i)),
-        )
-        for i in range(num_instances)
-    ]  # fmt: skip
+    placements = []
+    for i in range(num_instances):
+        elastic = Elastic(page_layers=page_layers, resident=(resident or {}).get(i))
+        devices = range(i * model.tp, (i + 1) * model.tp)
+        placements.append(Placement(devices=devices, model=model.name, elastic=elastic))
     require(
         num_instances * model.tp <= hardware.num_devices,
         f"{num_instances} instances of {model.tp} devices do not fit on hardware="
