@@ -73,8 +73,8 @@ def intervals_table(runs: Runs) -> Table | None:
     if max(map(len, of_setting.values()), default=0) < 2:
         return None
     heading, names = labels([list(setting) for setting in of_setting])
-    shown = (*OVER_SEEDS.values(), "runs")
-    table = runs_table("mean and 95 % interval over seeds, VALID runs", heading, shown)
+    title, shown = "mean and 95 % interval over seeds, VALID runs", (*OVER_SEEDS.values(), "runs")
+    table = runs_table(title, heading, shown, min_width=6)
     for name, numbers in zip(names, of_setting.values(), strict=True):
         found = [flattened(runs[i][1].summary) for i in numbers]
         cells = []

@@ -119,12 +119,14 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
-def runs_table(title: str, heading: str, names: Iterable[str], caption: str | None = None) -> Table:
+def runs_table(
+    title: str, heading: str, names: Iterable[str], *, min_width: int, caption: str | None = None
+) -> Table:
     """Without rows: as narrow as a terminal may be, what sets runs apart on several lines."""
     table = Table(
         title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
-    table.add_column(escape(heading), overflow="fold", min_width=15)
+    table.add_column(escape(heading), overflow="fold", min_width=min_width)
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     return table
@@ -137,7 +139,8 @@ def sweep_table(
     `captions`: what `captions` says of the runs."""
     names = ("TTFT", "P99", "TPOT", "tok/s", "good/s", "SLO", "verdict")
     title = f"sweep of {len(rows)} runs: means, and TTFT at P99"
-    table = runs_table(title, heading, names, escape("\n".join(captions)))
+    said = escape("\n".join(captions))
+    table = runs_table(title, heading, names, min_width=15, caption=said)
     for label, summary in rows:
         table.add_row(
             escape(label),
