@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
 
 from plots.style import log_scale
@@ -107,7 +107,7 @@ def cdfs(
     log_scale(axes, "x")
 
 
-def legend_above(made: Figure, axes: Sequence[Axes], columns: int) -> None:
+def legend_above(made: FigureBase, axes: Sequence[Axes], columns: int) -> None:
     """One legend for all of `axes` above them, each name once."""
     named: dict[str, Any] = {}
     for panel in axes:
