@@ -147,9 +147,10 @@ def placed(
     models = draw(mix, num_gpus, np.random.default_rng(seed))
     types, numbers = counted(models)
     servers = Servers(
-        num_servers=num_gpus // GPUS_PER_SERVER, gpus_per_server=GPUS_PER_SERVER,
+        num_servers=num_gpus // GPUS_PER_SERVER,
+        gpus_per_server=GPUS_PER_SERVER,
         gpu_memory_bytes=int(asked["gpu_memory_bytes"]),
-    )  # fmt: skip
+    )
     made = assign(types, numbers, servers, clamp=False, time_limit_s=asked["time_limit_s"])
     matched = 0
     for counts in made.counts:
