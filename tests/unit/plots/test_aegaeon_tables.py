@@ -13,8 +13,8 @@ from harness.calibrate import profiles
 from harness.calibrate.profiles import Cells
 from harness.errors import UsageError
 from plots import aegaeon_table_numbers
-from plots.aegaeon_estimators import explained, lowest
 from plots.aegaeon.goodput import goodputs
+from plots.aegaeon_estimators import explained, lowest
 
 
 def runs(experiment: str, lengths: str | None, system: str, *token: float) -> pd.DataFrame:
