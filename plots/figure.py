@@ -12,7 +12,7 @@ has the committed table can draw it again. Most are described by one of two deco
         return "What the caption says."
 
     @text("kunserve_table1", table, head=["model", "GPUs"])
-    def table1(rows: pd.DataFrame) -> tuple[Cells, str]:
+    def table1(rows: pd.DataFrame) -> tuple[Words, str]:
         return [[row.model, str(row.gpus)] for row in rows.itertuples()], "What the caption says."
 
 Modules of plots/PAPER define the figures of PAPER: each is found by its name, whatever the module.
@@ -44,7 +44,7 @@ NOTHING = ["nothing was run"]
 
 Table = Callable[[Sequence[Point]], pd.DataFrame]
 Draw = Callable[[list[Axes], pd.DataFrame], str]
-Cells = Sequence[Sequence[str]]
+Words = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ def picture(
 def text(
     name: str, table: Table, experiments: tuple[str, ...] = (), *,
     searches: Mapping[str, Search] | None = None, head: Sequence[str], title: str = "",
-) -> Callable[[Callable[[pd.DataFrame], tuple[Cells, str]]], PaperFigure]:  # fmt: skip
+) -> Callable[[Callable[[pd.DataFrame], tuple[Words, str]]], PaperFigure]:  # fmt: skip
     """Describes a table of words by what makes of rows its cells below `head`, and the caption."""
 
-    def described(words: Callable[[pd.DataFrame], tuple[Cells, str]]) -> PaperFigure:
+    def described(words: Callable[[pd.DataFrame], tuple[Words, str]]) -> PaperFigure:
         def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
             cells, said = words(rows)
             return text_table(cells, head, title), said

@@ -133,3 +133,16 @@ def bars(
         )  # fmt: skip
     axes.set_xticks(range(len(groups)), [f"{value:g}" for value in groups])
     axes.grid(False, axis="x")
+
+
+def spans(axes: Axes, rows: pd.DataFrame, place: int, height: float, **look: Any) -> None:
+    """Boxes from `start_s` to `end_s` in one lane of a Gantt chart."""
+    times = list(zip(rows.start_s, rows.end_s - rows.start_s, strict=True))
+    axes.broken_barh(times, (place - height / 2, height), **look)
+
+
+def lanes(axes: Axes, names: Sequence[str]) -> None:
+    """The lanes of a Gantt chart, the first one above."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(False, axis="y")

@@ -84,8 +84,8 @@ def events(path: Path, *kinds: str) -> pd.DataFrame:
 
 
 def requests(path: Path) -> pd.DataFrame:
-    """A row per request, with the times of its first and last token (`first_s`, `last_s`), its
-    TTFT, and the mean gap between its tokens (`tpot_s`), in s; nan where it has no such tokens."""
+    """A row per request, with when its first and last token came (`first_s`, `last_s`), its TTFT
+    and the mean gap between its tokens (`tpot_s`), in s; nan where it has no such tokens."""
     columns = [
         "request_id", "model", "instance", "arrival_s", "status", "prompt_tokens", "output_tokens",
         "num_preemptions", "token_times_s",

@@ -15,7 +15,7 @@ import pandas as pd
 from harness.claims.expressions import Beyond, crossing
 from harness.experiments.points import Point
 from plots.aegaeon.attainment import AT_01, AT_05, SYSTEMS, all_setups, searches
-from plots.figure import Cells, text
+from plots.figure import Words, text
 from plots.runs import table as of_runs
 
 SEARCHES = searches(
@@ -63,7 +63,7 @@ def goodputs(runs: pd.DataFrame) -> pd.DataFrame:
     head=["of each model", *(SYSTEMS[system].label for system in COLUMNS)],
     title="Models with 90 % of tokens on time (Aegaeon's over the system's)",
 )  # fmt: skip
-def goodput(rows: pd.DataFrame) -> tuple[Cells, str]:
+def goodput(rows: pd.DataFrame) -> tuple[Words, str]:
     means = rows[rows.metric == "token"].groupby(["setup", "system"])[["goodput", "ratio"]].mean()
     cells = [
         [title, *(_cell(means, title, system) for system in COLUMNS)] for title in SETUPS.values()
@@ -89,7 +89,7 @@ SETTINGS = {"max_group_size": "MAX_GPSIZE", "max_quota_s": "Q_MAX (s)"}
     head=["setting", "value", "mean", "lowest", "highest"],
     title="Tokens on time, 80 models at 0.1 requests/s",
 )  # fmt: skip
-def settings(rows: pd.DataFrame) -> tuple[Cells, str]:
+def settings(rows: pd.DataFrame) -> tuple[Words, str]:
     cells = [
         [title, f"{value:g}", *(f"{share:.2%}" for share in (of.mean(), of.min(), of.max()))]
         for setting, title in SETTINGS.items()

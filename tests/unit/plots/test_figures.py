@@ -19,10 +19,9 @@ from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
 from harness.experiments.figures import described, drawn, figures, main, only_simulated
 from harness.experiments.points import Point, load_points, save_points
 from plots.aegaeon.attainment import attainment
-from plots.aegaeon_fig04 import M, active, expected
-from plots.aegaeon_fig07 import split
-from plots.aegaeon_fig10 import around_median
-from plots.aegaeon_fig16 import over_time
+from plots.aegaeon.motivation import M, active, expected
+from plots.aegaeon.switches import around_median, split
+from plots.aegaeon.usage import over_time
 from plots.runs import overrides
 from plots.style import figure
 from tests.unit.metrics.service import steady, write_run
