@@ -189,7 +189,7 @@ def parity(words: Sequence[str], console: Console) -> None:
     out = report_folder(arguments)
     write_text(out / "parity.json", json.dumps(found, indent=1) + "\n")
     write_text(out / "parity.md", markdown(found))
-    import_module("plots.fidelity").draw(out / "parity.json", out / "parity.png")
+    import_module("plots.fidelity").draw(out)
     console.print(f"{found['headline']}\n{out / 'parity.md'}", soft_wrap=True)
 
 

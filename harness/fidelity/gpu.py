@@ -61,7 +61,7 @@ def report(published: Path | None, out: Path) -> Path:
     errors = by_device(rows, single)
     write_text(out / "errors.json", json.dumps(errors, indent=1) + "\n")
     write_text(out / "gpu.md", page(rows, single, others, lines))
-    import_module("plots.fidelity_gpu").draw(out, out / "gpu.png")
+    import_module("plots.fidelity").draw_gpu(out)
     return out / "gpu.md"
 
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.kunserve import FULL, STEP_S, capacity_tokens, held, num_instances, requests, steps
-from plots.panels import Look, legend_above
+from plots.kunserve.runs import (
+    FULL,
+    STEP_S,
+    Floats,
+    capacity_tokens,
+    count_until,
+    held,
+    num_instances,
+    requests,
+    steps,
+)  # fmt: skip
+from plots.panels import Look
 from plots.runs import events
-from plots.style import figure, log_scale
+from plots.style import log_scale
 
-Floats = npt.NDArray[np.float64]
 SMOOTH_S = 2.0
 POLL_S = 0.005  # at most between two groups that are looked at in one poll
 PANELS = {
@@ -33,9 +41,8 @@ def timeline_rows(points: Sequence[Point], name: Callable[[Point], str]) -> pd.D
     return pd.concat(made)
 
 
-def over_time(rows: pd.DataFrame, looks: Mapping[str, Look]) -> Figure:
+def over_time(axes: Sequence[Axes], rows: pd.DataFrame, looks: Mapping[str, Look]) -> None:
     """A panel for each of PANELS; dotted the memory of those that drop layers."""
-    made, axes = figure(len(PANELS), 1, width=9, height=8.2)
     for name, look in looks.items():
         mine = rows[rows.series == name]
         if mine.empty:
@@ -44,15 +51,19 @@ def over_time(rows: pd.DataFrame, looks: Mapping[str, Look]) -> Figure:
             panel.plot(mine.time_s, mine[column], color=look.colour, lw=1.1, label=look.label)
             panel.set_ylabel(title)
         if (mine.capacity != 1).any():
-            axes[1].plot(mine.time_s, mine.capacity, color=look.colour, ls=":", lw=1.4,
-                         label=f"memory, {look.label}")  # fmt: skip
+            looks_of_memory = {"color": look.colour, "ls": ":", "lw": 1.4}
+            axes[1].plot(
+                mine.time_s, mine.capacity, label=f"memory, {look.label}", **looks_of_memory
+            )
     axes[1].axhline(1, color="0.4", lw=0.8, ls="--")
     log_scale(axes[0], "y")
+    share_seconds(axes)
+
+
+def share_seconds(axes: Sequence[Axes]) -> None:
     for panel in axes[:-1]:
         panel.sharex(axes[-1])
     axes[-1].set_xlabel("seconds")
-    legend_above(made, axes, 4)
-    return made
 
 
 def timeline(point: Point) -> pd.DataFrame:
@@ -60,13 +71,12 @@ def timeline(point: Point) -> pd.DataFrame:
     dropped), requests that wait, tokens/s, and the mean TTFT of those that arrived in the last
     SMOOTH_S, also per input token, and of these the highest that arrived in the step. Capacity: of
     kunserve, from its own records."""
-    assert point.path is not None
-    found = requests(point.path)
+    found = requests(point)
     times_s = steps(float(found.last_s.max()) + STEP_S)
     total = capacity_tokens(point) * num_instances(point)
     running, queued = held(found, times_s)
     stamps = np.sort(np.concatenate(found.token_times_s.to_numpy()))
-    waiting = _count(found.arrival_s, times_s) - _count(found.first_s, times_s)
+    waiting = count_until(found.arrival_s, times_s) - count_until(found.first_s, times_s)
     tokens = np.searchsorted(stamps, times_s)
     rate = (tokens - np.searchsorted(stamps, times_s - SMOOTH_S)) / SMOOTH_S
     per_token = found.ttft_s / found.prompt_tokens
@@ -85,8 +95,7 @@ def timeline(point: Point) -> pd.DataFrame:
 
 def capacity(point: Point, times_s: Floats) -> Floats:
     """KV memory over what it is with nothing dropped. All of it where nothing can be dropped."""
-    assert point.path is not None
-    found = events(point.path, "kv")
+    found = events(point.folder, "kv")
     if found.empty:
         return np.ones(len(times_s))
     kv = found.sort_values("end_s", kind="stable")
@@ -103,10 +112,6 @@ def throttled_s(shown: pd.DataFrame) -> float:
     """When the demand for KV first exceeds what there is with nothing dropped; nan: never."""
     over = shown[shown.demand >= FULL]
     return float(over.time_s.iloc[0]) if len(over) else float("nan")
-
-
-def _count(times: pd.Series, at_s: Floats) -> Floats:
-    return np.searchsorted(np.sort(times.to_numpy()), at_s, side="right").astype(float)
 
 
 def _recent(times: pd.Series, values: Floats | pd.Series, at_s: Floats) -> Floats:

@@ -1,24 +1,86 @@
-"""Table 2: lengths of the three datasets, of ours beside the published ones.
-
-AGIEval-CoT is not to be had: `agieval_cot` makes SYNTHETIC lengths from the published numbers.
-"""
+"""Tables 1 and 2: models and KV by our arithmetic, and lengths of the datasets, beside what is
+published."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib.figure import Figure
 
 from harness.experiments.compose import CONF, ROOT
 from harness.experiments.points import Point
-from plots.kunserve import DATASETS
-from plots.style import text_table
+from harness.model_spec import ModelSpec
+from plots.conf import spec
+from plots.figure import Cells, text
+from plots.kunserve.runs import DATASETS
 
-EXPERIMENTS: tuple[str, ...] = ()
+GIB = 2**30
+GPU_GIB = 80
+# Llama-3.1-405B, config.json; not in conf/model, for nothing serves it here.
+LLAMA_405B: dict[str, Any] = {
+    "name": "llama3.1-405b", "num_layers": 126, "hidden_size": 16384, "num_heads": 128,
+    "intermediate_size": 53248,
+}  # fmt: skip
+ROWS = {  # GPUs, published size (GB) and share (%)
+    "qwen2.5-14b": (1, 28.0, 34.4),
+    "llama3.1-70b": (4, 131.0, 41.1),
+    "qwen2.5-72b": (4, 136.0, 42.3),
+    "llama3.2-90b": (4, 180.0, 56.3),
+    "llama3.1-405b": (16, 756.0, 59.1),
+}
+
+
+def model(name: str) -> ModelSpec:
+    if name == LLAMA_405B["name"]:
+        return replace(spec("llama3.1-70b"), **LLAMA_405B)
+    return spec(name)
+
+
+def memory(points: Sequence[Point]) -> pd.DataFrame:
+    rows = []
+    for name, (gpus, published_gb, published_share) in ROWS.items():
+        size = model(name).weight_bytes / GIB
+        share = 100 * size / (gpus * GPU_GIB)
+        rows += [
+            {"quantity": "size", "model": name, "value": size, "published": published_gb},
+            {"quantity": "share", "model": name, "value": share, "published": published_share},
+        ]
+    rows += [{"quantity": key, "model": "qwen2.5-14b", "value": v} for key, v in kv().items()]
+    return pd.DataFrame(rows).assign(inputs="ours")
+
+
+@text(
+    "kunserve_table1", memory, head=["model", "GPUs", "parameters, GiB", "share of memory, %"]
+)  # fmt: skip
+def table1(rows: pd.DataFrame) -> tuple[Cells, str]:
+    """Table 1: parameters and GPU memory of an instance; the arithmetic of §2.2 and §4.2 on KV."""
+    cells = []
+    for name, (gpus, *_) in ROWS.items():
+        size, share = rows[rows.model == name].iloc[:2].itertuples()
+        cells.append(
+            [name, str(gpus), f"{size.value:.1f} ({size.published:.0f})",
+             f"{share.value:.1f} ({share.published:.1f})"]
+        )  # fmt: skip
+    return cells, "Ours, and in brackets the published numbers."
+
+
+def kv() -> dict[str, float]:
+    """Of Qwen-2.5-14B: KB a token (§2.2), GB of 64 K tokens, MB of 1 K tokens, and KB of q, k and v
+    of one token over all layers (§4.2)."""
+    found = spec("qwen2.5-14b")
+    token = found.kv_bytes_per_token
+    q = found.num_heads * found.head_dim
+    qkv = (q + 2 * found.num_kv_heads * found.head_dim) * found.num_layers * found.dtype_bytes
+    return {
+        "KV of a token (KB)": token / 1024, "KV of 64 K tokens (GB)": 64 * 1024 * token / GIB,
+        "KV of 1 K tokens (MB)": 1024 * token / 2**20, "q, k, v of a token (KB)": qkv / 1024,
+    }  # fmt: skip
+
+
 COLUMNS = ("mean", "p50", "p80", "p95", "p99")
 PUBLISHED = {
     ("burstgpt", "in"): (603, 400, 1146, 1804, 2009),
@@ -79,7 +141,7 @@ def lengths(dataset: str) -> pd.DataFrame:
     return pd.read_csv(path, nrows=num_rows).rename(columns=HEADER)[["in", "out"]]
 
 
-def table(points: Sequence[Point]) -> pd.DataFrame:
+def all_lengths(points: Sequence[Point]) -> pd.DataFrame:
     rows = []
     for (dataset, side), published in PUBLISHED.items():
         found = lengths(dataset)[side]
@@ -93,13 +155,16 @@ def table(points: Sequence[Point]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+@text("kunserve_table2", all_lengths, head=["tokens, ours (published)", *COLUMNS])
+def table2(rows: pd.DataFrame) -> tuple[Cells, str]:
+    """Table 2: lengths of the three datasets, of ours beside the published ones. AGIEval-CoT is not
+    to be had: `agieval_cot` makes SYNTHETIC lengths from the published numbers."""
     cells = [
         [f"{DATASETS[str(dataset)]}, {side}put"]
         + [f"{row.value:.0f} ({row.published})" for row in of_side.itertuples()]
         for (dataset, side), of_side in rows.groupby(["dataset", "side"], sort=False)
     ]
-    return text_table(cells, ["tokens, ours (published)", *COLUMNS]), (
+    return cells, (
         "BurstGPT: the 383 rows carried. AzureConv: its first 1,006 rows. AGIEval-CoT: made from "
         "the published numbers."
     )

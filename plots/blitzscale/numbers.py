@@ -6,26 +6,73 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from harness.cost.profile import HardwareProfile
 from harness.experiments.points import Point
+from plots.blitzscale.plans import EXAMPLE_LAYERS, domain_to_domain, pair
 from plots.conf import hardware, spec
-from plots.style import text_table
-from systems.blitzscale.chains import Medium, Source, Target, arrivals_s, finish_s
-from systems.blitzscale.fabric import Device, Fabric, fabric_of
+from plots.figure import Cells, text
+from systems.blitzscale.chains import Medium, Plan, Source, Target, arrivals_s, finish_s
+from systems.blitzscale.fabric import fabric_of
 from systems.blitzscale.planner import plan
 from systems.blitzscale.pool import GpuCopy, ParameterPool
 from systems.blitzscale.schedulers import ilp_free
-from systems.blitzscale.timeline import Pair, replay
+from systems.blitzscale.timeline import replay
 
-EXPERIMENTS: tuple[str, ...] = ()
 GBPS = 1e9 / 8  # bytes/s
-EXAMPLE_LAYERS = 7  # §4
 BATCH_TOKENS = 2000  # §5.2
+CLUSTERS = {"A": "a800x32", "B": "a100pcie_x16"}
+PUBLISHED = {  # Table 1, Gbps a GPU: intra-host, inter-host, host to GPU, SSD to GPU
+    "A": (1600, 100, 128, 10),
+    "B": (256, 100, 128, 10),
+}
+LINKS = ("GPU to GPU, one host", "GPU to GPU, two hosts", "host to GPU", "SSD to GPU")
+VENDORS = {  # Table 2: local SSD, network, Gbps a GPU
+    "a2-ultragpu-8g": (2.58, 12.5), "p4d.24xlarge": (2.31, 100), "ml.hpcpni2.28xlarge": (4, 100),
+    "p4de.24xlarge": (2.31, 100), "a3-highgpu-8g": (6.09, 100), "a3-megagpu-8g": (6.09, 200),
+    "p5.48xlarge": (9.8, 400),
+}  # fmt: skip
 
 
-def table(points: Sequence[Point]) -> pd.DataFrame:
+def links(points: Sequence[Point]) -> pd.DataFrame:
+    rows: list[dict[str, object]] = []
+    for cluster, name in CLUSTERS.items():
+        found = hardware(name)
+        inside = found.nvlink_copy_bytes_per_s or found.peer_bytes_per_s or found.pcie_bytes_per_s
+        ours = (inside, found.nic_bytes_per_s, found.pcie_bytes_per_s, found.ssd_bytes_per_s)
+        rows += [
+            {"where": f"cluster {cluster}", "link": link, "ours": rate / GBPS,
+             "published": published, "inputs": "ours"}
+            for link, rate, published in zip(LINKS, ours, PUBLISHED[cluster], strict=True)
+        ]  # fmt: skip
+    rows += [
+        {"where": name, "link": link, "published": gbps, "inputs": "paper"}
+        for name, rates in VENDORS.items()
+        for link, gbps in zip(("SSD to GPU", "network"), rates, strict=True)
+    ]
+    made = pd.DataFrame(rows)
+    gbps = made.ours.fillna(made.published)
+    return made.assign(load_s=spec("llama3-8b").weight_bytes / GBPS / gbps)
+
+
+@text(
+    "blitzscale_table1", links,
+    head=["", "link", "paper (Gbps a GPU)", "our profile", "8B loads in (s)"],
+)  # fmt: skip
+def table1(rows: pd.DataFrame) -> tuple[Cells, str]:
+    """Tables 1 and 2, and Fig. 5: the links of both clusters as our profiles have them, and of
+    vendors. Table 2 is the paper's. Beside each link: how long Llama3-8B takes over it."""
+    columns = rows[["where", "link", "published", "ours", "load_s"]].to_numpy()
+    cells = [
+        [where, link, f"{paper:g}", "" if np.isnan(ours) else f"{ours:.4g}", f"{load_s:.3g}"]
+        for where, link, paper, ours, load_s in columns
+    ]
+    return cells, (
+        "Tables 1 and 2. 8B loads at our profile's rate, else at the paper's. Nothing was run."
+    )
+
+
+def computed(points: Sequence[Point]) -> pd.DataFrame:
     """`inputs`: of which numbers each is made (`harness.claims.kinds`)."""
     values = loading() | throughput() | paired() | chains() | pool()
     inputs = dict.fromkeys(values, "ours") | dict.fromkeys([*throughput(), *paired()], "paper")
@@ -35,10 +82,10 @@ def table(points: Sequence[Point]) -> pd.DataFrame:
     ])  # fmt: skip
 
 
-def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
+@text("blitzscale_table_numbers", computed, head=["", "value", "numbers"])
+def table_numbers(rows: pd.DataFrame) -> tuple[Cells, str]:
     columns = rows[["quantity", "value", "inputs"]].to_numpy()
-    cells = [[quantity, f"{value:.4g}", inputs] for quantity, value, inputs in columns]
-    return text_table(cells, ["", "value", "numbers"]), (
+    return [[quantity, f"{value:.4g}", inputs] for quantity, value, inputs in columns], (
         "Arithmetic and our planner on nominal rates; nothing was run. Numbers: whose they are, or "
         "drawn at random."
     )
@@ -66,8 +113,7 @@ def throughput() -> dict[str, float]:
 
     def rate(on_target: int, layers: int) -> float:
         many = 50
-        pair = Pair(num_layers=layers, layer_s=(1.0,) * many, ready_s=(0.0,) * layers)
-        ends = replay(pair, [on_target] * many).ends_s
+        ends = replay(pair(layers, many, 0.0), [on_target] * many).ends_s
         return (many - 1) / (ends[-1] - ends[0])
 
     return {
@@ -79,15 +125,10 @@ def throughput() -> dict[str, float]:
 
 def paired() -> dict[str, float]:
     """§5.2: batches that end while 8B's 32 layers load, each as long as six are computed."""
-    layers, load = 32, 6.0
-    ready_s = tuple(load * layer for layer in range(layers))
-    pair = Pair(num_layers=layers, layer_s=(1.0,) * 50, ready_s=ready_s)
-    ends_s = replay(pair, ilp_free(pair)).ends_s
-    return {
-        "batches that a pair ends while 32 layers load": float(
-            sum(end_s <= ready_s[-1] for end_s in ends_s)
-        )
-    }
+    of_8b = pair(32, 50, 6.0)
+    ends_s = replay(of_8b, ilp_free(of_8b)).ends_s
+    count = sum(end_s <= of_8b.ready_s[-1] for end_s in ends_s)
+    return {"batches that a pair ends while 32 layers load": float(count)}
 
 
 def chains() -> dict[str, float]:
@@ -95,36 +136,22 @@ def chains() -> dict[str, float]:
     layers = [float(model.layer_bytes)] * model.num_layers
     one, four = arrivals_s([1.0] * 4, [1.0] * model.num_layers)[::3]
     fast_first, slow_first = (arrivals_s(rates, [1.0] * 32) for rates in ([2.0, 1.0], [1.0, 2.0]))
-    a800 = fabric_of(hardware("a800x32"))
-    inside = plan(
-        a800, [Source(medium=Medium.GPU, node=0, devices=(0,))],
-        [Target(name=str(i), devices=(i,)) for i in range(1, 8)], layers,
-    )  # fmt: skip
+    source = Source(medium=Medium.GPU, node=0, devices=(0,))
+    targets = [Target(name=str(i), devices=(i,)) for i in range(1, 8)]
+    inside = plan(fabric_of(hardware("a800x32")), [source], targets, layers)
+    wide, narrow = (_last_s(domain_to_domain(width), [1.0] * 32) for width in (4, 1))
     return {
         "time of a chain to four over one, 32 layers": four[-1] / one[-1],
         "downtime of the target that is reached twice as fast, first over second": (
             fast_first[0][-1] / slow_first[1][-1]
         ),
-        "four GPUs to four over one to one": _to_wide(4) / _to_wide(1),
-        "8B from a GPU to the seven others of its node over NVLink (s)": max(
-            finish_s(chain, layers)[-1] for chain in inside.chains
-        ),
+        "four GPUs to four over one to one": wide / narrow,
+        "8B from a GPU to the seven others of its node over NVLink (s)": _last_s(inside, layers),
     }
 
 
-def _to_wide(width: int) -> float:
-    """A domain of `width` GPUs, each with a copy, to another one: Fig. 14."""
-    devices = tuple(
-        Device(
-            index=i, node=i // width, domain=i // width, leaf=0, nvlink_bytes_per_s=1e6,
-            peer_bytes_per_s=1.0, nic_bytes_per_s=1.0, pcie_bytes_per_s=1.0, ssd_bytes_per_s=0.1,
-        )
-        for i in range(2 * width)
-    )  # fmt: skip
-    sources = [Source(medium=Medium.GPU, node=0, devices=(i,)) for i in range(width)]
-    targets = [Target(name=str(i), devices=(i,)) for i in range(width, 2 * width)]
-    found = plan(Fabric(devices=devices, inter_leaf_share=1.0), sources, targets, [1.0] * 32)
-    return max(finish_s(chain, [1.0] * 32)[-1] for chain in found.chains)
+def _last_s(found: Plan, layers: Sequence[float]) -> float:
+    return max(finish_s(chain, layers)[-1] for chain in found.chains)
 
 
 def pool() -> dict[str, float]:
@@ -144,14 +171,14 @@ def pool() -> dict[str, float]:
             found.deployed(model, running[name])
         else:
             found.leaving(name)
-            copy_all(found)
+            _copy_all(found)
             if found.may_reclaim(model, name):
                 found.reclaimed(model, name)
                 del running[name]
         if step == 1000:
             found.failed(3)
             running = {name: copy for name, copy in running.items() if copy.node != 3}
-        copy_all(found)
+        _copy_all(found)
         copies = {each: int(each in found.host_copies()) for each in models}
         for each in running:
             copies[each.partition(" ")[0]] += 1
@@ -162,7 +189,7 @@ def pool() -> dict[str, float]:
     }
 
 
-def copy_all(pool: ParameterPool) -> None:
+def _copy_all(pool: ParameterPool) -> None:
     """Has all copies that are wanted be made and those that are not be dropped."""
     for model in pool.surplus():
         pool.dropped(model)
