@@ -32,7 +32,7 @@ from plots.blitzscale.runs import (
     saved,
     scale_ups,
 )  # fmt: skip
-from plots.figure import Cells, picture, text
+from plots.figure import Words, picture, text
 from plots.style import PALETTE, log_scale
 
 SHOWN_SEED = 0  # of what is over time
@@ -305,7 +305,7 @@ def changes(points: Sequence[Point]) -> pd.DataFrame:
     "blitzscale_table_sensitivity", changes, tuple(CHANGES),
     head=["", "system", "mean TTFT (s)", "P99 TTFT (s)", "loads from SSD", "saved by BlitzScale"],
 )  # fmt: skip
-def sensitivity(rows: pd.DataFrame) -> tuple[Cells, str]:
+def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:
     """How much comparisons with ServerlessLLM depend on its TTL, SSDs and hosts. AzureCode, 8B,
     cluster B; what is changed against Fig. 17, one thing at a time. The paper's code has logical
     hosts of four GPUs; a host is where a cached copy can be read. Which spare GPUs are taken makes

@@ -25,7 +25,7 @@ from plots.blitzscale.runs import (
     runs,
 )  # fmt: skip
 from plots.conf import spec
-from plots.figure import Cells, picture, text
+from plots.figure import Words, picture, text
 from plots.panels import Look, lines
 from plots.runs import config, events, overrides
 from plots.runs import table as of_runs
@@ -258,7 +258,7 @@ def capacities(points: Sequence[Point]) -> pd.DataFrame:
     head=["workload", "factor at capacity", "evaluated at", "evaluated / capacity"],
     title="Capacity of each cluster, as a factor on the trace's rate",
 )  # fmt: skip
-def capacity(rows: pd.DataFrame) -> tuple[Cells, str]:
+def capacity(rows: pd.DataFrame) -> tuple[Words, str]:
     """Section 6: the serving capacity that mean request rates are half of, found once a workload:
     the largest factor on the trace's rate up to which DistServe on all GPUs has 90 % of tokens on
     time; under colocation (§6.4) vLLM. The paper does not say what it means by the word."""

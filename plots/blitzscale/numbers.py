@@ -11,7 +11,7 @@ from harness.cost.profile import HardwareProfile
 from harness.experiments.points import Point
 from plots.blitzscale.plans import EXAMPLE_LAYERS, domain_to_domain, pair
 from plots.conf import hardware, spec
-from plots.figure import Cells, text
+from plots.figure import Words, text
 from systems.blitzscale.chains import Medium, Plan, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import fabric_of
 from systems.blitzscale.planner import plan
@@ -59,7 +59,7 @@ def links(points: Sequence[Point]) -> pd.DataFrame:
     "blitzscale_table1", links,
     head=["", "link", "paper (Gbps a GPU)", "our profile", "8B loads in (s)"],
 )  # fmt: skip
-def table1(rows: pd.DataFrame) -> tuple[Cells, str]:
+def table1(rows: pd.DataFrame) -> tuple[Words, str]:
     """Tables 1 and 2, and Fig. 5: the links of both clusters as our profiles have them, and of
     vendors. Table 2 is the paper's. Beside each link: how long Llama3-8B takes over it."""
     columns = rows[["where", "link", "published", "ours", "load_s"]].to_numpy()
@@ -83,7 +83,7 @@ def computed(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @text("blitzscale_table_numbers", computed, head=["", "value", "numbers"])
-def table_numbers(rows: pd.DataFrame) -> tuple[Cells, str]:
+def table_numbers(rows: pd.DataFrame) -> tuple[Words, str]:
     columns = rows[["quantity", "value", "inputs"]].to_numpy()
     return [[quantity, f"{value:.4g}", inputs] for quantity, value, inputs in columns], (
         "Arithmetic and our planner on nominal rates; nothing was run. Numbers: whose they are, or "

@@ -15,7 +15,7 @@ from harness.experiments.compose import CONF, ROOT
 from harness.experiments.points import Point
 from harness.model_spec import ModelSpec
 from plots.conf import spec
-from plots.figure import Cells, text
+from plots.figure import Words, text
 from plots.kunserve.runs import DATASETS
 
 GIB = 2**30
@@ -56,7 +56,7 @@ def memory(points: Sequence[Point]) -> pd.DataFrame:
 @text(
     "kunserve_table1", memory, head=["model", "GPUs", "parameters, GiB", "share of memory, %"]
 )  # fmt: skip
-def table1(rows: pd.DataFrame) -> tuple[Cells, str]:
+def table1(rows: pd.DataFrame) -> tuple[Words, str]:
     """Table 1: parameters and GPU memory of an instance; the arithmetic of §2.2 and §4.2 on KV."""
     cells = []
     for name, (gpus, *_) in ROWS.items():
@@ -156,7 +156,7 @@ def all_lengths(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @text("kunserve_table2", all_lengths, head=["tokens, ours (published)", *COLUMNS])
-def table2(rows: pd.DataFrame) -> tuple[Cells, str]:
+def table2(rows: pd.DataFrame) -> tuple[Words, str]:
     """Table 2: lengths of the three datasets, of ours beside the published ones. AGIEval-CoT is not
     to be had: `agieval_cot` makes SYNTHETIC lengths from the published numbers."""
     cells = [
