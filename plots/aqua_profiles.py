@@ -29,8 +29,9 @@ from harness.experiments.points import Point, run_point
 from harness.records.manifest import git_revision
 from harness.running import interrupts
 from harness.running.prepare import announce
-from plots.aqua import config, most_paged_bytes, overrides
-from plots.aqua_table_rates import EXPERIMENTS, FIRST_SEED, constants, sampled, searched
+from plots.aqua import most_paged_bytes
+from plots.aqua.rates import EXPERIMENTS, FIRST_SEED, constants, sampled, searched
+from plots.runs import config, overrides
 from systems.aqua.profiler.profile import MemoryProfile, llm_profile, swap_demand, write_profile
 
 
@@ -44,7 +45,7 @@ def profiles(points: Sequence[Point]) -> list[MemoryProfile]:
 
 
 def profile(served: str, points: Sequence[Point]) -> MemoryProfile:
-    asked, made = constants(), config(points[0])
+    asked, made = constants(), config(points[0].folder)
     result, rule = searched(pd.DataFrame([sampled(point) for point in points]), served)
     assert result.best is not None
     rate_per_s = result.best.rate_per_s

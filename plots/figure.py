@@ -102,16 +102,7 @@ def of_paper(paper: str) -> Mapping[str, PaperFigure]:
     package = import_module(f"plots.{paper}")
     names = [f"{package.__name__}.{module.name}" for module in iter_modules(package.__path__)]
     every = [value for name in names for value in vars(import_module(name)).values()]
-    flat = [path.stem for path in Path(__file__).parent.glob(f"{paper}_[ft]*.py")]
-    every += [_of_module(name) for name in flat if not name.endswith("_timeline")]
     return {each.name: each for each in every if isinstance(each, PaperFigure)}
-
-
-def _of_module(name: str) -> PaperFigure:
-    """Of a module of its own (until all are described)."""
-    found = import_module(f"plots.{name}")
-    searches = getattr(found, "SEARCHES", {})
-    return PaperFigure(name, found.table, found.plot, found.EXPERIMENTS, searches)
 
 
 def draw(name: str, folder: Path) -> list[Path]:

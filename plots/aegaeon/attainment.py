@@ -49,9 +49,10 @@ LOADING = {
 }
 EVERY = SYSTEMS | LOADING
 OF_SERVERLESSLLM = {
-    name: look for name, look in EVERY.items()
+    name: look
+    for name, look in EVERY.items()
     if name.startswith("serverlessllm") and "plus" not in name
-}  # fmt: skip
+}
 
 # Of the published files that of 40 models and 0.1 requests/s lasts half as long as the others.
 MODELS, RATE = "workload.dataset.parameters.num_models", "workload.dataset.parameters.rate_per_s"
@@ -68,9 +69,7 @@ def searches(found: Mapping[str, Search]) -> dict[str, Search]:
 
 OF_FIG11 = searches({"aegaeon_fig11a": AT_01, "aegaeon_fig11b": AT_05, "aegaeon_fig11c": OF_40})
 RUNS_OF_FIG11 = (
-    "aegaeon_fig11a", "aegaeon_fig11b", "aegaeon_fig11c", "aegaeon_fig11c_beyond",
-    "aegaeon_fig11a_bandwidth", "aegaeon_fig11b_bandwidth", "aegaeon_fig11c_bandwidth",
-    "aegaeon_fig11_contention",
+    *list(OF_FIG11)[:3], "aegaeon_fig11c_beyond", *list(OF_FIG11)[3:], "aegaeon_fig11_contention",
 )  # fmt: skip
 OF_FIG12 = searches({"aegaeon_fig12_rps01": AT_01, "aegaeon_fig12_rps05": AT_05})
 OF_FIG13 = ("aegaeon_fig11a", "aegaeon_fig13", "aegaeon_fig11a_bandwidth")

@@ -84,11 +84,12 @@ SETTINGS = {"max_group_size": "MAX_GPSIZE", "max_quota_s": "Q_MAX (s)"}
 
 
 @text(
-    "aegaeon_table_settings", of_runs,
+    "aegaeon_table_settings",
+    of_runs,
     ("aegaeon_table_settings_group", "aegaeon_table_settings_quota"),
     head=["setting", "value", "mean", "lowest", "highest"],
     title="Tokens on time, 80 models at 0.1 requests/s",
-)  # fmt: skip
+)
 def settings(rows: pd.DataFrame) -> tuple[Words, str]:
     cells = [
         [title, f"{value:g}", *(f"{share:.2%}" for share in (of.mean(), of.min(), of.max()))]

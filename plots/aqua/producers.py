@@ -1,31 +1,44 @@
-"""Fig. 3: throughput and free memory of audio and image models by batch, on an A100 (section 4).
-
-No measurement: each curve is a line through the one published point of its model (conf/producer).
-The marks are where the profiler's sweep of batches stops on that curve.
-"""
+"""Image and audio models, and the memory that they can lend by batch (section 4, Fig. 3)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import pandas as pd
-import yaml
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
-from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from plots.aqua import nested
-from plots.aqua_fig07 import batches, producer
+from plots.conf import read
+from plots.figure import picture
 from plots.panels import Look
-from plots.style import PALETTE, figure
+from plots.style import PALETTE
+from systems.aqua.producer import Producer
 from systems.aqua.profiler.plateau import BatchSample, Plateau, sweep
 
-EXPERIMENTS: tuple[str, ...] = ()
 PANELS = {
     "(a) audio": ("audiogen", "musicgen"),
     "(b) images": ("sd-1.5", "kandinsky-2.2", "sd-3", "sdxl"),
 }
 SHOWN = {"throughput_share": "share of the plateau", "free_gb": "free memory (GB)"}
+
+
+def producer(name: str) -> Producer:
+    return Producer(**read(f"producer/{name}"))
+
+
+def batches(name: str, most: int) -> pd.DataFrame:
+    """As far as the memory goes."""
+    made = producer(name)
+    rows = pd.DataFrame(
+        {
+            "row": "batch", "inputs": "ours", "model": name, "seed": 0, "batch": batch,
+            "throughput_share": made.throughput_share(batch),
+            "free_gb": (made.device_memory_bytes - made.memory_bytes(batch)) / 1e9,
+        }
+        for batch in range(1, most + 1)
+    )  # fmt: skip
+    return rows[rows.free_gb >= 0]
 
 
 def plateau(name: str) -> Plateau:
@@ -36,21 +49,24 @@ def plateau(name: str) -> Plateau:
         free = int(made.device_memory_bytes - made.memory_bytes(batch))
         return BatchSample(batch, made.throughput_share(batch), free) if free >= 0 else None
 
-    constants = yaml.safe_load((CONF / "system/aqua/constants.yaml").read_text())["profiler"]
-    return sweep(measure, constants["plateau_gain"])
+    return sweep(measure, read("system/aqua/constants")["profiler"]["plateau_gain"])
 
 
-def table(points: Sequence[Point]) -> pd.DataFrame:
-    return pd.concat([of_model(name) for names in PANELS.values() for name in names])
+def curves(points: Sequence[Point]) -> pd.DataFrame:
+    tables = []
+    for name in (name for names in PANELS.values() for name in names):
+        rows, peak = batches(name, 2 * producer(name).peak_batch), plateau(name).peak
+        tables += [rows, rows[rows.batch == peak.batch].assign(row="peak")]
+    return pd.concat(tables)
 
 
-def of_model(name: str) -> pd.DataFrame:
-    rows, peak = batches(name, 2 * producer(name).peak_batch), plateau(name).peak
-    return pd.concat([rows, rows[rows.batch == peak.batch].assign(row="peak")])
+@picture("aqua_fig03", curves, shape=(2, 2), size=(9, 5.4))
+def fig03(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 3: throughput and free memory of audio and image models by batch, on an A100.
 
-
-def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
-    made, axes = figure(2, 2, width=9, height=5.4)
+    No measurement: each curve is a line through the one published point of its model
+    (conf/producer). The marks are where the profiler's sweep of batches stops on that curve.
+    """
     for column, (title, names) in enumerate(PANELS.items()):
         looks = {name: Look(name, PALETTE[k]) for k, name in enumerate(names)}
         for panel, (shown, label) in zip(axes[column::2], SHOWN.items(), strict=True):
@@ -62,7 +78,7 @@ def plot(rows: pd.DataFrame) -> tuple[Figure, str]:
         axes[column].set(title=title)
         axes[column].legend(loc="lower right")
         axes[2 + column].set_xlabel("batch")
-    return made, (
+    return (
         "INPUT, not measured: lines through one published point of each model, of which it is "
         "assumed to have 90 % of the plateau; models of one published batch have one curve. Marks: "
         "where the profiler's sweep over powers of two stops."
