@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,9 @@ from harness.experiments.points import Point
 from harness.request import Request
 from harness.running import testbed
 from harness.running.testbed import Bed, decode, prefill
-from plots.blitzscale.runs import loads, scaled
+from plots.blitzscale.runs import Run, runs
 from plots.conf import hardware, spec
 from plots.figure import picture
-from plots.runs import requests
 from plots.style import PALETTE
 
 MODELS = {"llama3-8b": "Llama3-8B", "llama2-7b": "Llama2-7B"}
@@ -116,15 +114,14 @@ BY_PRUNING = {"true": "decode", "false": "prefill"}  # the source of loads
 
 def live(points: Sequence[Point]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
-    for point in points:
-        if point.path is not None:
-            pruning = point.overrides["system.pruning"].lower()
-            about = {
-                "source": BY_PRUNING[pruning], "pruning": pruning, "seed": point.seed,
-                "valid": point.verdict()["status"] == "VALID", "mechanism": scaled(point),
-            }  # fmt: skip
-            values = _measured(point.path, BY_PRUNING[pruning])
-            rows += [about | {"quantity": name, "value": value} for name, value in values.items()]
+    for run in runs(points):
+        pruning = run.point.overrides["system.pruning"].lower()
+        about = {
+            "source": BY_PRUNING[pruning], "pruning": pruning, "seed": run.seed,
+            "valid": run.valid, "mechanism": run.mechanism,
+        }  # fmt: skip
+        values = _measured(run, BY_PRUNING[pruning])
+        rows += [about | {"quantity": name, "value": value} for name, value in values.items()]
     found = pd.DataFrame(rows)
     return pd.concat([found, _over(found)], ignore_index=True)
 
@@ -145,12 +142,12 @@ def fig08_live(axes: list[Axes], rows: pd.DataFrame) -> str:
     return "A random-weight model, paced workers. Bars: mean of seeds (dots)."
 
 
-def _measured(path: Path, source: str) -> dict[str, float]:
+def _measured(run: Run, source: str) -> dict[str, float]:
     """Of the first load. ValueError: it was not from `source`."""
-    first = loads(path).sort_values("start_s").iloc[0]
+    first = run.loads().sort_values("start_s").iloc[0]
     if not str(first.source).endswith({"decode": "-1", "prefill": "-0"}[source]):
-        raise ValueError(f"{path}: loads from {first.source}, not from the {source}")
-    found = requests(path)
+        raise ValueError(f"{run.point.folder}: loads from {first.source}, not from the {source}")
+    found = run.requests()
     meanwhile = found[found.first_s.between(first.start_s, first.end_s)]
     gaps_s = (meanwhile.token_times_s.str[1] - meanwhile.first_s).dropna()
     return {

@@ -19,18 +19,14 @@ from plots.blitzscale.runs import (
     Floats,
     Latencies,
     Run,
-    curve,
-    held,
+    compared,
     held_over_time,
     latency_cdfs,
-    loads,
-    measured,
     over_time,
     plot_cdfs,
-    row,
     runs,
     saved,
-    scale_ups,
+    table_of,
 )  # fmt: skip
 from plots.figure import Words, picture, text
 from plots.style import PALETTE, log_scale
@@ -44,9 +40,7 @@ MEANS = ("mean TTFT", "mean TBT")
 
 def on_three_workloads(points: Sequence[Point]) -> pd.DataFrame:
     found = runs(points)
-    rows = measured(found)
-    for against in ("serverlessllm", "serverlessllm_30s", "allcache"):
-        rows += saved(found, against)
+    rows = compared(found, ("serverlessllm", "serverlessllm_30s", "allcache"))
     rows += saved(found, "allcache", "serverlessllm", MEANS)
     rows += _best(pd.DataFrame(rows))
     for run in found:
@@ -96,9 +90,9 @@ def _over_time(run: Run) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     series = [(found.arrival, found.ttft), (found.at, found.tbt)]
     for name, values in zip(OVER_TIME[1:], series, strict=True):
-        rows += curve(run, name, *_broken(*over_time(*values, OVER_TIME_S)))
+        rows += run.curve(name, *_broken(*over_time(*values, OVER_TIME_S)))
     if run.system == "blitzscale":  # all have the same
-        rows += curve(run, OVER_TIME[0], *over_time(found.arrival, step_s=OVER_TIME_S))
+        rows += run.curve(OVER_TIME[0], *over_time(found.arrival, step_s=OVER_TIME_S))
     return rows
 
 
@@ -136,9 +130,10 @@ def _spikes(run: Run) -> Iterator[dict[str, Any]]:
     x, y = over_time(run.latencies.arrival, run.latencies.ttft)
     for half, part in (("first", x < x.max() / 2), ("second", x >= x.max() / 2)):
         at = float(x[part][y[part].argmax()])
-        yield row(run, f"second of the highest mean TTFT, {half} half", at)
+        yield run.row(f"second of the highest mean TTFT, {half} half", at)
 
 
+OTHERS = ("distserve_full", "distserve_half", "serverlessllm", "serverlessllm_30s")
 BESIDE_DISTSERVE = ("distserve_full", "distserve_half", "serverlessllm", "blitzscale")
 HOLDING = ("serverlessllm", "blitzscale")
 FACTOR = 5.0  # of an SLO over the mean, §6.2
@@ -147,15 +142,13 @@ ROLES = {"prefill": PALETTE[2], "decode": PALETTE[1], "loading": "0.75"}
 
 def beside_distserve(points: Sequence[Point]) -> pd.DataFrame:
     found = runs([p for p in points if "azure_conv" in p.overrides.values()])
-    rows = measured(found)
-    for against in ("distserve_full", "distserve_half", "serverlessllm", "serverlessllm_30s"):
-        rows += saved(found, against)
+    rows = compared(found, OTHERS)
     rows += _violations(found)
     for run in found:
         if run.seed == SHOWN_SEED and run.system in HOLDING:
-            slots = held(run.path)
+            slots = run.slots()
             for role in ROLES:
-                rows += curve(run, f"GPUs held, {role}", *held_over_time(slots, [role]))
+                rows += run.curve(f"GPUs held, {role}", *held_over_time(slots, [role]))
     return pd.DataFrame([*rows, *latency_cdfs(found, BESIDE_DISTSERVE)])
 
 
@@ -190,10 +183,10 @@ def _violations(found: Sequence[Run]) -> Iterator[dict[str, Any]]:
         theirs = full[run.seed]
         for whose, mean in (("DistServe (full)'s", theirs), ("own", run.latencies)):
             share = violating(run.latencies, mean)
-            yield row(run, "violations", share, against=whose)
+            yield run.row("violations", share, against=whose)
             if run.system == "blitzscale":
                 more = share - violating(theirs, theirs)
-                yield row(run, "violations less DistServe (full)'s", more, against=whose)
+                yield run.row("violations less DistServe (full)'s", more, against=whose)
 
 
 def violating(found: Latencies, mean: Latencies) -> float:
@@ -212,11 +205,11 @@ P95 = ("P95 TTFT", "P95 TBT")
 
 
 def step_by_step(points: Sequence[Point]) -> pd.DataFrame:
-    found = [run for run in runs(points) if run.system in STEPS]
+    found = runs(points, STEPS)
     for run in found:
         if run.system == "blitzscale":  # what the last step adds
-            run.mechanism = float(scale_ups(run.path).served.astype(bool).sum())
-    rows = measured(found)
+            run.mechanism = float(run.scale_ups().served.astype(bool).sum())
+    rows = compared(found, ())
     for before, after in pairwise(STEPS):
         rows += saved(found, before, after)
     return pd.DataFrame(rows)
@@ -251,13 +244,11 @@ GPUS = {"vllm_full": 16, "vllm_half": 8}
 
 def colocation(points: Sequence[Point]) -> pd.DataFrame:
     found = runs(points)
-    rows = measured(found)
-    for against in GPUS:
-        rows += saved(found, against, "colocated")
+    rows = compared(found, GPUS, "colocated")
     for run in found:
         if (run.system, run.seed) == ("colocated", SHOWN_SEED):
-            level = held_over_time(held(run.path), ["colocated", "loading"], 1.0)
-            rows += curve(run, "GPUs held", *level)
+            level = held_over_time(run.slots(), ["colocated", "loading"], 1.0)
+            rows += run.curve("GPUs held", *level)
     return pd.DataFrame([*rows, *latency_cdfs(found, COLOCATED)])
 
 
@@ -286,23 +277,20 @@ CHANGES = {
     "blitzscale_sensitivity_hosts": "hosts of 4 GPUs",
 }
 CHANGED = ("blitzscale", "serverlessllm", "serverlessllm_30s")
-FROM_SSD = "share of loads from SSD"
+QUANTITIES = ["mean TTFT", "P99 TTFT", "share of loads from SSD"]
 
 
-def changes(points: Sequence[Point]) -> pd.DataFrame:
-    rows = []
-    for run in runs(points):
-        if run.workload == "azure_code" and run.system in CHANGED:
-            values = {name: MEASURES[name](run) for name in ("mean TTFT", "P99 TTFT")}
-            values[FROM_SSD] = float(loads(run.path).source.str.startswith("ssd").mean())
-            experiment = run.point.experiment
-            about = {"change": CHANGES[experiment], "experiment": experiment}
-            rows += [row(run, name, value) | about for name, value in values.items()]
-    return pd.DataFrame(rows)
+def _changed(run: Run) -> list[dict[str, Any]]:
+    if run.workload != "azure_code":
+        return []
+    values = {name: MEASURES[name](run) for name in QUANTITIES[:2]}
+    values[QUANTITIES[2]] = run.loads().source.str.startswith("ssd").mean()
+    experiment = run.point.experiment
+    return run.rows(values, change=CHANGES[experiment], experiment=experiment)
 
 
 @text(
-    "blitzscale_table_sensitivity", changes, tuple(CHANGES),
+    "blitzscale_table_sensitivity", table_of(_changed, CHANGED), tuple(CHANGES),
     head=["", "system", "mean TTFT (s)", "P99 TTFT (s)", "loads from SSD", "saved by BlitzScale"],
 )  # fmt: skip
 def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:
@@ -315,10 +303,9 @@ def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:
     cells = []
     for change, system in product(CHANGES.values(), CHANGED):
         if (change, system) in means.index:
-            shown = means.loc[change, system]
+            ttft_s, p99_s, missed = means.loc[[(change, system)]][QUANTITIES].to_numpy()[0]
             ours_s = means["mean TTFT"].get((change, "blitzscale"), unchanged_s)
-            less = "" if system == "blitzscale" else f"{1 - ours_s / shown['mean TTFT']:.0%}"
-            numbers = [f"{shown['mean TTFT']:.3f}", f"{shown['P99 TTFT']:.3f}"]
-            numbers += [f"{shown[FROM_SSD]:.0%}", less]
-            cells.append([change, SYSTEMS[system].label, *numbers])
+            less = "" if system == "blitzscale" else f"{1 - ours_s / ttft_s:.0%}"
+            label = SYSTEMS[system].label
+            cells.append([change, label, f"{ttft_s:.3f}", f"{p99_s:.3f}", f"{missed:.0%}", less])
     return cells, "AzureCode, 8B, cluster B; means of seeds."

@@ -20,14 +20,13 @@ from plots.blitzscale.runs import (
     WORKLOADS,
     Floats,
     Run,
-    curve,
-    row,
     runs,
+    table_of,
 )  # fmt: skip
 from plots.conf import spec
 from plots.figure import Words, picture, text
 from plots.panels import Look, lines
-from plots.runs import config, events, overrides
+from plots.runs import overrides
 from plots.runs import table as of_runs
 from plots.style import PALETTE, log_scale
 
@@ -41,7 +40,7 @@ LIMITS = {"burstgpt": (0.6, 0.4), "azure_code": (0.6,)}  # §3, §1: of requests
 
 
 def violations(points: Sequence[Point]) -> pd.DataFrame:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for run in runs(points):
         ttft_s, tbt_s = SLOS_S[run.workload]
         late = run.latencies.ttft > ttft_s
@@ -50,12 +49,9 @@ def violations(points: Sequence[Point]) -> pd.DataFrame:
             "violations, TTFT": late.mean(), "violations, TBT": slow.mean(),
             "violations, either": (late | slow).mean(), "mean TTFT": run.latencies.ttft.mean(),
         }  # fmt: skip
-        about = {
-            "system": "allcache",
-            "config_hash": run.point.config_hash(),
-            "gbps": float(overrides(run.point)["pcie_bytes_per_s"]) * 8 / 1e9,
-        }
-        rows += [row(run, name, float(value)) | about for name, value in values.items()]
+        gbps = float(overrides(run.point)["pcie_bytes_per_s"]) * 8 / 1e9
+        run.system = "allcache"
+        rows += run.rows(values, config_hash=run.point.config_hash(), gbps=gbps)
     found = pd.DataFrame(rows)
     return pd.concat([found, pd.DataFrame(needed(found))], ignore_index=True)
 
@@ -129,9 +125,10 @@ def saturated(points: Sequence[Point]) -> pd.DataFrame:
         (run,) = runs([point])
         run.workload = experiment.removeprefix("blitzscale_capacity_")
         run.system = "distserve_full"
-        free = 1 - float(used_share(run, "kv_move").max())
-        of_run = [row(run, "share free in the busiest second", free)]
-        of_run.append(row(run, "factor on the trace's rate", float(on_time.rate.max())))
+        of_run = run.rows({
+            "share free in the busiest second": 1 - used_share(run, "kv_move").max(),
+            "factor on the trace's rate": on_time.rate.max(),
+        })  # fmt: skip
         of_run += _over_time(run, "share used", "kv_move")
         rows += [each | {"config_hash": point.config_hash()} for each in of_run]
     return pd.DataFrame(rows)
@@ -165,22 +162,20 @@ SHOWN_SEED = 0
 KINDS = {"KV": "kv_move", "parameters": "transfer"}
 
 
-def used(points: Sequence[Point]) -> pd.DataFrame:
-    rows: list[dict[str, Any]] = []
-    for run in runs([p for p in points if not set(COMPARED).isdisjoint(p.overrides.values())]):
-        levels = {label: used_share(run, kind) for label, kind in KINDS.items()}
-        values = {f"used by {label}": level.mean() for label, level in levels.items()}
-        values["used by KV in the busiest second"] = levels["KV"].max()
-        values["free in the busiest second"] = 1 - sum(levels.values(), np.float64()).max()
-        rows += [row(run, f"share of the NICs {what}", float(v)) for what, v in values.items()]
-        for label, kind in KINDS.items() if run.seed == SHOWN_SEED else ():
-            rows += _over_time(run, f"share by {label}", kind)
-    return pd.DataFrame(rows)
+def _used(run: Run) -> Iterator[dict[str, Any]]:
+    levels = {label: used_share(run, kind) for label, kind in KINDS.items()}
+    values = {f"used by {label}": level.mean() for label, level in levels.items()}
+    values["used by KV in the busiest second"] = levels["KV"].max()
+    values["free in the busiest second"] = 1 - sum(levels.values(), np.float64()).max()
+    yield from run.rows({f"share of the NICs {what}": value for what, value in values.items()})
+    for label, kind in KINDS.items() if run.seed == SHOWN_SEED else ():
+        yield from _over_time(run, f"share by {label}", kind)
 
 
 @picture(
-    "blitzscale_fig22", used, ("blitzscale_fig17",), shape=(2, 3), size=(9, 4.8), legend=len(KINDS)
-)
+    "blitzscale_fig22", table_of(_used, COMPARED), ("blitzscale_fig17",), shape=(2, 3),
+    size=(9, 4.8), legend=len(KINDS),
+)  # fmt: skip
 def fig22(axes: list[Axes], rows: pd.DataFrame) -> str:
     """Fig. 22: share of the cluster's NIC bandwidth in use over time, by KV and by parameters:
     bytes that cross from one host to another, over what all NICs could carry. Within a host they
@@ -204,17 +199,17 @@ def fig22(axes: list[Axes], rows: pd.DataFrame) -> str:
 
 def _over_time(run: Run, quantity: str, kind: str) -> list[dict[str, Any]]:
     share = used_share(run, kind, OVER_TIME_S)
-    return curve(run, quantity, np.arange(len(share)) * OVER_TIME_S, share)
+    return run.curve(quantity, np.arange(len(share)) * OVER_TIME_S, share)
 
 
 def used_share(run: Run, kind: str, step_s: float = 1.0) -> Floats:
     """In each step, of what the NICs of all GPUs can send."""
-    found = config(run.path)
+    found = run.config()
     hardware, tp = found["hardware"], found["model"]["tp"]
-    moves = events(run.path, kind)
+    moves = run.events(kind)
     sender = moves.instance if kind == "kv_move" else moves.source
     receiver = moves.to if kind == "kv_move" else moves.instance
-    length = int(np.ceil(events(run.path, "slot").end_s.max() / step_s)) + 1
+    length = int(np.ceil(run.events("slot").end_s.max() / step_s)) + 1
     sent = np.zeros(length)
     between = _nodes(sender, hardware, tp) != _nodes(receiver, hardware, tp)
     crossing = sender.str.startswith("sim-") & receiver.str.startswith("sim-") & between

@@ -3,7 +3,7 @@ the rows that they become."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
 from harness.files import read_json
+from plots.figure import Table
 from plots.panels import Look, cdfs, quantiles
 from plots.runs import config, events, requests
 from plots.style import PALETTE
@@ -69,45 +70,75 @@ class Run:
     def seed(self) -> int:
         return self.point.seed
 
-    @property
-    def path(self) -> Path:
-        return self.point.folder
+    def events(self, *kinds: str) -> pd.DataFrame:
+        return events(self.point.folder, *kinds)
+
+    def requests(self) -> pd.DataFrame:
+        return requests(self.point.folder)
+
+    def config(self) -> dict[str, Any]:
+        return config(self.point.folder)
+
+    def slots(self) -> pd.DataFrame:
+        """GPUs held: instance, start_s, end_s, role, num_devices."""
+        return self.events("slot")
+
+    def loads(self) -> pd.DataFrame:
+        """Each instance's from each of its sources; not those from none, before the run."""
+        return self.events("load").query("source != ''")
+
+    def scale_ups(self) -> pd.DataFrame:
+        """When instances loaded; `served`: requests of which they ran layers meanwhile, whose KV
+        then left them."""
+        sent, found = self.events("kv_move"), self.slots().query("role == 'loading'")
+        served = []
+        for instance, start_s, end_s in found[["instance", "start_s", "end_s"]].to_numpy():
+            meanwhile = sent.start_s.between(start_s, end_s, inclusive="left")
+            of_slot = sent[meanwhile & (sent.instance == instance)]
+            served.append([request for requests in of_slot.requests for request in requests])
+        return found.assign(served=pd.Series(served, found.index, dtype=object))
+
+    def row(self, quantity: str, value: float, **more: Any) -> dict[str, Any]:
+        return {
+            "quantity": quantity, "workload": self.workload, "system": self.system,
+            "seed": self.seed, "valid": self.valid, "mechanism": self.mechanism, "value": value,
+            **more,
+        }  # fmt: skip
+
+    def rows(self, values: Mapping[str, Any], **more: Any) -> list[dict[str, Any]]:
+        return [self.row(name, float(value), **more) for name, value in values.items()]
+
+    def curve(self, quantity: str, x: Floats, y: Floats) -> list[dict[str, Any]]:
+        """A row for each point."""
+        return [self.row(quantity, float(v), x=float(at)) for at, v in zip(x, y, strict=True)]
 
 
-def runs(points: Sequence[Point]) -> list[Run]:
+def runs(points: Sequence[Point], systems: Collection[str] | None = None) -> list[Run]:
+    """Those of `systems` that were not refused; None: of all."""
     return [
         Run(
             point, point.overrides.get(WORKLOAD, ""), point.overrides.get(SYSTEM, ""),
-            point.verdict()["status"] == "VALID", scaled(point), latencies(point.path),
+            point.verdict()["status"] == "VALID", scaled(point), latencies(point.folder),
         )
         for point in points
-        if point.path is not None
+        if point.path is not None and (systems is None or point.overrides[SYSTEM] in systems)
     ]  # fmt: skip
+
+
+def table_of(
+    of_run: Callable[[Run], Iterable[dict[str, Any]]], systems: Collection[str] | None = None
+) -> Table:
+    """A table of the rows that `of_run` makes of each run of `systems`."""
+    return lambda points: pd.DataFrame(
+        [row for run in runs(points, systems) for row in of_run(run)]
+    )
 
 
 def scaled(point: Point) -> float:
     """How many instances the run scaled up; nan where its system never does."""
     if point.manifest()["choices"]["system"] in FIXED:
         return np.nan
-    return float((held(point.folder).role == "loading").sum())
-
-
-def loads(path: Path) -> pd.DataFrame:
-    """Each instance's from each of its sources; not those from none, before the run."""
-    return events(path, "load").query("source != ''")
-
-
-def scale_ups(path: Path) -> pd.DataFrame:
-    """When instances loaded; `served`: requests of which they ran layers meanwhile, whose KV then
-    left them."""
-    slots, sent = held(path), events(path, "kv_move")
-    found = slots[slots.role == "loading"]
-    served = []
-    for instance, start_s, end_s in zip(found.instance, found.start_s, found.end_s, strict=True):
-        meanwhile = sent.start_s.between(start_s, end_s, inclusive="left")
-        of_slot = sent[meanwhile & (sent.instance == instance)]
-        served.append([request for requests in of_slot.requests for request in requests])
-    return found.assign(served=pd.Series(served, found.index, dtype=object))
+    return float((events(point.folder, "slot").role == "loading").sum())
 
 
 def latencies(path: Path) -> Latencies:
@@ -135,11 +166,6 @@ def over_time(
     return there * step_s, total[there] / count[there]
 
 
-def held(path: Path) -> pd.DataFrame:
-    """GPUs held (slot events): instance, start_s, end_s, role, num_devices."""
-    return events(path, "slot")
-
-
 def held_over_time(
     found: pd.DataFrame, roles: Iterable[str], step_s: float = OVER_TIME_S
 ) -> tuple[Floats, Floats]:
@@ -153,22 +179,11 @@ def held_over_time(
 
 def gpu_seconds(run: Run) -> float:
     """Of a system without slots all GPUs, until the last token."""
-    if slots := read_json(run.path / "summary.json").get("slot_gpu_seconds"):
+    if slots := read_json(run.point.folder / "summary.json").get("slot_gpu_seconds"):
         return float(sum(slots.values()))
     found = run.latencies
     end_s = max(float(found.at.max()), float((found.arrival + found.ttft).max()))
-    return float(config(run.path)["hardware"]["num_devices"]) * end_s
-
-
-def row(run: Run, quantity: str, value: float, **more: Any) -> dict[str, Any]:
-    about = {"workload": run.workload, "system": run.system, "seed": run.seed, "valid": run.valid}
-    about["mechanism"] = run.mechanism
-    return {"quantity": quantity, **about, "value": value, **more}
-
-
-def curve(run: Run, quantity: str, x: Floats, y: Floats) -> list[dict[str, Any]]:
-    """A row for each point."""
-    return [row(run, quantity, float(v), x=float(at)) for at, v in zip(x, y, strict=True)]
+    return float(run.config()["hardware"]["num_devices"]) * end_s
 
 
 def latency_cdfs(found: Sequence[Run], systems: Iterable[str]) -> list[dict[Any, Any]]:
@@ -203,8 +218,12 @@ MEASURES: dict[str, Callable[[Run], float]] = {
 }
 
 
-def measured(found: Sequence[Run]) -> list[dict[str, Any]]:
-    return [row(run, name, measure(run)) for run in found for name, measure in MEASURES.items()]
+def compared(
+    found: Sequence[Run], against: Iterable[str], system: str = "blitzscale"
+) -> list[dict[str, Any]]:
+    """All MEASURES of all runs, and what `system` saves of them against each."""
+    rows = [run.row(name, measure(run)) for run in found for name, measure in MEASURES.items()]
+    return rows + [row for other in against for row in saved(found, other, system)]
 
 
 def saved(
@@ -222,5 +241,5 @@ def saved(
         for run, other in both:
             ratio = MEASURES[quantity](run) / MEASURES[quantity](other)
             about = {"against": against, "valid": run.valid and other.valid}
-            yield row(run, f"share of {quantity} saved", 1 - ratio) | about
-            yield row(run, f"{quantity} over", ratio) | about
+            yield run.row(f"share of {quantity} saved", 1 - ratio) | about
+            yield run.row(f"{quantity} over", ratio) | about

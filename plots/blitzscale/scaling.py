@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -19,17 +18,12 @@ from plots.blitzscale.runs import (
     WORKLOADS,
     Floats,
     Run,
-    curve,
-    held,
-    loads,
     over_time,
-    row,
     runs,
-    scale_ups,
+    table_of,
 )  # fmt: skip
 from plots.conf import hardware, spec
 from plots.figure import picture
-from plots.runs import config, events, requests
 from plots.style import PALETTE
 from systems.blitzscale.host_cache import HostCache
 from systems.blitzscale.ilp import ilp
@@ -41,32 +35,31 @@ STEADY = 0.05  # of a run's beginning and end, which have few requests: left out
 CURVES = {"requests/s": "requests/s", "prefills needed": "instances", "KV (GB)": "GB"}  # and units
 
 
-def demand(points: Sequence[Point]) -> pd.DataFrame:
+def _demand(run: Run) -> Iterator[dict[str, Any]]:
     model = spec("llama2-7b")
     prefill_s = HardwareProfile(hardware("a100pcie_x16")).prefill_s(model, BATCH_TOKENS)
-    rows: list[dict[str, Any]] = []
-    for run in runs([point for point in points if "vllm_full" in point.overrides.values()]):
-        found = requests(run.path)
-        rate = over_time(run.latencies.arrival)[1]
-        arrivals = np.floor(found.arrival_s).astype(int)
-        prompts = np.bincount(arrivals, found.prompt_tokens).astype(float)
-        kv = _kv_tokens(found.dropna(subset=["first_s"])) * model.kv_bytes_per_token / 1e9
-        inner = kv[int(len(rate) * STEADY) : int(len(rate) * (1 - STEADY))]
-        engine, memory = config(run.path)["engine"], config(run.path)["hardware"]["memory_bytes"]
-        room = engine["memory_utilization"] * memory - engine["activation_reserve_bytes"]
-        room_gb = (room - model.weight_bytes) / 1e9
-        for end, value in (("lowest", float(inner.min())), ("highest", float(inner.max()))):
-            rows.append(row(run, f"KV (GB), the {end}", value))
-            over = f"KV over an instance's room for it, the {end}"
-            rows.append(row(run, over, value / room_gb))
-        if run.seed == SHOWN_SEED:
-            levels = (rate, prompts * prefill_s / BATCH_TOKENS, kv)
-            for name, level in zip(CURVES, levels, strict=True):
-                rows += curve(run, name, np.arange(len(level), dtype=float), level)
-    return pd.DataFrame(rows)
+    found = run.requests()
+    rate = over_time(run.latencies.arrival)[1]
+    arrivals = np.floor(found.arrival_s).astype(int)
+    prompts = np.bincount(arrivals, found.prompt_tokens).astype(float)
+    kv = _kv_tokens(found.dropna(subset=["first_s"])) * model.kv_bytes_per_token / 1e9
+    inner = kv[int(len(rate) * STEADY) : int(len(rate) * (1 - STEADY))]
+    engine, memory = run.config()["engine"], run.config()["hardware"]["memory_bytes"]
+    room = engine["memory_utilization"] * memory - engine["activation_reserve_bytes"]
+    room_gb = (room - model.weight_bytes) / 1e9
+    for end, value in (("lowest", float(inner.min())), ("highest", float(inner.max()))):
+        yield run.row(f"KV (GB), the {end}", value)
+        yield run.row(f"KV over an instance's room for it, the {end}", value / room_gb)
+    if run.seed == SHOWN_SEED:
+        levels = (rate, prompts * prefill_s / BATCH_TOKENS, kv)
+        for name, level in zip(CURVES, levels, strict=True):
+            yield from run.curve(name, np.arange(len(level), dtype=float), level)
 
 
-@picture("blitzscale_fig01", demand, ("blitzscale_fig24",), shape=(1, 3), size=(11, 3))
+@picture(
+    "blitzscale_fig01", table_of(_demand, ["vllm_full"]), ("blitzscale_fig24",), shape=(1, 3),
+    size=(11, 3),
+)  # fmt: skip
 def fig01(axes: list[Axes], rows: pd.DataFrame) -> str:
     """Fig. 1: BurstGPT's requests, the prefills that they need, and the KV of those that decode.
     (a) and (b) by arrival; (b) prompt tokens of a second over what one prefill makes, as profiled.
@@ -95,22 +88,21 @@ TTLS = ("serverlessllm", "serverlessllm_30s")
 BIN_S = 2.0
 
 
-def misses(points: Sequence[Point]) -> pd.DataFrame:
-    rows: list[dict[str, Any]] = []
-    for run in runs([p for p in points if not set(TTLS).isdisjoint(p.overrides.values())]):
-        found = loads(run.path)
-        missed = found.source.str.startswith("ssd").to_numpy()
-        rows.append(row(run, "share of loads that miss", float(missed.mean())))
-        rows.append(row(run, "loads", float(len(found))))
-        if (run.workload, run.seed) == ("burstgpt", SHOWN_SEED):
-            bins = np.arange(0, found.start_s.max() + BIN_S, BIN_S)
-            for name, start_s in (("scaled", found.start_s), ("missed", found.start_s[missed])):
-                counts, _ = np.histogram(start_s, bins)
-                rows += curve(run, name, bins[:-1], counts.astype(float))
-    return pd.DataFrame(rows)
+def _misses(run: Run) -> Iterator[dict[str, Any]]:
+    found = run.loads()
+    missed = found.source.str.startswith("ssd").to_numpy()
+    yield from run.rows({"share of loads that miss": missed.mean(), "loads": len(found)})
+    if (run.workload, run.seed) == ("burstgpt", SHOWN_SEED):
+        bins = np.arange(0, found.start_s.max() + BIN_S, BIN_S)
+        for name, start_s in (("scaled", found.start_s), ("missed", found.start_s[missed])):
+            counts, _ = np.histogram(start_s, bins)
+            yield from run.curve(name, bins[:-1], counts.astype(float))
 
 
-@picture("blitzscale_fig04", misses, ("blitzscale_fig17",), shape=(1, 2), size=(9, 3.2), legend=2)
+@picture(
+    "blitzscale_fig04", table_of(_misses, TTLS), ("blitzscale_fig17",), shape=(1, 2),
+    size=(9, 3.2), legend=2,
+)  # fmt: skip
 def fig04(axes: list[Axes], rows: pd.DataFrame) -> str:
     """Fig. 4: instances that ServerlessLLM scales, and those that miss the host cache, with both
     TTLs. On Fig. 17's runs of BurstGPT: one model, so that a host misses it once and then again
@@ -132,22 +124,23 @@ TTL_S = {"serverlessllm": 300.0, "serverlessllm_30s": 30.0, "blitzscale": 0.0}
 WIDTHS = {"serverlessllm": 3.2, "serverlessllm_30s": 1.4, "blitzscale": 1.4}
 
 
-def cached(points: Sequence[Point]) -> pd.DataFrame:
-    rows = []
-    for run in runs([p for p in points if not set(TTL_S).isdisjoint(p.overrides.values())]):
-        seconds, copies, serving, hosts = _host_copies(run)
-        if run.system == "blitzscale":
-            run.mechanism = float(len(events(run.path, "host_copy")))
-        rows.append(row(run, "host copies, most", float(copies.max())))
-        over = copies[serving > 0].sum() / serving[serving > 0].sum()
-        rows.append(row(run, "host copies over hosts that serve", float(over)))
-        if run.seed == SHOWN_SEED:
-            step = int(OVER_TIME_S)
-            rows += curve(run, "host copies over hosts", seconds[::step], copies[::step] / hosts)
-    return pd.DataFrame(rows)
+def _cached(run: Run) -> Iterator[dict[str, Any]]:
+    seconds, copies, serving, hosts = _host_copies(run)
+    if run.system == "blitzscale":
+        run.mechanism = float(len(run.events("host_copy")))
+    over = copies[serving > 0].sum() / serving[serving > 0].sum()
+    yield from run.rows(
+        {"host copies, most": copies.max(), "host copies over hosts that serve": over}
+    )
+    if run.seed == SHOWN_SEED:
+        step = int(OVER_TIME_S)
+        yield from run.curve("host copies over hosts", seconds[::step], copies[::step] / hosts)
 
 
-@picture("blitzscale_fig19", cached, ("blitzscale_fig17",), shape=(1, 3), size=(9, 3.2), legend=3)
+@picture(
+    "blitzscale_fig19", table_of(_cached, TTL_S), ("blitzscale_fig17",), shape=(1, 3),
+    size=(9, 3.2), legend=3,
+)  # fmt: skip
 def fig19(axes: list[Axes], rows: pd.DataFrame) -> str:
     """Fig. 19: host memory that holds parameters over time, in copies of the model over hosts.
     Derived from when instances held their slots, by each system's own rule: ServerlessLLM's host
@@ -168,10 +161,10 @@ def fig19(axes: list[Axes], rows: pd.DataFrame) -> str:
 def _host_copies(run: Run) -> tuple[Floats, Floats, Floats, int]:
     """At each whole second: copies of the model in host memory, hosts whose GPUs serve; and the
     number of hosts."""
-    configured = config(run.path)
+    configured = run.config()
     per_host = configured["hardware"]["devices_per_node"]
     hosts = configured["hardware"]["num_devices"] // per_host
-    slots = held(run.path).query("role != 'loading'")
+    slots = run.slots().query("role != 'loading'")
     first_gpu = slots.instance.str.rpartition("-")[2].astype(int) * configured["model"]["tp"]
     nodes = (first_gpu // per_host).to_numpy()
     changes = sorted(
@@ -202,17 +195,36 @@ BESIDE = ("allcache", "network", "blitzscale")
 TOKENS, THERE, LOADED = "prompt tokens/s", "share of the parameters there", "all are loaded"
 
 
-def live(points: Sequence[Point]) -> pd.DataFrame:
-    rows: list[dict[str, Any]] = []
-    for run in runs(points):
-        engine = run.point.manifest()["engine_name"]
-        rows += [each | {"engine": engine} for each in _live(run, engine)]
-    return pd.DataFrame(rows)
+def _live(run: Run) -> Iterator[dict[str, Any]]:
+    """Times are seconds from the start of the first load."""
+    begun = run.loads()
+    zero_s = begun.start_s.min()
+    loaded_s = begun.groupby("instance").end_s.max() - zero_s
+    sent = run.requests()
+    first_s = sent.first_s - zero_s
+    # of requests that an instance still loading had a part in
+    served_s = first_s[sent.request_id.isin(run.scale_ups().served.explode())]
+    senders = set(begun.source) - set(loaded_s.index)
+    engine = run.point.manifest()["engine_name"]
+    yield from run.rows({
+        "instances": len(loaded_s), LOADED: loaded_s.max(), "first is loaded": loaded_s.min(),
+        "first token with a part on an instance that loads": served_s.min(),
+        "sources that load nothing": len(senders),
+    }, engine=engine)  # fmt: skip
+    if run.seed == SHOWN_SEED:
+        edges = np.arange(0, SHOWN_S[engine] + STEP_S[engine], STEP_S[engine])
+        tokens, _ = np.histogram(first_s, edges, weights=sent.prompt_tokens)
+        moves = run.events("transfer").query("purpose == 'weights' and complete")
+        moves = moves.sort_values("end_s")
+        there = moves.bytes.cumsum() / moves.bytes.sum()
+        curves = run.curve(TOKENS, edges[:-1], tokens / STEP_S[engine])
+        curves += run.curve(THERE, moves.end_s.to_numpy() - zero_s, there.to_numpy())
+        yield from (each | {"engine": engine} for each in curves)
 
 
 @picture(
-    "blitzscale_fig21", live, ("blitzscale_fig21", "blitzscale_fig21_live"), shape=(2, 2),
-    size=(9, 6), legend=len(BESIDE),
+    "blitzscale_fig21", table_of(_live), ("blitzscale_fig21", "blitzscale_fig21_live"),
+    shape=(2, 2), size=(9, 6), legend=len(BESIDE),
 )  # fmt: skip
 def fig21(axes: list[Axes], rows: pd.DataFrame) -> str:
     """Fig. 21: prompt tokens prefilled while new instances load, and what of their parameters is
@@ -244,41 +256,13 @@ def fig21(axes: list[Axes], rows: pd.DataFrame) -> str:
     )
 
 
-def _live(run: Run, engine: str) -> Iterator[dict[str, Any]]:
-    """Times are seconds from the start of the first load."""
-    begun = loads(run.path)
-    zero_s = begun.start_s.min()
-    loaded_s = begun.groupby("instance").end_s.max() - zero_s
-    sent = requests(run.path)
-    first_s = sent.first_s - zero_s
-    # of requests that an instance still loading had a part in
-    served_s = first_s[sent.request_id.isin(scale_ups(run.path).served.explode())]
-    yield row(run, "instances", float(len(loaded_s)))
-    yield row(run, LOADED, float(loaded_s.max()))
-    yield row(run, "first is loaded", float(loaded_s.min()))
-    early = "first token with a part on an instance that loads"
-    yield row(run, early, float(served_s.min()))
-    senders = set(begun.source) - set(loaded_s.index)
-    yield row(run, "sources that load nothing", float(len(senders)))
-    if run.seed == SHOWN_SEED:
-        edges = np.arange(0, SHOWN_S[engine] + STEP_S[engine], STEP_S[engine])
-        tokens, _ = np.histogram(first_s, edges, weights=sent.prompt_tokens)
-        yield from curve(run, TOKENS, edges[:-1], tokens / STEP_S[engine])
-        moves = events(run.path, "transfer").query("purpose == 'weights' and complete")
-        moves = moves.sort_values("end_s")
-        there = moves.bytes.cumsum() / moves.bytes.sum()
-        yield from curve(run, THERE, moves.end_s.to_numpy() - zero_s, there.to_numpy())
-
-
 LAYERS_8B, LOAD, BATCHES, REPEATS = 32, 6.0, 12, 9  # §5.2: layers; Fig. 15's load; "a dozen"
 TIMES = 3  # that the solver is measured
 PLANES = {"data plane (s)": PALETTE[1], "control plane (s)": PALETTE[3]}
 
 
 def control(points: Sequence[Point]) -> pd.DataFrame:
-    rows: list[dict[str, Any]] = []
-    for run in runs(points):
-        rows += [row(run, name, value) for name, value in _planes(run.path).items()]
+    rows = [row for run in runs(points) for row in run.rows(_planes(run))]
     solver = {"system": "solver", "inputs": "measured", "quantity": "solving the program, 8B (s)"}
     solved = [solver | {"seed": seed, "value": _solving_s()} for seed in range(TIMES)]
     return pd.DataFrame([*rows, *solved])
@@ -310,12 +294,12 @@ def fig23(axes: list[Axes], rows: pd.DataFrame) -> str:
     return "Links slowed as in Fig. 21; a random-weight model."
 
 
-def _planes(path: Path) -> dict[str, float]:
+def _planes(run: Run) -> dict[str, float]:
     """Of the scale-ups of a run, means; the share is of their sums."""
-    slots = scale_ups(path)
-    moves = events(path, "transfer").query("purpose == 'weights'").sort_values("start_s")
+    slots = run.scale_ups()
+    moves = run.events("transfer").query("purpose == 'weights'").sort_values("start_s")
     data_s: list[float] = []
-    for name, start_s, end_s in zip(slots.instance, slots.start_s, slots.end_s, strict=True):
+    for name, start_s, end_s in slots[["instance", "start_s", "end_s"]].to_numpy():
         mine = moves[(moves.instance == name) & (moves.end_s > start_s) & (moves.start_s < end_s)]
         data_s.append(_covered_s(zip(mine.start_s, mine.end_s, strict=True)))
     every_s = [float(length_s) for length_s in slots.end_s - slots.start_s]
