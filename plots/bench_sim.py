@@ -33,7 +33,7 @@ def draw(folder: Path) -> Path:
             shown = of_count[of_count.stepping == stepping]
             if len(shown):
                 looks = {"ms": 4, "color": colour}
-                label = f"{count} instance{'s' * (count > 1)}, {stepping}"
+                label = f"{count} instance{'s' * (count != 1)}, {stepping}"
                 speed.plot(shown.requests, shown.requests_per_s, style, label=label, **looks)
                 memory.plot(shown.requests, shown.peak_memory_gib, style, **looks)
     for panel in (speed, memory):

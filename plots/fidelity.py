@@ -75,8 +75,8 @@ def draw_gpu(folder: Path) -> Path:
     for panel, (run, part) in zip(axes[3:], curves.groupby("run", sort=False), strict=True):
         for colour, what in zip(PALETTE, ("running", "waiting"), strict=False):
             panel.plot(part.t_s, part[what], color=colour, lw=1, label=f"{what}, vLLM")
-            simulated = {"ls": "--", "label": f"{what}, simulated"}
-            panel.plot(part.t_s, part[f"sim_{what}"], color=colour, lw=1, **simulated)
+            label = f"{what}, simulated"
+            panel.plot(part.t_s, part[f"sim_{what}"], color=colour, lw=1, ls="--", label=label)
         panel.set(title=run, xlabel="time (s)", ylabel="requests")
     for panel in (axes[0], axes[3]):
         panel.legend(fontsize=6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,15 +50,14 @@ def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -
 
 
 def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, label: object, color: object) -> None:
-    found = rows.dropna(subset=[y]).groupby(x)[y].agg(lambda of_x: interval(list(of_x)))
-    if found.empty:
+    found = {at: interval(list(of_x)) for at, of_x in rows.dropna(subset=[y]).groupby(x)[y]}
+    if not found:
         raise UsageError(f"no run has {y} where {label or 'the sweep'} is")
-    means = np.array([each.mean for each in found])
-    halves = np.array([each.half or 0.0 for each in found])
-    axes.plot(found.index, means, marker="o", color=color, label=str(label))
-    if halves.any() and is_numeric_dtype(found.index):
-        axes.fill_between(
-            found.index, means - halves, means + halves, color=color, alpha=0.2, linewidth=0
-        )
+    values: list[Any] = list(found)
+    means = np.array([each.mean for each in found.values()])
+    halves = np.array([each.half or 0.0 for each in found.values()])
+    axes.plot(values, means, marker="o", color=color, label=str(label))
+    if halves.any() and is_numeric_dtype(rows[x]):
+        axes.fill_between(values, means - halves, means + halves, color=color, alpha=0.2, lw=0)
     elif halves.any():
-        axes.errorbar(found.index, means, halves, color=color, fmt="none", capsize=3)
+        axes.errorbar(values, means, halves, color=color, fmt="none", capsize=3)
