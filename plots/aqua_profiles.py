@@ -84,16 +84,10 @@ def paged_bytes(served: str, stable_per_s: float, bursts: list[Point], rate_per_
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m plots.aqua_profiles", description=__doc__)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=STABLE_RATES,
-        metavar="DIR",
-        help="default: conf/system/aqua/profiles",
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="runs at a time (%(default)s)"
-    )
+    there = "default: conf/system/aqua/profiles"
+    parser.add_argument("--out", type=Path, default=STABLE_RATES, metavar="DIR", help=there)
+    at_once = "runs at a time (%(default)s)"
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help=at_once)
     chosen = parser.parse_args(arguments)
     out = chosen.out.absolute()
     os.chdir(ROOT)

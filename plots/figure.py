@@ -5,7 +5,7 @@ A PaperFigure says of which experiments it is, how their runs become the rows of
 has the committed table can draw it again. Most are described by one of two decorators:
 
     @picture("kunserve_fig16", table, ("kunserve_fig16",), shape=(1, 4), size=(11, 3.2), legend=3)
-    def fig16(axes: list[Axes], rows: pd.DataFrame) -> str:
+    def fig16(axes: Panels, rows: pd.DataFrame) -> str:
         for panel, (number, title) in zip(axes, TITLES.items(), strict=True):
             bars(panel, rows, "rate", number, PLANS, by="plan")
             panel.set(title=title, xlabel="requests/s")
@@ -42,8 +42,10 @@ from plots.style import figure, save, text_table
 PAPERS = ("aegaeon", "aqua", "blitzscale", "kunserve")
 NOTHING = ["nothing was run"]
 
-Table = Callable[[Sequence[Point]], pd.DataFrame]
-Draw = Callable[[list[Axes], pd.DataFrame], str]
+Points = Sequence[Point]
+Panels = list[Axes]  # of a figure, row by row
+Table = Callable[[Points], pd.DataFrame]
+Draw = Callable[[Panels, pd.DataFrame], str]
 Words = Sequence[Sequence[str]]
 
 

@@ -128,9 +128,8 @@ def bars(
     for k, (name, look) in enumerate(looks.items()):
         shown = over_seeds(rows[rows[by] == name], x, y, factor)
         at = [groups.index(value) + wide * (k - (len(looks) - 1) / 2) for value in shown.index]
-        spread = {"yerr": [shown.below, shown.above], "error_kw": {"lw": 0.8}}
-        named = {"color": look.colour, "label": look.label}
-        axes.bar(at, shown["mean"], 0.92 * wide, **named, **spread)
+        how: dict[str, Any] = {"color": look.colour, "label": look.label, "error_kw": {"lw": 0.8}}
+        axes.bar(at, shown["mean"], 0.92 * wide, yerr=[shown.below, shown.above], **how)
     axes.set_xticks(range(len(groups)), [f"{value:g}" for value in groups])
     axes.grid(False, axis="x")
 

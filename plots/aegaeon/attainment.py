@@ -7,7 +7,7 @@ has (c) with them competing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from harness.experiments.points import Point
 from harness.records.attainment import Attained
 from harness.records.slo import Slo
 from harness.records.token_log import TokenLog
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.panels import Look, lines
 from plots.runs import table as of_runs
 from plots.style import PALETTE
@@ -107,7 +107,7 @@ SETUPS = {
 }
 
 
-def all_setups(points: Sequence[Point]) -> pd.DataFrame:
+def all_setups(points: Points) -> pd.DataFrame:
     return beside(of_runs(points))
 
 
@@ -120,7 +120,7 @@ def all_setups(points: Sequence[Point]) -> pd.DataFrame:
     size=(9, 6.4),
     legend=3,
 )
-def fig11(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig11(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 11: SLO attainment by number of models (a, b) and by rate (c), and its sensitivity:
     below each, ServerlessLLM by the rate at which it loads checkpoints."""
     for i, (experiment, (title, x)) in enumerate(SETUPS.items()):
@@ -155,7 +155,7 @@ LENGTHS = {
     size=(9, 6.2),
     legend=3,
 )
-def fig12(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig12(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 12: SLO attainment with twice as long inputs (ix2) or outputs (ox2)."""
     for panel, ((experiment, lengths), title) in zip(axes, LENGTHS.items(), strict=True):
         shown = rows[(rows.experiment == experiment) & (rows.lengths == lengths)]
@@ -172,7 +172,7 @@ STRICT = {0.5: "(a) 0.5 x SLO", 0.3: "(b) 0.3 x SLO", 0.2: "(c) 0.2 x SLO"}
 TTFT_S, TBT_S = 10.0, 0.1  # the SLO of §7.1
 
 
-def strict(points: Sequence[Point]) -> pd.DataFrame:
+def strict(points: Points) -> pd.DataFrame:
     """Aegaeon is told its SLO; the baselines know none, so their runs of Fig. 11 (a) are judged
     anew."""
     rows = of_runs(points)
@@ -200,7 +200,7 @@ def _judged(row: pd.Series, point: Point) -> Iterator[dict[str, Any]]:
     "aegaeon_fig13", strict, OF_FIG13, searches=dict.fromkeys(OF_FIG13, AT_01), shape=(1, 3),
     size=(9, 4.5), legend=3,
 )  # fmt: skip
-def fig13(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig13(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 13: SLO attainment under 0.5, 0.3 and 0.2 times the SLO."""
     for panel, (factor, title) in zip(axes, STRICT.items(), strict=True):
         attainment(panel, rows[rows.factor == factor], looks=EVERY)
@@ -227,7 +227,7 @@ DEPLOYMENTS = {  # experiment: title, x, SLO varied, {limit: name}
 
 
 @picture("aegaeon_fig17", of_runs, tuple(DEPLOYMENTS), shape=(1, 2), size=(10.5, 3.4))
-def fig17(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig17(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 17: Aegaeon on a small node (left) and with models over four GPUs (right)."""
     for panel, (experiment, (title, x, slo, limits)) in zip(axes, DEPLOYMENTS.items(), strict=True):
         looks = {

@@ -7,15 +7,13 @@ at other rates of loading.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import nan
 
 import pandas as pd
 
 from harness.claims.expressions import Beyond, crossing
-from harness.experiments.points import Point
 from plots.aegaeon.attainment import AT_01, AT_05, SYSTEMS, all_setups, searches
-from plots.figure import Words, text
+from plots.figure import Points, Words, text
 from plots.runs import table as of_runs
 
 SEARCHES = searches(
@@ -33,7 +31,7 @@ SETUPS = {  # by experiment and lengths
 COLUMNS = ("aegaeon", "serverlessllm_artifact", "serverlessllm", "muxserve")
 
 
-def table(points: Sequence[Point]) -> pd.DataFrame:
+def table(points: Points) -> pd.DataFrame:
     return goodputs(all_setups(points))
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
-from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.panels import Look, cdfs, quantiles
 from plots.runs import config, events, overrides, requests
 from plots.runs import table as of_runs
@@ -25,7 +23,7 @@ STAGES = {
 }
 
 
-def stages(points: Sequence[Point]) -> pd.DataFrame:
+def stages(points: Points) -> pd.DataFrame:
     served = [point for point in points if point.path is not None]
     found = pd.DataFrame([stage_seconds(point.folder).sum() for point in served])
     return of_runs(served).join(found).assign(setup=[_setup(point) for point in served])
@@ -64,7 +62,7 @@ def stage_seconds(path: Path) -> pd.DataFrame:
 
 
 @picture("aegaeon_fig14", stages, ("aegaeon_fig14", "aegaeon_fig14_rates"), size=(9, 3.6))
-def fig14(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig14(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 14: where requests spend their time, across numbers of models and rates.
 
     Of each request: waiting for and in its prefill, then waiting for and in its decoding steps.
@@ -91,7 +89,7 @@ LINES = ("-", "--", "-.", ":", (0, (6, 2)), (0, (1, 3)))  # curves lie close
 KINDS = {"switch": "auto-scaling latency", "kv": "KV transfer overhead of a request"}
 
 
-def distributions(points: Sequence[Point]) -> pd.DataFrame:
+def distributions(points: Points) -> pd.DataFrame:
     """CDFs of all runs of an engine (`switch`, `kv`; `share` and `value`, seconds); of each seed
     the 95th percentile of loads (`s`), and the shares that take so long at most (…_within)."""
     rows = []
@@ -170,7 +168,7 @@ def _names(point: Point) -> dict[str, str]:
     "aegaeon_fig15", distributions, ("aegaeon_fig14", "aegaeon_fig15_live"), shape=(2, 2),
     size=(9, 6.4),
 )  # fmt: skip
-def fig15(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig15(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 15: how long switches take, by model, and what KV transfers cost each request. Above
     simulated, of 16 H800; below measured, on real workers of the machine that the footer names."""
     cells = [(engine, kind) for engine in ENGINES for kind in KINDS]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from harness.experiments.points import Point
 from harness.schedule import Schedule
 from plots.aegaeon.attainment import attainment
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.panels import Look, lanes, spans
 from plots.runs import events
 from plots.runs import table as of_runs
@@ -24,7 +24,7 @@ COLD = {"models_share": 0.941, "requests_share": 0.0135}  # §2.2: 94.1 % of mod
 BIN_S = 10.0
 
 
-def skew_and_bursts(points: Sequence[Point]) -> pd.DataFrame:
+def skew_and_bursts(points: Points) -> pd.DataFrame:
     (point,) = points
     schedule = Schedule.load(point.folder / "schedule.parquet")
     popular = pd.Series(schedule.model).value_counts()
@@ -44,7 +44,7 @@ def skew_and_bursts(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("aegaeon_fig01", skew_and_bursts, ("aegaeon_fig01",), shape=(1, 2), size=(9, 3.4))
-def fig01(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 1: concurrent workloads are skewed (a) and bursty (b).
 
     The paper's production trace is not public. Drawn are its published statistics, and the same
@@ -99,7 +99,7 @@ def active(seed: int, times_s: np.ndarray) -> np.ndarray:
     return count
 
 
-def active_models(points: Sequence[Point]) -> pd.DataFrame:
+def active_models(points: Points) -> pd.DataFrame:
     times_s = np.arange(0.0, HORIZON_S, STEP_S)
     counts = {seed: active(seed, times_s) for seed in SEEDS}
     drawn = pd.DataFrame({"seed": 0, "time_s": times_s, "active": counts[0]})[::DRAWN_EACH]
@@ -110,7 +110,7 @@ def active_models(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("aegaeon_fig04", active_models, size=(6, 3.2))
-def fig04(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig04(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 4: how many of M models have a request in service, and Theorem 3.1's expectation of it.
 
     As in the paper, a simulation of the theorem's own premises: Poisson arrivals for each model,
@@ -137,7 +137,7 @@ FACTOR, SEED = 8, 0  # of the charts
 SHOWN_S = 60.0  # requests arrive for so long
 
 
-def schedules(points: Sequence[Point]) -> pd.DataFrame:
+def schedules(points: Points) -> pd.DataFrame:
     """A row per run (`panel` d), and one for each span of the charts."""
     runs = of_runs(points).assign(panel="d")
     shown = runs[(runs.factor == FACTOR) & (runs.seed == SEED)].schedule
@@ -154,7 +154,7 @@ def _spans(point: Point, schedule: str) -> pd.DataFrame:
 
 
 @picture("aegaeon_fig06", schedules, ("aegaeon_fig06",), shape=(4, 1), size=(9, 8.6))
-def fig06(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig06(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 6: token-level schedules on two GPUs, drawn from runs of the three of them (a to c), and
     how each fares under larger bursts (d)."""
     runs, shown = rows[rows.panel == "d"], rows[rows.panel != "d"]
@@ -189,11 +189,9 @@ def _gantt(axes: Axes, rows: pd.DataFrame, colours: Mapping[str, Any]) -> None:
         place = instances.index(instance)
         if kind == "switch":
             spans(axes, found, place, 0.4, color="0.55", lw=0)
-        elif phase == "prefill":
-            look = {"facecolor": colours[str(model)], "edgecolor": "k", "hatch": "/////"}
-            spans(axes, found, place, 0.8, lw=0.3, zorder=2, **look)
-        else:
-            look = {"facecolor": colours[str(model)], "edgecolor": "white"}
-            spans(axes, found, place, 0.8, lw=0.3, zorder=2, **look)
+            continue
+        edge, hatch = ("k", "/////") if phase == "prefill" else ("white", None)
+        look = {"facecolor": colours[str(model)], "edgecolor": edge, "hatch": hatch}
+        spans(axes, found, place, 0.8, lw=0.3, zorder=2, **look)
     lanes(axes, [f"GPU {i}" for i in range(len(instances))])
     axes.set(xlim=(0, SHOWN_S), xlabel="time (s)")

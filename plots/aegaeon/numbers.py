@@ -21,12 +21,11 @@ from harness.configuration.config import settings
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
-from harness.experiments.points import Point
 from harness.model_spec import ModelSpec
 from harness.placement import Demand
 from plots.aegaeon.motivation import RATE_PER_S, SERVICE_S, M, expected
 from plots.conf import hardware, spec
-from plots.figure import Words, text
+from plots.figure import Points, Words, text
 from systems.aegaeon.estimate import r_squared
 from systems.aegaeon.quota import quotas
 from systems.muxserve.system import MuxServe
@@ -39,7 +38,7 @@ PUBLISHED = {  # conf/model: (the paper's name, shape, KB)
 }
 
 
-def kv_shapes(points: Sequence[Point]) -> pd.DataFrame:
+def kv_shapes(points: Points) -> pd.DataFrame:
     rows = []
     for name, (title, shape, size_kb) in PUBLISHED.items():
         model = spec(name)
@@ -64,7 +63,7 @@ PCIE4_BYTES_PER_S = 32e9  # §4.2
 MODELS_14B = ("qwen1.5-14b", "qwen2.5-14b")
 
 
-def arithmetic(points: Sequence[Point]) -> pd.DataFrame:
+def arithmetic(points: Points) -> pd.DataFrame:
     active = expected(M, RATE_PER_S, SERVICE_S)
     worked = quotas([0.025] * 3, switching_s=3.0, tbt_s=0.1, max_quota_s=3.0, min_alpha=0.5)
     turn_s = worked.turns_s[0]

@@ -17,7 +17,7 @@ from matplotlib.typing import ColorType
 from harness.errors import RunError
 from harness.experiments.points import Point
 from harness.records.numbers import seconds
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.panels import lanes, spans
 from plots.runs import events, overrides
 from plots.style import PALETTE
@@ -42,7 +42,7 @@ STAGES = {  # neighbours differ by one optimisation
 KINDS = ("run", "switch", *(part for part in PARTS if part != "other"))
 
 
-def switches(points: Sequence[Point]) -> pd.DataFrame:
+def switches(points: Points) -> pd.DataFrame:
     rows = pd.DataFrame([row(point) for point in points])
     base = rows[rows.stage == "t0"].groupby(["engine", "seed"]).total_s.first().rename("t0_s")
     rows = rows.merge(base, on=["engine", "seed"])
@@ -100,7 +100,7 @@ def split(found: pd.DataFrame, switch: Any) -> dict[str, float]:
     "aegaeon_fig07", switches, ("aegaeon_fig07", "aegaeon_fig07_sim"), shape=(2, 2), size=(9, 5.6),
     legend=4,
 )  # fmt: skip
-def fig07(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig07(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 7: what a switch of the decode instance consists of, on real workers (left) and
     simulated for 13B (right)."""
     titles = {"torch": "measured, small models", "sim": "simulated, 13B on two H800 (TP 2)"}
@@ -142,7 +142,7 @@ LANES = {  # where each kind of event is drawn
 COLOURS: dict[str, ColorType] = dict(zip(["run", *PARTS], ["0.6", *PALETTE], strict=False))
 
 
-def median_switches(points: Sequence[Point]) -> pd.DataFrame:
+def median_switches(points: Points) -> pd.DataFrame:
     columns = ["kind", "model", "start_s", "end_s", "switch_s"]
     return pd.concat(
         around_median(events(point.folder, *KINDS))[columns].assign(
@@ -171,7 +171,7 @@ def around_median(found: pd.DataFrame) -> pd.DataFrame:
 
 
 @picture("aegaeon_fig10", median_switches, ("aegaeon_fig07",), shape=(5, 1), size=(9, 9.2))
-def fig10(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Figs. 7, 8 and 10: one switch of the decode instance at each stage. Drawn is, of a live run's
     switches that cut requests off, the one of median latency: what computes, moves and waits."""
     for panel, (stage, title) in zip(axes, STAGES.items(), strict=True):

@@ -3,22 +3,19 @@ are busy before and after pooling (Fig. 18)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
 from harness.files import read_json
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.runs import events, overrides
 from plots.runs import switches as num_switches
 from plots.style import PALETTE
 
 
-def fragmentation(points: Sequence[Point]) -> pd.DataFrame:
+def fragmentation(points: Points) -> pd.DataFrame:
     return over_time(pd.concat([_samples(point) for point in points]))
 
 
@@ -54,7 +51,7 @@ def _samples(point: Point) -> pd.DataFrame:
 
 
 @picture("aegaeon_fig16", fragmentation, ("aegaeon_fig14",), size=(8, 3.8), legend=5)
-def fig16(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig16(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 16: fragmentation of the unified KV cache in host memory, overall and by shape.
 
     Unused bytes within slabs over the peak of the bytes allocated (§7.3). Sampled as KV is swapped,
@@ -86,7 +83,7 @@ BIN_S, STRETCH_S = 1200.0, 36_000.0
 GPUS = {"aegaeon_fig18_small": 1, "aegaeon_fig18_large": 4, "aegaeon_fig18_before": 1}  # a model's
 
 
-def busy_gpus(points: Sequence[Point]) -> pd.DataFrame:
+def busy_gpus(points: Points) -> pd.DataFrame:
     """Of the runs whose GPUs are one line in one stretch: both deployments, or a model's alone."""
     found: dict[tuple[object, ...], list[Point]] = {}
     for point in points:
@@ -94,7 +91,7 @@ def busy_gpus(points: Sequence[Point]) -> pd.DataFrame:
     return pd.concat([_stretch(of_setup) for of_setup in found.values()], ignore_index=True)
 
 
-def _stretch(points: Sequence[Point]) -> pd.DataFrame:
+def _stretch(points: Points) -> pd.DataFrame:
     """A row per bin, the hour its middle; `token` and `mechanism` are of the whole stretch."""
     rate, seed = overrides(points[0]).get("rate_per_s"), points[0].seed
     gpus = sum(point.manifest()["hardware"]["num_devices"] for point in points)
@@ -129,7 +126,7 @@ def busy_s(point: Point) -> np.ndarray:
 
 
 @picture("aegaeon_fig18", busy_gpus, tuple(GPUS), size=(8, 3.8), legend=3)
-def fig18(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig18(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 18: how busy GPUs are before and after pooling, over the hours of section 7.5.
 
     Busy is a GPU while a batch runs on it. The paper's trace is not public, and its measure is not

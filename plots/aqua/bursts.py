@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
 from plots.aqua import SYSTEMS, most_paged_bytes, nested, paged_gb, requests
-from plots.figure import PaperFigure, picture
+from plots.figure import Panels, PaperFigure, Points, picture
 from plots.panels import Look, bars
 from plots.runs import config, overrides
 from plots.style import PALETTE, log_scale
@@ -24,7 +23,7 @@ LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "rct_s": "request completion ti
 SHOWN_SEED = 0
 
 
-def table(points: Sequence[Point], group: str = "system") -> pd.DataFrame:
+def table(points: Points, group: str = "system") -> pd.DataFrame:
     """A row for each run, and one for each request of the seed that is drawn. `group`: of
     experiment/aqua, whose options are the systems."""
     runs, shown = [], []
@@ -65,15 +64,13 @@ def summed_up(run: pd.DataFrame) -> dict[str, float]:
 
 
 def burst(
-    name: str, experiment: str, columns: Sequence[str], note: str, group: str = "system"
+    name: str, columns: Sequence[str], note: str, runs: str = "", group: str = "system"
 ) -> PaperFigure:
-    """A panel for each of `columns`."""
+    """A panel for each of `columns`. `runs`: an experiment that is not called like the figure."""
+    rows_of, size = partial(table, group=group), (9, 2.6 * len(columns))
 
-    @picture(
-        name, partial(table, group=group), (experiment,), shape=(len(columns), 1),
-        size=(9, 2.6 * len(columns)), legend=4,
-    )  # fmt: skip
-    def described(axes: list[Axes], rows: pd.DataFrame) -> str:
+    @picture(name, rows_of, (runs or name,), shape=(len(columns), 1), size=size, legend=4)
+    def described(axes: Panels, rows: pd.DataFrame) -> str:
         shown = rows[rows.row == "request"]
         inside = shown[shown.phase == "burst"].order
         for panel, letter, column in zip(axes, "abc", columns, strict=False):
@@ -96,27 +93,25 @@ def burst(
     return described
 
 
-# On one A100 (section 1).
-FIG01 = burst(
-    "aqua_fig01", "aqua_fig01", ("ttft_s", "rct_s"),
+FIG01 = burst(  # on one A100 (section 1)
+    "aqua_fig01",
+    ("ttft_s", "rct_s"),
     "Yi-34B-200K (none is named), ShareGPT, twice the stable rate.",
-)  # fmt: skip
+)
 # The same from live runs: FCFS, CFS on DRAM and AQUA on one schedule whose rate doubles, on paced
 # workers of this machine.
-FIG01_LIVE = burst(
-    "aqua_fig01_live", "aqua_live_burst", tuple(LATENCIES),
-    "Random-weight model, BurstGPT's lengths; twice the rate for 20 s.", "live",
-)  # fmt: skip
-# On Llama-3.1-70B over two H100 (section 9.3).
-FIG08 = burst(
-    "aqua_fig08", "aqua_fig08", ("ttft_s", "tpot_s"),
+LIVE = "Random-weight model, BurstGPT's lengths; twice the rate for 20 s."
+FIG01_LIVE = burst("aqua_fig01_live", tuple(LATENCIES), LIVE, "aqua_live_burst", "live")
+FIG08 = burst(  # on Llama-3.1-70B over two H100 (section 9.3)
+    "aqua_fig08",
+    ("ttft_s", "tpot_s"),
     "Llama-3.1-70B, TP 2, ShareGPT, twice the stable rate; an idle Llama-3.1-8B lends.",
-)  # fmt: skip
-# In a burst of three times the rate, arXiv (section 9.4).
-FIG13 = burst(
-    "aqua_fig13", "aqua_fig13", ("ttft_s", "tpot_s"),
+)
+FIG13 = burst(  # of three times the rate, arXiv (section 9.4)
+    "aqua_fig13",
+    ("ttft_s", "tpot_s"),
     "Yi-34B-200K, arXiv scaled to a median of 7,000 tokens, three times the rate.",
-)  # fmt: skip
+)
 
 
 PUBLISHED_GB = {2: 6, 3: 15, 5: 40}
@@ -126,7 +121,7 @@ LOOKS = {
 }
 
 
-def swap_space(points: Sequence[Point]) -> pd.DataFrame:
+def swap_space(points: Points) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "series": "ours", "factor": overrides(point)["factor"], "seed": point.seed,
@@ -137,7 +132,7 @@ def swap_space(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("aqua_table_swap", swap_space, ("aqua_swap",), size=(6.5, 3.4), legend=2)
-def swap(axes: list[Axes], rows: pd.DataFrame) -> str:
+def swap(axes: Panels, rows: pd.DataFrame) -> str:
     """Section 9.4: swap space that Yi-34B needs in bursts of 2, 3 and 5 times the stable rate: the
     most that was paged out at once, from the run's copies."""
     published = pd.DataFrame({"factor": PUBLISHED_GB.keys(), "swap_gb": PUBLISHED_GB.values()})
@@ -188,7 +183,7 @@ def schedule(system: str) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(row="iteration", system=system)
 
 
-def schedules(points: Sequence[Point]) -> pd.DataFrame:
+def schedules(points: Points) -> pd.DataFrame:
     """With each system's first iteration of D and last of A."""
     every = pd.concat([schedule(system) for system in TITLES])
     starts = every[every.prompt == "D"].groupby("system").iteration.min().rename("d_starts")
@@ -198,7 +193,7 @@ def schedules(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("aqua_fig06", schedules, shape=(1, 2), size=(9, 2.9))
-def fig06(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig06(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 6: who has the GPU when three prompts of five fit, FCFS and AQUA's fair slices: the pure
     scheduler, iteration by iteration; no device and no copies."""
     for panel, (system, title) in zip(axes, TITLES.items(), strict=True):

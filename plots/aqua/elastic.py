@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from harness.experiments.points import Point
 from plots.aqua import STREAMING, nested, paged_gb, requests
 from plots.aqua.prefix import streamed
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.panels import legend_above
 from plots.runs import events, overrides
 from plots.style import PALETTE
@@ -42,7 +42,7 @@ def timeline(point: Point, borrower: str, lender: str, step_s: float) -> pd.Data
     )
 
 
-def simulated(points: Sequence[Point]) -> pd.DataFrame:
+def simulated(points: Points) -> pd.DataFrame:
     """A row for each run, of long prompts beside an idle lender too, and samples of one seed."""
     runs, shown = [], []
     for point in points:
@@ -82,7 +82,7 @@ def lender(panel: Axes, rows: pd.DataFrame, lent: str) -> Axes:
 
 
 @picture("aqua_fig12", simulated, ("aqua_fig12", "aqua_fig12_steady"), shape=(1, 2), size=(9, 4.0))
-def fig12(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig12(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 12: a lender's load doubles, it reclaims; the borrower's tokens/s fall and come back.
 
     (a) what it lends and who waits there, (b) tokens/s of OPT-30B, beside the same on DRAM.
@@ -118,7 +118,7 @@ SIGNS = {
 COLOURS = {"lease": PALETTE[2], "DRAM": PALETTE[1]}
 
 
-def live(points: Sequence[Point]) -> pd.DataFrame:
+def live(points: Points) -> pd.DataFrame:
     (point,) = points
     rows = timeline(point, "borrower", "lender", LIVE_STEP_S)
     rows = rows.assign(**{f"{place}_mb": paged_mb(point, rows.at_s, place) for place in SIGNS})
@@ -137,7 +137,7 @@ def paged_mb(point: Point, at_s: pd.Series, place: str) -> np.ndarray:
 
 
 @picture("aqua_fig12_live", live, ("aqua_live_elastic",), shape=(1, 3), size=(13, 4.0))
-def fig12_live(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig12_live(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 12 from a live run: a burst reaches the lender, it asks its memory back, the borrower's
     tensors go to DRAM and come back.
 

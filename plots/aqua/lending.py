@@ -12,7 +12,7 @@ from harness.experiments.points import Point
 from plots.aqua import STREAMING, paged_gb, requests
 from plots.aqua.prefix import HARDWARE, MODEL, copy_s, prefix_bytes
 from plots.conf import hardware, spec
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.panels import Look, cdfs, quantiles
 from plots.runs import config, events, overrides
 from plots.style import PALETTE
@@ -24,7 +24,7 @@ LENDING = {
 Pair = tuple[Point, pd.DataFrame, pd.DataFrame]  # a run, requests of its borrowers, of its lender
 
 
-def while_streaming(points: Sequence[Point]) -> list[Pair]:
+def while_streaming(points: Points) -> list[Pair]:
     """Of the lender's requests those that were served while the borrowers streamed, in every run of
     the seed: which is what sharing is, and the same requests are compared."""
     every = [(point, requests(point, "opt"), requests(point, "llama")) for point in points]
@@ -81,7 +81,7 @@ PUBLISHED_LOSS = 0.05  # AudioGen's, at most
 PRODUCERS = {"audio": "AudioGen", "images": "images"}
 
 
-def of_one(points: Sequence[Point]) -> pd.DataFrame:
+def of_one(points: Points) -> pd.DataFrame:
     """A row for each run, what sharing adds by seed, the bounds; CDFs of TPOT over all seeds."""
     pairs = while_streaming([point for point in points if point.experiment == "aqua_fig10"])
     rows = summed_up(pairs)
@@ -94,7 +94,7 @@ def of_one(points: Sequence[Point]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def bounded(points: Sequence[Point]) -> pd.DataFrame:
+def bounded(points: Points) -> pd.DataFrame:
     """The most of a producer's throughput that its borrower's copies can take: the share of time in
     which they move, times the share of its memory bandwidth that they have then.
 
@@ -119,7 +119,7 @@ def bounded(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("aqua_fig10", of_one, ("aqua_fig10", "aqua_fig08"), shape=(1, 3), size=(10, 3.8))
-def fig10(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 10: what lending costs producers of one GPU.
 
     (a) audio and image models: a bound, by the memory bandwidth that the copies of their borrowers
@@ -145,13 +145,13 @@ def fig10(axes: list[Axes], rows: pd.DataFrame) -> str:
     )
 
 
-def of_four(points: Sequence[Point]) -> pd.DataFrame:
+def of_four(points: Points) -> pd.DataFrame:
     rows = summed_up(while_streaming(points))
     return pd.concat([rows, added(rows)], ignore_index=True)
 
 
 @picture("aqua_fig11", of_four, ("aqua_fig11",), shape=(1, 2), size=(9, 3.8))
-def fig11(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig11(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 11: what lending costs Llama-3.1-70B on four GPUs (a), and tokens/s of each of four
     OPT-30B, whose KV streams through one of them each (b)."""
     llama, opt = axes

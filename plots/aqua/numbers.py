@@ -3,19 +3,15 @@ copy (section 7), and sizes and ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
-from matplotlib.axes import Axes
 
 from harness.device.location import dram, hbm
 from harness.device.topology import cluster_topology
-from harness.experiments.points import Point
 from harness.sim.fabric import alone
 from plots.aqua import requests
 from plots.aqua.prefix import CHUNK_TOKENS
 from plots.conf import hardware, spec
-from plots.figure import Words, picture, text
+from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import Look, lines
 from plots.runs import overrides
 from plots.style import PALETTE, log_scale
@@ -32,7 +28,7 @@ LOOKS = {
 }
 
 
-def bandwidths(points: Sequence[Point]) -> pd.DataFrame:
+def bandwidths(points: Points) -> pd.DataFrame:
     rows = []
     for name in ("h100x8", "a100x2"):
         path = cluster_topology(hardware(name)).path
@@ -46,7 +42,7 @@ def bandwidths(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("aqua_table_bandwidth", bandwidths, size=(6.5, 3.8), legend=3)
-def table_bandwidth(axes: list[Axes], rows: pd.DataFrame) -> str:
+def table_bandwidth(axes: Panels, rows: pd.DataFrame) -> str:
     """Section 7: what a copy's size makes of a link's bandwidth, by the hardware profiles."""
     (panel,) = axes
     lines(panel, rows.assign(mb=rows.bytes / 1e6), "mb", "gb_per_s", LOOKS, by="series")
@@ -60,7 +56,7 @@ LONG_PROMPT_TOKENS = 8192  # section 9.1
 RATES_OF = {"h100x8": "ours", "a100x2": "paper"}  # whose the copy rates of a hardware profile are
 
 
-def sizes(points: Sequence[Point]) -> pd.DataFrame:
+def sizes(points: Points) -> pd.DataFrame:
     return pd.DataFrame([*arithmetic(), *medians(points)])
 
 
@@ -81,7 +77,7 @@ def arithmetic() -> list[dict[str, object]]:
     return [{"inputs": "ours", "seed": 0} | row for row in rows]
 
 
-def medians(points: Sequence[Point]) -> list[dict[str, object]]:
+def medians(points: Points) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name, label in (("aqua_fig08", "ShareGPT"), ("aqua_fig13", "arXiv")):
         for point in points:

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from harness.experiments.points import Point
 from plots.aqua import most_paged_bytes
 from plots.aqua.prefix import PROMPT_TOKENS
 from plots.aqua.producers import plateau, producer
 from plots.aqua.rates import FIRST_SEED, constants, found, sampled
 from plots.conf import read, spec
-from plots.figure import Words, text
+from plots.figure import Points, Words, text
 from plots.runs import overrides
 from systems.aqua.placer.assignment import ModelType, Servers, assign, counted
 from systems.aqua.placer.matching import match
@@ -46,20 +45,20 @@ LLMS = {
 CONTEXTS = {"Yi-34B-200K": ("yi-34b-200k", PROMPT_TOKENS), "OPT-30B": ("opt-30b", 8192)}
 
 
-def searched(points: Sequence[Point]) -> dict[str, pd.DataFrame]:
+def searched(points: Points) -> dict[str, pd.DataFrame]:
     """The runs of the profiler's search of each LLM, of its first seed."""
     rates = [p for p in points if p.experiment.startswith("aqua_rates") and p.seed == FIRST_SEED]
     served = pd.DataFrame([sampled(point) for point in rates]).groupby("served")
     return {str(name): of for name, of in served}
 
 
-def paged_bytes(points: Sequence[Point]) -> dict[str, float]:
+def paged_bytes(points: Points) -> dict[str, float]:
     """The most of each burst's run of AQUA, by its hash."""
     bursts = [point for point in points if overrides(point).get("system") == "aqua"]
     return {point.config_hash(): most_paged_bytes(point) for point in bursts}
 
 
-def roles(points: Sequence[Point]) -> pd.DataFrame:
+def roles(points: Points) -> pd.DataFrame:
     """The profiler's role of each model, the printed one, and whether they are the same."""
     samples, swap_bytes = searched(points), paged_bytes(points)
     rows = []
@@ -116,13 +115,13 @@ GPUS_PER_SERVER = 8
 AUDIO, VISION = ("audiogen", "musicgen"), ("sd-3", "sdxl", "kandinsky-2.2")  # Table 1
 
 
-def placements(points: Sequence[Point]) -> pd.DataFrame:
+def placements(points: Points) -> pd.DataFrame:
     mix, asked = modalities(points), read("system/aqua/constants")["placer"]
     rows = [placed(mix, gpus, seed, asked) for gpus in NUM_GPUS for seed in SEEDS]
     return pd.DataFrame(rows).assign(inputs="drawn")
 
 
-def modalities(points: Sequence[Point]) -> list[Modality]:
+def modalities(points: Points) -> list[Modality]:
     """Table 1's models with their R_m, in the shares of section 9.3."""
     samples, most = searched(points), max(paged_bytes(points).values())
     free = {name: int(1e9 * float(found(of, name)["free_gb"])) for name, of in samples.items()}

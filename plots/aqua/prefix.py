@@ -9,11 +9,8 @@ that wait behind it are not in this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 from hydra import compose
-from matplotlib.axes import Axes
 
 from harness.cost.model import CostModel
 from harness.device.location import Location, dram, hbm
@@ -23,7 +20,7 @@ from harness.model_spec import ModelSpec
 from harness.sim.fabric import alone, issued_pace
 from plots.aqua import STREAMING, paged_gb, requests
 from plots.conf import hardware, spec
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.runs import config, overrides
 from plots.style import PALETTE
 
@@ -79,7 +76,7 @@ def hits() -> pd.DataFrame:
     return table.assign(ttft_s=table.load_s + table.compute_s)
 
 
-def contexts(points: Sequence[Point]) -> pd.DataFrame:
+def contexts(points: Points) -> pd.DataFrame:
     return pd.concat([pd.DataFrame([streamed(point) for point in points]), hits()])
 
 
@@ -97,7 +94,7 @@ def streamed(point: Point) -> dict[str, object]:
 
 
 @picture("aqua_fig09", contexts, ("aqua_fig09b",), shape=(1, 2), size=(9, 3.8), legend=3)
-def fig09(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig09(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 9: TTFT of a hit on a cached prefix (a), and tokens/s of OPT-30B on a long prompt, KV
     streamed from DRAM and from a neighbour, with copies beside computing and without (b).
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
-from matplotlib.axes import Axes
 
-from harness.experiments.points import Point
 from plots.aqua import nested
 from plots.conf import read
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.panels import Look
 from plots.style import PALETTE
 from systems.aqua.producer import Producer
@@ -52,7 +48,7 @@ def plateau(name: str) -> Plateau:
     return sweep(measure, read("system/aqua/constants")["profiler"]["plateau_gain"])
 
 
-def curves(points: Sequence[Point]) -> pd.DataFrame:
+def curves(points: Points) -> pd.DataFrame:
     tables = []
     for name in (name for names in PANELS.values() for name in names):
         rows, peak = batches(name, 2 * producer(name).peak_batch), plateau(name).peak
@@ -61,7 +57,7 @@ def curves(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("aqua_fig03", curves, shape=(2, 2), size=(9, 5.4))
-def fig03(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig03(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 3: throughput and free memory of audio and image models by batch, on an A100.
 
     No measurement: each curve is a line through the one published point of its model

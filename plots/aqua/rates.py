@@ -3,12 +3,11 @@ try, what is free at it, and latencies (Fig. 4) and memory (Fig. 7 b) by rate.""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from harness.errors import RunError
 from harness.experiments.points import Point
@@ -17,7 +16,7 @@ from harness.model_spec import ModelSpec
 from plots.aqua import requests
 from plots.aqua.producers import batches
 from plots.conf import read
-from plots.figure import Words, picture, text
+from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import Look, lines
 from plots.runs import config, overrides
 from plots.style import PALETTE, log_scale
@@ -28,7 +27,7 @@ FIRST_SEED = 100  # of the experiments
 SLA_TTFT_S, SLA_TBT_S = 1.0, 0.1  # section 4.1
 
 
-def stable_rates(points: Sequence[Point]) -> pd.DataFrame:
+def stable_rates(points: Points) -> pd.DataFrame:
     """A row for each run, and one for what the search finds among those of one model and seed."""
     samples = pd.DataFrame([sampled(point) for point in points])
     best = [
@@ -150,7 +149,7 @@ RATES = {
 SHOWN = 300  # requests; the runs have 1,500
 
 
-def by_rate(points: Sequence[Point]) -> pd.DataFrame:
+def by_rate(points: Points) -> pd.DataFrame:
     """A row for each run, and one for each request of the seed that is drawn."""
     tables = []
     for point in points:
@@ -167,7 +166,7 @@ def by_rate(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("aqua_fig04", by_rate, ("aqua_rates_high",), shape=(1, 2), size=(9, 3.6), legend=3)
-def fig04(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig04(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 4: TPOT and TTFT of Llama-3.1-8B on an A100, at the stable rate and above it."""
     titles = {"tpot_s": "(a) TPOT", "ttft_s": "(b) TTFT (dashed: the SLA)"}
     for panel, (column, title) in zip(axes, titles.items(), strict=True):
@@ -181,14 +180,14 @@ def fig04(axes: list[Axes], rows: pd.DataFrame) -> str:
 FREE, SHARE = Look("free memory", PALETTE[2], "o"), Look("throughput", PALETTE[1], "s")
 
 
-def free_memory(points: Sequence[Point]) -> pd.DataFrame:
+def free_memory(points: Points) -> pd.DataFrame:
     used = [point for point in points if overrides(point)["served"] == "llama8b_h100"]
     rates = pd.DataFrame([sampled(point) for point in used]).assign(row="rate")
     return pd.concat([rates, batches("sd-3", 16)], ignore_index=True)
 
 
 @picture("aqua_fig07", free_memory, ("aqua_rates_high",), shape=(1, 2), size=(9, 3.6), legend=2)
-def fig07(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig07(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 7: Stable Diffusion 3's throughput and free memory by batch (a), and the memory that
     Llama-3.1-8B leaves free by rate (b), on an H100.
 
