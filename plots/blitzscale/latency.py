@@ -27,8 +27,9 @@ from plots.blitzscale.runs import (
     runs,
     saved,
     table_of,
-)  # fmt: skip
+)
 from plots.figure import Words, picture, text
+from plots.panels import over_seeds
 from plots.style import PALETTE, log_scale
 
 SHOWN_SEED = 0  # of what is over time
@@ -68,8 +69,7 @@ def fig17(axes: list[Axes], rows: pd.DataFrame) -> str:
                 if name == "requests/s":
                     panel.plot(shown.x, shown.value, color="0.3", lw=0.9)
                 else:
-                    label, colour, _, line = SYSTEMS[system]
-                    panel.plot(shown.x, shown.value, color=colour, ls=line, lw=width, label=label)
+                    panel.plot(shown.x, shown.value, lw=width, **SYSTEMS[system].curve)
             panel.set_title(title if name == "requests/s" else name)
         log_scale(panels[1], "y")
         panels[0].set_ylabel("requests/s")
@@ -224,11 +224,9 @@ def fig20(axes: list[Axes], rows: pd.DataFrame) -> str:
     the bars are P95 is our reading: the text has no axis. Mutation comes with +Network."""
     for panel, (name, workload) in zip(axes, product(P95, WORKLOADS), strict=True):
         of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
-        each = of_panel.groupby("system").value.agg(["mean", "min", "max"]).loc[list(STEPS)]
-        panel.bar(
-            range(len(STEPS)), each["mean"], color=[SYSTEMS[system].colour for system in STEPS],
-            yerr=np.array([each["mean"] - each["min"], each["max"] - each["mean"]]),
-        )  # fmt: skip
+        each = over_seeds(of_panel, "system", "value").loc[list(STEPS)]
+        colours = [SYSTEMS[system].colour for system in STEPS]
+        panel.bar(range(len(STEPS)), each["mean"], color=colours, yerr=[each.below, each.above])
         panel.set_xticks(range(len(STEPS)), list(STEPS.values()), fontsize=7)
         panel.grid(False, axis="x")
         if name == P95[0]:

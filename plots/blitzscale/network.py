@@ -22,7 +22,7 @@ from plots.blitzscale.runs import (
     Run,
     runs,
     table_of,
-)  # fmt: skip
+)
 from plots.conf import spec
 from plots.figure import Words, picture, text
 from plots.panels import Look, lines

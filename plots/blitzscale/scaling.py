@@ -21,7 +21,7 @@ from plots.blitzscale.runs import (
     over_time,
     runs,
     table_of,
-)  # fmt: skip
+)
 from plots.conf import hardware, spec
 from plots.figure import picture
 from plots.style import PALETTE
@@ -150,9 +150,7 @@ def fig19(axes: list[Axes], rows: pd.DataFrame) -> str:
     for panel, (workload, title) in zip(axes, WORKLOADS.items(), strict=True):
         for system, width in WIDTHS.items():
             shown = curves[(curves.workload == workload) & (curves.system == system)]
-            label, colour, _, line = SYSTEMS[system]
-            looks = {"color": colour, "ls": line, "lw": width, "label": label}
-            panel.step(shown.x, shown.value, where="post", **looks)
+            panel.step(shown.x, shown.value, where="post", lw=width, **SYSTEMS[system].curve)
         panel.set(title=title, xlabel="seconds", ylim=(-0.03, 1.1))
     axes[0].set_ylabel("host copies / hosts")
     return f"Seed {SHOWN_SEED}. AllCache: 1 throughout. BlitzScale: a GPU always has a copy."
@@ -233,18 +231,17 @@ def fig21(axes: list[Axes], rows: pd.DataFrame) -> str:
     come before the last layer has."""
     for panels, (engine, title) in zip((axes[:2], axes[2:]), ENGINES.items(), strict=True):
         for system in BESIDE:
-            _, colour, _, line = SYSTEMS[system]
+            look = SYSTEMS[system]
             mine = rows[(rows.engine == engine) & (rows.system == system)]
             loaded_s = mine[(mine.quantity == LOADED) & (mine.seed == SHOWN_SEED)].value
-            looks = {"color": colour, "ls": line, "label": SYSTEMS[system].label}
             for panel, name, style in zip(
                 panels, (TOKENS, THERE), ("default", "steps-post"), strict=True
             ):
                 shown = mine[mine.quantity == name]
                 if len(shown):
-                    panel.plot(shown.x, shown.value, drawstyle=style, **looks)
+                    panel.plot(shown.x, shown.value, drawstyle=style, **look.curve)
                 for end_s in loaded_s:
-                    panel.axvline(end_s, color=colour, lw=0.8, ls=":")
+                    panel.axvline(end_s, color=look.colour, lw=0.8, ls=":")
         panels[0].set(title=f"{title}: prefilled", ylabel=TOKENS)
         panels[1].set(title=f"{title}: parameters of all there", ylabel="share", ylim=(0, 1.03))
         for panel in panels:

@@ -14,7 +14,7 @@ from harness.errors import RunError
 from harness.experiments.points import Point
 from plots.figure import PaperFigure, picture
 from plots.kunserve.runs import mechanism, requests, slo_s
-from plots.panels import Look, bars, legend_above, lines
+from plots.panels import Look, bars, lanes, legend_above, lines, spans
 from plots.runs import events
 from plots.style import PALETTE, figure, log_scale
 
@@ -79,15 +79,12 @@ def _gantt(axes: Axes, found: pd.DataFrame, title: str) -> None:
     for row, name in enumerate(names):
         mine = found[found.lane == name]
         if name.startswith("KV"):
-            spans = list(zip(mine.start_s, mine.end_s - mine.start_s, strict=True))
-            axes.broken_barh(spans, (row - 0.35, 0.7), color=PALETTE[4], lw=0.3, edgecolor="white")
+            spans(axes, mine, row, 0.7, color=PALETTE[4], lw=0.3, edgecolor="white")
         else:
             axes.plot(mine.start_s, [row] * len(mine), "|", color=PALETTE[0], ms=9)
     axes.axvline(0, color="0.3", lw=0.9, ls="--")
-    axes.set_yticks(range(len(names)), names)
-    axes.set(xlim=(-BEFORE_S, AFTER_S), ylim=(len(names) - 0.5, -0.5))
-    axes.set(title=title, xlabel="seconds since the drop")
-    axes.grid(False, axis="y")
+    lanes(axes, names)
+    axes.set(title=title, xlim=(-BEFORE_S, AFTER_S), xlabel="seconds since the drop")
 
 
 LOOKS = {

@@ -23,8 +23,8 @@ from plots.kunserve.runs import (
     system,
     violations,
     waits,
-)  # fmt: skip
-from plots.panels import Look, bars, cdfs, lines, quantiles
+)
+from plots.panels import Look, bars, cdfs, lines, over_seeds, quantiles
 from plots.runs import events, overrides
 from plots.style import PALETTE, log_scale
 
@@ -290,12 +290,12 @@ def limits(axes: list[Axes], rows: pd.DataFrame) -> str:
     left.set(title="what requests wait for, by load", xlabel="share of waiting (%)", xlim=(0, 100))
     of_rate = rows[(rows.dataset == "burstgpt") & (rows.rate == RATE)]
     for k, name in enumerate(COMPARED):
-        found = of_rate[of_rate.system == name].groupby("setting").ttft_p99_s
-        shown = found.agg(["mean", "min", "max"]).reindex(list(SETTINGS))
-        spread = [shown["mean"] - shown["min"], shown["max"] - shown["mean"]]
-        places = [i + 0.4 * k - 0.2 for i in range(len(SETTINGS))]
-        look = SYSTEMS[name]
-        right.barh(places, shown["mean"], 0.36, xerr=spread, color=look.colour, label=look.label)
+        found = over_seeds(of_rate[of_rate.system == name], "setting", "ttft_p99_s")
+        shown, look = found.reindex(list(SETTINGS)), SYSTEMS[name]
+        right.barh(
+            np.arange(len(SETTINGS)) + 0.4 * k - 0.2, shown["mean"], 0.36, color=look.colour,
+            xerr=[shown.below, shown.above], label=look.label,
+        )  # fmt: skip
     right.set_yticks(range(len(SETTINGS)), list(SETTINGS.values()))
     title = f"BurstGPT, {of_rate.requests_per_s.mean():.0f}/s, by setting"
     right.set(title=title, xlabel="P99 TTFT (s)")

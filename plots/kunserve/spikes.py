@@ -24,7 +24,7 @@ from plots.kunserve.runs import (
     slo_s,
     system,
     violations,
-)  # fmt: skip
+)
 from plots.kunserve.timeline import (
     PANELS,
     over_time,

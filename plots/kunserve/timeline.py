@@ -19,7 +19,7 @@ from plots.kunserve.runs import (
     num_instances,
     requests,
     steps,
-)  # fmt: skip
+)
 from plots.panels import Look
 from plots.runs import events
 from plots.style import log_scale
