@@ -19,7 +19,6 @@ from harness.elastic.page_pool import Groups
 from harness.errors import InstanceLost
 from harness.request import Request
 from systems.blitzscale.instances import Fleet, Role, Slot, State
-from systems.blitzscale.prompts import kv_tokens
 
 
 class Handover:
@@ -150,6 +149,11 @@ class Handover:
             left = slot.instance.kv.reserved.get(owner, 0)
             if left:
                 slot.instance.kv.reserve(-left, owner)
+
+
+def kv_tokens(request: Request) -> int:
+    """Tokens of KV at the request's end. The KV of the last token is never computed."""
+    return request.prompt_tokens + request.output_tokens - 1
 
 
 def owner_of(request: Request) -> str:

@@ -85,12 +85,8 @@ def _solved(times: PairTimes, time_limit_s: float) -> OptimizeResult:
     some = np.hstack([identity, none, -identity])
     only = np.hstack([-identity, none, layers * identity])
     matrix = np.vstack([in_order, on_target, loaded, some, only])
-    least = np.concatenate(
-        [
-            order_s, hop_s - never_s, times.ready_s[0] + work - load_s + hop_s - never_s,
-            np.zeros(2 * count),
-        ]
-    )  # fmt: skip
+    loaded_s = times.ready_s[0] + work - load_s + hop_s - never_s
+    least = np.concatenate([order_s, hop_s - never_s, loaded_s, np.zeros(2 * count)])
     begins = np.full(count, 0.0 if any(times.hop_s) else 1.0)
     return milp(
         np.concatenate([rather_less * work - work, np.ones(count), np.zeros(count)]),

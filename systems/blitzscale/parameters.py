@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import inf
 
 from harness.clock import Event, Loop
-from harness.elastic.fabric import Memory
 from harness.elastic.device_layout import weight_bytes
+from harness.elastic.fabric import Memory
 from harness.elastic.host_copies import HostCopies
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
@@ -47,7 +47,10 @@ class NetworkPlane(Plane):
     """BlitzScale's: global parameter pool and multicast planner (§5.1, §5.3)."""
 
     def __post_init__(self) -> None:
-        sizes_bytes = {model: fleet.model.tp * weight_bytes(fleet.model) for model, fleet in self.fleets.items()}
+        sizes_bytes = {
+            model: fleet.model.tp * weight_bytes(fleet.model)
+            for model, fleet in self.fleets.items()
+        }
         host_bytes = min(host.region.capacity_bytes for host in self.hosts.values())
         self.pool = ParameterPool(sizes_bytes, self.hosts, host_bytes, self._gpu_copies)
         self._stops: dict[str, Event] = {}  # {model: stops the host copy that is being made}

@@ -10,16 +10,22 @@ from math import inf
 from harness.cluster import Cluster
 from harness.elastic.instance import ElasticInstance
 from harness.request import Request
-from systems.blitzscale.artifact import ArtifactPolicy
 from systems.blitzscale.config import Config
+from systems.blitzscale.handover import kv_tokens
 from systems.blitzscale.instances import LOADED, Fleet, Role, State
 from systems.blitzscale.loads import Loads
 from systems.blitzscale.pairing import Pairing
 from systems.blitzscale.parameters import DataPlane
-from systems.blitzscale.policy import Capacity, ColocatedPolicy, Monitor, PaperPolicy, Seen
-from systems.blitzscale.prompts import Prompts, kv_tokens
+from systems.blitzscale.policy import (
+    ArtifactPolicy,
+    Capacity,
+    ColocatedPolicy,
+    Monitor,
+    PaperPolicy,
+    Seen,
+)
 from systems.blitzscale.scaler import Scaler
-from systems.blitzscale.serving import Serving
+from systems.blitzscale.serving import Prompts, Serving
 
 
 class Service:

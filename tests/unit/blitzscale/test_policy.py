@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from harness.configuration.config import settings
 from harness.configuration.options import plain
 from harness.errors import UsageError
-from systems.blitzscale.artifact import ArtifactPolicy
 from systems.blitzscale.config import Bounds, Config, InFlight, Range
 from systems.blitzscale.instances import Role
-from systems.blitzscale.policy import Capacity, Monitor, PaperPolicy, Resource, Seen
+from systems.blitzscale.policy import ArtifactPolicy, Capacity, Monitor, PaperPolicy, Resource, Seen
 from systems.blitzscale.system import BlitzScale
 from tests.running import composed
 
