@@ -196,7 +196,7 @@ class LivePair:
 
     def _target_begins(self) -> bool:
         """Whether the target may take one more batch from the prompts."""
-        if not len(self.serving.prompts) or not self.limits.begins_later:
+        if not self.serving.prompts.tokens or not self.limits.begins_later:
             return False
         under_way = sum(each.executed > 0 for each in self._queue) + (self._taken is not None)
         bound = self.limits.in_flight

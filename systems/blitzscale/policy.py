@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from systems.blitzscale.config import ROUNDING, Bounds, Config, Ranges
-from systems.blitzscale.instances import Role
+from systems.blitzscale.instances import Fleet, Role
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -68,6 +68,23 @@ class Capacity:
     prefill_tokens_per_s: float
     kv_tokens: int
     transfer_tokens_per_s: float  # KV in or out of its NICs; infinity: KV crosses no NIC
+    block_tokens: int  # of a block of KV, which the published code counts
+
+
+def profiled(config: Config, fleet: Fleet) -> Capacity:
+    """The capacity of an instance of `fleet` with full prefill batches."""
+    model, hardware = fleet.model, fleet.cluster.hardware
+    layout = fleet.slots[0].instance.layout
+    transfer_per_s = hardware.nic_bytes_per_s * model.tp / model.held_kv_bytes_per_token
+    if config.variant == "paper" and (hardware.num_nodes == 1 or not transfer_per_s):
+        transfer_per_s = inf
+    return Capacity(
+        prefill_tokens_per_s=config.batch_tokens
+        / fleet.profile.prefill_s(model, config.batch_tokens),
+        kv_tokens=layout.num_pages() // layout.num_groups * layout.block_tokens,
+        transfer_tokens_per_s=transfer_per_s,
+        block_tokens=layout.block_tokens,
+    )
 
 
 class Resource:
@@ -166,14 +183,10 @@ class ArtifactPolicy:
     Facts about blitz-serving/blitz-scale@594e911, router_v2/src/replica/cybernetics/planner.rs:331.
     Each number is computed with an upper and a lower bound on the load; between the two nothing
     changes. Which bounds go with the KV term (`migration`) is inferred from their names.
-    block_tokens: of a block of KV, which the code counts.
     """
 
-    def __init__(
-        self, config: Config, capacity: Capacity, ranges: Ranges, block_tokens: int
-    ) -> None:
+    def __init__(self, config: Config, capacity: Capacity, ranges: Ranges) -> None:
         self._chosen, self._capacity, self._ranges = config.chosen, capacity, ranges
-        self._block_tokens = block_tokens
         self._last_down_s = 0.0
 
     def wanted(self, seen: Seen) -> tuple[int, int]:
@@ -200,8 +213,9 @@ class ArtifactPolicy:
 
     def _memory(self, seen: Seen, bound: float) -> int:
         """Decodes that hold the KV."""
-        used_blocks = -(-seen.kv_tokens // self._block_tokens)
-        return _ceil(used_blocks / bound / (self._capacity.kv_tokens // self._block_tokens))
+        block_tokens = self._capacity.block_tokens
+        used_blocks = -(-seen.kv_tokens // block_tokens)
+        return _ceil(used_blocks / bound / (self._capacity.kv_tokens // block_tokens))
 
     def _transfer(self, seen: Seen, bound: float) -> int:
         """Decodes into which the KV at prefills goes in one second."""
@@ -222,3 +236,9 @@ def _moved(count: int, least: int, most: int) -> int:
 
 def _ceil(count: float) -> int:
     return ceil(count - ROUNDING)
+
+
+def make_policy(config: Config, capacity: Capacity, ranges: Ranges) -> PaperPolicy | ArtifactPolicy:
+    if config.variant == "artifact":
+        return ArtifactPolicy(config, capacity, ranges)
+    return (ColocatedPolicy if config.colocation else PaperPolicy)(config, capacity, ranges)

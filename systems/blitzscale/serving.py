@@ -32,9 +32,6 @@ class Prompts:
         self.tokens = 0
         self.kv_tokens = 0  # of KV that they will hold at their end
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def put(self, requests: Iterable[Request]) -> None:
         """Queues requests by arrival, also those that come back to be computed again."""
         for request in requests:
