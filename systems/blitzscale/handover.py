@@ -22,10 +22,10 @@ from systems.blitzscale.instances import Fleet, Role, Slot, State
 
 
 class Handover:
-    """Sends KV to decodes. again: takes requests that must be computed again, and their slot."""
+    """Sends KV to decodes. recompute: takes requests whose KV is lost, and their slot."""
 
-    def __init__(self, fleet: Fleet, again: Callable[[Sequence[Request], Slot], None]) -> None:
-        self._fleet, self._again = fleet, again
+    def __init__(self, fleet: Fleet, recompute: Callable[[Sequence[Request], Slot], None]) -> None:
+        self._fleet, self._recompute = fleet, recompute
         self._waiting: deque[tuple[Request, Slot]] = deque()
         self._coming: Counter[str] = Counter()  # tokens on their way, by decode
 
@@ -67,7 +67,7 @@ class Handover:
         kept: deque[tuple[Request, Slot]] = deque()
         for request, slot in self._waiting:
             if any(holder is instance for holder, _ in self._parts(request, slot)):
-                self._again([request], slot)
+                self._recompute([request], slot)
             else:
                 kept.append((request, slot))
         self._waiting = kept
@@ -123,7 +123,7 @@ class Handover:
         except InstanceLost:
             self.free(request)
             if any(holder.lost is not None for holder, _ in self._parts(request, slot)):
-                self._again([request], slot)
+                self._recompute([request], slot)
             else:
                 self.offer(request, slot)
             return
@@ -134,7 +134,7 @@ class Handover:
         if request.failed:
             target.instance.evict(request)
         elif target.lost:
-            self._again([request], slot)
+            self._recompute([request], slot)
         else:
             grown = target.instance.kv.grow(request, kv_tokens(request))
             assert grown, "its room was reserved"

@@ -307,7 +307,7 @@ class LivePair:
 
     def _give_up(self, batch: Waiting) -> None:
         batch.layerwise.give_up()
-        self.serving.again(batch.requests, self.source)
+        self.serving.recompute(batch.requests, self.source)
 
     def _put_back(self, batch: Waiting) -> None:
         """Returns a batch to the prompts of which nothing has been computed."""

@@ -68,13 +68,13 @@ class Serving:
 
     def __init__(self, fleet: Fleet, prompts: Prompts) -> None:
         self.fleet, self.prompts = fleet, prompts
-        self.handover = Handover(fleet, self.again)
+        self.handover = Handover(fleet, self.recompute)
 
     def submit(self, request: Request) -> None:
         self.prompts.put([request])
         self.fleet.wake(Role.PREFILL)
 
-    def again(self, requests: Sequence[Request], slot: Slot) -> None:
+    def recompute(self, requests: Sequence[Request], slot: Slot) -> None:
         """Has `requests` computed again: KV that `slot` had of them is lost."""
         left = [request for request in requests if not request.finished]
         for request in left:
@@ -104,7 +104,7 @@ class Serving:
             pass  # this instance has died; its requests are computed again below
         if slot.lost:
             lost, slot.running = slot.running, []
-            self.again(lost, slot)
+            self.recompute(lost, slot)
 
     def _next_prompts(self, slot: Slot) -> list[Request]:
         """The prompts of the slot's next iteration; none if it has none to do.
@@ -141,7 +141,7 @@ class Serving:
         try:
             await slot.instance.execute(Batch(chunks=chunks, decodes=list(slot.running)))
         except InstanceLost:
-            self.again(requests, slot)
+            self.recompute(requests, slot)
             raise
         self.prefilled(requests, slot)
         slot.batch = None
