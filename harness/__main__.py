@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from io import TextIOWrapper
 from pathlib import Path
@@ -47,15 +47,8 @@ failed_points: list[int] = []  # exit statuses of a sweep's points that did not 
 configured: list[DictConfig] = []  # what Hydra has composed: no error before the first is ours
 
 
-def hydra_main(function: Callable[[DictConfig], None]) -> Callable[[], None]:
-    """Hydra's decorator, typed: it parses sys.argv and calls `function` once per job."""
-    decorated: Callable[[], None] = hydra.main(
-        config_path=str(CONF), config_name="config", version_base="1.3"
-    )(function)
-    return decorated
-
-
-@hydra_main
+# It parses sys.argv and calls the function once per job.
+@hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
 def run_one(config: DictConfig) -> None:
     configured.append(config)
     sys.argv = without_credentials(sys.argv)  # which W&B takes down

@@ -121,7 +121,8 @@ def measure(chosen: argparse.Namespace, console: Console) -> None:
         raise UsageError(f"--repeats {chosen.repeats} must be at least 1")
     if chosen.num_requests < 10:
         raise UsageError(f"--num-requests {chosen.num_requests} are too few to fit: at least 10")
-    (measure_vllm if chosen.engine == "vllm" else torch_engine).profile(chosen, console)
+    profile = measure_vllm.profile if chosen.engine == "vllm" else torch_engine.profile
+    profile(chosen, console)
 
 
 def refuse_torchs(chosen: argparse.Namespace) -> None:

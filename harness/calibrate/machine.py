@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
+from timeit import repeat
 
 import numpy as np
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -26,7 +25,6 @@ from harness.calibrate import zoo
 from harness.calibrate.conf_files import yaml_text
 from harness.calibrate.profiles import Cells
 from harness.configuration.config import typed
-from harness.configuration.options import plain
 from harness.cost.hardware import Hardware, StepCoefficients
 from harness.cost.terms import decode_s, prefill_s
 from harness.errors import UsageError
@@ -85,10 +83,7 @@ def kept(out: Path, profile: Hardware) -> Mapping[str, StepCoefficients]:
     if profile.device == CPU or not out.exists():
         return {}
     try:
-        loaded = OmegaConf.load(out)
-        if not isinstance(loaded, DictConfig):
-            raise ValueError("a list")
-        found: Hardware = typed(plain(loaded), Hardware, str(out))
+        found: Hardware = typed(zoo.node(out.absolute()), Hardware, str(out))
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise UsageError(f"--out {out} is there and is no measured profile of a GPU") from error
     if found.device != profile.device:
@@ -103,15 +98,9 @@ def peaks() -> tuple[float, float]:
     """(float32 FLOP/s, bytes/s copied) of this machine's CPU, best of several."""
     side, copied = 1024, np.ones(1 << 26, np.uint8)
     square, target = np.ones((side, side), np.float32), np.empty_like(copied)
-    product_s = min(_seconds(lambda: square @ square) for _ in range(10))
-    copy_s = min(_seconds(lambda: np.copyto(target, copied)) for _ in range(10))
+    product_s = min(repeat(lambda: square @ square, number=1, repeat=10))
+    copy_s = min(repeat(lambda: np.copyto(target, copied), number=1, repeat=10))
     return 2 * side**3 / product_s, 2 * copied.nbytes / copy_s
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    start_s = perf_counter()
-    action()
-    return perf_counter() - start_s
 
 
 def as_cells(spec: ModelSpec, terms: StepCoefficients, grid: list[tuple[int, int]]) -> Cells:

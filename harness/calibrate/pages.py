@@ -12,15 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from harness.calibrate import scores
 from harness.calibrate.published_fit import FITTED_SETS, Measurements
-from harness.calibrate.scores import (
-    DECODE_BAR_PCT,
-    LEFT_OUT_DECODE_BAR_PCT,
-    LEFT_OUT_PREFILL_BAR_PCT,
-    PREFILL_BAR_PCT,
-    R2_BAR,
-    missed,
-)
 from harness.calibrate.silicon import Fitted
 from harness.calibrate.tables import page
 from harness.cost.hardware import Silicon
@@ -47,20 +40,18 @@ def fit_page(
 ) -> str:
     """`limited`: the constants on a limit, by device."""
     parts = {
-        "prefill MAPE": fitted.prefill_mape_pct <= PREFILL_BAR_PCT,
-        "decode MAPE": fitted.decode_mape_pct <= DECODE_BAR_PCT,
-        "prefill R²": fitted.prefill_r2 > R2_BAR,
-        "decode R²": fitted.decode_r2 > R2_BAR,
+        "prefill MAPE": fitted.prefill_mape_pct <= scores.PREFILL_BAR_PCT,
+        "decode MAPE": fitted.decode_mape_pct <= scores.DECODE_BAR_PCT,
+        "prefill R²": fitted.prefill_r2 > scores.R2_BAR,
+        "decode R²": fitted.decode_r2 > scores.R2_BAR,
     }
-    misses = [", ".join(missed(row)) for row in fitted.itertuples()]
+    misses = [", ".join(scores.missed(row)) for row in fitted.itertuples()]
     late = fitted[~parts["decode MAPE"]]
-    tighter = late[late.batch_alone_pct <= DECODE_BAR_PCT]
+    tighter = late[late.batch_alone_pct <= scores.DECODE_BAR_PCT]
     return page(
         TEMPLATES / "fit.md",
         data=DATA,
-        prefill_bar=PREFILL_BAR_PCT,
-        decode_bar=DECODE_BAR_PCT,
-        r2_bar=R2_BAR,
+        bars=scores,
         met="; ".join(f"{name}: {met.sum()} of {len(fitted)}" for name, met in parts.items()),
         num_late=len(late),
         num_scattered=len(late) - len(tighter),
@@ -83,8 +74,7 @@ def crossval_page(left_out: Mapping[str, pd.DataFrame]) -> str:
     return page(
         TEMPLATES / "crossval.md",
         data=DATA,
-        prefill_bar=LEFT_OUT_PREFILL_BAR_PCT,
-        decode_bar=LEFT_OUT_DECODE_BAR_PCT,
+        bars=scores,
         wide=", ".join(sorted(device[device.tp > 1].device.unique())),
         summary=medians(left_out),
         left_out={what: frame[LEFT_OUT_COLUMNS] for what, frame in left_out.items()},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -79,21 +79,17 @@ def silicons(fitted: Fitted, published: Path | None) -> dict[str, Silicon]:
 
 def mean_of(parts: Sequence[Silicon]) -> Silicon:
     """Geometric means, for devices that nobody measured."""
-
-    def mean(values: Iterable[float]) -> float:
-        return float(np.exp(np.mean(np.log(list(values)))))
-
     knots = np.log(KNOTS)
     shares = [
         np.interp(knots, np.log(one.products_tokens), np.log(one.products_efficiency))
         for one in parts
     ]
-    single = [name for name, value in asdict(parts[0]).items() if isinstance(value, float)]
+    single = pd.DataFrame(list(parts)).select_dtypes(float)
     return Silicon(
         basis=DATASHEET,
         products_tokens=list(KNOTS),
         products_efficiency=np.exp(np.mean(shares, axis=0)).tolist(),
-        **{name: mean(getattr(one, name) for one in parts) for name in single},
+        **np.exp(np.log(single).mean()).to_dict(),
     )
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from harness.calibrate import zoo
-from harness.calibrate.fit import robust
+from harness.calibrate.fit import soft_l1
 from harness.calibrate.profiles import Floats
 from harness.calibrate.published import cached_tokens
 from harness.cost.hardware import Silicon
@@ -185,7 +185,7 @@ def fit(rows: Sequence[Rows]) -> Fitted:
     def residuals(x: Floats) -> Floats:
         fitted = unpack(x)
         errors = [
-            robust(r.errors(fitted), NOISE) * np.sqrt(WEIGHTS[r.kind] / counts[r.kind])
+            soft_l1(r.errors(fitted) / NOISE) * np.sqrt(WEIGHTS[r.kind] / counts[r.kind])
             for r in rows
         ]
         shapes = [

@@ -135,9 +135,8 @@ def _text(value: Any) -> str:
 def appended(path: Path, changes: Sequence[Change]) -> str:
     """The content of changes.csv with `changes` at its end."""
     text = io.StringIO(path.read_text(encoding="utf-8") if path.is_file() else "", newline="")
-    rows = list(csv.DictReader(text))
     made = io.StringIO(newline="")
     writer = csv.DictWriter(made, list(Change.__annotations__), lineterminator="\n")
     writer.writeheader()
-    writer.writerows([*rows, *(asdict(change) for change in changes)])
+    writer.writerows([*csv.DictReader(text), *map(asdict, changes)])
     return made.getvalue()

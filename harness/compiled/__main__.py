@@ -54,8 +54,7 @@ GROUPS = {
     ],
     "serverlessllm": [
         "systems/serverlessllm/oracle.py", "systems/serverlessllm/paper.py",
-        "systems/serverlessllm/queues.py", "systems/serverlessllm/scaling.py",
-        "systems/serverlessllm/worker.py",
+        "systems/serverlessllm/queues.py", "systems/serverlessllm/worker.py",
     ],
     "blitzscale": [
         "systems/blitzscale/handover.py", "systems/blitzscale/instances.py",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 from harness.drivers.connections import Connections
@@ -82,7 +83,7 @@ class HttpEndpoint:
         if error is None:
             self._io.post(self._recorder.completed, request)
         else:
-            self._io.post(self._fail, request, error, timeout)
+            self._io.post(partial(self._recorder.failed, request, error, timeout=timeout))
 
     # What the run's loop then does.
 
@@ -93,9 +94,6 @@ class HttpEndpoint:
         time_s = read_s - self._loop.start_monotonic_s
         self._recorder.segment([request], Chunk(time_s, tokens), self.name)
         request.generated_tokens += tokens
-
-    def _fail(self, request: Request, error: str, timeout: bool) -> None:
-        self._recorder.failed(request, error, timeout=timeout)
 
     def _no_progress(self, silent_s: float) -> None:
         now_s = self._loop.now

@@ -31,14 +31,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.command_line import ends_in_order, parser
+from harness.configuration.checks import require
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_json
 from harness.records.run_table import captions
 from harness.running import interrupts
 
-OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
+OPERATORS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 TERM = re.compile(r"\s*([\w.]+)\s*(<=|>=|<|>)\s*([-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?)\s*")
 RANGE = re.compile(r"([\w./@]+)=([^.]\S*?)\.\.(\S+)")
 
@@ -52,7 +51,7 @@ class Term:
     bound: float
 
     def holds(self, value: float) -> bool:
-        return OPERATORS[self.sign](value, self.bound)
+        return bool(OPERATORS[self.sign](value, self.bound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +99,18 @@ def span_of(text: str, within: float) -> Span:
         low, high = map(float, ends)
     except ValueError:
         raise UsageError(f"{text!r}: {ends[0]} and {ends[1]} must be numbers") from None
-    if not low < high < float("inf"):
-        raise UsageError(f"{text!r}: {ends[0]} must be below {ends[1]}")
-    if not 0 < within < 1:
-        raise UsageError(f"--within={within:g} must be above 0 and below 1")
+    require(low < high < float("inf"), f"{text!r}: {ends[0]} must be below {ends[1]}")
+    require(0 < within < 1, f"--within={within:g} must be above 0 and below 1")
     return Span(key, low, high, all(end.lstrip("-").isdigit() for end in ends), within)
 
 
 def terms_of(condition: str) -> list[Term]:
     """Raises UsageError."""
     terms = []
-    for part in re.split(r"\band\b", condition):
+    for part in map(str.strip, re.split(r"\band\b", condition)):
         found = TERM.fullmatch(part)
         if found is None:
-            raise UsageError(
-                f"{part.strip()!r} is not METRIC<NUMBER (or <=, >, >=), e.g. ttft_s.p99<1"
-            )
+            raise UsageError(f"{part!r} is not METRIC<NUMBER (or <=, >, >=), e.g. ttft_s.p99<1")
         terms.append(Term(found[1], found[2], float(found[3])))
     return terms
 
@@ -154,11 +149,9 @@ def run_probe(span: Span, terms: Sequence[Term], words: Sequence[str], folder: P
         word = span.word(value)
         run = folder / word.partition("=")[2]
         command = [sys.executable, "-m", "harness", *words, word, f"hydra.run.dir={run}"]
+        command.append("progress=false")
         with Console(stderr=True).status(escape(word)):
-            done = subprocess.run(
-                [*command, "progress=false"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                text=True, check=False,
-            )  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             said = done.stderr.rpartition("error: ")[2].strip()
             if done.returncode != 2:
@@ -236,10 +229,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     found = answer(span, probes, given.condition)
     show(span, terms, probes, found)
-    content = {
-        "key": span.key, "answer": found, "terms": [asdict(term) for term in terms],
-        "probes": [asdict(each) | {"folder": each.folder.name} for each in probes],
-    }  # fmt: skip
+    runs = [asdict(each) | {"folder": each.folder.name} for each in probes]
+    content = {"key": span.key, "answer": found, "terms": [*map(asdict, terms)], "probes": runs}
     write_json(folder / "capacity.json", content)
     print(folder / "capacity.json")
     print(import_module("plots.capacity").draw(folder))

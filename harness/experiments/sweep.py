@@ -18,7 +18,6 @@ from typing import Any
 import pandas as pd
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -28,7 +27,7 @@ from harness.errors import UsageError
 from harness.files import read_json, write_text
 from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import captions, sweep_table
+from harness.records.run_table import captions, runs_table, sweep_table
 from harness.running.prepare import announce
 from harness.running.run import MARK, SWEEP_ID_VARIABLE
 
@@ -74,13 +73,8 @@ def intervals_table(runs: Runs) -> Table | None:
     if max(map(len, of_setting.values()), default=0) < 2:
         return None
     heading, names = labels([list(setting) for setting in of_setting])
-    table = Table(
-        title="mean and 95 % interval over seeds, VALID runs", box=SIMPLE_HEAD, pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    table.add_column(escape(heading), overflow="fold", min_width=6)
-    for name in (*OVER_SEEDS.values(), "runs"):
-        table.add_column(name, justify="right", no_wrap=True)
+    title, shown = "mean and 95 % interval over seeds, VALID runs", (*OVER_SEEDS.values(), "runs")
+    table = runs_table(title, heading, shown, min_width=6)
     for name, numbers in zip(names, of_setting.values(), strict=True):
         found = [flattened(runs[i][1].summary) for i in numbers]
         cells = []
@@ -121,8 +115,8 @@ def track(runs: Runs, sweep_id: str, csv: Path) -> None:
     shown = [*swept, *TRACKED]
     rows = table[[key for key in shown if key in table]].to_dict("records")
     node = runs[0][1].config["tracking"]
-    tracker = build(node | ({"group": sweep_id} if "group" in node else {}), "tracking",
-                    announce=announce)  # fmt: skip
+    grouped = node | ({"group": sweep_id} if "group" in node else {})
+    tracker = build(grouped, "tracking", announce=announce)
     tracker.sweep(rows, swept, csv.stem, csv.parent)
 
 

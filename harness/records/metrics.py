@@ -73,12 +73,7 @@ def summarise(
         "output_throughput_tokens_per_s": _per_s(len(log.times_s), duration_s),
         "asked_rate_per_s": rate_per_s(log.arrival_s),
         "achieved_rate_per_s": rate_per_s(log.sent_s[np.isfinite(log.sent_s)]),
-        "slo": {
-            "name": slo.name,
-            "ttft_s": slo.ttft_s,
-            "tbt_s": slo.tbt_s,
-            "definition": slo.definition,
-        },
+        "slo": {**vars(slo)},
         "slo_attainment": {
             "token": attained.token if times_known else None,
             "time": attained.time if times_known else None,

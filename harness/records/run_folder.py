@@ -109,9 +109,8 @@ class RunFolder:
                 path.rename(self.path / EARLIER / path.name)
             self._found = {path.name for path in self.path.iterdir()}
         except OSError as error:
-            raise FolderError(
-                f"cannot make the run folder {self.path}: {error.strerror}"
-            ) from error
+            told = f"cannot make the run folder {self.path}: {error.strerror}"
+            raise FolderError(told) from error
 
     def forget_earlier(self) -> None:
         """An earlier run's files go, lest its summary outlive this run's failure."""
@@ -143,9 +142,6 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self._write_json("summary.json", summary)
-
-    def remove_summary(self) -> None:
-        (self.path / "summary.json").unlink(missing_ok=True)
 
     def write_requests(self, table: pa.Table) -> None:
         # Token times hardly repeat: byte planes compress where a dictionary only costs.
@@ -212,14 +208,12 @@ class FinishedRun:
             lacking = [key for key in keys if not isinstance(found[name].get(key), dict)]
             if lacking:
                 raise UsageError(f"{path / name} is damaged: it has no {', '.join(lacking)}")
+        name = "config.yaml"
         try:
-            config = yaml.load((path / "config.yaml").read_text(), YamlLoader)
-        except (ValueError, yaml.YAMLError) as error:
-            raise UsageError(f"{path / 'config.yaml'} is damaged: {first_line(error)}") from error
-        try:
-            requests = pq.read_table(path / "requests.parquet")
-        except (pa.ArrowException, OSError) as error:
-            what = f"{path / 'requests.parquet'} is damaged: {first_line(error)}"
-            raise UsageError(what) from error
+            config = yaml.load((path / name).read_text(), YamlLoader)
+            name = "requests.parquet"
+            requests = pq.read_table(path / name)
+        except (ValueError, yaml.YAMLError, pa.ArrowException, OSError) as error:
+            raise UsageError(f"{path / name} is damaged: {first_line(error)}") from error
         manifest, summary = found["manifest.json"], found["summary.json"]
         return FinishedRun(path, config, manifest, summary, requests)

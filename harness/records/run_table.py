@@ -119,21 +119,28 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
+def runs_table(
+    title: str, heading: str, names: Iterable[str], *, min_width: int, caption: str | None = None
+) -> Table:
+    """Without rows: as narrow as a terminal may be, what sets runs apart on several lines."""
+    table = Table(
+        title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    table.add_column(escape(heading), overflow="fold", min_width=min_width)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
 def sweep_table(
     rows: Sequence[tuple[str, Mapping[str, Any]]], heading: str, captions: Sequence[str]
 ) -> Table:
     """One row per run of a sweep: (label, summary). SLO is the share of requests within it.
     `captions`: what `captions` says of the runs."""
-    table = Table(
-        title=f"sweep of {len(rows)} runs: means, and TTFT at P99",
-        caption=escape("\n".join(captions)),
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column(escape(heading), overflow="fold", min_width=15)
-    for name in ("TTFT", "P99", "TPOT", "tok/s", "good/s", "SLO", "verdict"):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = ("TTFT", "P99", "TPOT", "tok/s", "good/s", "SLO", "verdict")
+    title = f"sweep of {len(rows)} runs: means, and TTFT at P99"
+    said = escape("\n".join(captions))
+    table = runs_table(title, heading, names, min_width=15, caption=said)
     for label, summary in rows:
         table.add_row(
             escape(label),

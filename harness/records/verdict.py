@@ -72,14 +72,6 @@ class Evidence:
     def failed_share(self) -> float:
         return float(self.log.failed.mean())
 
-    @property
-    def rates_per_s(self) -> tuple[float, float] | None:
-        """Asked and achieved, of the requests that were sent; None: they have none."""
-        was_sent = np.isfinite(self.log.sent_s)
-        asked = rate_per_s(self.log.arrival_s[was_sent])
-        achieved = rate_per_s(self.log.sent_s[was_sent])
-        return None if asked is None or achieved is None else (asked, achieved)
-
 
 def judge(run: Evidence) -> dict[str, Any]:
     """{"status": "VALID" | "INVALID", "reasons": [one sentence each]}, and "notes", sentences that
@@ -95,6 +87,9 @@ def judge(run: Evidence) -> dict[str, Any]:
     return verdict | ({"notes": notes} if notes else {})
 
 
+Checked = tuple[str, list[str]]  # what was found, and a sentence for each breach
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One thing that a VALID run has to satisfy."""
@@ -108,11 +103,36 @@ class Rule:
 
 def rules(run: Evidence) -> list[Rule]:
     """Every rule of the verdict, in the order of `judge`'s reasons."""
-    return [
-        _sent_in_time(run), _every_answer(run), _asked_rate(run), _time_runs_forward(run),
-        _stamped_in_time(run.receive_lag), _prompts_asked_for(run.answers), _no_standstill(run),
-        _littles_law(run), _something_to_measure(run.log),
+    lag, answers, failed = run.receive_lag, run.answers, f"{MAX_FAILED_SHARE:.0%} of the requests"
+    asks = {
+        "sent in time": f"P99 of the send lag is at most {LIMIT}",
+        "every answer": "each request was sent and ended, with the tokens it asked for or with a "
+        "stated error",
+        "asked rate": f"requests were sent at the asked rate, within {MAX_RATE_MISS:.0%}",
+        "time runs forward": "no latency is negative",
+        "stamped in time": f"P99 of the receive lag is at most {LIMIT}, alone and with the send "
+        "lag",
+        "the prompts asked for": f"at most {MAX_CACHED_SHARE:.0%} of the prompts' tokens came from "
+        "a prefix cache that was not meant, and the server counted the prompts as we did, within "
+        f"{MAX_PROMPT_MISS:.0%}",
+        "no standstill": f"where over {failed} failed, no server stood still",
+        "Little's law": f"requests in the system are λ·W, within {MAX_LITTLE_GAP:g}",
+        "something to measure": "a request completed",
+    }
+    checked: list[Checked] = [
+        _sent_in_time(run), _every_answer(run), _asked_rate(run), _time_runs_forward(run.log),
+        _stamped_in_time(lag), _prompts_asked_for(answers), _no_standstill(run), _littles_law(run),
+        _something_to_measure(run.log),
     ]  # fmt: skip
+    idle = {
+        "stamped in time": lag is None,
+        "the prompts asked for": answers is None,
+        "Little's law": not run.simulated,
+    }
+    return [
+        Rule(name, asked, *found, applies=not idle.get(name, False))
+        for (name, asked), found in zip(asks.items(), checked, strict=True)
+    ]
 
 
 def rate_per_s(times_s: Floats) -> float | None:
@@ -123,22 +143,18 @@ def rate_per_s(times_s: Floats) -> float | None:
     return (len(times_s) - 1) / span_s if span_s > 0 else None
 
 
-def _sent_in_time(run: Evidence) -> Rule:
+def _sent_in_time(run: Evidence) -> Checked:
     lag_s = run.log.send_lag_s[np.isfinite(run.log.send_lag_s)]
-    p99_s = float(np.percentile(lag_s, 99)) if len(lag_s) else 0.0
+    if not len(lag_s):
+        return "", []
+    p99_s = float(np.percentile(lag_s, 99))
     late = f"the client was late: P99 send lag {p99_s * 1e3:.1f} ms is over {LIMIT}"
-    return Rule(
-        "sent in time",
-        f"P99 of the send lag is at most {LIMIT}",
-        f"{p99_s * 1e3:.2f} ms" if len(lag_s) else "",
-        [late] if p99_s > MAX_LAG_S else [],
-    )
+    return f"{p99_s * 1e3:.2f} ms", [late] if p99_s > MAX_LAG_S else []
 
 
-def _stamped_in_time(lag: Mapping[str, Any] | None) -> Rule:
-    asks = f"P99 of the receive lag is at most {LIMIT}, alone and with the send lag"
+def _stamped_in_time(lag: Mapping[str, Any] | None) -> Checked:
     if lag is None:
-        return Rule("stamped in time", asks, "", [], applies=False)
+        return "", []
     where = {
         "p99": "P99 receive lag over the run",
         "tokens_p99": "P99 receive lag over tokens",
@@ -150,7 +166,7 @@ def _stamped_in_time(lag: Mapping[str, Any] | None) -> Rule:
     over = ", ".join(f"{where[key]} {lag[key] * 1e3:.1f} ms" for key in late)
     busy = f"; its thread waited {lag['cpu_wait']:.3g} s for a core" if lag["cpu_wait"] else ""
     broken = [f"the client's stamps were late: {over} (limit {LIMIT}){busy}"] if late else []
-    return Rule("stamped in time", asks, f"{lag['p99'] * 1e3:.2f} ms", broken)
+    return f"{lag['p99'] * 1e3:.2f} ms", broken
 
 
 def _stalls(lag: Mapping[str, Any] | None) -> Iterator[str]:
@@ -164,14 +180,9 @@ def _stalls(lag: Mapping[str, Any] | None) -> Iterator[str]:
         )
 
 
-def _prompts_asked_for(answers: Mapping[str, Any] | None) -> Rule:
-    name = "the prompts asked for"
-    asks = (
-        f"at most {MAX_CACHED_SHARE:.0%} of the prompts' tokens came from a prefix cache that was "
-        f"not meant, and the server counted the prompts as we did, within {MAX_PROMPT_MISS:.0%}"
-    )
+def _prompts_asked_for(answers: Mapping[str, Any] | None) -> Checked:
     if answers is None:
-        return Rule(name, asks, "", [], applies=False)
+        return "", []
     cached = {} if answers["caching_intended"] else cached_shares(answers)
     broken = [
         f"{share:.1%} of the prompts' tokens came from a prefix cache, by {who} (limit "
@@ -183,7 +194,7 @@ def _prompts_asked_for(answers: Mapping[str, Any] | None) -> Rule:
     miss = prompt_miss(answers)
     if abs(miss) > MAX_PROMPT_MISS:
         broken.append(f"prompts were not what was asked: {_counted(answers, miss)}")
-    return Rule(name, asks, f"{miss:+.1%}", broken)
+    return f"{miss:+.1%}", broken
 
 
 def _odd_answers(answers: Mapping[str, Any] | None) -> Iterator[str]:
@@ -242,17 +253,12 @@ def _stood_still(standstills: Mapping[str, float]) -> Iterator[str]:
         yield f"{name} stood still: nobody got a token for {seconds:.3g} s while requests timed out"
 
 
-def _no_standstill(run: Evidence) -> Rule:
+def _no_standstill(run: Evidence) -> Checked:
     failed = run.failed_share > MAX_FAILED_SHARE
-    return Rule(
-        "no standstill",
-        f"where over {MAX_FAILED_SHARE:.0%} of the requests failed, no server stood still",
-        f"{run.failed_share:.1%} failed",
-        [*_stood_still(run.standstills)] if failed else [],
-    )
+    return f"{run.failed_share:.1%} failed", [*_stood_still(run.standstills)] if failed else []
 
 
-def _every_answer(run: Evidence) -> Rule:
+def _every_answer(run: Evidence) -> Checked:
     log = run.log
     stated = np.array([bool(error) for error in run.errors], dtype=np.bool_)
     counts = {
@@ -272,16 +278,10 @@ def _every_answer(run: Evidence) -> Rule:
             f"{int(differs.sum())} of {len(log)} requests completed with another number of tokens "
             f"than asked, the first with {log.num_tokens[row]} of {log.asked_tokens[row]}"
         )
-    return Rule(
-        "every answer",
-        "each request was sent and ended, with the tokens it asked for or with a stated error",
-        f"{int(log.completed.sum())} of {len(log)} completed",
-        broken,
-    )
+    return f"{int(log.completed.sum())} of {len(log)} completed", broken
 
 
-def _time_runs_forward(run: Evidence) -> Rule:
-    log = run.log
+def _time_runs_forward(log: TokenLog) -> Checked:
     latencies = {"TTFT": log.ttft_s, "E2E latency": log.e2e_s, "gap between tokens": log.tbt_s()}
     broken = [
         f"time ran backwards: {int(below.sum())} of {len(values_s)} values of {what} are "
@@ -289,24 +289,22 @@ def _time_runs_forward(run: Evidence) -> Rule:
         for what, values_s in latencies.items()
         if (below := values_s < -ROUNDING_S).any()  # nan, of what did not happen, is not
     ]
-    return Rule("time runs forward", "no latency is negative", "", broken)
+    return "", broken
 
 
-def _littles_law(run: Evidence) -> Rule:
+def _littles_law(run: Evidence) -> Checked:
     gap = run.law["relative_gap"]
-    asks = f"requests in the system are λ·W, within {MAX_LITTLE_GAP:g}"
+    if gap is None:
+        return "", []
     told = (
         f"Little's law is broken: {run.law['l']:.6g} requests in the system on average, but "
         f"λ·W is {run.law['lambda_w']:.6g} (limit {MAX_LITTLE_GAP:g} apart)"
     )
-    broken = run.simulated and gap is not None and not abs(gap) <= MAX_LITTLE_GAP
-    found = "" if gap is None else f"{gap:.1e}"
-    return Rule("Little's law", asks, found, [told] if broken else [], applies=run.simulated)
+    return f"{gap:.1e}", [told] if run.simulated and not abs(gap) <= MAX_LITTLE_GAP else []
 
 
-def _something_to_measure(log: TokenLog) -> Rule:
-    none = [] if log.completed.any() else [f"none of {len(log)} requests completed"]
-    return Rule("something to measure", "a request completed", "", none)
+def _something_to_measure(log: TokenLog) -> Checked:
+    return "", [] if log.completed.any() else [f"none of {len(log)} requests completed"]
 
 
 def _without_room(host_full: Mapping[str, Any]) -> Iterator[str]:
@@ -317,18 +315,18 @@ def _without_room(host_full: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _asked_rate(run: Evidence) -> Rule:
+def _asked_rate(run: Evidence) -> Checked:
     """Compares the rate of the requests that were sent with the rate asked for those same
     requests; a shift within MAX_LAG_S over the whole schedule is no miss, however short it is."""
-    asks = f"requests were sent at the asked rate, within {MAX_RATE_MISS:.0%}"
-    if run.rates_per_s is None:
-        return Rule("asked rate", asks, "", [])
-    asked, achieved = run.rates_per_s
+    was_sent = np.isfinite(run.log.sent_s)
+    asked = rate_per_s(run.log.arrival_s[was_sent])
+    achieved = rate_per_s(run.log.sent_s[was_sent])
+    if asked is None or achieved is None:
+        return "", []
     miss = abs(achieved / asked - 1)
-    shift_s = abs(1 / achieved - 1 / asked) * (int(np.isfinite(run.log.sent_s).sum()) - 1)
+    shift_s = abs(1 / achieved - 1 / asked) * (int(was_sent.sum()) - 1)
     told = (
         f"the achieved rate {achieved:.3f}/s missed the asked {asked:.3f}/s by {miss * 100:.1f} % "
         "(limit 2 %)"
     )
-    off = miss > MAX_RATE_MISS and shift_s > MAX_LAG_S
-    return Rule("asked rate", asks, f"{miss:.2%} off", [told] if off else [])
+    return f"{miss:.2%} off", [told] if miss > MAX_RATE_MISS and shift_s > MAX_LAG_S else []

@@ -53,8 +53,9 @@ def instances(cluster: Cluster) -> Iterator[Seen]:
         yield Seen(pooled.name, model or "none", loads, share)
     for server in cluster.endpoints:
         yield Seen(server.name, ", ".join(server.models), "", None)
-    for elastic in cluster.elastic.instances if cluster.elastic is not None else ():
-        assert cluster.elastic is not None
+    if cluster.elastic is None:
+        return
+    for elastic in cluster.elastic.instances:
         here, layers = len(elastic.resident), elastic.model.num_layers
         state = "lost" if elastic.lost is not None else cluster.elastic.role(elastic) or "free"
         some = state if here == layers else f"{state}, {here} of {layers} layers"

@@ -155,8 +155,6 @@ def _placements(parts: Prepared, system: str) -> Sequence[Placement]:
 def _system(parts: Prepared, loop: Loop, cluster: Cluster) -> System:
     try:
         system: System = parts.system(parts.system_config, loop=loop, cluster=cluster)
-    except UsageError:
-        raise
     except ValueError as error:  # what a system says of a cluster that it cannot run on
         raise UsageError(str(error)) from error
     return system
@@ -195,7 +193,7 @@ def _write_abort(
     """The manifest first: on a full disk it is the least that must be told. No summary: it may
     have been written, but nothing after it."""
     try:
-        folder.remove_summary()
+        (folder.path / "summary.json").unlink(missing_ok=True)
         folder.write_manifest(manifest)
         _write_records(folder, recorder, gpus)
     except (RunError, ValueError, OverflowError) as error:  # of the disk, or of some odd value

@@ -99,22 +99,25 @@ class WandbTracker(NullTracker):
         self._attempt(lambda: self._init(config, name))
 
     def second(self, row: Mapping[str, float]) -> None:
-        if self._run is not None:
-            self._attempt(lambda: self._run.log({f"live/{key}": row[key] for key in row}))
+        self._track(lambda: self._run.log({f"live/{key}": row[key] for key in row}))
 
     def sweep(
         self, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str, folder: Path
     ) -> None:
         self._run_dir = folder
         self._attempt(lambda: self._init({"swept": list(keys)}, name))
-        if self._run is not None:
-            self._attempt(lambda: _log_sweep(self._run, rows, keys, name))
-        self._close(exit_code=0)
+        self._track(lambda: _log_sweep(self._run, rows, keys, name))
+        self._track(lambda: self._end(exit_code=0))
 
     def finish(self, *, complete: bool) -> None:
-        if self._run is not None and complete:
-            self._attempt(self._log)
-        self._close(exit_code=0 if complete else 1)
+        if complete:
+            self._track(self._log)
+        self._track(lambda: self._end(exit_code=0 if complete else 1))
+
+    def _track(self, action: Callable[[], None]) -> None:
+        """Runs `action` unless the tracking has ended."""
+        if self._run is not None:
+            self._attempt(action)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         """Runs `action`; whatever wandb raises ends the tracking and not the run."""
@@ -152,15 +155,11 @@ class WandbTracker(NullTracker):
         if mode == "online":
             self._announce(f"W&B: {self._run.url}")
 
-    def _close(self, exit_code: int) -> None:
-        if self._run is not None:
-            self._attempt(lambda: self._end(exit_code))
-            self._run = None
-
     def _end(self, exit_code: int) -> None:
         import wandb
 
-        self._run.finish(exit_code=exit_code)
+        run, self._run = self._run, None
+        run.finish(exit_code=exit_code)
         # finish returns before wandb's own process has written everything; its end means it has.
         wandb.teardown()
 

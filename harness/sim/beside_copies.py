@@ -18,7 +18,7 @@ SMALL = 0.02  # of the memory's bandwidth
 
 
 class BesideCopies:
-    """`cost`: by the rivals (`harness.cost.law.on_a_share`) that copies amount to."""
+    """`cost`: by the rivals (`harness.cost.law.Part`) that copies amount to."""
 
     def __init__(
         self, bytes_per_s: float, cost: Callable[[float], CostModel],

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Protocol
 
 from harness.cost.hardware import Hardware
+from harness.cost.law import Part
 from harness.cost.model import CostModel
 from harness.cost.served import EngineCosts, cost_model
 from harness.device.location import hbm
@@ -110,8 +111,7 @@ class SimElastic:
         """Of a part of the layers, with so much of an iteration's constants."""
         key = model.name, num_layers, constants
         if key not in self._costs:
-            self._costs[key] = cost_model(
-                model, self._experiment.hardware, self._config.costs,
-                launch=self._config.launch_overhead, num_layers=num_layers, constants=constants,
-            )  # fmt: skip
+            config, part = self._config, Part(num_layers, constants)
+            hardware, launch = self._experiment.hardware, config.launch_overhead
+            self._costs[key] = cost_model(model, hardware, config.costs, part, launch=launch)
         return self._costs[key]

@@ -11,6 +11,7 @@ from typing import Any
 from harness.clock import Loop, VirtualLoop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
+from harness.cost.law import Part
 from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
 from harness.cost.served import EngineCosts, cost_model
@@ -147,10 +148,8 @@ class SimEngine:
         self, model: ModelSpec, hardware: Hardware, compute_share: float = 1.0, rivals: float = 0.0
     ) -> CostModel:
         config = self._config
-        return cost_model(
-            model, hardware, config.costs, launch=config.launch_overhead,
-            compute_share=compute_share, rivals=rivals,
-        )  # fmt: skip
+        part = Part(compute_share=compute_share, rivals=rivals)
+        return cost_model(model, hardware, config.costs, part, launch=config.launch_overhead)
 
     def _sources(self, experiment: Experiment) -> dict[str, str]:
         """Where each model's step times come from: measured, device law or datasheet; of a profile

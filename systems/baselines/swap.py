@@ -22,6 +22,7 @@ from harness.elastic.instance import ElasticInstance
 from harness.errors import RunError
 from harness.placement import Elastic
 from harness.request import Batch, Request
+from systems.serving.checks import check
 from systems.serving.iteration import Limits
 from systems.serving.replica import Replica
 
@@ -38,10 +39,7 @@ class SwapConfig:
     host_bytes: int  # of the node's memory, per instance
 
     def __post_init__(self) -> None:
-        for name in ("requests", "bytes", "host_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"system.swap.{name}={value} must be at least 1")
+        check(self, "system.swap.", least={"requests": 1, "bytes": 1, "host_bytes": 1})
 
 
 def swapping(preemption: str, config: SwapConfig) -> dict[str, Any]:
@@ -80,21 +78,17 @@ class SwapReplica(Replica):
         self._instance, self._cluster, self._config = instance, cluster, config
         self._store = cluster.dram_store(instance.memory.node, config.host_bytes, instance.layout)
         self._block_bytes = instance.page_bytes * len(instance.kv.all_groups) * instance.model.tp
-        self._admitted: deque[Request] = deque()
         self._swapped: deque[Request] = deque()  # the first that went first
 
-    async def prepare(self) -> None:
+    async def form(self) -> Batch:
         await self._swap_in()
         await self._keep_going()
-        self._admitted = await self._make_room()
-
-    def queue(self) -> deque[Request]:
-        return self._admitted
-
-    async def scheduled(self, batch: Batch) -> None:
-        self.waiting.extendleft(reversed(self._admitted))
+        admitted = await self._make_room()
+        batch = self.schedule(admitted)
+        self.waiting.extendleft(reversed(admitted))
         if not batch.requests and self._swapped and not self.running:
             raise RunError(f"{self.name}: KV that was swapped out has no room to return")
+        return batch
 
     def may_stop(self) -> bool:
         return not self.waiting and not self._swapped

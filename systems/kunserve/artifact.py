@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from systems.serving.checks import check
 from systems.serving.load import Load
 
 
@@ -32,11 +33,7 @@ class ArtifactConfig:
                 "above 0 and at most 1"
             )
         least = {"falling_samples": 2, "group_size": 2, "victims": 1, "chunk_tokens": 1}
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise ValueError(
-                    f"system.artifact.{name}={getattr(self, name)} must be at least {value}"
-                )
+        check(self, "system.artifact.", least=least)
 
 
 def usage(load: Load) -> float:

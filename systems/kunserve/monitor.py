@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from systems.serving.checks import check
+
 Decision = Literal["drop", "restore"] | None
 
 
@@ -37,16 +39,12 @@ class MonitorConfig:
     calm_s: float  # how long a restore must have been due; not in the paper
 
     def __post_init__(self) -> None:
-        for name in ("horizon_s", "window_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"system.monitor.{name}={getattr(self, name)} must be above 0")
+        check(self, "system.monitor.", positive=["horizon_s", "window_s"], least={"calm_s": 0})
         if not 0 < self.restore_share < 1:
             raise ValueError(
                 f"system.monitor.restore_share={self.restore_share} must be between 0 and 1, "
                 "exclusive: at 1 a restore would leave no room for the demand that it found"
             )
-        if not self.calm_s >= 0:
-            raise ValueError(f"system.monitor.calm_s={self.calm_s} must be at least 0")
 
 
 class Monitor:

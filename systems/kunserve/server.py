@@ -34,37 +34,35 @@ class MicroBatch(Replica):
         self.waiting = server.waiting
         self._server = server
 
-    async def prepare(self) -> None:
+    async def form(self) -> Batch:
         """Lets requests go that may leave, and pauses those whose last block is being sent to
         another server. Seats are limited, so that waiting requests spread evenly."""
-        server = self._server
+        server, waiting = self._server, self.waiting
         if server.leaving is not None:
             self.running = [r for r in self.running if not server.leaving(r)]
-            kept = [request for request in self.waiting if not server.leaving(request)]
-            self.waiting.clear()
-            self.waiting.extend(kept)
+            kept = [request for request in waiting if not server.leaving(request)]
+            waiting.clear()
+            waiting.extend(kept)
         if server.last_block is not None:
             gone = [r for r in self.running if server.last_block(r)]
             server.paused += gone
             self.running = [r for r in self.running if r not in gone]
-        share = -(-(len(server.running) + len(self.waiting)) // len(server.batches))
+        share = -(-(len(server.running) + len(waiting)) // len(server.batches))
         seats = max(1, min(server.limits.max_num_seqs, max(share, len(self.running))))
-        self.limits = replace(
-            server.limits, max_num_seqs=seats, max_num_batched_tokens=server.budget(server)
-        )
+        tokens = server.iteration_tokens()
+        self.limits = replace(server.limits, max_num_seqs=seats, max_num_batched_tokens=tokens)
+        batch = self.schedule(waiting)
+        server.sort_preempted()
+        self.max_steps = server.max_steps(batch.decodes)
+        idle = not batch.chunks and not batch.decodes
+        if idle and server.leaving is not None and waiting:
+            self.wake.set()  # requests that were preempted leave
+        return batch
 
     def preempt(self, request: Request) -> None:
         self.executor.evict(request)
         self._server.preempted = True
         self._server.wake(idle=True)
-
-    async def scheduled(self, batch: Batch) -> None:
-        server = self._server
-        server.set_aside()
-        self.max_steps = server.max_steps(batch.decodes)
-        idle = not batch.chunks and not batch.decodes
-        if idle and server.leaving is not None and self.waiting:
-            self.wake.set()  # requests that were preempted leave
 
     def may_stop(self) -> bool:
         return True
@@ -78,7 +76,8 @@ class Server:
     """The server of one group.
 
     executor: the instance, or the pipeline. steps_beside: decode steps at most while memory is
-    shared with others. budget: tokens of the next iteration, given the server.
+    shared with others. budget: tokens of the next iteration, given the server; None: as `limits`
+    say. last_block: whether a request's last block is on a link to another server; None: never.
     """
 
     def __init__(
@@ -86,22 +85,23 @@ class Server:
         group: Group,
         executor: ElasticInstance | Pipeline,
         loop: Loop,
+        *,
         limits: Limits,
         steps_beside: int,
-        budget: Callable[[Server], int],
+        budget: Callable[[Server], int] | None = None,
+        last_block: Callable[[Request], bool] | None = None,
     ) -> None:
         self.group, self.executor = group, executor
         self.name = executor.name
         self.waiting: deque[Request] = deque()
         self.paused: list[Request] = []  # hold KV, and run once it has been exchanged
         self.moving: set[int] = set()  # ids of requests whose KV is on a link now
-        self.aside: list[Request] = []  # preempted while their KV was on a link
+        self.held_back: list[Request] = []  # preempted while their KV was on a link
         self.shared = len(group) > 1  # more than one micro-batch uses the members' memory
         self.leaving: Callable[[Request], bool] | None = None  # takes a request if it may leave
-        # Whether a request's last block is on a link to another server.
-        self.last_block: Callable[[Request], bool] | None = None
         self.preempted = False  # a request was preempted in this iteration
-        self.loop, self.limits, self.budget = loop, limits, budget
+        self.loop, self.limits, self.last_block = loop, limits, last_block
+        self._budget = budget
         self._steps_beside = steps_beside
         self.batches = [MicroBatch(self, number) for number in range(len(group))]
         self._tasks: list[Task] = []
@@ -112,12 +112,12 @@ class Server:
 
     @property
     def empty(self) -> bool:
-        return not (self.running or self.paused or self.aside or self.waiting)
+        return not (self.running or self.paused or self.held_back or self.waiting)
 
     def load(self) -> Load:
         """Micro-batches compute `batch_tokens` at once, decodes included."""
         running = [*self.running, *self.paused]
-        queued = [*self.aside, *self.waiting]
+        queued = [*self.held_back, *self.waiting]
         lacking = sum(r.known_tokens - r.computed_tokens for r in self.running if not r.decoding)
         return Load(
             self.name,
@@ -170,8 +170,8 @@ class Server:
 
     def moved(self, request: Request) -> None:
         """Tells that a move of the request's KV has ended."""
-        if request in self.aside and request.request_id not in self.moving:
-            self.aside.remove(request)
+        if request in self.held_back and request.request_id not in self.moving:
+            self.held_back.remove(request)
             self._wait_again(request)
         self.wake(idle=self.leaving is None)
 
@@ -189,10 +189,10 @@ class Server:
         for task in self._tasks:
             await self.loop.wait(task.finished)
         running = self.running + self.paused
-        waiting = [*self.aside, *self.waiting]
+        waiting = [*self.held_back, *self.waiting]
         for batch in self.batches:
             batch.running = []
-        self.paused, self.aside = [], []
+        self.paused, self.held_back = [], []
         self.waiting.clear()
         return [request for request in running if not request.finished], waiting
 
@@ -226,7 +226,7 @@ class Server:
         except InstanceLost:
             return  # the system hears of the death and closes this server
 
-    def set_aside(self) -> None:
+    def sort_preempted(self) -> None:
         """Sorts preempted requests into the queue by priority. A request whose KV is on a link is
         set aside until the move has ended."""
         if self.preempted:
@@ -236,7 +236,11 @@ class Server:
             self.preempted = False
         for request in [r for r in self.waiting if r.request_id in self.moving]:
             self.waiting.remove(request)
-            self.aside.append(request)
+            self.held_back.append(request)
+
+    def iteration_tokens(self) -> int:
+        """Tokens of the next iteration."""
+        return self.limits.max_num_batched_tokens if self._budget is None else self._budget(self)
 
     def max_steps(self, decodes: Sequence[Request]) -> int | None:
         """Decode steps of the next run; None: no limit. If memory is short, as many as fit into the

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.pipeline import Pipeline
 from harness.errors import RunError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, dedicated
 from harness.request import Request
 from systems.kunserve.artifact import drop_due, iteration_tokens, restore_due
-from systems.kunserve.config import KunServeConfig, check
+from systems.kunserve.config import KunServeConfig, check_instances
 from systems.kunserve.dispatcher import dispatch_load, redistribute
 from systems.kunserve.exchange import LinkProfile, check_chunk, chunk_bytes
 from systems.kunserve.group import Group, alone, members, names
@@ -63,7 +63,7 @@ class KunServe:
                 "engine=sim"
             )
         instances = cluster.elastic.instances
-        check(config, instances)
+        check_instances(config, instances)
         self._config, self._loop, self._cluster = config, loop, cluster
         self._elastic, self._model = cluster.elastic, instances[0].model
         self._artifact = config.variant == "artifact"
@@ -75,7 +75,13 @@ class KunServe:
         self._manager = GroupManager(
             cluster.elastic,
             loop,
-            self._new_server,
+            partial(
+                Server,
+                loop=loop,
+                limits=config.limits,
+                steps_beside=config.steps_beside,
+                budget=self._chunked_tokens if self._artifact else None,
+            ),
             dispatch_load,
             retry_s=config.poll_s,
             victims=config.artifact.victims if self._artifact else victims,
@@ -115,19 +121,14 @@ class KunServe:
     def _activation_bytes(self) -> int:
         return self._config.chunks.batch * self._model.hidden_size * self._model.dtype_bytes
 
-    def _new_server(self, group: Group, executor: ElasticInstance | Pipeline) -> Server:
-        config = self._config
-        return Server(
-            group, executor, self._loop, config.limits, config.steps_beside, self._iteration_tokens
-        )
-
-    def _iteration_tokens(self, server: Server) -> int:
-        limits = self._config.limits
-        if not self._artifact or len(server.group) == 1:
+    def _chunked_tokens(self, server: Server) -> int:
+        """Tokens of an iteration with variant=artifact."""
+        limits, stages = self._config.limits, len(server.group)
+        if stages == 1:
             return limits.max_num_batched_tokens
         waiting = sum(request.known_tokens for request in server.waiting)
         chunk = self._config.artifact.chunk_tokens
-        return iteration_tokens(limits.max_num_seqs, waiting, len(server.group), chunk)
+        return iteration_tokens(limits.max_num_seqs, waiting, stages, chunk)
 
     def submit(self, request: Request) -> None:
         self._num_arrived += 1

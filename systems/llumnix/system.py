@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from harness.clock import Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.pipeline import Pipeline
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, dedicated
 from harness.request import Request
@@ -25,10 +25,10 @@ from systems.kunserve.server import Server
 from systems.llumnix.freeness import artifact_load
 from systems.llumnix.migrating import Migrations
 from systems.llumnix.migration import PairConfig, queued_moves
+from systems.serving.checks import check
 from systems.serving.iteration import Limits
 
-MODES = ("replication", "migration", "pipeline")
-VARIANTS = ("paper", "artifact")
+VALID = {"mode": ("replication", "migration", "pipeline"), "variant": ("paper", "artifact")}
 
 
 class Llumnix:
@@ -48,19 +48,12 @@ class Llumnix:
         steps_beside: int  # decode steps at most of a batch beside which others run
 
         def __post_init__(self) -> None:
-            if self.mode not in MODES:
-                raise ValueError(f"system.mode={self.mode} is unknown; valid: {', '.join(MODES)}")
-            if self.variant not in VARIANTS:
-                raise ValueError(
-                    f"system.variant={self.variant} is unknown; valid: {', '.join(VARIANTS)}"
-                )
+            positive = ["poll_s", "throttling_share", "steps_beside"]
+            check(self, "system.", words=VALID, positive=positive)
             if self.stages is not None and self.mode != "pipeline":
                 raise ValueError(
                     f"system.stages={self.stages} is for mode=pipeline, not mode={self.mode}"
                 )
-            for name in ("poll_s", "throttling_share", "steps_beside"):
-                if not getattr(self, name) > 0:
-                    raise ValueError(f"system.{name}={getattr(self, name)} must be above 0")
 
     @staticmethod
     def place(
@@ -79,11 +72,19 @@ class Llumnix:
         instances = cluster.elastic.instances
         if len({instance.model.name for instance in instances}) > 1:
             raise ValueError("system llumnix serves one model: choose model_set=one")
+        self._moves_running = config.mode == "migration" and config.variant == "paper"
+        self._moves_queued = config.mode == "migration" and config.variant == "artifact"
+        new_server = partial(
+            Server,
+            loop=loop,
+            limits=config.limits,
+            steps_beside=config.steps_beside,
+            last_block=cluster.elastic.directory.gated if self._moves_running else None,
+        )
         self._manager = GroupManager(
-            cluster.elastic, loop, self._new_server, artifact_load, retry_s=config.poll_s
+            cluster.elastic, loop, new_server, artifact_load, retry_s=config.poll_s
         )
         self._migrations = Migrations(cluster.elastic, loop, config.pairs)
-        self._gated = cluster.elastic.directory.gated
         self._groups = self._grouped(instances)
 
     def _grouped(self, instances: Sequence[ElasticInstance]) -> list[Group]:
@@ -96,20 +97,6 @@ class Llumnix:
             stages = stages_of_one_throttling(names, required, model)
         return equal_groups(names, stages, model.num_layers)
 
-    def _new_server(self, group: Group, executor: ElasticInstance | Pipeline) -> Server:
-        config = self._config
-        tokens = config.limits.max_num_batched_tokens
-        server = Server(
-            group, executor, self._loop, config.limits, config.steps_beside, lambda server: tokens
-        )
-        if self._moves_running:
-            server.last_block = self._gated
-        return server
-
-    @property
-    def _moves_running(self) -> bool:
-        return self._config.mode == "migration" and self._config.variant == "paper"
-
     def submit(self, request: Request) -> None:
         self._manager.dispatch(request)
 
@@ -119,7 +106,7 @@ class Llumnix:
             await self._loop.sleep(self._config.poll_s)
             for server in self._manager.servers:
                 server.wake(idle=True)
-                if self._config.mode == "migration" and self._config.variant == "artifact":
+                if self._moves_queued:
                     self._migrate_queued(server)
             if self._moves_running:
                 self._migrations.begin(self._manager.servers)

@@ -7,17 +7,18 @@ happens at the end of requests and never before. An instance batches continuousl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.pooled.instance import PooledInstance
-from harness.request import Request
+from harness.request import Batch, Request
 from systems.serverlessllm.loading import Loader
 from systems.serverlessllm.oracle import Oracle
-from systems.serverlessllm.scaling import Slot, cheapest, desired_instances, free_at
+from systems.serving.checks import check
 from systems.serving.iteration import Limits
 from systems.serving.replica import Replica
 
@@ -33,12 +34,8 @@ class PaperConfig:
     max_num_batched_tokens: int  # of one iteration
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "max_instances", "max_num_batched_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"paper.{name}={getattr(self, name)} must be at least 1")
-        for name in ("interval_s", "keep_alive_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"paper.{name}={getattr(self, name)} must be at least 0")
+        ones = dict.fromkeys(["concurrency", "max_instances", "max_num_batched_tokens"], 1)
+        check(self, "paper.", least={**ones, "interval_s": 0, "keep_alive_s": 0})
 
 
 class Server(Replica):
@@ -71,12 +68,13 @@ class Server(Replica):
         self.kv = self.device.kv(model)
         self.wake.set()
 
-    async def prepare(self) -> None:
+    async def form(self) -> Batch:
         if self.loading:
             assert self.model is not None
             await self._loader.load(self.device, self.model)
             self._free()
             self.loading = False
+        return self.schedule(self.waiting)
 
     def executed(self, steps: int, ended: int) -> None:
         if ended:
@@ -85,6 +83,32 @@ class Server(Replica):
     def _free(self) -> None:
         self.idle_since_s = self.loop.now
         self._changed.set()
+
+
+class Slot(NamedTuple):
+    """A device as a place for a new instance."""
+
+    free_s: float  # when it may be given away: after its keep-alive
+    last_used_s: float  # when it last had a request
+    load_s: float  # seconds to load the model onto this device
+
+
+def desired_instances(num_requests: int, concurrency: int, max_instances: int) -> int:
+    """How many instances serve all requests of a model, queued and running, at `concurrency` each;
+    at most `max_instances`."""
+    return min(-(-num_requests // concurrency), max_instances)
+
+
+def cheapest(slots: Sequence[Slot], now_s: float) -> int | None:
+    """The index of the slot with the least start-up latency: wait for the device + load.
+
+    Among equals the least recently used. None if there is no slot.
+    """
+
+    def latency_s(i: int) -> tuple[float, float]:
+        return max(slots[i].free_s - now_s, 0.0) + slots[i].load_s, slots[i].last_used_s
+
+    return min(range(len(slots)), key=latency_s, default=None)
 
 
 class PaperScheduler:
@@ -162,14 +186,17 @@ class PaperScheduler:
         if len(own) >= wanted or next_s > now_s:
             return next_s if len(own) < wanted else inf
         idle = [server for server in self._servers if not server.busy]
-        slots = [self._slot(server, model) for server in idle]
+        slots = [
+            Slot(
+                server.idle_since_s + self._config.keep_alive_s,
+                server.idle_since_s,
+                self._loader.estimate_s(server.device, model),
+            )
+            for server in idle
+        ]
         chosen = cheapest(slots, now_s)
         if chosen is None or slots[chosen].free_s > now_s:
             return inf if chosen is None else slots[chosen].free_s
         idle[chosen].start(model)
         self._started_s[model] = now_s
         return now_s + self._config.interval_s
-
-    def _slot(self, server: Server, model: str) -> Slot:
-        free_s = free_at(server.busy, server.idle_since_s, self._config.keep_alive_s)
-        return Slot(free_s, server.idle_since_s, self._loader.estimate_s(server.device, model))

@@ -43,9 +43,9 @@ class Replica:
     order: the key by which the queue is kept sorted; it must not change for a request. None: by
     arrival. max_steps: decode steps of one `execute` at most; None: no limit.
 
-    A system that does more than vLLM overrides the steps of an iteration: `prepare`, `queue`,
-    `preempt`, `scheduled`, `may_stop`, `executed`. They may set `limits`, `max_steps`, `look_s` and
-    `closing`. InstanceLost ends the loop, as any error does.
+    A system that does more than vLLM overrides the steps of an iteration: `form` (before and after
+    it calls `schedule`), `preempt`, `may_stop`, `executed`. They may set `limits`, `max_steps`,
+    `look_s` and `closing`. InstanceLost ends the loop, as any error does.
     """
 
     def __init__(
@@ -77,39 +77,35 @@ class Replica:
         self.wake.set()
 
     async def serve(self) -> None:
+        wake = self.wake
         while not self.closing:
-            self.wake.clear()
-            await self.prepare()
-            batch = schedule_iteration(
-                self.running, self.queue(), self.kv, self.limits, self.preempt
-            )
-            await self.scheduled(batch)
+            wake.clear()
+            batch = await self.form()
             if not batch.chunks and not batch.decodes:
-                if not self.wake.is_set:
+                if not wake.is_set:
                     self.idle = True
-                    await self.loop.wait(self.wake, until=self.look_s)
+                    await self.loop.wait(wake, until=self.look_s)
                     self.idle = False
                 continue
-            stop = self.wake if self.may_stop() or self.wake.is_set else None
+            stop = wake if wake.is_set or self.may_stop() else None
             steps = await self.executor.execute(batch, max_steps=self.max_steps, stop=stop)
             before = len(self.running)
             self.running = [r for r in self.running if r.generated_tokens < r.output_tokens]
             self.executed(steps, before - len(self.running))
 
-    async def prepare(self) -> None:
-        """Comes before an iteration."""
+    async def form(self) -> Batch:
+        """Forms the batch of the next iteration; an empty one is not run."""
+        return self.schedule(self.waiting)
 
-    def queue(self) -> deque[Request]:
-        """The requests that the iteration may admit; those that it admits leave it."""
-        return self.waiting
+    def schedule(self, queue: deque[Request]) -> Batch:
+        """A batch of running requests, and of requests of `queue`, which those that it admits
+        leave."""
+        return schedule_iteration(self.running, queue, self.kv, self.limits, self.preempt)
 
     def preempt(self, request: Request) -> None:
         """Frees the request's KV; it waits at the head of the queue to be computed again."""
         self.executor.evict(request)
         self.wake.set()  # an iteration that preempts admits no request: look again after it
-
-    async def scheduled(self, batch: Batch) -> None:
-        """Comes after an iteration's batch is formed; an empty batch is not run."""
 
     def may_stop(self) -> bool:
         """Whether a run of decodes ends as soon as the replica is woken: only if an arrival can be

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.calibrate import zoo
 from harness.cost.collectives import all_reduce_s
 from harness.cost.hardware import StepCoefficients
-from harness.cost.law import coefficients, law, stage
+from harness.cost.law import Part, coefficients, law, stage
 from harness.cost.model import CostModel, steps_time_s
 
 MODELS = st.sampled_from([n for n in zoo.names("model") if n != "tiny-llama"])
@@ -92,7 +92,7 @@ def test_stages_share_the_layers_and_not_the_overheads() -> None:
     half = stage(whole, 0.5)
     assert half.token_s == whole.token_s / 2
     assert half.decode_s == whole.decode_s
-    cost = CostModel(LLAMA, A100, num_layers=16)
+    cost = CostModel(LLAMA, A100, Part(num_layers=16))
     full_s = CostModel(LLAMA, A100).decode_step(8, 800)[0]
     assert full_s / 2 < cost.decode_step(8, 800)[0] < full_s
 
