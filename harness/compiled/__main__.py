@@ -58,7 +58,7 @@ GROUPS = {
     ],
     "blitzscale": [
         "systems/blitzscale/handover.py", "systems/blitzscale/instances.py",
-        "systems/blitzscale/prompts.py", "systems/blitzscale/serving.py",
+        "systems/blitzscale/serving.py",
     ],
     "aqua": [
         "systems/aqua/artifact_scheduler.py",

@@ -210,8 +210,8 @@ class Config:
         """
         share, others = slots // models, models - 1
         if self.colocation:
-            least = _or(self.min_prefills, max(1, share))
-            most = min(_or(self.max_prefills, slots), slots - others * least)
+            least = _given(self.min_prefills, max(1, share))
+            most = min(_given(self.max_prefills, slots), slots - others * least)
             of = "" if models == 1 else f" for {models} models"
             check(
                 least <= most,
@@ -219,8 +219,8 @@ class Config:
                 f"and the {slots} instances that fit{of}",
             )
             return {Role.COLOCATED: Range(least, most)}
-        least_p = _or(self.min_prefills, max(1, share // 2))
-        least_d = _or(self.min_decodes, max(1, share - least_p))
+        least_p = _given(self.min_prefills, max(1, share // 2))
+        least_d = _given(self.min_decodes, max(1, share - least_p))
         of = "" if models == 1 else f" for each of {models} models"
         check(
             models * (least_p + least_d) <= slots and slots >= 2,
@@ -228,10 +228,8 @@ class Config:
             "raise hardware.num_devices or lower system.min_prefills and min_decodes",
         )
         left = slots - others * (least_p + least_d)
-        most_p, most_d = (
-            _or(self.max_prefills, left - least_d),
-            _or(self.max_decodes, left - least_p),
-        )
+        most_p = _given(self.max_prefills, left - least_d)
+        most_d = _given(self.max_decodes, left - least_p)
         for role, least, most in (("prefills", least_p, most_p), ("decodes", least_d, most_d)):
             check(
                 least <= most,
@@ -240,5 +238,5 @@ class Config:
         return {Role.PREFILL: Range(least_p, most_p), Role.DECODE: Range(least_d, most_d)}
 
 
-def _or(count: int | None, default: int) -> int:
+def _given(count: int | None, default: int) -> int:
     return default if count is None else count

@@ -19,14 +19,13 @@ from harness.elastic.page_pool import Groups
 from harness.errors import InstanceLost
 from harness.request import Request
 from systems.blitzscale.instances import Fleet, Role, Slot, State
-from systems.blitzscale.prompts import kv_tokens
 
 
 class Handover:
-    """Sends KV to decodes. again: takes requests that must be computed again, and their slot."""
+    """Sends KV to decodes. recompute: takes requests whose KV is lost, and their slot."""
 
-    def __init__(self, fleet: Fleet, again: Callable[[Sequence[Request], Slot], None]) -> None:
-        self._fleet, self._again = fleet, again
+    def __init__(self, fleet: Fleet, recompute: Callable[[Sequence[Request], Slot], None]) -> None:
+        self._fleet, self._recompute = fleet, recompute
         self._waiting: deque[tuple[Request, Slot]] = deque()
         self._coming: Counter[str] = Counter()  # tokens on their way, by decode
 
@@ -68,7 +67,7 @@ class Handover:
         kept: deque[tuple[Request, Slot]] = deque()
         for request, slot in self._waiting:
             if any(holder is instance for holder, _ in self._parts(request, slot)):
-                self._again([request], slot)
+                self._recompute([request], slot)
             else:
                 kept.append((request, slot))
         self._waiting = kept
@@ -124,7 +123,7 @@ class Handover:
         except InstanceLost:
             self.free(request)
             if any(holder.lost is not None for holder, _ in self._parts(request, slot)):
-                self._again([request], slot)
+                self._recompute([request], slot)
             else:
                 self.offer(request, slot)
             return
@@ -135,7 +134,7 @@ class Handover:
         if request.failed:
             target.instance.evict(request)
         elif target.lost:
-            self._again([request], slot)
+            self._recompute([request], slot)
         else:
             grown = target.instance.kv.grow(request, kv_tokens(request))
             assert grown, "its room was reserved"
@@ -150,6 +149,11 @@ class Handover:
             left = slot.instance.kv.reserved.get(owner, 0)
             if left:
                 slot.instance.kv.reserve(-left, owner)
+
+
+def kv_tokens(request: Request) -> int:
+    """Tokens of KV at the request's end. The KV of the last token is never computed."""
+    return request.prompt_tokens + request.output_tokens - 1
 
 
 def owner_of(request: Request) -> str:

@@ -24,9 +24,8 @@ from harness.elastic.layerwise import LayerwiseBatch
 from harness.errors import InstanceLost
 from harness.request import Request
 from systems.blitzscale import zigzag
-from systems.blitzscale.handover import owner_of
+from systems.blitzscale.handover import kv_tokens, owner_of
 from systems.blitzscale.instances import Role, Slot, State
-from systems.blitzscale.prompts import kv_tokens
 from systems.blitzscale.schedulers import A_DOZEN, Limits
 from systems.blitzscale.serving import Serving
 from systems.blitzscale.timeline import PairTimes
@@ -104,12 +103,11 @@ class LivePair:
         """Notes the layers that have come. The others are then expected as much later or sooner."""
         now_s, resident = self._loop.now, self.target.instance.resident
         while self._loaded < self._layers and self._loaded in resident:
-            late_s = now_s - self.ready_s[self._loaded]
-            for layer in range(self._loaded, self._layers):
-                self.ready_s[layer] += late_s
+            k, late_s = self._loaded, now_s - self.ready_s[self._loaded]
+            self.ready_s[k:] = [each + late_s for each in self.ready_s[k:]]
             self._loaded += 1
-        for layer in range(self._loaded, self._layers):
-            self.ready_s[layer] = max(self.ready_s[layer], now_s)
+        k = self._loaded
+        self.ready_s[k:] = [max(each, now_s) for each in self.ready_s[k:]]
         cooperates = zigzag.step(self._loaded, self._layers) is Step.COOPERATE
         if cooperates and self.limits.plans and not self._planned:
             self._planned = True
@@ -198,7 +196,7 @@ class LivePair:
 
     def _target_begins(self) -> bool:
         """Whether the target may take one more batch from the prompts."""
-        if not len(self.serving.prompts) or not self.limits.begins_later:
+        if not self.serving.prompts.tokens or not self.limits.begins_later:
             return False
         under_way = sum(each.executed > 0 for each in self._queue) + (self._taken is not None)
         bound = self.limits.in_flight
@@ -309,7 +307,7 @@ class LivePair:
 
     def _give_up(self, batch: Waiting) -> None:
         batch.layerwise.give_up()
-        self.serving.again(batch.requests, self.source)
+        self.serving.recompute(batch.requests, self.source)
 
     def _put_back(self, batch: Waiting) -> None:
         """Returns a batch to the prompts of which nothing has been computed."""

@@ -38,12 +38,6 @@ class Group:
     devices: tuple[int, ...]
     at: Device  # the first of them
 
-    @property
-    def live(self) -> bool:
-        """Whether a target may serve live. Among equals such a group comes later in a chain, since
-        only a tail serves live."""
-        return any(target.live for target in self.targets)
-
 
 def plan(
     fabric: Fabric,
@@ -113,7 +107,7 @@ class _Planner:
         for members in _by_domain(self._fabric, targets):
             devices = tuple(device for target in members for device in target.devices)
             groups.append(Group(tuple(members), devices, self._fabric.devices[devices[0]]))
-        for group in sorted(groups, key=lambda g: (-self._reach_bytes_per_s(g), g.live)):
+        for group in sorted(groups, key=self._order):
             best = self._best(group)
             if best is None and self._pruned:  # no other source: busy NICs must be shared
                 for tail in self._pruned:
@@ -125,12 +119,13 @@ class _Planner:
                 raise UsageError(f"no link brings the parameters to {names}")
             self._extend(best, group)
 
-    def _reach_bytes_per_s(self, group: Group) -> float:
-        """Line 2's order: the rate at which the nearest source could send to `group`."""
+    def _order(self, group: Group) -> tuple[float, bool]:
+        """Line 2: by falling rate at which the nearest source could send to `group`. Among equals a
+        group that may serve live comes later in a chain, since only a tail serves live."""
         share = 1.0 if group.at.leaf in self._leaves else self._fabric.inter_leaf_share
         nics = len(group.devices) * self._fabric.nic_bytes_per_s
         beside = [sum(self._crossing(tail, group)[1]) for tail in self._tails.beside(group.at)]
-        return max([nics * share, *beside])
+        return -max([nics * share, *beside]), any(target.live for target in group.targets)
 
     def _best(self, group: Group) -> Tail | None:
         """The place behind which `group` is complete first; among equals, where the first layer

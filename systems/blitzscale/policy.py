@@ -2,8 +2,8 @@
 
 If the average load of an instance exceeds an upper bound, as many are added as bring it back to the
 bound. If it is below a lower bound for a timeout, the surplus is stopped. The load is a share of an
-instance's capacity, which is profiled. The paper gives no formula, and no number but "sub-second";
-`artifact` has the formulas of its code.
+instance's capacity, which is profiled. The paper gives no formula, and no number but "sub-second".
+The formulas of its code are in `ArtifactPolicy`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from systems.blitzscale.config import ROUNDING, Bounds, Config, Ranges
-from systems.blitzscale.instances import Role
+from systems.blitzscale.instances import Fleet, Role
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -68,6 +68,23 @@ class Capacity:
     prefill_tokens_per_s: float
     kv_tokens: int
     transfer_tokens_per_s: float  # KV in or out of its NICs; infinity: KV crosses no NIC
+    block_tokens: int  # of a block of KV, which the published code counts
+
+
+def profiled(config: Config, fleet: Fleet) -> Capacity:
+    """The capacity of an instance of `fleet` with full prefill batches."""
+    model, hardware = fleet.model, fleet.cluster.hardware
+    layout = fleet.slots[0].instance.layout
+    transfer_per_s = hardware.nic_bytes_per_s * model.tp / model.held_kv_bytes_per_token
+    if config.variant == "paper" and (hardware.num_nodes == 1 or not transfer_per_s):
+        transfer_per_s = inf
+    return Capacity(
+        prefill_tokens_per_s=config.batch_tokens
+        / fleet.profile.prefill_s(model, config.batch_tokens),
+        kv_tokens=layout.num_pages() // layout.num_groups * layout.block_tokens,
+        transfer_tokens_per_s=transfer_per_s,
+        block_tokens=layout.block_tokens,
+    )
 
 
 class Resource:
@@ -158,3 +175,70 @@ class ColocatedPolicy(PaperPolicy):
             self._memory.wanted(now_s, seen.kv_tokens, running, loading=loading),
         )
         return self._ranges[Role.COLOCATED].clamp(count), 0
+
+
+class ArtifactPolicy:
+    """`variant=artifact`: the number of instances as the published code computes it.
+
+    Facts about blitz-serving/blitz-scale@594e911, router_v2/src/replica/cybernetics/planner.rs:331.
+    Each number is computed with an upper and a lower bound on the load; between the two nothing
+    changes. Which bounds go with the KV term (`migration`) is inferred from their names.
+    """
+
+    def __init__(self, config: Config, capacity: Capacity, ranges: Ranges) -> None:
+        self._chosen, self._capacity, self._ranges = config.chosen, capacity, ranges
+        self._last_down_s = 0.0
+
+    def wanted(self, seen: Seen) -> tuple[int, int]:
+        """(prefills, decodes) that there should be: at most one fewer of each than there are, and
+        fewer only once a timeout."""
+        pre, dec, mig = self._chosen.prefill, self._chosen.decode, self._chosen.migration
+        transfer = self._transfer(seen, mig.upper)
+        least_decodes = max(self._memory(seen, dec.upper), transfer)
+        most_decodes = max(self._memory(seen, dec.lower), self._transfer(seen, mig.lower))
+        least_prefills = max(self._backlog(seen, pre.upper), transfer)
+        # The code has the upper bound here too, where the lower one is due: a slip, kept.
+        most_prefills = max(self._backlog(seen, pre.lower), transfer)
+        prefills = self._ranges[Role.PREFILL].clamp(
+            _moved(seen.prefills, least_prefills, most_prefills)
+        )
+        decodes = self._ranges[Role.DECODE].clamp(
+            _moved(max(1, seen.decodes), least_decodes, most_decodes)
+        )
+        if prefills < seen.prefills or decodes < seen.decodes:
+            if seen.now_s - self._last_down_s < self._chosen.timeout_s:
+                return max(prefills, seen.prefills), max(decodes, seen.decodes)
+            self._last_down_s = seen.now_s
+        return prefills, decodes
+
+    def _memory(self, seen: Seen, bound: float) -> int:
+        """Decodes that hold the KV."""
+        block_tokens = self._capacity.block_tokens
+        used_blocks = -(-seen.kv_tokens // block_tokens)
+        return _ceil(used_blocks / bound / (self._capacity.kv_tokens // block_tokens))
+
+    def _transfer(self, seen: Seen, bound: float) -> int:
+        """Decodes into which the KV at prefills goes in one second."""
+        rate = max(1, seen.decodes) * self._capacity.transfer_tokens_per_s
+        return _ceil(seen.leaving_tokens / bound / rate)
+
+    def _backlog(self, seen: Seen, bound: float) -> int:
+        """Prefills that clear the queue in one second."""
+        return _ceil(seen.queued_tokens / bound / self._capacity.prefill_tokens_per_s)
+
+
+def _moved(count: int, least: int, most: int) -> int:
+    """Up: at once to the middle of `least` and `most`. Down: by one."""
+    if least > count:
+        return (least + most + 1) // 2
+    return count - 1 if most < count else count
+
+
+def _ceil(count: float) -> int:
+    return ceil(count - ROUNDING)
+
+
+def make_policy(config: Config, capacity: Capacity, ranges: Ranges) -> PaperPolicy | ArtifactPolicy:
+    if config.variant == "artifact":
+        return ArtifactPolicy(config, capacity, ranges)
+    return (ColocatedPolicy if config.colocation else PaperPolicy)(config, capacity, ranges)

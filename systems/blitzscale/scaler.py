@@ -78,16 +78,11 @@ class Scaler:
     def _apply(self, change: Changes) -> None:
         in_use = self._fleet.in_use()
         mutated = growth.least_busy(in_use, Role.PREFILL, change.mutate)
-        stopped = {
-            role: growth.least_busy(in_use, role, count)
-            for role, count in (
-                (self._prompts, change.stop_prefills),
-                (Role.DECODE, change.stop_decodes),
-            )
-        }
+        stops = ((self._prompts, change.stop_prefills), (Role.DECODE, change.stop_decodes))
+        stopped = [(role, growth.least_busy(in_use, role, count)) for role, count in stops]
         for slot in mutated:
             self._become(slot, Role.DECODE)
-        for role, slots in stopped.items():
+        for role, slots in stopped:
             if not self._fleet.of(role, State.LOADING):
                 for slot in slots:
                     slot.enter(State.SHUTTING)
@@ -100,10 +95,10 @@ class Scaler:
         self._serving.handover.dispatch()
 
     def _num_revivable(self) -> int:
-        in_use, roles = self._fleet.in_use(), (self._prompts, Role.DECODE)
-        return len(
-            {slot.name for role in roles for slot in growth.revived(in_use, role, len(in_use))}
-        )
+        in_use, found = self._fleet.in_use(), set[Slot]()
+        for role in (self._prompts, Role.DECODE):
+            found.update(growth.revived(in_use, role, len(in_use)))
+        return len(found)
 
     def _grow(self, num_decodes: int, num_prefills: int) -> None:
         """Takes draining and idle instances back first; loads new ones for the rest."""

@@ -5,21 +5,18 @@ The services of a run share GPUs, network and the parameter pool.
 
 from __future__ import annotations
 
-from math import inf
-
 from harness.cluster import Cluster
 from harness.elastic.instance import ElasticInstance
 from harness.request import Request
-from systems.blitzscale.artifact import ArtifactPolicy
 from systems.blitzscale.config import Config
+from systems.blitzscale.handover import kv_tokens
 from systems.blitzscale.instances import LOADED, Fleet, Role, State
 from systems.blitzscale.loads import Loads
 from systems.blitzscale.pairing import Pairing
 from systems.blitzscale.parameters import DataPlane
-from systems.blitzscale.policy import Capacity, ColocatedPolicy, Monitor, PaperPolicy, Seen
-from systems.blitzscale.prompts import Prompts, kv_tokens
+from systems.blitzscale.policy import Monitor, Seen, make_policy, profiled
 from systems.blitzscale.scaler import Scaler
-from systems.blitzscale.serving import Serving
+from systems.blitzscale.serving import Prompts, Serving
 
 
 class Service:
@@ -35,11 +32,8 @@ class Service:
         self.prompts = Prompts(config.batch_tokens)
         self._serving = Serving(fleet, self.prompts)
         self._monitor = Monitor(config.window_s)
-        layout = fleet.slots[0].instance.layout
-        self._capacity = self._profiled(
-            layout.num_pages() // layout.num_groups * layout.block_tokens
-        )
-        self._policy = self._make_policy(layout.block_tokens)
+        self._capacity = profiled(config, fleet)
+        self._policy = make_policy(config, self._capacity, self.ranges)
         rate = self._capacity.prefill_tokens_per_s
         self._pairing = Pairing(config, self._serving, self._monitor, rate)
         self.loads = Loads(self._serving, data_plane, self._pairing)
@@ -77,26 +71,6 @@ class Service:
         self._data_plane.upkeep()
         self.scaler.scale(*self._policy.wanted(self._look()), may_grow=may_grow)
         self._pairing.look()
-
-    def _profiled(self, kv_tokens: int) -> Capacity:
-        """kv_tokens: KV that fits on an instance."""
-        model, hardware = self.fleet.model, self.fleet.cluster.hardware
-        batch_tokens = self._config.batch_tokens
-        seconds = self.fleet.profile.prefill_s(model, batch_tokens)
-        transfer_per_s = hardware.nic_bytes_per_s * model.tp / model.held_kv_bytes_per_token
-        if self._config.variant == "paper" and (hardware.num_nodes == 1 or not transfer_per_s):
-            transfer_per_s = inf  # KV crosses no NIC
-        return Capacity(
-            prefill_tokens_per_s=batch_tokens / seconds,
-            kv_tokens=kv_tokens,
-            transfer_tokens_per_s=transfer_per_s,
-        )
-
-    def _make_policy(self, block_tokens: int) -> PaperPolicy | ArtifactPolicy:
-        if self._config.variant == "artifact":
-            return ArtifactPolicy(self._config, self._capacity, self.ranges, block_tokens)
-        policy = ColocatedPolicy if self._config.colocation else PaperPolicy
-        return policy(self._config, self._capacity, self.ranges)
 
     def _look(self) -> Seen:
         """Observes the model now."""

@@ -7,13 +7,60 @@ decodes together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Callable, Iterable, Sequence
 
 from harness.errors import InstanceLost
 from harness.request import Batch, Request
-from systems.blitzscale.handover import Handover
+from systems.blitzscale.handover import Handover, kv_tokens
 from systems.blitzscale.instances import LOADED, Fleet, Role, Slot, State
-from systems.blitzscale.prompts import Prompts, kv_tokens
+
+
+class Prompts:
+    """The prompts that wait for a prefill: one queue for all instances of a model, first come first
+    served.
+
+    An instance takes its next batch when it is free, so queued requests are always divided evenly.
+    Redirecting requests (§5.2, steps 1 and 3) then only means that another instance takes from the
+    queue.
+    """
+
+    def __init__(self, batch_tokens: int) -> None:
+        """batch_tokens: of a batch at most; a longer prompt is a batch of its own."""
+        self._batch_tokens = batch_tokens
+        self._waiting: list[Request] = []  # in order of arrival
+        self.tokens = 0
+        self.kv_tokens = 0  # of KV that they will hold at their end
+
+    def put(self, requests: Iterable[Request]) -> None:
+        """Queues requests by arrival, also those that come back to be computed again."""
+        for request in requests:
+            insort(self._waiting, request, key=_order)
+            self.tokens += request.known_tokens
+            self.kv_tokens += kv_tokens(request)
+
+    def take(self, has_room: Callable[[Request], bool], takers: int = 1) -> list[Request]:
+        """Removes and returns the next batch; empty if no request waits or has room.
+
+        has_room: whether a request has room; if so, it reserves the room. takers: instances among
+        which the waiting tokens are divided evenly.
+        """
+        batch: list[Request] = []
+        left = min(self._batch_tokens, -(-self.tokens // takers))
+        for request in self._waiting:
+            left -= request.known_tokens
+            if (batch and left < 0) or not has_room(request):
+                break
+            batch.append(request)
+        del self._waiting[: len(batch)]
+        self.tokens -= sum(request.known_tokens for request in batch)
+        self.kv_tokens -= sum(kv_tokens(request) for request in batch)
+        return batch
+
+
+def _order(request: Request) -> tuple[float, int]:
+    """The order of service: by arrival."""
+    return request.arrival_s, request.request_id
 
 
 class Serving:
@@ -21,13 +68,13 @@ class Serving:
 
     def __init__(self, fleet: Fleet, prompts: Prompts) -> None:
         self.fleet, self.prompts = fleet, prompts
-        self.handover = Handover(fleet, self.again)
+        self.handover = Handover(fleet, self.recompute)
 
     def submit(self, request: Request) -> None:
         self.prompts.put([request])
         self.fleet.wake(Role.PREFILL)
 
-    def again(self, requests: Sequence[Request], slot: Slot) -> None:
+    def recompute(self, requests: Sequence[Request], slot: Slot) -> None:
         """Has `requests` computed again: KV that `slot` had of them is lost."""
         left = [request for request in requests if not request.finished]
         for request in left:
@@ -57,7 +104,7 @@ class Serving:
             pass  # this instance has died; its requests are computed again below
         if slot.lost:
             lost, slot.running = slot.running, []
-            self.again(lost, slot)
+            self.recompute(lost, slot)
 
     def _next_prompts(self, slot: Slot) -> list[Request]:
         """The prompts of the slot's next iteration; none if it has none to do.
@@ -94,7 +141,7 @@ class Serving:
         try:
             await slot.instance.execute(Batch(chunks=chunks, decodes=list(slot.running)))
         except InstanceLost:
-            self.again(requests, slot)
+            self.recompute(requests, slot)
             raise
         self.prefilled(requests, slot)
         slot.batch = None

@@ -51,13 +51,12 @@ class BlitzScale:
                 "(nic_bytes_per_s=0), and KV and parameters need one: choose other hardware"
             )
         room = within_nodes(width, hardware)
-        if config.instances is not None:
-            if config.instances > len(room):
-                raise UsageError(
-                    f"system.instances={config.instances} does not fit: hardware={hardware.name} "
-                    f"has room for {len(room)} instances of {width} devices"
-                )
-            room = room[: config.instances]
+        if config.instances is not None and config.instances > len(room):
+            raise UsageError(
+                f"system.instances={config.instances} does not fit: hardware={hardware.name} "
+                f"has room for {len(room)} instances of {width} devices"
+            )
+        room = room[: config.instances]
         ranges = config.ranges(len(room), len(found))
         least = sum(of_role.least for of_role in ranges.values())
         page_layers = 1 if config.zigzag else None  # a batch may be split anywhere
@@ -83,21 +82,18 @@ class BlitzScale:
             fleet.others = [other for other in fleets.values() if other is not fleet]
         plane = NetworkPlane if config.parameters == "network" else CachedPlane
         self.data_plane = plane(config, fleets, elastic.hosts, loop)
-        self.services = [
-            Service(config, fleet, self.data_plane, cluster) for fleet in fleets.values()
-        ]
-        self._of_name = {
-            name: service
-            for service, names in zip(self.services, found.values(), strict=True)
-            for name in names
-        }
-        self._of_instance = {
-            slot.name: service for service in self.services for slot in service.fleet.slots
-        }
+        self.services: list[Service] = []
+        self._of_model: dict[str, Service] = {}  # by the name that a request has for it
+        self._of_instance: dict[str, Service] = {}
+        for model, names in found.items():
+            service = Service(config, fleets[model], self.data_plane, cluster)
+            self.services.append(service)
+            self._of_model |= dict.fromkeys(names, service)
+            self._of_instance |= {slot.name: service for slot in service.fleet.slots}
         elastic.on_lost, elastic.on_host_lost = self._lost, self._host_lost
 
     def submit(self, request: Request) -> None:
-        self._of_name[request.model].submit(request)
+        self._of_model[request.model].submit(request)
 
     async def serve(self) -> None:
         for service in self.services:

@@ -18,9 +18,8 @@ from harness.cost.profile import HardwareProfile
 from harness.running import testbed
 from systems.blitzscale.instances import Fleet, Role, Slot, State
 from systems.blitzscale.live import LivePair
-from systems.blitzscale.prompts import Prompts
 from systems.blitzscale.schedulers import Limits
-from systems.blitzscale.serving import Serving
+from systems.blitzscale.serving import Prompts, Serving
 from tests.running import composed, hardware_profile, model_spec
 
 LAYERS, TOKENS, LAYER_S = 7, 100, 1.0

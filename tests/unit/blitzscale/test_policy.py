@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from harness.configuration.config import settings
 from harness.configuration.options import plain
 from harness.errors import UsageError
-from systems.blitzscale.artifact import ArtifactPolicy
 from systems.blitzscale.config import Bounds, Config, InFlight, Range
 from systems.blitzscale.instances import Role
-from systems.blitzscale.policy import Capacity, Monitor, PaperPolicy, Resource, Seen
+from systems.blitzscale.policy import ArtifactPolicy, Capacity, Monitor, PaperPolicy, Resource, Seen
 from systems.blitzscale.system import BlitzScale
 from tests.running import composed
 
 BOUNDS = Bounds(0.5, 0.7)
 CODE = Capacity(  # eval_e2e_*_tp1: Llama3-8B; its KV in blocks
-    prefill_tokens_per_s=15_000, kv_tokens=30_000, transfer_tokens_per_s=96_000
+    prefill_tokens_per_s=15_000, kv_tokens=30_000, transfer_tokens_per_s=96_000, block_tokens=1
 )
 SLOTS = {Role.PREFILL: Range(2, 14), Role.DECODE: Range(2, 14)}
 
@@ -126,7 +125,7 @@ def test_other_bad_numbers_are_told() -> None:
 
 
 def artifact_policy() -> ArtifactPolicy:
-    return ArtifactPolicy(configured("system.variant=artifact"), CODE, SLOTS, block_tokens=1)
+    return ArtifactPolicy(configured("system.variant=artifact"), CODE, SLOTS)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +200,7 @@ def paper_policy(transfer_tokens_per_s: float) -> PaperPolicy:
         prefill_tokens_per_s=15_000,
         kv_tokens=1_000_000,
         transfer_tokens_per_s=transfer_tokens_per_s,
+        block_tokens=64,
     )
     return PaperPolicy(configured(), capacity, SLOTS)
 
