@@ -71,7 +71,7 @@ def placed(
         num_servers=num_gpus // GPUS_PER_SERVER, gpus_per_server=GPUS_PER_SERVER,
         gpu_memory_bytes=int(constants["gpu_memory_bytes"]),
     )  # fmt: skip
-    made = assign(types, numbers, servers, clamp=False, time_limit_s=constants["time_limit_s"])
+    made = assign(types, numbers, servers, time_limit_s=constants["time_limit_s"])
     matched = 0
     for counts in made.counts:
         here = [each for each, n in zip(types, counts, strict=True) for _ in range(n)]
