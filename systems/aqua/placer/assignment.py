@@ -112,11 +112,10 @@ def _solved(
     """Unknowns: the counts, server by server; then max mem_s in GB; then max eq_s."""
     num_servers, num_counts = servers.num_servers, servers.num_servers * len(types)
     every_model = np.tile(np.eye(len(types)), num_servers)  # eq. 1: each is on one server
-    of_server = [
-        [each.shards for each in types],  # eq. 3
-        [each.shards * each.memory_bytes / GB for each in types],  # eq. 4
-        [each.shards * each.sign for each in types],  # eq. 5
-    ]
+    shards = np.array([each.shards for each in types], float)
+    memory = np.array([each.shards * each.memory_bytes / GB for each in types])
+    balance = np.array([each.shards * each.sign for each in types], float)
+    of_server = np.array([shards, memory, balance])  # eq. 3, 4 and 5
     maxima = [[0, 0], [-1, 0], [0, -1]]
     rows = np.block(
         [
