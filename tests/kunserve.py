@@ -36,7 +36,7 @@ class Story:
 
     @property
     def moving(self) -> bool:
-        shaper = self.system._shaper
+        shaper = self.system._manager
         return any(server.moving for server in [*shaper.servers, *shaper.leaving])
 
     @property

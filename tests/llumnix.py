@@ -28,11 +28,11 @@ def move_lopsided(bed: Bed, system: Llumnix, num: int = 12) -> None:
 
     async def main() -> None:
         bed.loop.spawn(system.serve(), name="system")
-        while not system._shaper.servers:
+        while not system._manager.servers:
             await bed.loop.sleep(0.001)
         requests = [bed.request(40 + k, 60) for k in range(num)]
         for request in requests:
-            system._shaper.servers[0].submit(request)
+            system._manager.servers[0].submit(request)
         while not all(request.finished for request in requests):
             assert bed.loop.now < 120
             await bed.loop.sleep(0.02)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-
-from harness.request import Batch, Request
+from harness.request import Request
 from harness.running.testbed import Bed
 from systems.baselines.swap import SwapConfig, SwapReplica
-from systems.serving.iteration import Limits, schedule_iteration
+from systems.serving.iteration import Limits
 
 LIMITS = Limits(
     max_num_seqs=256, max_num_batched_tokens=2048, enable_chunked_prefill=True,
@@ -19,13 +16,7 @@ LIMITS = Limits(
 def serve(bed: Bed, lengths: list[tuple[int, int]], config: SwapConfig) -> list[Request]:
     """All of them at once, (prompt, output) tokens, on the bed's first instance, to their ends."""
     instance = bed.instances[0]
-
-    def schedule(
-        running: list[Request], waiting: deque[Request], evict: Callable[[Request], None]
-    ) -> Batch:
-        return schedule_iteration(running, waiting, instance.kv, LIMITS, evict)
-
-    replica = SwapReplica(instance, bed.cluster, bed.loop, schedule, 256, config)
+    replica = SwapReplica(instance, bed.cluster, bed.loop, LIMITS, config)
     requests = [bed.request(*each) for each in lengths]
 
     async def main() -> None:

@@ -41,7 +41,9 @@ GROUPS = {
         "harness/sim/fair_share.py", "harness/sim/fluid.py", "harness/sim/network.py",
         "harness/sim/layerwise.py",
     ],
-    "serving": ["systems/serving/iteration.py", "systems/serving/replica.py"],
+    "serving": [
+        "systems/serving/iteration.py", "systems/serving/load.py", "systems/serving/replica.py",
+    ],
     "vllm": ["systems/baselines/vllm.py"],
     "aegaeon": [
         "systems/aegaeon/decode.py", "systems/aegaeon/prefill.py", "systems/aegaeon/scaling.py",
@@ -52,8 +54,7 @@ GROUPS = {
     ],
     "serverlessllm": [
         "systems/serverlessllm/oracle.py", "systems/serverlessllm/paper.py",
-        "systems/serverlessllm/queues.py", "systems/serverlessllm/scaling.py",
-        "systems/serverlessllm/worker.py",
+        "systems/serverlessllm/queues.py", "systems/serverlessllm/worker.py",
     ],
     "blitzscale": [
         "systems/blitzscale/handover.py", "systems/blitzscale/prompts.py",
@@ -64,10 +65,7 @@ GROUPS = {
         "systems/aqua/fair_scheduler.py", "systems/aqua/paging.py", "systems/aqua/prompt.py",
         "systems/aqua/turn.py",
     ],
-    "kunserve": [
-        "systems/kunserve/instance_load.py", "systems/kunserve/accounts.py",
-        "systems/kunserve/server.py",
-    ],
+    "kunserve": ["systems/kunserve/server.py"],
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from systems.baselines.swap import PREEMPTION, SwapConfig
+from systems.serving.checks import check
 
 
 @dataclass(kw_only=True, slots=True)
@@ -23,7 +24,4 @@ class VllmConfig:
     swap: SwapConfig | None = None  # for kv_swap and parameter_swap
 
     def __post_init__(self) -> None:
-        if self.preemption not in PREEMPTION:
-            raise ValueError(
-                f"system.preemption={self.preemption} is unknown; valid: {', '.join(PREEMPTION)}"
-            )
+        check(self, "system.", words={"preemption": PREEMPTION})

@@ -11,21 +11,21 @@ for. The blocks of a request are gathered into one copy, not copied block by blo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.clock import Event, Loop
+from harness.clock import Loop
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.instance import ElasticInstance
 from harness.errors import RunError
 from harness.placement import Elastic
 from harness.request import Batch, Request
+from systems.serving.checks import check
+from systems.serving.iteration import Limits
+from systems.serving.replica import Replica
 
 PREEMPTION = ("recompute", "kv_swap", "parameter_swap")
-# (running, waiting, evict) -> the next iteration's batch; `evict` frees the KV of a request that
-# has no room.
-Schedule = Callable[[list[Request], deque[Request], Callable[[Request], None]], Batch]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,10 +38,7 @@ class SwapConfig:
     host_bytes: int  # of the node's memory, per instance
 
     def __post_init__(self) -> None:
-        for name in ("requests", "bytes", "host_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"system.swap.{name}={value} must be at least 1")
+        check(self, "system.swap.", least={"requests": 1, "bytes": 1, "host_bytes": 1})
 
 
 def swapping(preemption: str, config: SwapConfig) -> dict[str, Any]:
@@ -62,70 +59,60 @@ def lacking_blocks(running: Sequence[Request], held: Mapping[int, int], block_to
     )
 
 
-class SwapReplica:
+class SwapReplica(Replica):
     """One instance with its queues and its part of the host's memory.
 
-    schedule: forms an iteration's batch. max_num_seqs: requests running at once. `serve` raises
-    RunError if swapped KV has no room to return.
+    `serve` raises RunError if swapped KV has no room to return.
     """
 
     def __init__(
-        self, instance: ElasticInstance, cluster: ElasticCluster, loop: Loop, schedule: Schedule,
-        max_num_seqs: int, config: SwapConfig,
-    ) -> None:  # fmt: skip
-        self._instance, self._cluster, self._loop = instance, cluster, loop
-        self._schedule, self._max_num_seqs, self._config = schedule, max_num_seqs, config
+        self,
+        instance: ElasticInstance,
+        cluster: ElasticCluster,
+        loop: Loop,
+        limits: Limits,
+        config: SwapConfig,
+    ) -> None:
+        super().__init__(instance, instance.kv, loop, limits)
+        self._instance, self._cluster, self._config = instance, cluster, config
         self._store = cluster.dram_store(instance.memory.node, config.host_bytes, instance.layout)
         self._block_bytes = instance.page_bytes * len(instance.kv.all_groups) * instance.model.tp
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
         self._swapped: deque[Request] = deque()  # the first that went first
-        self._wake = Event(loop)
-        self.name, self.model = instance.name, instance.model
 
-    def submit(self, request: Request) -> None:
-        self._waiting.append(request)
-        self._wake.set()
+    async def form(self) -> Batch:
+        await self._swap_in()
+        await self._keep_going()
+        admitted = await self._make_room()
+        batch = self.schedule(admitted)
+        self.waiting.extendleft(reversed(admitted))
+        if not batch.requests and self._swapped and not self.running:
+            raise RunError(f"{self.name}: KV that was swapped out has no room to return")
+        return batch
 
-    async def serve(self) -> None:
-        while True:
-            self._wake.clear()
-            await self._swap_in()
-            await self._keep_going()
-            admitted = await self._make_room()
-            batch = self._schedule(self._running, admitted, self._evict)
-            self._requeue(admitted)
-            if not batch.chunks and not batch.decodes:
-                if self._swapped and not self._running:
-                    raise RunError(f"{self.name}: KV that was swapped out has no room to return")
-                await self._loop.wait(self._wake)
-                continue
-            may_admit = not self._waiting and not self._swapped
-            stop = self._wake if may_admit or self._wake.is_set else None
-            await self._instance.execute(batch, stop=stop)
-            self._running = [request for request in self._running if not request.finished]
+    def may_stop(self) -> bool:
+        return not self.waiting and not self._swapped
 
     async def _swap_in(self) -> None:
         """Brings swapped requests back, in order, while there are seats and blocks. One block must
         stay free for each running request."""
-        kv = self._instance.kv
-        while self._swapped and len(self._running) < self._max_num_seqs:
+        kv = self.kv
+        while self._swapped and len(self.running) < self.limits.max_num_seqs:
             request = self._swapped[0]
-            wanted = self._store.kv.held[request.request_id] + len(self._running) + 1
-            if wanted > kv.free_blocks and self._running:
+            wanted = self._store.kv.held[request.request_id] + len(self.running) + 1
+            if wanted > kv.free_blocks and self.running:
                 return
             await self._move(request, out=False)
             self._swapped.popleft()
-            self._running.append(request)
-            self._running.sort(key=lambda r: (r.arrival_s, r.request_id))
+            self.running.append(request)
+            self.running.sort(key=lambda r: (r.arrival_s, r.request_id))
 
     async def _keep_going(self) -> None:
         """Swaps the newest requests out until all others have blocks for their next token. If no
-        more requests may be out, `schedule` preempts instead, and their KV is computed again."""
-        kv = self._instance.kv
-        while len(self._running) > 1:
-            lacking = lacking_blocks(self._running, kv.held, kv.block_tokens)
-            if lacking <= kv.free_blocks or not self._may_go(self._running[-1]):
+        more requests may be out, the iteration preempts instead, and their KV is computed again."""
+        kv = self.kv
+        while len(self.running) > 1:
+            lacking = lacking_blocks(self.running, kv.held, kv.block_tokens)
+            if lacking <= kv.free_blocks or not self._may_go(self.running[-1]):
                 return
             await self._swap_out()
 
@@ -133,13 +120,13 @@ class SwapReplica:
         """The waiting requests that may be admitted: all of them, in order, if no request is out
         and the first one fits. If the first one does not fit, it alone, if swapping out one
         request makes room for it."""
-        if not self._waiting:
+        if not self.waiting:
             return self._take(0)
-        kv = self._instance.kv
-        first = kv.blocks_for(self._waiting[0].known_tokens)
-        if first <= kv.free_blocks or not self._running:
-            return self._take(0 if self._swapped else len(self._waiting))
-        newest = self._running[-1]
+        kv = self.kv
+        first = kv.blocks_for(self.waiting[0].known_tokens)
+        if first <= kv.free_blocks or not self.running:
+            return self._take(0 if self._swapped else len(self.waiting))
+        newest = self.running[-1]
         enough = kv.free_blocks + kv.held.get(newest.request_id, 0) >= first
         if not enough or not self._may_go(newest):
             return self._take(0)
@@ -147,10 +134,7 @@ class SwapReplica:
         return self._take(1)
 
     def _take(self, count: int) -> deque[Request]:
-        return deque(self._waiting.popleft() for _ in range(count))
-
-    def _requeue(self, left: deque[Request]) -> None:
-        self._waiting.extendleft(reversed(left))
+        return deque(self.waiting.popleft() for _ in range(count))
 
     def _may_go(self, request: Request) -> bool:
         """Whether `request` may be swapped out too. A prompt in its prefill may not: computing it
@@ -160,21 +144,17 @@ class SwapReplica:
         if self._config.requests is not None:
             return len(self._swapped) < self._config.requests
         blocks = sum(self._store.kv.held[each.request_id] for each in self._swapped)
-        blocks += self._instance.kv.held[request.request_id]
+        blocks += self.kv.held[request.request_id]
         return blocks * self._block_bytes <= self._config.bytes
 
     async def _swap_out(self) -> None:
-        request = self._running.pop()
+        request = self.running.pop()
         await self._move(request, out=True)
         self._swapped.append(request)
 
     async def _move(self, request: Request, *, out: bool) -> None:
         ends = (self._instance, self._store) if out else (self._store, self._instance)
         purpose = "swap out" if out else "swap in"
-        layers = range(self.model.num_layers)
+        layers = range(self._instance.model.num_layers)
         if not await self._cluster.move_kv([request], layers, *ends, purpose=purpose):
             raise RunError(f"{self.name}: no room to {purpose} request {request.request_id}")
-
-    def _evict(self, request: Request) -> None:
-        self._instance.evict(request)
-        self._wake.set()  # an iteration that preempts admits no request: look again after it

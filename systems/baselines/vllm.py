@@ -21,8 +21,8 @@ from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, dedicated
 from harness.request import Request
 from systems.baselines.config import VllmConfig
-from systems.baselines.swap import Schedule, SwapReplica, swapping
-from systems.serving.iteration import Limits, schedule_iteration
+from systems.baselines.swap import SwapReplica, swapping
+from systems.serving.iteration import Limits
 from systems.serving.replica import Order, Replica
 
 # Decode steps of one `execute` with parameter swap: a step is as long as its copies at first, and
@@ -87,35 +87,26 @@ class VllmSystem:
 
     def _serving(
         self, config: VllmConfig, limits: Limits, cluster: Cluster, order: Order | None
-    ) -> tuple[Sequence[Instance | ElasticInstance], Sequence[Replica | SwapReplica]]:
+    ) -> tuple[Sequence[Instance | ElasticInstance], Sequence[Replica]]:
         if config.preemption != "recompute" and not (cluster.instances or cluster.elastic):
             raise ValueError(
                 f"system.preemption={config.preemption} needs instances that this harness runs: "
                 "choose engine=sim"
             )
-        if cluster.elastic is None:
+        loop, elastic = self._loop, cluster.elastic
+        if elastic is None:
             few = SHORT_STEPS if config.preemption == "parameter_swap" else None
-            replicas = [
-                Replica(instance, self._loop, limits, order, few) for instance in cluster.instances
+            return cluster.instances, [
+                Replica(each, each.kv, loop, limits, order=order, max_steps=few)
+                for each in cluster.instances
             ]
-            return cluster.instances, replicas
-        assert config.swap is not None, "conf/system/vllm.yaml has it"
         if order is not None:
             raise ValueError("system.preemption=kv_swap serves by arrival; it cannot take an order")
-
-        def schedule(instance: ElasticInstance) -> Schedule:
-            return lambda running, waiting, evict: schedule_iteration(
-                running, waiting, instance.kv, limits, evict
-            )
-
-        found = cluster.elastic.instances
-        return found, [
-            SwapReplica(
-                instance, cluster.elastic, self._loop, schedule(instance), config.max_num_seqs,
-                config.swap,
-            )
-            for instance in found
-        ]  # fmt: skip
+        swap = config.swap
+        assert swap is not None, "conf/system/vllm.yaml has it"
+        return elastic.instances, [
+            SwapReplica(each, elastic, loop, limits, swap) for each in elastic.instances
+        ]
 
     def submit(self, request: Request) -> None:
         backends = self._backends[request.model]

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.elastic.instance import ElasticInstance
-from systems.kunserve.artifact_monitor import ThresholdConfig
+from systems.kunserve.artifact import ArtifactConfig
 from systems.kunserve.monitor import MonitorConfig
 from systems.kunserve.plan import EXHAUSTIVE_LIMIT
+from systems.serving.checks import check
 from systems.serving.iteration import Limits
 
 VALID = {
@@ -35,36 +36,7 @@ class ChunkConfig:
                 f"system.chunks.link_bytes_per_s={self.link_bytes_per_s} must be above 0: without "
                 "a link (hardware.nic_bytes_per_s) members exchange no KV"
             )
-        for name in ("batch", "context_tokens"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"system.chunks.{name}={getattr(self, name)} must be above 0")
-
-
-@dataclass(kw_only=True, slots=True)
-class ArtifactConfig:
-    """Of variant=artifact. Raises ValueError for values that are too small."""
-
-    drop_usage: float  # the first three: `ThresholdConfig`
-    restore_usage: float
-    falling_samples: int
-    group_size: int  # instances of a group
-    victims: int  # requests that are exchanged at a time
-    chunk_tokens: int  # of prompts after a drop
-
-    def __post_init__(self) -> None:
-        self.thresholds()
-        for name, least in (("group_size", 2), ("victims", 1), ("chunk_tokens", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"system.artifact.{name}={getattr(self, name)} must be at least {least}"
-                )
-
-    def thresholds(self) -> ThresholdConfig:
-        return ThresholdConfig(
-            drop_usage=self.drop_usage,
-            restore_usage=self.restore_usage,
-            falling_samples=self.falling_samples,
-        )
+        check(self, "system.chunks.", positive=["batch", "context_tokens"])
 
 
 @dataclass(kw_only=True, slots=True)
@@ -84,15 +56,8 @@ class KunServeConfig:
     artifact: ArtifactConfig
 
     def __post_init__(self) -> None:
-        for name, valid in VALID.items():
-            value = getattr(self, name)
-            if value not in valid:
-                raise ValueError(f"system.{name}={value} is unknown; valid: {', '.join(valid)}")
-        if not self.poll_s > 0:
-            raise ValueError(f"system.poll_s={self.poll_s} must be above 0")
-        for name, least in (("steps_beside", 1), ("standby", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"system.{name}={getattr(self, name)} must be at least {least}")
+        least = {"steps_beside": 1, "standby": 0}
+        check(self, "system.", words=VALID, positive=["poll_s"], least=least)
         if self.variant == "artifact" and self.exchange == "blocking":
             raise ValueError(
                 "system.exchange=blocking is an ablation of variant=paper: with variant=artifact "
@@ -110,7 +75,7 @@ class KunServeConfig:
             )
 
 
-def check(config: KunServeConfig, instances: Sequence[ElasticInstance]) -> None:
+def check_instances(config: KunServeConfig, instances: Sequence[ElasticInstance]) -> None:
     """Raises ValueError if these instances cannot drop parameters as configured."""
     serving = len(instances) - config.standby
     if serving < 2:

@@ -8,112 +8,75 @@ cause queuing delays". Requests over the limit go to a group with room. Pure fun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+
+from harness.request import Request
+from systems.serving.load import Load
 
 
-class Load(NamedTuple):
-    """The load of a group, or of an instance alone."""
-
-    name: str
-    members: int
-    total_blocks: int  # of KV
-    wanted_blocks: int  # by running and queued requests
-    requests: int  # that run or wait
-    lacking_tokens: int  # of their prompts, still to be computed
-    batch_tokens: int  # what its micro-batches compute at once
-
-
-def least_loaded(loads: Sequence[Load]) -> str:
-    """The name of the least loaded group, the first among equals.
+def dispatch_load(load: Load) -> tuple[float, float]:
+    """By what groups are compared: a new request goes to the one with the least.
 
     First by the tokens over its maximum batch, divided by its members. Then by free memory per
     request of a member, as a share of the group's memory. Among equal instances this is
     `artifact_load` of `systems.llumnix.freeness`. By bytes, a group that has dropped would get all
     requests: it has more memory for KV, and no more computing power than its members.
     """
-    return min(loads, key=_load).name
-
-
-def _load(load: Load) -> tuple[float, float]:
     over = max(0, load.lacking_tokens - load.batch_tokens) / load.members
-    if not load.requests:
+    if not load.num_requests:
         return over, -inf
-    free = (load.total_blocks - load.wanted_blocks) / load.total_blocks
-    return over, -free * load.members / load.requests
-
-
-class Queued(NamedTuple):
-    """A queued request."""
-
-    request_id: int
-    arrival_s: float
-    kv_tokens: int  # needed to start
-    priority: int = 0  # higher is more important
+    free = load.spare_blocks / load.total_blocks
+    return over, -free * load.members / load.num_requests
 
 
 @dataclass(slots=True)
 class Target:
     """A group, or an instance alone, as a place for queued requests."""
 
-    name: str
     free_seats: int  # of all its micro-batches together; below 0: more run than the limit allows
     free_tokens: int  # of KV, at the stage with the least
     batch_tokens: int  # prompt tokens that its maximum batch still takes
-    queue: list[Queued] = field(default_factory=list)
+    queue: list[Request] = field(default_factory=list)
+
+    def takes(self, request: Request) -> bool:
+        room = self.free_seats > 0 and self.batch_tokens > 0
+        return room and self.free_tokens >= request.known_tokens
+
+    def put(self, request: Request) -> None:
+        self.queue.append(request)
+        self.free_seats -= 1
+        self.free_tokens -= request.known_tokens
+        self.batch_tokens -= request.known_tokens
 
 
-class Redistribution(NamedTuple):
-    """The queues after a drop."""
-
-    queues: dict[str, list[Queued]]  # {target: its queue in order of service}
-    held: list[Queued]  # wait at the dispatcher until there are seats
-
-
-def in_order(queue: Sequence[Queued]) -> list[Queued]:
+def by_importance(queue: Iterable[Request]) -> list[Request]:
     """More important requests first; among equals first come, first served."""
-    return sorted(queue, key=lambda q: (-q.priority, q.arrival_s, q.request_id))
+    return sorted(queue, key=lambda r: (-r.priority, r.arrival_s, r.request_id))
 
 
-def redistribute(targets: Sequence[Target]) -> Redistribution:
-    """New queues after a drop.
+def redistribute(targets: Sequence[Target]) -> list[Request]:
+    """New queues after a drop, in order of service; they become the queues of `targets`. Returns
+    the requests that wait at the dispatcher until there are seats.
 
     Every target keeps the first requests of its queue for which its maximum batch has seats, KV and
     tokens. The others go, in order, to the target with the most free seats that has all three. The
     first request without room anywhere stops the rest, so that no request is overtaken for ever.
     """
-    seats = {target.name: target.free_seats for target in targets}
-    tokens = {target.name: target.free_tokens for target in targets}
-    batch = {target.name: target.batch_tokens for target in targets}
-    queues: dict[str, list[Queued]] = {target.name: [] for target in targets}
-    overflow: list[Queued] = []
-
-    def takes(name: str, request: Queued) -> bool:
-        return seats[name] > 0 and batch[name] > 0 and tokens[name] >= request.kv_tokens
-
-    def put(name: str, request: Queued) -> None:
-        queues[name].append(request)
-        seats[name] -= 1
-        tokens[name] -= request.kv_tokens
-        batch[name] -= request.kv_tokens
-
+    overflow: list[Request] = []
     for target in targets:
-        own = in_order(target.queue)
-        kept = 0
-        while kept < len(own) and takes(target.name, own[kept]):
-            put(target.name, own[kept])
-            kept += 1
-        overflow += own[kept:]
-    overflow = in_order(overflow)
-    placed = 0
-    for request in overflow:
-        able = [name for name in queues if takes(name, request)]
+        own, target.queue = by_importance(target.queue), []
+        while own and target.takes(own[0]):
+            target.put(own.pop(0))
+        overflow += own
+    overflow = by_importance(overflow)
+    while overflow:
+        able = [target for target in targets if target.takes(overflow[0])]
         if not able:
             break
-        put(max(able, key=lambda name: (seats[name], tokens[name])), request)
-        placed += 1
-    return Redistribution(
-        {name: in_order(queue) for name, queue in queues.items()}, overflow[placed:]
-    )
+        best = max(able, key=lambda target: (target.free_seats, target.free_tokens))
+        best.put(overflow.pop(0))
+    for target in targets:
+        target.queue = by_importance(target.queue)
+    return overflow

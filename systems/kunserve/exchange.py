@@ -2,13 +2,13 @@
 
 After a drop the KV of ongoing requests is still where they ran. The weights of some of these layers
 are now at another member. Until a (request, layer) has moved, its attention runs where its KV is:
-remote attention. The published code has no remote attention (`victim_batches`). `moves.py` decides
-the order.
+remote attention. `moves.py` decides the order. The published code has no remote attention: eight
+requests at a time stop while their KV is exchanged (`GroupManager._exchange_blocking`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,49 +30,35 @@ class Held:
         return sum(self.blocks * len(place.layers) for place in self.places)
 
 
-def exchange_moves(
-    held: Iterable[Held], groups: Sequence[Group], layers_per_move: int
-) -> list[Move]:
-    """The moves of all KV that is not at the member with its layer's weights.
-
-    held: requests of `groups`. Before the drop they ran on one instance, or on a pipeline that has
-    merged with other groups since. layers_per_move: layers of a request that move at once, at most.
-    Raises ValueError for a request whose KV is outside its group.
-    """
-    group_of = {member: group for group in groups for member in members(group)}
+def moves_to(request: Held, group: Group) -> list[Move]:
+    """The moves of the request's KV that bring each layer to the member of `group` that has it."""
     moves = []
-    for request in held:
-        group = group_of.get(request.places[0].member)
-        for place in request.places:
-            if group is None or group_of.get(place.member) is not group:
-                raise ValueError(
-                    f"request {request.request_id} has KV at {place.member}, which is in none of "
-                    "the groups, or not in the one where the rest of its KV is"
-                )
-            for stage in group:
-                if stage.member != place.member:
-                    common = _common(place.layers, stage.layers)
-                    moves += [
-                        Move(
-                            request.request_id,
-                            layers,
-                            place.member,
-                            stage.member,
-                            request.blocks * len(layers),
-                        )
-                        for layers in pieces(common, layers_per_move)
-                    ]
+    for place in request.places:
+        for stage in group:
+            first = max(place.layers.start, stage.layers.start)
+            layers = range(first, min(place.layers.stop, stage.layers.stop))
+            if layers and stage.member != place.member:
+                slots = request.blocks * len(layers)
+                moves.append(Move(request.request_id, layers, place.member, stage.member, slots))
     return moves
 
 
-def _common(first: range, second: range) -> range:
-    return range(max(first.start, second.start), min(first.stop, second.stop))
+def exchange_moves(held: Iterable[Held], group: Group) -> list[Move]:
+    """The moves of all KV that is not at the member with its layer's weights.
 
-
-def pieces(whole: range, size: int) -> Iterator[range]:
-    """`whole` (blocks or layers) in pieces of `size`; the last may be smaller."""
-    for start in range(whole.start, whole.stop, size):
-        yield range(start, min(start + size, whole.stop))
+    held: requests of `group`. Before the drop they ran on one instance, or on a pipeline that has
+    merged with other groups since. Raises ValueError for a request whose KV is outside the group.
+    """
+    moves, inside = [], set(members(group))
+    for request in held:
+        for place in request.places:
+            if place.member not in inside:
+                raise ValueError(
+                    f"request {request.request_id} has KV at {place.member}, which is not in the "
+                    "group"
+                )
+        moves += moves_to(request, group)
+    return moves
 
 
 class LinkProfile(NamedTuple):
@@ -106,11 +92,3 @@ def check_chunk(configured_bytes: int, slot_bytes: int, exchange_bytes: int) -> 
             f"system.chunks.bytes={configured_bytes} must be at least a slot, {slot_bytes}"
             f", and at most the exchange, {exchange_bytes}"
         )
-
-
-def victim_batches(held: Sequence[Held], batch_size: int) -> list[list[Held]]:
-    """The published code's exchange: `batch_size` requests (8) at a time.
-
-    No request of a batch decodes before all KV of the batch has moved. held: in order of service.
-    """
-    return [list(held[k : k + batch_size]) for k in range(0, len(held), batch_size)]

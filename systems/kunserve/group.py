@@ -31,6 +31,11 @@ def members(group: Group) -> list[str]:
     return [stage.member for stage in group]
 
 
+def names(groups: Iterable[Group]) -> set[str]:
+    """All members of `groups`."""
+    return {stage.member for group in groups for stage in group}
+
+
 def shard_bytes(model: ModelSpec, layers: range) -> int:
     """Bytes of the weights of `layers` on one instance, all its devices together.
 

@@ -2,12 +2,14 @@
 
 `take_down` ends servers at a step boundary. `form` has members drop layers, which is instant, and
 load the layers that a dead member held. It lets requests run on where their KV is, and begins the
-exchange. If a member dies meanwhile, the groups are recovered and formed again.
+exchange. If a member dies meanwhile, the groups are recovered and formed again. New requests go to
+the group with the least load; they wait here while there is no group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from harness.clock import Event, Loop, Task
@@ -16,26 +18,26 @@ from harness.elastic.instance import ElasticInstance
 from harness.elastic.pipeline import Pipeline
 from harness.errors import InstanceLost
 from harness.request import Request
-from systems.kunserve.accounts import held_by, in_pieces, names
-from systems.kunserve.exchange import Held, exchange_moves, victim_batches
-from systems.kunserve.fallback import Candidate, fall_back
-from systems.kunserve.group import Group, members
+from systems.kunserve.exchange import Held, exchange_moves
+from systems.kunserve.group import Group, Stage, members, names
 from systems.kunserve.moves import Move
-from systems.kunserve.recovery import recover
-from systems.kunserve.restore import HOST, Load, Rates, restore_loads
+from systems.kunserve.plan import recover
 from systems.kunserve.server import Server
 from systems.kunserve.transfers import Transfers
+from systems.kunserve.weights import EQUAL_RATES, HOST, LayerLoad, Rates, restore_loads
+from systems.serving.load import Load
 
 NewServer = Callable[[Group, ElasticInstance | Pipeline], Server]
+DispatchLoad = Callable[[Load], Any]  # what compares loads; the least is the best
 
 
 class GroupManager:
     """Forms the groups of a cluster.
 
-    new_server: makes a group's server. dispatch: takes requests that wait. victims: how many
-    requests are exchanged at a time while they stand still; 0: all requests run meanwhile, by
-    remote attention. chunk_bytes: of KV on a link. rates: for the choice of a source of weights.
-    retry_s: how long to wait before looking again.
+    new_server: makes a group's server. load: by which groups are compared at dispatch. retry_s: how
+    long to wait before looking again. victims: how many requests are exchanged at a time while they
+    stand still; 0: all requests run meanwhile, by remote attention. chunk_bytes: of KV on a link.
+    rates: for the choice of a source of weights.
     """
 
     def __init__(
@@ -43,12 +45,12 @@ class GroupManager:
         cluster: ElasticCluster,
         loop: Loop,
         new_server: NewServer,
-        dispatch: Callable[[Request], None],
+        load: DispatchLoad,
         *,
-        victims: int,
-        chunk_bytes: int | None,
-        rates: Rates,
         retry_s: float,
+        victims: int = 0,
+        chunk_bytes: int | None = None,
+        rates: Rates = EQUAL_RATES,
     ) -> None:
         self.cluster, self.loop = cluster, loop
         self.by_name = {instance.name: instance for instance in cluster.instances}
@@ -56,17 +58,40 @@ class GroupManager:
         self.servers: list[Server] = []  # take new requests
         self.leaving: list[Server] = []  # pipelines whose members have all layers again
         self.jobs: dict[Server, tuple[Event, Task]] = {}  # exchange, restore or migration
-        self._new_server, self.dispatch = new_server, dispatch
-        self._victims, self._chunk_bytes = victims, chunk_bytes
         self.rates, self.retry_s = rates, retry_s
+        self._new_server, self._load = new_server, load
+        self._victims, self._chunk_bytes = victims, chunk_bytes
+        self._unserved: deque[Request] = deque()  # wait while there is no server
+
+    def dispatch(self, request: Request) -> None:
+        """Gives the request to the least loaded server, the first among equals."""
+        if self.servers:
+            min(self.servers, key=lambda server: self._load(server.load())).submit(request)
+        else:
+            self._unserved.append(request)
 
     def members(self, group: Group) -> dict[str, ElasticInstance]:
         """{name: instance} of the group."""
         return {name: self.by_name[name] for name in members(group)}
 
-    def held(self, requests: Sequence[Request]) -> list[Held]:
-        """Where the KV of `requests` is."""
-        return held_by(requests, self.by_name, self.cluster.directory)
+    def held(self, requests: Iterable[Request]) -> list[Held]:
+        """Where the KV of `requests` is; a request without KV is left out. Pages are of one layer.
+
+        Requests that have run on one instance only are not in the cluster's directory.
+        """
+        found = []
+        for request in requests:
+            number = request.request_id
+            where = [(at.name, groups) for at, groups in self.cluster.directory.where(request)]
+            if not where:
+                every = self.by_name.items()
+                where = [(n, m.kv.groups[number]) for n, m in every if number in m.kv.groups]
+            places = [Stage(name, part) for name, groups in where for part in in_pieces(groups)]
+            if places:
+                blocks = self.by_name[places[0].member].kv.held[number]
+                places.sort(key=lambda place: place.layers.start)
+                found.append(Held(number, blocks, tuple(places)))
+        return found
 
     def overlapping(self, wanted: set[str]) -> list[Server]:
         """Servers that share a member with `wanted`, directly or through other servers."""
@@ -79,6 +104,20 @@ class GroupManager:
             found += more
             wanted = wanted | names(server.group for server in more)
         return found
+
+    def begin(self, server: Server, job: Callable[[Event], Coroutine[Any, Any, None]]) -> None:
+        """Runs `job` beside the server's batches until it ends or its event is set. A server has
+        one job at a time."""
+        stop = Event(self.loop)
+
+        async def run() -> None:
+            await job(stop)
+            if self.jobs.get(server, (None,))[0] is stop:
+                del self.jobs[server]
+
+        self.jobs[server] = stop, self.loop.spawn(run(), name=f"job of {server.name}")
+
+    # Taking apart
 
     async def take_down(self, servers: Sequence[Server]) -> tuple[list[Request], list[Request]]:
         """Ends `servers`. Returns (requests with KV, waiting requests), both in order of
@@ -98,17 +137,18 @@ class GroupManager:
             (self.servers if server in self.servers else self.leaving).remove(server)
         return in_order(running), in_order(waiting)
 
-    def begin(self, server: Server, job: Callable[[Event], Coroutine[Any, Any, None]]) -> None:
-        """Runs `job` beside the server's batches until it ends or its event is set. A server has
-        one job at a time."""
-        stop = Event(self.loop)
+    async def end_left(self) -> None:
+        """Ends pipelines that all requests have left: their members' memory is theirs alone."""
+        for server in [s for s in self.leaving if s.empty and s not in self.jobs]:
+            await self.take_down([server])
+            for each in self.overlapping(names([server.group])):
+                each.shared = len(each.group) > 1
 
-        async def run() -> None:
-            await job(stop)
-            if self.jobs.get(server, (None,))[0] is stop:
-                del self.jobs[server]
+    # Forming
 
-        self.jobs[server] = stop, self.loop.spawn(run(), name=f"job of {server.name}")
+    async def reform(self, servers: Sequence[Server], groups: Sequence[Group]) -> None:
+        """Has `groups` take the place of `servers`, which have the same members."""
+        await self.form(groups, *await self.take_down(servers))
 
     async def form(
         self, groups: Sequence[Group], running: list[Request], waiting: list[Request]
@@ -117,21 +157,19 @@ class GroupManager:
         any group."""
         while True:
             groups, lost = self._survivors(groups, running)
-            for request in lost:
-                running.remove(request)
-                self._forget(request)
-            waiting = in_order(lost + waiting)
+            self._requeue(lost, running, waiting)
             try:
-                short = await self._hold(groups, running)
+                await self._hold(groups, running, waiting)
             except InstanceLost as error:
                 await self._noticed(error.name)
                 continue
-            waiting = in_order(short + waiting)
             break
         for group in groups:
             self.open(group, running)
-        for request in waiting:
+        for request in in_order(waiting):
             self.dispatch(request)
+        while self._unserved and self.servers:
+            self.dispatch(self._unserved.popleft())
 
     def _survivors(
         self, groups: Sequence[Group], running: Sequence[Request]
@@ -149,65 +187,55 @@ class GroupManager:
                 lost.append(request)
         return left, lost
 
-    def _forget(self, request: Request) -> None:
-        """Frees the request's KV at all instances."""
-        for instance in self.by_name.values():
-            if request.request_id in instance.kv.groups:
-                instance.evict(request)
+    def _requeue(
+        self, requests: Sequence[Request], running: list[Request], waiting: list[Request]
+    ) -> None:
+        """Has `requests` wait to be computed again: their KV is freed at all instances."""
+        for request in requests:
+            running.remove(request)
+            waiting.append(request)
+            for instance in self.by_name.values():
+                if request.request_id in instance.kv.groups:
+                    instance.evict(request)
 
     async def _noticed(self, name: str) -> None:
         """Waits until the cluster knows of a death that a user of the instance has noticed."""
         while self.by_name[name].lost is None:
             await self.loop.sleep(0.001)
 
-    async def _hold(self, groups: Sequence[Group], running: list[Request]) -> list[Request]:
-        """Has every member hold the layers of its stage and no others. Returns the requests that
-        had to give up their KV for it."""
+    async def _hold(
+        self, groups: Sequence[Group], running: list[Request], waiting: list[Request]
+    ) -> None:
+        """Has every member hold the layers of its stage and no others. Requests that have to give
+        up their KV for it wait again."""
         every = self.model.num_layers
-        short: list[Request] = []
         wanted: list[tuple[str, int]] = []
-        for group in groups:
-            for name, layers in group:
-                instance = self.by_name[name]
-                lacking = [layer for layer in layers if layer not in instance.resident]
-                wanted += [(name, layer) for layer in lacking]
-                for extra in (range(layers.start), range(layers.stop, every)):
-                    if instance.resident.intersection(extra):
-                        await instance.drop(extra)
-                short += self._make_room(instance, lacking, running)
+        for name, layers in (stage for group in groups for stage in group):
+            instance = self.by_name[name]
+            lacking = [layer for layer in layers if layer not in instance.resident]
+            wanted += [(name, layer) for layer in lacking]
+            for extra in (range(layers.start), range(layers.stop, every)):
+                if instance.resident.intersection(extra):
+                    await instance.drop(extra)
+            held, part = instance.kv.held, instance.kv.groups
+            pages = {
+                r: held[r.request_id] * len(part[r.request_id])
+                for r in running
+                if r.request_id in held
+            }
+            short = self.pages_of(instance, lacking) - instance.kv.free_pages
+            chosen = preempted(short, pages)
+            self._requeue([r for r in pages if r in chosen], running, waiting)
         holding = [
-            tuple(stage._replace(layers=run) for stage in group for run in self._runs(stage.member))
+            tuple(
+                Stage(name, part)
+                for name in members(group)
+                for part in in_pieces(sorted(self.by_name[name].resident))
+            )
             for group in [*groups, *(server.group for server in self.servers)]
         ]
         for load in restore_loads(wanted, holding, self.rates, self.model):
             await self.load(load)
-        return short
-
-    def _runs(self, name: str) -> list[range]:
-        return in_pieces(sorted(self.by_name[name].resident))
-
-    def _make_room(
-        self, instance: ElasticInstance, layers: Sequence[int], running: list[Request]
-    ) -> list[Request]:
-        """Preempts requests (recompute, §4.3) until the weights of `layers` have room: the least
-        important first, among equals the newest. Returns them."""
-        short = self.pages_of(instance, layers) - instance.kv.free_pages
-        kv, gone = instance.kv, list[Request]()
-        here = [r for r in running if r.request_id in kv.held]
-        candidates = [
-            Candidate(
-                request.request_id,
-                kv.held[request.request_id] * len(kv.groups[request.request_id]),
-                request.priority,
-            )
-            for request in here
-        ]
-        chosen = fall_back(short, 0, 1, candidates).preempted
-        for request in [r for r in here if r.request_id in chosen]:
-            running.remove(request)
-            self._forget(request)
-            gone.append(request)
-        return gone
 
     def pages_of(self, instance: ElasticInstance, layers: Sequence[int]) -> int:
         """How many KV pages the weights of `layers` take when they come back."""
@@ -215,7 +243,7 @@ class GroupManager:
         layout = instance.layout
         return layout.num_pages(given) - layout.num_pages(given - set(layers))
 
-    async def load(self, load: Load, stop: Event | None = None) -> bool:
+    async def load(self, load: LayerLoad, stop: Event | None = None) -> bool:
         """Loads one layer from a peer, or from the copy in the member's own host. False if
         stopped."""
         instance = self.by_name[load.member]
@@ -240,29 +268,28 @@ class GroupManager:
                 if not self.cluster.directory.where(request):
                     holder = next(m for m in mine.values() if request.request_id in m.kv.groups)
                     executor.adopt([request], holder)
-        for name in mine:
-            self.cluster.take(mine[name], "pipeline" if len(group) > 1 else "serving")
+        for instance in mine.values():
+            self.cluster.take(instance, "pipeline" if len(group) > 1 else "serving")
         self.servers.append(server)
-        self._admit(server, ours)
+        if not self._exchange_of(server, ours):
+            server.join(ours)
+        elif self._victims:
+            server.paused = ours
+            self.begin(server, lambda stop: self._exchange_blocking(server, stop))
+        else:
+            server.join(ours)
+            self.begin(server, lambda stop: self._exchange_live(server, stop))
         server.start()
         return server
 
-    def _admit(self, server: Server, requests: Sequence[Request]) -> None:
-        """Has `requests` run; their KV is exchanged meanwhile, or before if there are `victims`."""
-        if not self._exchange_of(server, requests):
-            server.join(requests)
-        elif not self._victims:
-            server.join(requests)
-            self.begin(server, lambda stop: self._exchange_live(server, stop))
-        else:
-            server.paused = list(requests)
-            self.begin(server, lambda stop: self._exchange_blocking(server, stop))
+    # The exchange (§4.2)
 
-    def _exchange_of(self, server: Server, requests: Sequence[Request]) -> list[Move]:
-        held = self.held([request for request in requests if not request.finished])
-        return exchange_moves(held, [server.group], self.model.num_layers)
+    def _exchange_of(self, server: Server, requests: Iterable[Request]) -> list[Move]:
+        held = self.held(request for request in requests if not request.finished)
+        return exchange_moves(held, server.group)
 
     async def _exchange_live(self, server: Server, stop: Event) -> None:
+        """The requests run meanwhile."""
         start_s = self.loop.now
         moves = await self.transfer(
             server, lambda: self._exchange_of(server, server.running), stop, "exchange"
@@ -270,11 +297,12 @@ class GroupManager:
         self.cluster.note("exchange", server.name, start_s, moves=moves, live=True)
 
     async def _exchange_blocking(self, server: Server, stop: Event) -> None:
-        """Exchanges batch by batch. Requests without room are computed again."""
+        """As the published code does it: a number of victims at a time, in order of service; none
+        decodes before all KV of its batch has moved. Requests without room are computed again."""
         start_s, moves = self.loop.now, 0
-        for batch in victim_batches(self.held(server.paused), self._victims):
-            ids = {held.request_id for held in batch}
-            victims = [r for r in server.paused if r.request_id in ids]
+        left = [r for r in server.paused if self.held([r])]
+        while left:
+            victims, left = left[: self._victims], left[self._victims :]
 
             def wanted(victims: list[Request] = victims) -> list[Move]:
                 return self._exchange_of(server, victims)
@@ -296,11 +324,54 @@ class GroupManager:
         *, patient: bool = True,
     ) -> int:  # fmt: skip
         """Moves what is `wanted` between the server's members; returns the number of moves."""
-        return await Transfers(
-            server, self.members(server.group), self.cluster, self.loop, wanted, stop,
-            purpose=purpose, chunk_bytes=self._chunk_bytes, retry_s=self.retry_s, patient=patient,
-        ).run()  # fmt: skip
+        transfers = Transfers(
+            server=server,
+            members=self.members(server.group),
+            cluster=self.cluster,
+            loop=self.loop,
+            wanted=wanted,
+            stop=stop,
+            purpose=purpose,
+            chunk_bytes=self._chunk_bytes,
+            retry_s=self.retry_s,
+            patient=patient,
+        )
+        return await transfers.run()
 
 
-def in_order(requests: Sequence[Request]) -> list[Request]:
+def preempted(short_pages: int, held: dict[Request, int]) -> list[Request]:
+    """The fallback without standby instances (§4.3): the engine preempts by recompute, as vLLM does
+    (§2.3 (a)) and the published code does.
+
+    held: {running request: its pages}, oldest first. As few as possible give up their KV for
+    `short_pages`: the least important first, among equals the newest. If all do not suffice, all
+    do.
+    """
+    chosen: list[Request] = []
+    newest_first = list(reversed(held))
+    for request in sorted(newest_first, key=lambda request: request.priority):
+        if short_pages <= 0:
+            break
+        short_pages -= held[request]
+        chosen.append(request)
+    return chosen
+
+
+def in_order(requests: Iterable[Request]) -> list[Request]:
     return sorted(requests, key=lambda r: (r.arrival_s, r.request_id))
+
+
+def in_pieces(layers: Iterable[int]) -> list[range]:
+    """Sorted `layers` as ranges."""
+    pieces: list[range] = []
+    for layer in layers:
+        if pieces and pieces[-1].stop == layer:
+            pieces[-1] = range(pieces[-1].start, layer + 1)
+        else:
+            pieces.append(range(layer, layer + 1))
+    return pieces
+
+
+def whole_bytes(instances: Iterable[ElasticInstance]) -> int:
+    """Bytes of KV memory of `instances` if they hold all parameters."""
+    return sum(each.layout.num_pages() * each.page_bytes * each.model.tp for each in instances)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from systems.serving.checks import check
+
 Decision = Literal["drop", "restore"] | None
 
 
@@ -19,7 +21,10 @@ class Sample(NamedTuple):
     """One group at one time."""
 
     time_s: float
-    demand_bytes: int  # KV in use and KV that queued requests need (`demand_bytes`)
+    # KV in use, and KV that all queued requests need: a plan's R is "to hold the queued requests"
+    # (§4.1). Llumnix and Fig. 1 (b) count only the first one; a long queue for seats would look
+    # calm to the restore.
+    demand_bytes: int
     capacity_bytes: int  # memory for KV, used or free
 
 
@@ -34,28 +39,12 @@ class MonitorConfig:
     calm_s: float  # how long a restore must have been due; not in the paper
 
     def __post_init__(self) -> None:
-        for name in ("horizon_s", "window_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"system.monitor.{name}={getattr(self, name)} must be above 0")
+        check(self, "system.monitor.", positive=["horizon_s", "window_s"], least={"calm_s": 0})
         if not 0 < self.restore_share < 1:
             raise ValueError(
                 f"system.monitor.restore_share={self.restore_share} must be between 0 and 1, "
                 "exclusive: at 1 a restore would leave no room for the demand that it found"
             )
-        if not self.calm_s >= 0:
-            raise ValueError(f"system.monitor.calm_s={self.calm_s} must be at least 0")
-
-
-def demand_bytes(
-    running_bytes: int, queued_bytes: Sequence[int], *, head_of_line_only: bool
-) -> int:
-    """KV that running and queued requests need together.
-
-    queued_bytes: in order of service. head_of_line_only: only the first queued request counts, as
-    in Llumnix and Fig. 1 (b) (§2.2). A plan's R ("to hold the queued requests", §4.1) counts all of
-    them. So does the restore: otherwise a long queue for seats would look calm.
-    """
-    return running_bytes + (sum(queued_bytes[:1]) if head_of_line_only else sum(queued_bytes))
 
 
 class Monitor:

@@ -24,6 +24,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+LinkName = tuple[str, str]  # from, to
+
 
 class Move(NamedTuple):
     """KV of one request and some layers. Its attention changes place when all of it has moved."""
@@ -34,19 +36,15 @@ class Move(NamedTuple):
     target: str
     slots: int  # taken at the target at the start, given back at the source at the end
 
-
-LinkName = tuple[str, str]  # from, to
-
-
-class Order(NamedTuple):
-    """Moves in order, and moves that have no room."""
-
-    first: list[Move]  # one after the other, or side by side if started in this order
-    left: list[Move]  # no room: attention stays where the KV is until requests end
+    @property
+    def link(self) -> LinkName:
+        return self.source, self.target
 
 
-def ordered(moves: Iterable[Move], free: Mapping[str, int]) -> Order:
-    """An order in which no member ever holds more than it has room for.
+def ordered(moves: Iterable[Move], free: Mapping[str, int]) -> list[Move]:
+    """An order in which no member ever holds more than it has room for: one move after the other,
+    or side by side if started in this order. Moves without room are left out: attention stays where
+    the KV is until requests end.
 
     free: free slots of each member now. Links take turns, the link that has sent the least first,
     so that all carry KV at once. On each link smaller moves go first, since each ended move ends
@@ -55,7 +53,7 @@ def ordered(moves: Iterable[Move], free: Mapping[str, int]) -> Order:
     room = dict(free)
     links: dict[LinkName, deque[Move]] = defaultdict(deque)
     for move in sorted(moves, key=lambda m: (m.slots, m.request_id, m.layers.start)):
-        links[move.source, move.target].append(move)
+        links[move.link].append(move)
     turns = [(0, link) for link in sorted(links)]  # a heap: slots sent, link
     blocked: dict[str, list[tuple[int, LinkName]]] = defaultdict(list)  # by the full target
     first: list[Move] = []
@@ -71,7 +69,7 @@ def ordered(moves: Iterable[Move], free: Mapping[str, int]) -> Order:
             heapq.heappush(turns, (sent + move.slots, link))
         for freed in blocked.pop(move.source, ()):
             heapq.heappush(turns, freed)
-    return Order(first, [move for queue in links.values() for move in queue])
+    return first
 
 
 def fits(move: Move, room: Mapping[str, int]) -> bool:

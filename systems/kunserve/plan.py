@@ -1,18 +1,19 @@
 """Which instances form groups, so that enough memory is freed (§4.1, Algorithm 1, Fig. 16).
 
 There are three strategies of the preprint, and the published code's fixed groups. All merge groups
-that exist; no strategy takes a group apart. Pure functions.
+that exist; no strategy takes a group apart. Plans start from what a death leaves (`recover`, §4.3).
+Pure functions.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 from harness.model_spec import ModelSpec
-from systems.kunserve.group import Group, alone, dropped_bytes
+from systems.kunserve.group import Group, Stage, alone, dropped_bytes, members
 from systems.kunserve.merge import equal_groups, merge
 
 Throughput = Callable[[int], float]  # Thpt_g of §4.1: number of instances -> throughput of a group
@@ -36,16 +37,21 @@ def throughput_greedy(groups: Sequence[Group], required_bytes: int, model: Model
     first group is taken. If two groups cannot merge without a load (`merge`), the next larger group
     is tried.
     """
-    heap = [_Entry(len(group), index, group, (group,)) for index, group in enumerate(groups)]
-    heapq.heapify(heap)
+    found = [_Entry(len(group), place, group, (group,)) for place, group in enumerate(groups)]
     before = dropped_bytes(model, groups)
-    while dropped_bytes(model, (entry.group for entry in heap)) - before < required_bytes:
-        merged = _merge_smallest(heap)
-        if merged is None:
+    while dropped_bytes(model, (entry.group for entry in found)) - before < required_bytes:
+        for first, second in combinations(sorted(found), 2):
+            parts = (*first.parts, *second.parts)
+            group = merge(parts)
+            if group is not None:
+                found.remove(first)
+                found.remove(second)
+                found.append(_Entry(len(group), min(first.place, second.place), group, parts))
+                break
+        else:
             break
-        heapq.heappush(heap, merged)
-    found = [entry.group for entry in sorted(heap, key=lambda entry: entry.place)]
-    return _plan(groups, found, required_bytes, model)
+    merged = [entry.group for entry in sorted(found, key=lambda entry: entry.place)]
+    return _plan(groups, merged, required_bytes, model)
 
 
 class _Entry(NamedTuple):
@@ -53,22 +59,6 @@ class _Entry(NamedTuple):
     place: int  # of the first of `parts` in line; differs between entries
     group: Group
     parts: tuple[Group, ...]  # the groups that it is merged from: what its members hold
-
-
-def _merge_smallest(heap: list[_Entry]) -> _Entry | None:
-    """Removes from `heap` the two smallest groups that can merge, and returns the merged one. None,
-    and no change, if no two can."""
-    ranked = sorted(heap)
-    for i, first in enumerate(ranked):
-        for second in ranked[i + 1 :]:
-            parts = (*first.parts, *second.parts)
-            group = merge(parts)
-            if group is not None:
-                heap.remove(first)
-                heap.remove(second)
-                heapq.heapify(heap)
-                return _Entry(len(group), min(first.place, second.place), group, parts)
-    return None
 
 
 def memory_greedy(
@@ -174,3 +164,41 @@ def _set_partitions(count: int) -> Iterator[list[list[int]]]:
         for k in range(len(parts)):
             yield [[*part, last] if i == k else list(part) for i, part in enumerate(parts)]
         yield [*(list(part) for part in parts), [last]]
+
+
+def recover(groups: Sequence[Group], dead: str) -> list[Group]:
+    """§4.3, fault tolerance: the groups without `dead`. Each is a full copy once its members have
+    loaded what they lack.
+
+    "We re-plan parameters globally once a failure is detected. By replicating parameters in host
+    DRAM, we can always ensure successful parameter restoration." The paper says no more. Here
+    survivors close the gap with the fewest layers loaded, and the next plan starts from there.
+
+    The dead member's layers go to its two neighbours in the pipeline, so that these are as equally
+    long as possible. An instance that was alone leaves no gap. Raises ValueError if `dead` is in no
+    group.
+    """
+    if all(dead not in members(group) for group in groups):
+        raise ValueError(f"{dead} is in no group")
+    after = []
+    for group in groups:
+        if dead not in members(group):
+            after.append(group)
+        elif len(group) > 1:
+            after.append(_closed(group, members(group).index(dead)))
+    return after
+
+
+def _closed(group: Group, place: int) -> Group:
+    stages = list(group)
+    gap = stages.pop(place).layers
+    before, behind = stages[:place], stages[place:]
+    cut = gap.stop if before else gap.start
+    if before and behind:
+        middle = (before[-1].layers.start + behind[0].layers.stop) // 2
+        cut = min(max(middle, gap.start), gap.stop)
+    if before:
+        before[-1] = Stage(before[-1].member, range(before[-1].layers.start, cut))
+    if behind:
+        behind[0] = Stage(behind[0].member, range(cut, behind[0].layers.stop))
+    return (*before, *behind)

@@ -1,39 +1,26 @@
-"""Live restore (§4.2): weights come back, and ongoing requests leave the pipeline.
+"""Live restore (§4.2): weights come back, then ongoing requests leave the pipeline.
 
-Two steps are plans over plain data. `restore_loads` brings the weights "from peer instances or from
-the host memory". `migration_moves` takes each ongoing request to one member, by staged migration
-(`harness/elastic/kv_moves.py`). A request stays in the pipeline until its KV has moved. Without
-live restore (Fig. 15) there is no second step. `returning.py` runs both, and first has KV leave the
-memory where weights go.
+The pipeline serves as before, with new requests, until all weights are there (`weights.py` plans
+their loads). Then every member serves by itself, and the pipeline ends with its requests. Each goes
+to one member by staged migration (`harness/elastic/kv_moves.py`), and stays in the pipeline until
+its KV has moved. Without live restore (the ablation of Fig. 15) it stays until it ends.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from harness.model_spec import ModelSpec
-from systems.kunserve.exchange import Held, pieces
-from systems.kunserve.group import Group, Stage, shard_bytes
+from harness.clock import Event
+from harness.errors import InstanceLost
+from harness.request import Request
+from systems.kunserve.exchange import Held, moves_to
+from systems.kunserve.group import alone, members
+from systems.kunserve.group_manager import GroupManager
 from systems.kunserve.moves import Move
+from systems.kunserve.server import Server
+from systems.kunserve.weights import LayerLoad, missing, restore_loads
 
-HOST = "host"  # the copy in the member's own host memory (§4.3, fault tolerance)
-
-
-class Load(NamedTuple):
-    """One layer's weights come to one member."""
-
-    member: str
-    layer: int
-    source: str  # an instance's name, or HOST
-
-
-class Rates(NamedTuple):
-    """Bytes per second to or from one instance."""
-
-    peer: float  # over the network
-    host: float  # over PCIe
+OWNER = "restore"
 
 
 def assign(held: Sequence[Held], free: Mapping[str, int], num_layers: int) -> dict[int, str] | None:
@@ -55,64 +42,107 @@ def assign(held: Sequence[Held], free: Mapping[str, int], num_layers: int) -> di
     return goes
 
 
-def migration_moves(
-    held: Iterable[Held], goes: Mapping[int, str], layers_per_move: int
-) -> list[Move]:
+def migration_moves(held: Sequence[Held], goes: Mapping[int, str], num_layers: int) -> list[Move]:
     """The moves of all KV that is not yet at its request's member, not in order.
 
-    goes: from `assign`. `ordered` puts the moves in order, with the members' KV regions as room.
+    goes: from `assign`; requests that it lacks do not move.
     """
     return [
-        Move(request.request_id, layers, place.member, target, request.blocks * len(layers))
+        move
         for request in held
-        for target in [goes[request.request_id]]
-        for place in request.places
-        if place.member != target
-        for layers in pieces(place.layers, layers_per_move)
+        if request.request_id in goes
+        for move in moves_to(request, alone(goes[request.request_id], num_layers))
     ]
 
 
-def missing(group: Group, num_layers: int) -> list[tuple[str, int]]:
-    """(member, layer) pairs whose weights a restore of `group` loads, in the order of layers."""
-    return [
-        (stage.member, layer)
-        for layer in range(num_layers)
-        for stage in group
-        if layer not in stage.layers
-    ]
+async def restore(manager: GroupManager, server: Server, stop: Event, *, live: bool) -> None:
+    """Restores one group. `stop` ends it early; the group must then be formed again.
 
-
-def restore_loads(
-    wanted: Iterable[tuple[str, int]],
-    groups: Sequence[Group],
-    rates: Rates,
-    model: ModelSpec,
-) -> list[Load]:
-    """Where the weights `wanted` come from, in the order to ask for them.
-
-    groups: who holds which layers. Each load takes the source from which it ends first, after the
-    loads before it. A peer sends one layer at a time. A member takes one layer at a time over the
-    network, and one over PCIe. Every host has a copy.
+    live: requests migrate; else they stay in the pipeline until they end.
     """
-    free_at_s: dict[tuple[str, str], float] = defaultdict(float)  # (instance, lane)
-    loads = []
-    for member, layer in wanted:
-        size = shard_bytes(model, range(layer, layer + 1))
-        options = [(HOST, [(member, "pcie")], size / rates.host)]
-        options += [
-            (stage.member, [(stage.member, "out"), (member, "in")], size / rates.peer)
-            for stage in _holders(groups, layer)
-            if stage.member != member
-        ]
-        done_s, source, lanes = min(
-            (max(free_at_s[lane] for lane in lanes) + seconds, source, lanes)
-            for source, lanes, seconds in options
+    start_s, names = manager.loop.now, members(server.group)
+    if live and _assigned(manager, server) is None:
+        return  # the monitor will ask again
+    wanted = missing(server.group, manager.model.num_layers)
+    groups = [each.group for each in manager.servers]
+    loads = restore_loads(wanted, groups, manager.rates, manager.model)
+    tasks = [
+        manager.loop.spawn(
+            _load_all(manager, [load for load in loads if load.member == name], stop),
+            name=f"restore {name}",
         )
-        for lane in lanes:
-            free_at_s[lane] = done_s
-        loads.append(Load(member, layer, source))
-    return loads
+        for name in names
+    ]
+    for task in tasks:
+        await manager.loop.wait(task.finished)
+    if not stop.is_set and all(task.result for task in tasks):
+        manager.cluster.note("restore", server.name, start_s, layers=len(loads))
+        leave(manager, server, live=live)
 
 
-def _holders(groups: Sequence[Group], layer: int) -> list[Stage]:
-    return [stage for group in groups for stage in group if layer in stage.layers]
+def _assigned(manager: GroupManager, server: Server) -> dict[int, str] | None:
+    regions = {
+        name: instance.layout.num_pages()
+        for name, instance in manager.members(server.group).items()
+    }
+    return assign(manager.held(server.running), regions, manager.model.num_layers)
+
+
+async def _load_all(manager: GroupManager, loads: Sequence[LayerLoad], stop: Event) -> bool:
+    """Loads one member's layers, each once KV has left its memory. False if it was stopped, or if
+    an instance died."""
+    for load in loads:
+        instance = manager.by_name[load.member]
+        kv, pages = instance.kv, manager.pages_of(instance, [load.layer])
+        while not stop.is_set and instance.lost is None:
+            kv.reserve(min(kv.free_pages, pages - kv.reserved.get(OWNER, 0)), OWNER)
+            if kv.reserved.get(OWNER, 0) == pages:
+                break
+            await manager.loop.wait(stop, until=manager.loop.now + manager.retry_s)
+        kv.reserve(-kv.reserved.get(OWNER, 0), OWNER)
+        try:
+            if stop.is_set or not await manager.load(load, stop):
+                return False
+        except InstanceLost:
+            return False
+    return True
+
+
+def leave(manager: GroupManager, server: Server, *, live: bool) -> None:
+    """From now on every member serves by itself, and `server` serves until it has no requests."""
+    num_layers, waiting = manager.model.num_layers, [*server.waiting]
+    server.waiting.clear()
+    manager.servers.remove(server)
+    manager.leaving.append(server)
+    alone_at = {name: manager.open(alone(name, num_layers), []) for name in members(server.group)}
+    for each in alone_at.values():
+        each.shared = True
+    goes = _assigned(manager, server) or {}
+
+    def let_go(request: Request) -> bool:
+        """At a step boundary: hands the request to the member that has all its KV; a request that
+        was preempted is dispatched anew. Whether it has left."""
+        where = manager.held([request])
+        if not where:
+            manager.dispatch(request)
+            return True
+        home = {place.member for place in where[0].places}
+        if not live or len(home) > 1 or request.request_id in server.moving:
+            return False
+        alone_at[home.pop()].join([request])
+        return True
+
+    def wanted() -> list[Move]:
+        return migration_moves(manager.held(server.running), goes, num_layers)
+
+    async def migrate(stop: Event) -> None:
+        start_s = manager.loop.now
+        moves = await manager.transfer(server, wanted, stop, "migration")
+        manager.cluster.note("migration", server.name, start_s, moves=moves)
+
+    server.leaving = let_go
+    if live:
+        manager.begin(server, migrate)
+    server.wake()
+    for request in waiting:
+        manager.dispatch(request)

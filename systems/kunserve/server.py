@@ -8,33 +8,76 @@ once, since a run of decodes holds the blocks of all its steps.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import insort_left, insort_right
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from harness.clock import Event, Loop, Task
+from harness.clock import Loop, Task
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.pipeline import Pipeline
 from harness.errors import InstanceLost
-from harness.request import Request
+from harness.request import Batch, Request
+from systems.kunserve.dispatcher import Target
 from systems.kunserve.group import Group
-from systems.kunserve.microbatch import deal
-from systems.serving.iteration import Limits, schedule_iteration
+from systems.serving.iteration import Limits
+from systems.serving.load import Load, Running
+from systems.serving.replica import Replica
 
 
-@dataclass(slots=True)
-class _MicroBatch:
-    wake: Event  # ends its run of decodes at the next step boundary
-    running: list[Request] = field(default_factory=list)
-    idle: bool = False  # has nothing to run
+class MicroBatch(Replica):
+    """One micro-batch: a replica's loop over the queue and the memory that all of a group share."""
+
+    def __init__(self, server: Server, number: int) -> None:
+        super().__init__(server.executor, server.executor.kv, server.loop, server.limits)
+        self.name = f"{server.name}/{number}"
+        self.waiting = server.waiting
+        self._server = server
+
+    async def form(self) -> Batch:
+        """Lets requests go that may leave, and pauses those whose last block is being sent to
+        another server. Seats are limited, so that waiting requests spread evenly."""
+        server, waiting = self._server, self.waiting
+        if server.leaving is not None:
+            self.running = [r for r in self.running if not server.leaving(r)]
+            kept = [request for request in waiting if not server.leaving(request)]
+            waiting.clear()
+            waiting.extend(kept)
+        if server.last_block is not None:
+            gone = [r for r in self.running if server.last_block(r)]
+            server.paused += gone
+            self.running = [r for r in self.running if r not in gone]
+        share = -(-(len(server.running) + len(waiting)) // len(server.batches))
+        seats = max(1, min(server.limits.max_num_seqs, max(share, len(self.running))))
+        tokens = server.iteration_tokens()
+        self.limits = replace(server.limits, max_num_seqs=seats, max_num_batched_tokens=tokens)
+        batch = self.schedule(waiting)
+        server.set_aside()
+        self.max_steps = server.max_steps(batch.decodes)
+        idle = not batch.chunks and not batch.decodes
+        if idle and server.leaving is not None and waiting:
+            self.wake.set()  # requests that were preempted leave
+        return batch
+
+    def preempt(self, request: Request) -> None:
+        self.executor.evict(request)
+        self._server.preempted = True
+        self._server.wake(idle=True)
+
+    def may_stop(self) -> bool:
+        return True
+
+    def executed(self, steps: int, ended: int) -> None:
+        if ended:
+            self._server.wake(idle=True)
 
 
 class Server:
     """The server of one group.
 
     executor: the instance, or the pipeline. steps_beside: decode steps at most while memory is
-    shared with others. budget: tokens of the next iteration, given the server.
+    shared with others. budget: tokens of the next iteration, given the server; None: as `limits`
+    say. last_block: whether a request's last block is on a link to another server; None: never.
     """
 
     def __init__(
@@ -42,9 +85,11 @@ class Server:
         group: Group,
         executor: ElasticInstance | Pipeline,
         loop: Loop,
+        *,
         limits: Limits,
         steps_beside: int,
-        budget: Callable[[Server], int],
+        budget: Callable[[Server], int] | None = None,
+        last_block: Callable[[Request], bool] | None = None,
     ) -> None:
         self.group, self.executor = group, executor
         self.name = executor.name
@@ -54,64 +99,72 @@ class Server:
         self.aside: list[Request] = []  # preempted while their KV was on a link
         self.shared = len(group) > 1  # more than one micro-batch uses the members' memory
         self.leaving: Callable[[Request], bool] | None = None  # takes a request if it may leave
-        # Whether a request's last block is on a link to another server.
-        self.last_block: Callable[[Request], bool] | None = None
-        self._loop, self._limits, self._steps_beside = loop, limits, steps_beside
+        self.preempted = False  # a request was preempted in this iteration
+        self.loop, self.limits, self.last_block = loop, limits, last_block
         self._budget = budget
-        self._batches = [_MicroBatch(Event(loop)) for _ in group]
+        self._steps_beside = steps_beside
+        self.batches = [MicroBatch(self, number) for number in range(len(group))]
         self._tasks: list[Task] = []
-        self._closing = False
-        self._preempted = False  # a request was preempted in this iteration
 
     @property
     def running(self) -> list[Request]:
-        return [request for batch in self._batches for request in batch.running]
+        return [request for batch in self.batches for request in batch.running]
 
     @property
     def empty(self) -> bool:
         return not (self.running or self.paused or self.aside or self.waiting)
 
-    @property
-    def free_seats(self) -> int:
-        return self._limits.max_num_seqs * len(self._batches) - len(self.running)
-
-    @property
-    def lacking_tokens(self) -> int:
-        """Tokens still to be prefilled, of running and waiting requests."""
+    def load(self) -> Load:
+        """Micro-batches compute `batch_tokens` at once, decodes included."""
+        running = [*self.running, *self.paused]
+        queued = [*self.aside, *self.waiting]
         lacking = sum(r.known_tokens - r.computed_tokens for r in self.running if not r.decoding)
-        return lacking + sum(request.known_tokens for request in [*self.aside, *self.waiting])
+        return Load(
+            self.name,
+            self.executor.kv.num_blocks,
+            [Running(r.request_id, self._blocks(r), r.priority) for r in running],
+            [self._blocks(request) for request in queued],
+            members=len(self.group),
+            lacking_tokens=lacking + sum(request.known_tokens for request in queued),
+            batch_tokens=self.limits.max_num_batched_tokens * len(self.batches),
+        )
 
-    @property
-    def batch_tokens(self) -> int:
-        """Tokens that the micro-batches compute at once, decodes included."""
-        return self._limits.max_num_batched_tokens * len(self._batches)
+    def _blocks(self, request: Request) -> int:
+        """KV blocks for all tokens of the request that are known so far."""
+        return self.executor.kv.blocks_for(request.known_tokens)
+
+    def give_queue(self) -> Target:
+        """Gives the queue away, with what there is room for here (§4.3)."""
+        kv, queue = self.executor.kv, list(self.waiting)
+        seats = self.limits.max_num_seqs * len(self.batches) - len(self.running)
+        self.waiting.clear()
+        load = self.load()
+        return Target(
+            seats, kv.free_blocks * kv.block_tokens, load.batch_tokens - load.lacking_tokens, queue
+        )
 
     def start(self) -> None:
         """Starts a task for each micro-batch."""
-        for number, batch in enumerate(self._batches):
-            name = f"{self.name}/{number}"
-            self._tasks.append(self._loop.spawn(self._serve(batch), name=name))
+        for batch in self.batches:
+            self._tasks.append(self.loop.spawn(self._serve(batch), name=batch.name))
 
     def submit(self, request: Request) -> None:
         """Queues the request behind all waiting requests of its priority (§4.3)."""
-        place = bisect_right(self.waiting, -request.priority, key=_urgency)
-        self.waiting.insert(place, request)
-        if len(self.waiting) == 1 or any(batch.idle for batch in self._batches):
+        insort_right(self.waiting, request, key=_urgency)
+        if len(self.waiting) == 1 or any(batch.idle for batch in self.batches):
             self.wake()
 
     def join(self, requests: Sequence[Request]) -> None:
         """Has `requests` run, spread over the micro-batches. Their KV is here."""
-        contexts = {request.request_id: request.computed_tokens for request in requests}
-        by_id = {request.request_id: request for request in requests}
-        lightest = sorted(self._batches, key=lambda batch: len(batch.running))
-        for batch, dealt in zip(lightest, deal(contexts, len(self._batches)), strict=True):
-            batch.running += [by_id[request_id] for request_id in dealt]
+        lightest = sorted(self.batches, key=lambda batch: len(batch.running))
+        for batch, dealt in zip(lightest, deal(requests, len(self.batches)), strict=True):
+            batch.running += dealt
             batch.running.sort(key=lambda r: (r.arrival_s, r.request_id))
         self.wake()
 
     def wake(self, *, idle: bool = False) -> None:
         """Has the micro-batches schedule again; idle: only those that have nothing to run."""
-        for batch in self._batches:
+        for batch in self.batches:
             if batch.idle or not idle:
                 batch.wake.set()
 
@@ -125,7 +178,8 @@ class Server:
     def stop(self) -> None:
         """Runs no further iteration and lets no request leave. Servers that hand requests to each
         other must all stop before one of them is closed."""
-        self._closing = True
+        for batch in self.batches:
+            batch.closing = True
         self.wake()
 
     async def close(self) -> tuple[list[Request], list[Request]]:
@@ -133,10 +187,10 @@ class Server:
         the server may be on a link."""
         self.stop()
         for task in self._tasks:
-            await self._loop.wait(task.finished)
+            await self.loop.wait(task.finished)
         running = self.running + self.paused
         waiting = [*self.aside, *self.waiting]
-        for batch in self._batches:
+        for batch in self.batches:
             batch.running = []
         self.paused, self.aside = [], []
         self.waiting.clear()
@@ -144,7 +198,7 @@ class Server:
 
     def give_up(self, request: Request) -> None:
         """Removes a request that now runs elsewhere."""
-        for batch in self._batches:
+        for batch in self.batches:
             if request in batch.running:
                 batch.running.remove(request)
         if request in self.paused:
@@ -164,78 +218,31 @@ class Server:
 
     def _wait_again(self, request: Request) -> None:
         """Queues the request before all waiting requests of its priority."""
-        self.waiting.insert(bisect_left(self.waiting, -request.priority, key=_urgency), request)
+        insort_left(self.waiting, request, key=_urgency)
 
-    async def _serve(self, batch: _MicroBatch) -> None:
+    async def _serve(self, batch: MicroBatch) -> None:
         try:
-            while not self._closing:
-                batch.wake.clear()
-                self._let_go(batch)
-                self._pause(batch)
-                before = self.waiting if self.leaving is None else deque[Request]()
-                work = schedule_iteration(
-                    batch.running, before, self.executor.kv, self._limits_of(batch), self._evict
-                )
-                if before is not self.waiting:
-                    self.waiting.extend(before)
-                self._set_aside()
-                if not work.chunks and not work.decodes:
-                    if self.leaving is not None and self.waiting:
-                        continue
-                    batch.idle = True
-                    await self._loop.wait(batch.wake)
-                    batch.idle = False
-                    continue
-                await self.executor.execute(
-                    work, max_steps=self._max_steps(work.decodes), stop=batch.wake
-                )
-                before_ends = len(batch.running)
-                batch.running = [r for r in batch.running if not r.finished]
-                if len(batch.running) < before_ends:
-                    self.wake(idle=True)
+            await batch.serve()
         except InstanceLost:
             return  # the system hears of the death and closes this server
 
-    def _evict(self, request: Request) -> None:
-        self.executor.evict(request)
-        self._preempted = True
-        self.wake(idle=True)
-
-    def _set_aside(self) -> None:
+    def set_aside(self) -> None:
         """Sorts preempted requests into the queue by priority. A request whose KV is on a link is
         set aside until the move has ended."""
-        if self._preempted:
+        if self.preempted:
             in_order = sorted(self.waiting, key=_urgency)
             self.waiting.clear()
             self.waiting.extend(in_order)
-            self._preempted = False
+            self.preempted = False
         for request in [r for r in self.waiting if r.request_id in self.moving]:
             self.waiting.remove(request)
             self.aside.append(request)
 
-    def _pause(self, batch: _MicroBatch) -> None:
-        """Pauses requests whose last block is being sent to another server."""
-        if self.last_block is not None:
-            gone = [r for r in batch.running if self.last_block(r)]
-            self.paused += gone
-            batch.running = [r for r in batch.running if r not in gone]
+    def iteration_tokens(self) -> int:
+        """Tokens of the next iteration."""
+        return self.limits.max_num_batched_tokens if self._budget is None else self._budget(self)
 
-    def _let_go(self, batch: _MicroBatch) -> None:
-        if self.leaving is None:
-            return
-        batch.running = [r for r in batch.running if not self.leaving(r)]
-        waiting = [request for request in self.waiting if not self.leaving(request)]
-        self.waiting.clear()
-        self.waiting.extend(waiting)
-
-    def _limits_of(self, batch: _MicroBatch) -> Limits:
-        """The limits of the next iteration. Seats are limited, so that waiting requests spread
-        evenly over the micro-batches."""
-        share = -(-(len(self.running) + len(self.waiting)) // len(self._batches))
-        seats = max(1, min(self._limits.max_num_seqs, max(share, len(batch.running))))
-        return replace(self._limits, max_num_seqs=seats, max_num_batched_tokens=self._budget(self))
-
-    def _max_steps(self, decodes: Sequence[Request]) -> int | None:
+    def max_steps(self, decodes: Sequence[Request]) -> int | None:
         """Decode steps of the next run; None: no limit. If memory is short, as many as fit into the
         blocks that the requests hold."""
         kv = self.executor.kv
@@ -249,3 +256,20 @@ class Server:
 
 def _urgency(request: Request) -> int:
     return -request.priority
+
+
+def deal(requests: Iterable[Request], num: int) -> list[list[Request]]:
+    """Distributes ongoing requests over `num` micro-batches when a group forms.
+
+    Sizes differ by one at most. Contexts are evened out: in each round, the longest request goes to
+    the micro-batch with the fewest tokens.
+    """
+    longest_first = sorted(requests, key=lambda r: (-r.computed_tokens, r.request_id))
+    dealt: list[list[Request]] = [[] for _ in range(num)]
+    tokens = [0] * num
+    for first in range(0, len(longest_first), num):
+        lightest = sorted(range(num), key=lambda k: (tokens[k], k))
+        for k, request in zip(lightest, longest_first[first : first + num], strict=False):
+            dealt[k].append(request)
+            tokens[k] += request.computed_tokens
+    return dealt

@@ -1,37 +1,33 @@
 """KunServe (preprint of December 2024): the parts of Fig. 7 put together.
 
-A dispatcher gives requests to the least loaded group (§4.3). A monitor looks at every group's
-memory each `poll_s`. If memory will run short, the planner merges groups (§4.1), and `reshape.py`
-forms them. If demand is low, `returning.py` restores the group. The code is the same live and
-simulated. README.md maps sections to files and says what the paper leaves open.
+The group manager dispatches requests to the least loaded group (§4.3). A monitor looks at every
+group's memory each `poll_s`. If memory will run short, the planner merges groups (§4.1). If demand
+is low, they are restored (§4.2). The code is the same live and simulated. README.md maps sections
+to files and says what the paper leaves open.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.pipeline import Pipeline
 from harness.errors import RunError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, dedicated
 from harness.request import Request
-from systems.kunserve.accounts import dispatch_load, group_load, names, sample, whole_bytes
-from systems.kunserve.artifact_monitor import drop_due, restore_due
-from systems.kunserve.config import KunServeConfig, check
-from systems.kunserve.dispatcher import Queued, Target, least_loaded, redistribute
+from systems.kunserve.artifact import drop_due, iteration_tokens, restore_due
+from systems.kunserve.config import KunServeConfig, check_instances
+from systems.kunserve.dispatcher import dispatch_load, redistribute
 from systems.kunserve.exchange import LinkProfile, check_chunk, chunk_bytes
-from systems.kunserve.fallback import fall_back
-from systems.kunserve.group import Group, alone, members
-from systems.kunserve.group_manager import GroupManager
+from systems.kunserve.group import Group, alone, members, names
+from systems.kunserve.group_manager import GroupManager, whole_bytes
 from systems.kunserve.merge import merge
-from systems.kunserve.microbatch import artifact_tokens
-from systems.kunserve.monitor import Decision, Monitor, required_bytes
+from systems.kunserve.monitor import Decision, Monitor, Sample, required_bytes
 from systems.kunserve.plan import (
     Plan,
     exhaustive,
@@ -40,11 +36,11 @@ from systems.kunserve.plan import (
     profiled_throughput,
     throughput_greedy,
 )
-from systems.kunserve.restore import Rates
-from systems.kunserve.returning import restore
+from systems.kunserve.restore import restore
 from systems.kunserve.server import Server
+from systems.kunserve.weights import Rates
 
-EVERYBODY = 2**31  # victims at a time: all requests
+ALL_REQUESTS = 2**31  # victims at a time
 
 
 class KunServe:
@@ -67,20 +63,32 @@ class KunServe:
                 "engine=sim"
             )
         instances = cluster.elastic.instances
-        check(config, instances)
+        check_instances(config, instances)
         self._config, self._loop, self._cluster = config, loop, cluster
         self._elastic, self._model = cluster.elastic, instances[0].model
         self._artifact = config.variant == "artifact"
-        victims = EVERYBODY if config.exchange == "blocking" else 0
-        self._shaper = GroupManager(
-            cluster.elastic, loop, self._new_server, self._dispatch,
+        self._page_bytes = instances[0].page_bytes * self._model.tp  # of all devices
+        layouts = [instance.layout for instance in instances]
+        self._block_bytes = self._page_bytes * layouts[0].num_groups
+        self._most_blocks = min(each.num_pages() // each.num_groups for each in layouts)
+        victims = ALL_REQUESTS if config.exchange == "blocking" else 0
+        self._manager = GroupManager(
+            cluster.elastic,
+            loop,
+            partial(
+                Server,
+                loop=loop,
+                limits=config.limits,
+                steps_beside=config.steps_beside,
+                budget=self._chunked_tokens if self._artifact else None,
+            ),
+            dispatch_load,
+            retry_s=config.poll_s,
             victims=config.artifact.victims if self._artifact else victims,
             chunk_bytes=self._chunk_bytes(instances[0]),
             rates=Rates(config.chunks.link_bytes_per_s, cluster.profile.pcie_bytes_per_s),
-            retry_s=config.poll_s,
-        )  # fmt: skip
+        )
         self._monitors: dict[Server, Monitor] = {}
-        self._homeless = deque[Request]()  # wait while there is no group to serve them
         self._standby = list(instances[len(instances) - config.standby :])
         self._lost: list[str] = []
         self._attention = Event(loop)
@@ -99,8 +107,7 @@ class KunServe:
     def _chunk_bytes(self, instance: ElasticInstance) -> int:
         chunks, page = self._config.chunks, instance.page_bytes
         if chunks.bytes is not None:
-            exchange = instance.kv.num_pages * page // 2
-            check_chunk(chunks.bytes, page, exchange)
+            check_chunk(chunks.bytes, page, instance.kv.num_pages * page // 2)
             return chunks.bytes
         link = LinkProfile(chunks.link_bytes_per_s, chunks.link_latency_s)
         return chunk_bytes(self._step_s() / 2, self._activation_bytes(), link, page)
@@ -114,118 +121,78 @@ class KunServe:
     def _activation_bytes(self) -> int:
         return self._config.chunks.batch * self._model.hidden_size * self._model.dtype_bytes
 
-    # Dispatcher
-
-    def submit(self, request: Request) -> None:
-        self._num_arrived += 1
-        least = min(whole_blocks(instance) for instance in self._elastic.instances)
-        kv = self._elastic.instances[0].kv
-        if kv.blocks_for(request.prompt_tokens + request.output_tokens) > least:
-            self._cluster.drop(
-                request, f"needs more KV than the {least * kv.block_tokens} tokens of an instance"
-            )
-            return
-        self._dispatch(request)
-
-    def _dispatch(self, request: Request) -> None:
-        servers = self._shaper.servers
-        if not servers:
-            self._homeless.append(request)
-            return
-        chosen = least_loaded([dispatch_load(server) for server in servers])
-        next(server for server in servers if server.name == chosen).submit(request)
-
-    def _redistribute(self) -> None:
-        """After a drop: requests over a group's batch limit go to a group with room (§4.3). Those
-        without room wait at the least loaded group; in the paper they wait at the dispatcher."""
-        targets, requests = [], dict[int, Request]()
-        for server in self._shaper.servers:
-            kv = server.executor.kv
-            queue = [
-                Queued(r.request_id, r.arrival_s, r.known_tokens, r.priority)
-                for r in server.waiting
-            ]
-            requests |= {request.request_id: request for request in server.waiting}
-            free = kv.free_blocks * kv.block_tokens
-            server.waiting.clear()
-            batch = server.batch_tokens - server.lacking_tokens
-            targets.append(Target(server.name, server.free_seats, free, batch, queue))
-        found = redistribute(targets)
-        for server in self._shaper.servers:
-            for queued in found.queues[server.name]:
-                server.submit(requests[queued.request_id])
-        for queued in found.held:
-            self._dispatch(requests[queued.request_id])
-
-    # Groups
-
-    def _new_server(self, group: Group, executor: ElasticInstance | Pipeline) -> Server:
-        config = self._config
-        server = Server(
-            group, executor, self._loop, config.limits, config.steps_beside, self._budget
-        )
-        self._monitors[server] = Monitor(config.monitor)
-        return server
-
-    def _budget(self, server: Server) -> int:
-        """Tokens of an iteration."""
-        limits = self._config.limits
-        if not self._artifact or len(server.group) == 1:
+    def _chunked_tokens(self, server: Server) -> int:
+        """Tokens of an iteration with variant=artifact."""
+        limits, stages = self._config.limits, len(server.group)
+        if stages == 1:
             return limits.max_num_batched_tokens
         waiting = sum(request.known_tokens for request in server.waiting)
         chunk = self._config.artifact.chunk_tokens
-        return artifact_tokens(limits.max_num_seqs, waiting, len(server.group), chunk)
+        return iteration_tokens(limits.max_num_seqs, waiting, stages, chunk)
+
+    def submit(self, request: Request) -> None:
+        self._num_arrived += 1
+        kv, most = self._elastic.instances[0].kv, self._most_blocks
+        if kv.blocks_for(request.prompt_tokens + request.output_tokens) > most:
+            self._cluster.drop(
+                request, f"needs more KV than the {most * kv.block_tokens} tokens of an instance"
+            )
+            return
+        self._manager.dispatch(request)
 
     async def serve(self) -> None:
         serving = self._serving()
         for instance in self._standby:
             await instance.drop(range(self._model.num_layers))
-        await self._form([alone(each.name, self._model.num_layers) for each in serving], [], [])
+        await self._form(serving)
         while True:
             await self._loop.wait(self._attention, until=self._loop.now + self._config.poll_s)
             self._attention.clear()
             while self._lost:
                 await self._recover(self._lost.pop())
-            await self._watch()
-
-    def _instances(self) -> list[ElasticInstance]:
-        return [instance for instance in self._elastic.instances if instance.lost is None]
+            await self._poll()
 
     def _serving(self) -> list[ElasticInstance]:
-        return [instance for instance in self._instances() if instance not in self._standby]
+        every = self._elastic.instances
+        return [each for each in every if each.lost is None and each not in self._standby]
 
-    async def _form(
-        self, groups: Sequence[Group], running: list[Request], waiting: list[Request]
-    ) -> None:
-        await self._shaper.form(groups, running, waiting)
-        while self._homeless and self._shaper.servers:
-            self._dispatch(self._homeless.popleft())
+    async def _form(self, instances: Sequence[ElasticInstance]) -> None:
+        """Has each of `instances` serve alone."""
+        layers = self._model.num_layers
+        await self._manager.form([alone(each.name, layers) for each in instances], [], [])
 
-    async def _watch(self) -> None:
-        """One poll."""
-        shaper = self._shaper
-        for server in [s for s in shaper.leaving if s.empty and s not in shaper.jobs]:
-            await shaper.take_down([server])
-            self._monitors.pop(server)
-            for each in shaper.overlapping(names([server.group])):
-                each.shared = len(each.group) > 1
+    async def _poll(self) -> None:
+        """Looks at every group (§4.3): drops, restores, or leaves all as it is."""
+        manager, config = self._manager, self._config
+        await manager.end_left()
         self._rates.append(self._num_arrived)
         self._num_arrived = 0
-        for server in [*shaper.servers, *shaper.leaving]:
+        for server in [*manager.servers, *manager.leaving]:
             server.wake(idle=True)
-        decisions = {server: self._observe(server) for server in shaper.servers}
-        if self._artifact:
-            self._by_thresholds(decisions)
+        decisions = self._decisions()
         if "drop" in decisions.values():
             await self._drop()
-        elif self._config.restore != "never":
-            live = self._config.restore == "live"
+        elif config.restore != "never":
             for server, decision in decisions.items():
-                if decision == "restore" and server not in shaper.jobs:
-                    self._restore(server, live=live)
+                if decision == "restore" and server not in manager.jobs:
+                    self._restore(server)
 
-    def _restore(self, server: Server, *, live: bool) -> None:
-        self._shaper.begin(server, lambda stop: restore(self._shaper, server, stop, live=live))
+    # Monitor (§4.3)
+
+    def _decisions(self) -> dict[Server, Decision]:
+        """What each group's monitor decides now; with variant=artifact, all groups together."""
+        servers = list(self._manager.servers)
+        before, config = self._monitors, self._config
+        self._monitors = {each: before.get(each) or Monitor(config.monitor) for each in servers}
+        decisions = {server: self._observe(server) for server in servers}
+        if self._artifact:
+            loads = [server.load() for server in servers]
+            drop = drop_due(loads, config.artifact)
+            calm = restore_due(loads, self._rates, config.artifact)
+            for server in servers:
+                restore_it = calm and len(server.group) > 1
+                decisions[server] = "drop" if drop else "restore" if restore_it else None
+        return decisions
 
     def _observe(self, server: Server) -> Decision:
         """What the group's monitor decides now.
@@ -233,67 +200,61 @@ class KunServe:
         During a restore, and while requests come from a pipeline, the history is reset: memory that
         a restore takes away, or requests that come all at once, are no rates.
         """
-        mine = list(self._shaper.members(server.group).values())
-        alive = [member for member in mine if member.lost is None]
-        guests = [r for other in self._shaper.leaving for r in other.running]
-        seen = sample(server, alive or mine, guests, self._loop.now)
+        manager, monitor = self._manager, self._monitors[server]
+        seen = self._sample(server)
         self._elastic.note(
             "kv", server.name, self._loop.now, demand_bytes=seen.demand_bytes,
             capacity_bytes=seen.capacity_bytes, queued=len(server.waiting),
         )  # fmt: skip
-        monitor = self._monitors[server]
         pipelined = len(server.group) > 1
         arriving = any(
-            other in self._shaper.jobs
-            for other in self._shaper.overlapping(names([server.group]))
-            if other in self._shaper.leaving
+            other in manager.jobs and other in manager.leaving
+            for other in manager.overlapping(names([server.group]))
         )
-        if arriving or (pipelined and server in self._shaper.jobs):
+        if arriving or (pipelined and server in manager.jobs):
             monitor.reset()
+        mine = manager.members(server.group).values()
         return monitor.observe(seen, whole_bytes(mine) if pipelined else None)
 
-    def _by_thresholds(self, decisions: dict[Server, Decision]) -> None:
-        """variant=artifact: sets the same decision for all groups."""
-        loads = [group_load(server) for server in decisions]
-        thresholds = self._config.artifact.thresholds()
-        drop = drop_due(loads, thresholds)
-        calm = restore_due(loads, self._rates, thresholds)
-        for server in decisions:
-            pipelined = len(server.group) > 1
-            decisions[server] = "drop" if drop else "restore" if calm and pipelined else None
+    def _sample(self, server: Server) -> Sample:
+        """Demand and capacity of a group now. Requests of pipelines that are being left count where
+        their KV is."""
+        load = server.load()
+        demand = (load.total_blocks - load.spare_blocks) * self._block_bytes
+        guests = [r.request_id for other in self._manager.leaving for r in other.running]
+        mine = list(self._manager.members(server.group).values())
+        for member in [each for each in mine if each.lost is None] or mine:
+            held, parts = member.kv.held, member.kv.groups
+            pages = sum(held.get(guest, 0) * len(parts.get(guest, ())) for guest in guests)
+            demand += pages * self._page_bytes
+        return Sample(self._loop.now, demand, load.total_blocks * self._block_bytes)
+
+    # Decisions
 
     async def _drop(self) -> None:
-        groups = [server.group for server in self._shaper.servers]
-        plan = self._plan(groups)
-        start_s = self._loop.now
-        for group in plan.groups:
-            if group not in groups:
-                await self._merge(group)
-                self._elastic.note(
-                    "plan", "+".join(members(group)), start_s, freed_bytes=plan.freed_bytes,
-                    short_bytes=plan.short_bytes,
-                )  # fmt: skip
-        started = await self._start_standby(plan.short_bytes)
-        if started or any(group not in groups for group in plan.groups):
-            self._redistribute()
-
-    async def _start_standby(self, short_bytes: int) -> bool:
-        """Starts standby instances for what the plan is short of (§4.3, autoscaling).
-
-        Weights come from peers or the host; the instances stay. Without standby instances the
-        engine preempts. Whether one was started.
-        """
-        standby = [instance for instance in self._standby if instance.lost is None]
-        if not standby or short_bytes <= 0:
-            return False
-        one = whole_bytes(standby[:1])
-        chosen = standby[: fall_back(short_bytes, len(standby), one, []).started]
-        start_s = self._loop.now
-        self._standby = standby[len(chosen) :]
-        await self._form([alone(each.name, self._model.num_layers) for each in chosen], [], [])
-        for instance in chosen:
-            self._elastic.note("standby", instance.name, start_s, short_bytes=short_bytes)
-        return True
+        """Merges groups by the plan (§4.1). Then requests over a group's batch limit go to a group
+        with room (§4.3). Those without room wait at the least loaded group; in the paper they wait
+        at the dispatcher."""
+        manager = self._manager
+        groups = [server.group for server in manager.servers]
+        plan, start_s = self._plan(groups), self._loop.now
+        new = [group for group in plan.groups if group not in groups]
+        for group in new:
+            await self._merge(group)
+            self._elastic.note(
+                "plan", "+".join(members(group)), start_s, freed_bytes=plan.freed_bytes,
+                short_bytes=plan.short_bytes,
+            )  # fmt: skip
+        started = plan.short_bytes > 0 and await self._start_standby(plan.short_bytes)
+        if started or new:
+            servers = list(manager.servers)
+            targets = [server.give_queue() for server in servers]
+            held = redistribute(targets)
+            for server, target in zip(servers, targets, strict=True):
+                for request in target.queue:
+                    server.submit(request)
+            for request in held:
+                manager.dispatch(request)
 
     def _plan(self, groups: Sequence[Group]) -> Plan:
         if self._artifact:
@@ -301,9 +262,7 @@ class KunServe:
             if all(len(group) == 1 for group in groups) and len(groups) % size == 0:
                 return fixed_groups([members(group)[0] for group in groups], size, self._model)
             return Plan(tuple(groups), 0, 0)
-        required = required_bytes(
-            [self._monitors[server].shortage_bytes() for server in self._shaper.servers]
-        )
+        required = required_bytes([each.shortage_bytes() for each in self._monitors.values()])
         if self._config.plan == "memory":
             kv_bytes = whole_bytes(self._serving())
             return memory_greedy(groups, required, self._model, kv_bytes)
@@ -316,37 +275,48 @@ class KunServe:
 
     async def _merge(self, group: Group) -> None:
         """Forms `group`, together with servers that still share a member with it."""
-        shaper = self._shaper
-        involved = shaper.overlapping(set(members(group)))
-        merged = merge([s.group for s in involved if s in shaper.servers])
-        if merged is None:
-            return
-        await self._reform(involved, [merged])
+        manager = self._manager
+        involved = manager.overlapping(set(members(group)))
+        merged = merge([s.group for s in involved if s in manager.servers])
+        if merged is not None:
+            await manager.reform(involved, [merged])
 
-    async def _recover(self, dead: str) -> None:
-        """§4.3: the layers of the dead instance are loaded elsewhere, and its requests are computed
-        again."""
-        if not self._instances():
-            raise RunError("all instances are lost: no instance is left to serve")
-        involved = self._shaper.overlapping({dead})
-        groups = [server.group for server in involved if server in self._shaper.servers]
-        start_s = self._loop.now
-        await self._reform(involved, groups)
-        if not self._serving():
-            await self._start_standby(1)
-        self._elastic.note("recover", dead, start_s)
+    async def _start_standby(self, short_bytes: int) -> bool:
+        """Starts standby instances for what a plan is short of (§4.3, autoscaling).
 
-    async def _reform(self, involved: Sequence[Server], groups: Sequence[Group]) -> None:
-        running, waiting = await self._shaper.take_down(involved)
-        for server in involved:
-            self._monitors.pop(server)
-        await self._form(groups, running, waiting)
+        "There is a finite amount of memory that can be freed by dropping parameters. Like prior
+        work, we can automatically start new instances on demand." Weights come from peers or the
+        host; the instances stay. Without standby instances the engine preempts. Whether one was
+        started.
+        """
+        standby = [instance for instance in self._standby if instance.lost is None]
+        count = -(-short_bytes // whole_bytes(standby[:1])) if standby else 0
+        chosen, self._standby = standby[:count], standby[count:]
+        if chosen:
+            start_s = self._loop.now
+            await self._form(chosen)
+            for instance in chosen:
+                self._elastic.note("standby", instance.name, start_s, short_bytes=short_bytes)
+        return bool(chosen)
+
+    def _restore(self, server: Server) -> None:
+        live = self._config.restore == "live"
+        self._manager.begin(server, lambda stop: restore(self._manager, server, stop, live=live))
+
+    # Fault tolerance (§4.3)
 
     def _on_lost(self, instance: ElasticInstance) -> None:
         self._lost.append(instance.name)
         self._attention.set()
 
-
-def whole_blocks(instance: ElasticInstance) -> int:
-    """KV blocks of an instance that holds all parameters."""
-    return instance.layout.num_pages() // instance.layout.num_groups
+    async def _recover(self, dead: str) -> None:
+        """The layers of the dead instance are loaded elsewhere, and its requests are computed
+        again."""
+        if all(instance.lost is not None for instance in self._elastic.instances):
+            raise RunError("all instances are lost: no instance is left to serve")
+        manager, start_s = self._manager, self._loop.now
+        involved = manager.overlapping({dead})
+        await manager.reform(involved, [s.group for s in involved if s in manager.servers])
+        if not self._serving():
+            await self._start_standby(1)
+        self._elastic.note("recover", dead, start_s)

@@ -9,149 +9,136 @@ they are, and the move is tried again later.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from harness.clock import Event, Loop
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from harness.request import Request
-from systems.kunserve.moves import Move, certain_to_end, grantable_slots, ordered
+from systems.kunserve.moves import LinkName, Move, certain_to_end, grantable_slots, ordered
 from systems.kunserve.server import Server
 
 OWNER = "exchange"
 
 
+@dataclass(slots=True, kw_only=True)
 class Transfers:
-    """Runs the moves between `members` until none is left, or until `stop` is set.
+    """Runs the moves between `members` until none is left, or until `stop` is set."""
 
-    wanted: the moves that are left; slots are pages of one layer. patient: wait if there is no
-    room; else end.
-    """
+    server: Server  # of the requests
+    members: Mapping[str, ElasticInstance]
+    cluster: ElasticCluster
+    loop: Loop
+    wanted: Callable[[], list[Move]]  # the moves that are left; slots are pages of one layer
+    stop: Event
+    purpose: str
+    chunk_bytes: int | None
+    retry_s: float
+    patient: bool  # waits if there is no room; else ends
+    _waiting: list[Move] = field(default_factory=list, init=False)
+    _flying: list[Move] = field(default_factory=list, init=False)
+    _ended: Event = field(init=False)  # set as moves end
 
-    def __init__(
-        self,
-        server: Server,
-        members: Mapping[str, ElasticInstance],
-        cluster: ElasticCluster,
-        loop: Loop,
-        wanted: Callable[[], list[Move]],
-        stop: Event,
-        *,
-        purpose: str,
-        chunk_bytes: int | None,
-        retry_s: float,
-        patient: bool,
-    ) -> None:
-        self._server, self._members, self._cluster, self._loop = server, members, cluster, loop
-        self._wanted, self._purpose, self._chunk_bytes = wanted, purpose, chunk_bytes
-        self._retry_s, self._patient, self._stop = retry_s, patient, stop
-        self._ended = Event(loop)  # set as moves end
-        self._waiting: list[Move] = []
-        self._flying: list[Move] = []
+    def __post_init__(self) -> None:
+        self._ended = Event(self.loop)
 
     async def run(self) -> int:
         """Runs until nothing is left to move; returns the number of moves."""
         done = 0
-        while not self._stop.is_set and (moves := self._wanted()):
-            order = ordered(moves, self._free())
-            if not order.first:
-                if not self._patient:
-                    break
-                await self._loop.wait(self._stop, until=self._loop.now + self._retry_s)
-                continue
-            self._waiting = list(order.first)
+        while not self.stop.is_set and (moves := self.wanted()):
+            self._waiting = ordered(moves, self._free())
+            if not self._waiting and not self.patient:
+                break
             self._keep()
-            links: dict[tuple[str, str], deque[Move]] = {}
-            for move in order.first:
-                links.setdefault((move.source, move.target), deque()).append(move)
-            before = done
             tasks = [
-                self._loop.spawn(self._send(queue), name=f"{self._purpose} {source} to {target}")
-                for (source, target), queue in links.items()
+                self.loop.spawn(self._send(link), name=f"{self.purpose} {link[0]} to {link[1]}")
+                for link in dict.fromkeys(move.link for move in self._waiting)
             ]
             for task in tasks:
-                await self._loop.wait(task.finished)
-                done += task.result
+                await self.loop.wait(task.finished)
             self._waiting = []
             self._keep()
-            if done == before:
-                await self._loop.wait(self._stop, until=self._loop.now + self._retry_s)
+            moved = sum(task.result for task in tasks)
+            done += moved
+            if not moved:
+                await self.loop.wait(self.stop, until=self.loop.now + self.retry_s)
         return done
 
-    async def _send(self, queue: deque[Move]) -> int:
+    async def _send(self, link: LinkName) -> int:
         """Starts the moves of one link in order, each once there is room for it; earlier moves may
         still wait for a step boundary. Returns how many moved."""
         tasks = []
-        while queue and not self._stop.is_set:
-            move = next((m for m in queue if m.request_id not in self._server.moving), None)
+        while not self.stop.is_set:
+            queue = [move for move in self._waiting if move.link == link]
+            if not queue:
+                break
+            move = next((m for m in queue if m.request_id not in self.server.moving), None)
             request = None if move is None else self._request(move)
             if move is not None and request is None:
-                queue.remove(move)
                 self._waiting.remove(move)
-            elif move is None or request is None or not self._has_room(move):
-                if not self._flying:
-                    break
-                self._ended.clear()
-                await self._loop.wait(self._ended, self._stop)
-            else:
-                queue.remove(move)
+            elif move is not None and request is not None and self._has_room(move):
                 self._waiting.remove(move)
                 self._flying.append(move)
-                self._server.moving.add(move.request_id)
-                name = f"{self._purpose} of request {move.request_id}"
-                tasks.append(self._loop.spawn(self._move(move, request), name=name))
-                await self._loop.sleep(0)  # it takes its room
+                self.server.moving.add(move.request_id)
+                name = f"{self.purpose} of request {move.request_id}"
+                tasks.append(self.loop.spawn(self._move(move, request), name=name))
+                await self.loop.sleep(0)  # it takes its room
+            elif self._flying:
+                self._ended.clear()
+                await self.loop.wait(self._ended, self.stop)
+            else:
+                break
         for task in tasks:
-            await self._loop.wait(task.finished)
+            await self.loop.wait(task.finished)
         return sum(task.result for task in tasks)
 
     async def _move(self, move: Move, request: Request) -> bool:
-        source, target = self._members[move.source], self._members[move.target]
+        source, target = self.members[move.source], self.members[move.target]
         try:
-            moved = await self._cluster.move_kv(
-                [request], move.layers, source, target, purpose=self._purpose,
-                chunk_bytes=self._chunk_bytes, owner=OWNER, stop=self._stop,
+            moved = await self.cluster.move_kv(
+                [request], move.layers, source, target, purpose=self.purpose,
+                chunk_bytes=self.chunk_bytes, owner=OWNER, stop=self.stop,
             )  # fmt: skip
         except InstanceLost:
-            self._stop.set()
+            self.stop.set()
             moved = False
         finally:
             self._flying.remove(move)
-            self._server.moving.discard(move.request_id)
+            self.server.moving.discard(move.request_id)
             self._ended.set()
-        if not self._stop.is_set:
+        if not self.stop.is_set:
             self._keep()
-        self._server.moved(request)
+        self.server.moved(request)
         return moved
 
     def _has_room(self, move: Move) -> bool:
-        held = self._members[move.source].kv.held[move.request_id]
+        held = self.members[move.source].kv.held[move.request_id]
         return held * len(move.layers) <= self._free()[move.target]
 
     def _request(self, move: Move) -> Request | None:
         """The request, if its KV is still at the move's source; else None."""
-        source = self._members[move.source]
+        source = self.members[move.source]
         here = source.kv.groups.get(move.request_id, ())
-        target = self._members[move.target].kv.groups.get(move.request_id, ())
+        target = self.members[move.target].kv.groups.get(move.request_id, ())
         if not set(move.layers) <= set(here) or set(move.layers) & set(target):
             return None
-        requests = [*self._server.running, *self._server.paused]
+        requests = [*self.server.running, *self.server.paused]
         return next((r for r in requests if r.request_id == move.request_id), None)
 
     def _free(self) -> dict[str, int]:
         """Pages of each member that moves may take."""
         return {
             name: member.kv.free_pages + member.kv.reserved.get(OWNER, 0)
-            for name, member in self._members.items()
+            for name, member in self.members.items()
         }
 
     def _keep(self) -> None:
         """Reserves the pages that waiting moves need, so that new requests do not take them."""
         free = self._free()
         certain = certain_to_end(self._waiting, free, self._flying)
-        for name, member in self._members.items():
+        for name, member in self.members.items():
             if member.lost is not None:
                 continue
             kept = 0

@@ -8,16 +8,16 @@ twice, and no token is computed before its KV is there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.clock import Loop
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.instance import ElasticInstance
 from harness.request import Request
-from systems.kunserve.accounts import load_of
-from systems.kunserve.instance_load import InstanceLoad, Running
 from systems.kunserve.server import Server
 from systems.llumnix.freeness import freeness
 from systems.llumnix.migration import PairConfig, paired, victim
+from systems.serving.load import Load, Running
 
 
 class Migrations:
@@ -30,7 +30,7 @@ class Migrations:
     def begin(self, servers: Sequence[Server]) -> None:
         """One poll: begins a migration for each pair of which neither end has one."""
         by_name = {server.name: server for server in servers}
-        loads = {server.name: load_of(server) for server in servers}
+        loads = {server.name: server.load() for server in servers}
         for pair in paired(list(loads.values()), self._config):
             source, target = by_name[pair.source], by_name[pair.target]
             if source in self._busy or target in self._busy:
@@ -46,11 +46,9 @@ class Migrations:
                     name=f"migration of request {request.request_id}",
                 )
 
-    def _stays_free(self, target: InstanceLoad, request: Running) -> bool:
+    def _stays_free(self, target: Load, request: Running) -> bool:
         """Whether the target is still no source with the request: else it would send it back."""
-        with_it = InstanceLoad(
-            target.name, target.total_blocks, [*target.running, request], target.queued_blocks
-        )
+        with_it = replace(target, running=[*target.running, request])
         return freeness(with_it) >= self._config.source_below
 
     async def _migrate(self, request: Request, source: Server, target: Server) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from systems.kunserve.instance_load import InstanceLoad, Running
 from systems.llumnix.freeness import freeness
+from systems.serving.load import Load, Running
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class Pair(NamedTuple):
     target: str
 
 
-def paired(loads: Sequence[InstanceLoad], config: PairConfig) -> list[Pair]:
+def paired(loads: Sequence[Load], config: PairConfig) -> list[Pair]:
     """Pairs the least free source with the freest target, then the next two, and so on.
 
     An instance is in one pair at most.
@@ -62,19 +62,18 @@ class QueuedMove(NamedTuple):
     target: str  # name of an instance
 
 
-def queued_moves(source: InstanceLoad, others: Sequence[InstanceLoad]) -> list[QueuedMove]:
+def queued_moves(source: Load, others: Sequence[Load]) -> list[QueuedMove]:
     """Llumnix with migration by KunServe's code: queued requests move, running ones do not.
 
     If the queue needs at least the blocks that are free, its shortest requests go to the instance
     with the most to spare, until half of the difference between the two has gone
     (SJTU-IPADS/kunserve@ba746905).
     """
-    spare = {load.name: _spare(load) for load in others}
-    own = _spare(source)
-    if own > 0 or not source.queued_blocks or not spare:
+    own = source.spare_blocks
+    if own > 0 or not source.queued_blocks or not others:
         return []
-    target = max(spare, key=lambda name: (spare[name], name))
-    left = (spare[target] - own) / 2
+    target = max(others, key=lambda load: (load.spare_blocks, load.name))
+    left = (target.spare_blocks - own) / 2
     moves = []
     for place in sorted(
         range(len(source.queued_blocks)), key=lambda k: (source.queued_blocks[k], k)
@@ -82,10 +81,5 @@ def queued_moves(source: InstanceLoad, others: Sequence[InstanceLoad]) -> list[Q
         left -= source.queued_blocks[place]
         if left < 0:
             break
-        moves.append(QueuedMove(place, target))
+        moves.append(QueuedMove(place, target.name))
     return moves
-
-
-def _spare(load: InstanceLoad) -> int:
-    """Free blocks minus the blocks that the queue needs."""
-    return load.total_blocks - load.used_blocks - sum(load.queued_blocks)

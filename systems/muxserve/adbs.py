@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from systems.serving.checks import check
+
 MIN_WINDOW_S = 0.001  # no decode iteration is shorter
 
 
@@ -23,8 +25,7 @@ class QuotaConfig:
     growth: float  # how much more, as a share of the quota
 
     def __post_init__(self) -> None:
-        if not self.window_s >= MIN_WINDOW_S:
-            raise ValueError(f"quotas.window_s={self.window_s} must be at least {MIN_WINDOW_S}")
+        check(self, "quotas.", least={"window_s": MIN_WINDOW_S})
 
 
 @dataclass(slots=True, frozen=True)

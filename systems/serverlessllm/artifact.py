@@ -15,6 +15,7 @@ from systems.serverlessllm.loading import Loader
 from systems.serverlessllm.oracle import Oracle
 from systems.serverlessllm.queues import assign, batches_of, join, shortest_first, tail_of
 from systems.serverlessllm.worker import Worker
+from systems.serving.checks import check
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,9 +29,7 @@ class ArtifactConfig:
     model_bytes: dict[str, float]  # of the weights, by the architecture's name
 
     def __post_init__(self) -> None:
-        for name in ("queue_slots", "free_slots", "drop_after_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"artifact.{name}={getattr(self, name)} must be above 0")
+        check(self, "artifact.", positive=["queue_slots", "free_slots", "drop_after_s"])
 
 
 class ArtifactScheduler:

@@ -7,10 +7,10 @@ happens at the end of requests and never before. An instance batches continuousl
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
@@ -18,8 +18,9 @@ from harness.pooled.instance import PooledInstance
 from harness.request import Batch, Request
 from systems.serverlessllm.loading import Loader
 from systems.serverlessllm.oracle import Oracle
-from systems.serverlessllm.scaling import Slot, cheapest, desired_instances, free_at
-from systems.serving.iteration import Limits, schedule_iteration
+from systems.serving.checks import check
+from systems.serving.iteration import Limits
+from systems.serving.replica import Replica
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,35 +34,29 @@ class PaperConfig:
     max_num_batched_tokens: int  # of one iteration
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "max_instances", "max_num_batched_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"paper.{name}={getattr(self, name)} must be at least 1")
-        for name in ("interval_s", "keep_alive_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"paper.{name}={getattr(self, name)} must be at least 0")
+        ones = dict.fromkeys(["concurrency", "max_instances", "max_num_batched_tokens"], 1)
+        check(self, "paper.", least={**ones, "interval_s": 0, "keep_alive_s": 0})
 
 
-class Server:
+class Server(Replica):
     """A device, and the instance on it if there is one.
 
     changed: set when the device becomes free for other models.
     """
 
     def __init__(
-        self, instance: PooledInstance, loader: Loader, loop: Loop, limits: Limits, changed: Event
+        self, device: PooledInstance, loader: Loader, loop: Loop, limits: Limits, changed: Event
     ) -> None:
-        self.device = instance
+        super().__init__(device, device.kv(next(iter(device.models))), loop, limits)
+        self.device = device
         self.model: str | None = None
         self.loading = False
         self.idle_since_s = -inf
-        self._loader, self._loop, self._limits, self._changed = loader, loop, limits, changed
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
-        self._wake = Event(loop)
+        self._loader, self._changed = loader, changed
 
     @property
     def num_requests(self) -> int:
-        return len(self._waiting) + len(self._running)
+        return len(self.waiting) + len(self.running)
 
     @property
     def busy(self) -> bool:
@@ -70,44 +65,50 @@ class Server:
     def start(self, model: str) -> None:
         """Starts an instance of `model`; it replaces the one that was there."""
         self.model, self.loading = model, True
-        self._wake.set()
+        self.kv = self.device.kv(model)
+        self.wake.set()
 
-    def submit(self, request: Request) -> None:
-        self._waiting.append(request)
-        self._wake.set()
+    async def form(self) -> Batch:
+        if self.loading:
+            assert self.model is not None
+            await self._loader.load(self.device, self.model)
+            self._free()
+            self.loading = False
+        return self.schedule(self.waiting)
 
-    async def serve(self) -> None:
-        while True:
-            self._wake.clear()
-            if self.loading:
-                assert self.model is not None
-                await self._loader.load(self.device, self.model)
-                self._free()
-                self.loading = False
-            batch = self._next_batch()
-            if not batch.requests:
-                await self._loop.wait(self._wake)
-                continue
-            await self.device.execute(batch, stop=self._wake)
-            unfinished = [request for request in self._running if not request.finished]
-            if len(unfinished) < len(self._running):
-                self._running = unfinished
-                self._free()
+    def executed(self, steps: int, ended: int) -> None:
+        if ended:
+            self._free()
 
     def _free(self) -> None:
-        self.idle_since_s = self._loop.now
+        self.idle_since_s = self.loop.now
         self._changed.set()
 
-    def _next_batch(self) -> Batch:
-        if self.model is None:
-            return Batch()
-        return schedule_iteration(
-            self._running, self._waiting, self.device.kv(self.model), self._limits, self._preempt
-        )
 
-    def _preempt(self, request: Request) -> None:
-        self.device.evict(request)
-        self._wake.set()  # an iteration that preempts admits no request: look again after it
+class Slot(NamedTuple):
+    """A device as a place for a new instance."""
+
+    free_s: float  # when it may be given away: after its keep-alive
+    last_used_s: float  # when it last had a request
+    load_s: float  # seconds to load the model onto this device
+
+
+def desired_instances(num_requests: int, concurrency: int, max_instances: int) -> int:
+    """How many instances serve all requests of a model, queued and running, at `concurrency` each;
+    at most `max_instances`."""
+    return min(-(-num_requests // concurrency), max_instances)
+
+
+def cheapest(slots: Sequence[Slot], now_s: float) -> int | None:
+    """The index of the slot with the least start-up latency: wait for the device + load.
+
+    Among equals the least recently used. None if there is no slot.
+    """
+
+    def latency_s(i: int) -> tuple[float, float]:
+        return max(slots[i].free_s - now_s, 0.0) + slots[i].load_s, slots[i].last_used_s
+
+    return min(range(len(slots)), key=latency_s, default=None)
 
 
 class PaperScheduler:
@@ -142,7 +143,7 @@ class PaperScheduler:
 
     async def serve(self) -> None:
         for server in self._servers:
-            self._loop.spawn(server.serve(), name=server.device.name)
+            self._loop.spawn(server.serve(), name=server.name)
         while True:
             self._changed.clear()
             self._dispatch()
@@ -185,14 +186,17 @@ class PaperScheduler:
         if len(own) >= wanted or next_s > now_s:
             return next_s if len(own) < wanted else inf
         idle = [server for server in self._servers if not server.busy]
-        slots = [self._slot(server, model) for server in idle]
+        slots = [
+            Slot(
+                server.idle_since_s + self._config.keep_alive_s,
+                server.idle_since_s,
+                self._loader.estimate_s(server.device, model),
+            )
+            for server in idle
+        ]
         chosen = cheapest(slots, now_s)
         if chosen is None or slots[chosen].free_s > now_s:
             return inf if chosen is None else slots[chosen].free_s
         idle[chosen].start(model)
         self._started_s[model] = now_s
         return now_s + self._config.interval_s
-
-    def _slot(self, server: Server, model: str) -> Slot:
-        free_s = free_at(server.busy, server.idle_since_s, self._config.keep_alive_s)
-        return Slot(free_s, server.idle_since_s, self._loader.estimate_s(server.device, model))

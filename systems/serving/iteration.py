@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from harness.device.block_pool import BlockPool
 from harness.request import Batch, Request
+from systems.serving.checks import check
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,9 +29,7 @@ class Limits:
     enable_prefix_caching: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"system.{name}={getattr(self, name)} must be at least 1")
+        check(self, "system.", least={"max_num_seqs": 1, "max_num_batched_tokens": 1})
 
 
 def schedule_iteration(

@@ -1,63 +1,116 @@
-"""The replica loop: continuous batching on one executor."""
+"""The replica loop: continuous batching on one executor, for every system that serves so."""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from math import inf
+from typing import Protocol
+
+from mypy_extensions import mypyc_attr
 
 from harness.clock import Event, Loop
-from harness.device.instance import Instance
-from harness.request import Request
+from harness.device.block_pool import BlockPool
+from harness.request import Batch, Request
 from systems.serving.iteration import Limits, schedule_iteration
 
 Order = Callable[[Request], float]
 
 
+class Executor(Protocol):
+    """What runs a replica's batches: an instance, a pooled device or a pipeline."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def execute(
+        self,
+        batch: Batch,
+        *,
+        max_steps: int | None = None,
+        until: float = inf,
+        stop: Event | None = None,
+    ) -> int: ...
+
+    def evict(self, request: Request) -> None: ...
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Replica:
-    """One instance with its queues, served by `schedule_iteration`.
+    """One executor with its queues, served by `schedule_iteration` over the blocks of `kv`.
 
     order: the key by which the queue is kept sorted; it must not change for a request. None: by
     arrival. max_steps: decode steps of one `execute` at most; None: no limit.
+
+    A system that does more than vLLM overrides the steps of an iteration: `form` (before and after
+    it calls `schedule`), `preempt`, `may_stop`, `executed`. They may set `limits`, `max_steps`,
+    `look_s` and `closing`. InstanceLost ends the loop, as any error does.
     """
 
     def __init__(
-        self, instance: Instance, loop: Loop, limits: Limits, order: Order | None = None,
+        self,
+        executor: Executor,
+        kv: BlockPool,
+        loop: Loop,
+        limits: Limits,
+        *,
+        order: Order | None = None,
         max_steps: int | None = None,
-    ) -> None:  # fmt: skip
-        self._instance, self._max_steps = instance, max_steps
+    ) -> None:
+        self.name = executor.name
+        self.executor, self.kv, self.loop = executor, kv, loop
+        self.limits, self.max_steps = limits, max_steps
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.wake = Event(loop)  # has the loop schedule again
+        self.look_s = inf  # when to schedule again if nothing wakes it before
+        self.idle = False  # has nothing to run, and waits
+        self.closing = False  # runs no further iteration
         self._order = order
-        self._loop = loop
-        self._limits = limits
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
-        self._wake = Event(loop)
-        self.name = instance.name
-        self.model = instance.model
 
     def submit(self, request: Request) -> None:
         if self._order is None:
-            self._waiting.append(request)
+            self.waiting.append(request)
         else:
-            insort(self._waiting, request, key=self._order)
-        self._wake.set()
+            insort(self.waiting, request, key=self._order)
+        self.wake.set()
 
     async def serve(self) -> None:
-        instance, wake = self._instance, self._wake
-        while True:
+        wake = self.wake
+        while not self.closing:
             wake.clear()
-            batch = schedule_iteration(
-                self._running, self._waiting, instance.kv, self._limits, self._preempt
-            )
+            batch = await self.form()
             if not batch.chunks and not batch.decodes:
-                await self._loop.wait(wake)
+                if not wake.is_set:
+                    self.idle = True
+                    await self.loop.wait(wake, until=self.look_s)
+                    self.idle = False
                 continue
-            # An arrival can be admitted at once only if none waits before it and a seat is free.
-            admits = not self._waiting and len(self._running) < self._limits.max_num_seqs
-            stop = wake if admits or wake.is_set else None
-            await instance.execute(batch, max_steps=self._max_steps, stop=stop)
-            self._running = [r for r in self._running if r.generated_tokens < r.output_tokens]
+            stop = wake if wake.is_set or self.may_stop() else None
+            steps = await self.executor.execute(batch, max_steps=self.max_steps, stop=stop)
+            before = len(self.running)
+            self.running = [r for r in self.running if r.generated_tokens < r.output_tokens]
+            self.executed(steps, before - len(self.running))
 
-    def _preempt(self, request: Request) -> None:
-        self._instance.evict(request)
-        self._wake.set()  # an iteration that preempts admits no request: look again after it
+    async def form(self) -> Batch:
+        """Forms the batch of the next iteration; an empty one is not run."""
+        return self.schedule(self.waiting)
+
+    def schedule(self, queue: deque[Request]) -> Batch:
+        """A batch of running requests, and of requests of `queue`, which those that it admits
+        leave."""
+        return schedule_iteration(self.running, queue, self.kv, self.limits, self.preempt)
+
+    def preempt(self, request: Request) -> None:
+        """Frees the request's KV; it waits at the head of the queue to be computed again."""
+        self.executor.evict(request)
+        self.wake.set()  # an iteration that preempts admits no request: look again after it
+
+    def may_stop(self) -> bool:
+        """Whether a run of decodes ends as soon as the replica is woken: only if an arrival can be
+        admitted at once, because none waits before it and a seat is free."""
+        return not self.waiting and len(self.running) < self.limits.max_num_seqs
+
+    def executed(self, steps: int, ended: int) -> None:
+        """Comes after `steps` iterations, in which `ended` requests have finished."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,15 +15,6 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 EXAMPLES = sorted((ROOT / "docs/examples").glob("*.py"))
 
 
-def loaded(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_there_are_examples_of_eighty_lines_at_most() -> None:
     assert len(EXAMPLES) >= 5
     for path in EXAMPLES:
@@ -34,7 +24,7 @@ def test_there_are_examples_of_eighty_lines_at_most() -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_serves_every_request_with_the_right_tokens(path: Path, engine: str) -> None:
-    example = loaded(path)
+    example = import_module(f"docs.examples.{path.stem}")
     with private(
         engine, example.NUM_INSTANCES, page_layers=example.PAGE_LAYERS, resident=example.RESIDENT
     ) as made:

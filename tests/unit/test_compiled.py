@@ -113,9 +113,9 @@ def test_what_was_built_for_another_python_is_not_used(monkeypatch: pytest.Monke
 
 SEEN = """
 import harness.compiled
-import harness.clock, systems.kunserve.accounts, systems.serverlessllm.paper
+import harness.clock, systems.kunserve.server, systems.serverlessllm.paper
 print(harness.compiled.state())
-for module in (harness.clock, systems.kunserve.accounts, systems.serverlessllm.paper):
+for module in (harness.clock, systems.kunserve.server, systems.serverlessllm.paper):
     print(module.__file__.rsplit(".")[-1], hasattr(module, "EDITED"))
 """
 
@@ -145,9 +145,9 @@ def test_an_edit_takes_effect_in_the_next_run(tmp_path: Path) -> None:
     if before[0] != "compiled":
         pytest.skip(before[0])
     assert before[1:] == ["so False"] * 3
-    edit(tmp_path / "systems/kunserve/accounts.py")
+    edit(tmp_path / "systems/kunserve/server.py")
     after = seen(tmp_path)
-    why = "changed since the build: systems/kunserve/accounts.py"
+    why = "changed since the build: systems/kunserve/server.py"
     assert after == [f"compiled; kunserve in Python: {why}", "so False", "py True", "so False"]
     edit(tmp_path / SOURCE)
     state, *modules = seen(tmp_path)

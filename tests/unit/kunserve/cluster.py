@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
+from systems.kunserve import moves as order_of_moves
 from systems.kunserve.exchange import Held, exchange_moves
 from systems.kunserve.group import Group
 from systems.kunserve.merge import merge
@@ -63,7 +66,29 @@ def throttled(
 
 
 def moves_of(cluster: Throttled, layers_per_move: int = 1) -> list[Move]:
-    return exchange_moves(cluster.held, [cluster.merged], layers_per_move)
+    return in_pieces(exchange_moves(cluster.held, cluster.merged), layers_per_move)
+
+
+def in_pieces(moves: Iterable[Move], most_layers: int) -> list[Move]:
+    """The same moves with `most_layers` at once, at most."""
+    return [
+        move._replace(layers=layers, slots=move.slots // len(move.layers) * len(layers))
+        for move in moves
+        for start in range(move.layers.start, move.layers.stop, most_layers)
+        for layers in [range(start, min(start + most_layers, move.layers.stop))]
+    ]
+
+
+class Order(NamedTuple):
+    first: list[Move]
+    left: list[Move]  # no room
+
+
+def ordered(moves: Iterable[Move], free: Mapping[str, int]) -> Order:
+    every = list(moves)
+    first = order_of_moves.ordered(every, free)
+    placed = {id(move) for move in first}
+    return Order(first, [move for move in every if id(move) not in placed])
 
 
 def places_of(held: list[Held]) -> Places:

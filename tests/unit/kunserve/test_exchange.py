@@ -14,8 +14,6 @@ from systems.kunserve.exchange import (
     check_chunk,
     chunk_bytes,
     exchange_moves,
-    pieces,
-    victim_batches,
 )
 from systems.kunserve.group import Stage, alone
 from tests.unit.kunserve.cluster import (
@@ -55,7 +53,7 @@ def test_every_kv_moves_once_to_where_its_weights_are(
 def test_a_request_outside_the_group_is_told() -> None:
     held = Held(7, 1, (Stage("a", range(2)), Stage("z", range(2, 4))))
     with pytest.raises(ValueError, match="request 7 has KV at z"):
-        exchange_moves([held], [alone("a", 4), alone("b", 4)], 1)
+        exchange_moves([held], alone("a", 4))
 
 
 def test_kv_and_activations_as_in_the_paper() -> None:
@@ -90,19 +88,3 @@ def test_a_chunk_larger_than_the_exchange_is_told() -> None:
         ValueError, match=r"chunks\.bytes=11 must be at least a slot, 1, and at most"
     ):
         check_chunk(11, 1, 10)
-
-
-@settings(deadline=None)
-@given(start=st.integers(0, 50), count=st.integers(0, 50), size=st.integers(1, 60))
-def test_pieces_are_the_whole(start: int, count: int, size: int) -> None:
-    whole = range(start, start + count)
-    found = list(pieces(whole, size))
-    assert [x for piece in found for x in piece] == list(whole)
-    assert all(1 <= len(piece) <= size for piece in found)
-
-
-def test_the_published_code_takes_eight_at_a_time() -> None:
-    held = [Held(k, 1, alone("a", 4)) for k in range(19)]
-    batches = victim_batches(held, 8)
-    assert [len(batch) for batch in batches] == [8, 8, 3]
-    assert [r for batch in batches for r in batch] == held

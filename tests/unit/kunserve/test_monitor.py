@@ -7,16 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from systems.kunserve.artifact_monitor import (
-    GroupLoad,
-    ThresholdConfig,
-    drop_due,
-    restore_due,
-)
-from systems.kunserve.monitor import Monitor, MonitorConfig, Sample, demand_bytes, required_bytes
+from systems.kunserve.artifact import ArtifactConfig, drop_due, restore_due
+from systems.kunserve.monitor import Monitor, MonitorConfig, Sample, required_bytes
+from systems.serving.load import Load, Running
 
 CONFIG = MonitorConfig(horizon_s=1.0, window_s=2.0, restore_share=0.7, calm_s=5.0)
-CODE = ThresholdConfig(drop_usage=0.95, restore_usage=0.5, falling_samples=30)
+GOOD_CODE = {
+    "drop_usage": 0.95, "restore_usage": 0.5, "falling_samples": 30, "group_size": 2, "victims": 8,
+    "chunk_tokens": 4096,
+}  # fmt: skip
+CODE = ArtifactConfig(**GOOD_CODE)  # type: ignore[arg-type]
+
+
+def load(total: int, free: int, pending: int) -> Load:
+    return Load("a", total, [Running(0, total - free)], [pending] if pending else [])
 
 
 def decisions(
@@ -72,12 +76,6 @@ def test_a_restore_waits_for_calm_and_room() -> None:
     assert "restore" not in decisions(growing, 150, restored=100)
 
 
-def test_demand_counts_the_queue_or_its_first() -> None:
-    assert demand_bytes(70, [20, 30], head_of_line_only=True) == 90
-    assert demand_bytes(70, [20, 30], head_of_line_only=False) == 120
-    assert demand_bytes(70, [], head_of_line_only=True) == 70
-
-
 def test_spare_memory_of_one_group_is_no_help_to_another() -> None:
     assert required_bytes([30.4, -100, 5]) == 31 + 6
     assert required_bytes([-0.5, -100]) == 0
@@ -102,7 +100,7 @@ def test_bad_thresholds_are_told(changes: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         MonitorConfig(**(good | changes))
     with pytest.raises(ValueError, match="must be in this order"):
-        ThresholdConfig(drop_usage=0.4, restore_usage=0.5, falling_samples=30)
+        ArtifactConfig(**(GOOD_CODE | {"drop_usage": 0.4}))  # type: ignore[arg-type]
 
 
 def switches(
@@ -150,17 +148,17 @@ def test_constant_demand_switches_once_at_most(level: int, large: int) -> None:
 
 
 def test_the_codes_drop_is_by_one_vote() -> None:
-    calm, full = GroupLoad(100, 60, 0), GroupLoad(100, 5, 5)
+    calm, full = load(100, 60, 0), load(100, 5, 5)
     assert drop_due([calm, full], CODE)
-    assert not drop_due([calm, GroupLoad(100, 5, 4)], CODE)  # what is queued fits
-    assert not drop_due([calm, GroupLoad(100, 6, 50)], CODE)  # 94 %
+    assert not drop_due([calm, load(100, 5, 4)], CODE)  # what is queued fits
+    assert not drop_due([calm, load(100, 6, 50)], CODE)  # 94 %
 
 
 def test_the_codes_restore_is_of_all_and_while_the_load_falls() -> None:
-    calm, falling = GroupLoad(100, 50, 0), [2.0] * 15 + [1.0] * 15
+    calm, falling = load(100, 50, 0), [2.0] * 15 + [1.0] * 15
     assert restore_due([calm, calm], falling, CODE)
-    assert not restore_due([calm, GroupLoad(100, 49, 0)], falling, CODE)
-    assert not restore_due([calm, GroupLoad(100, 60, 1)], falling, CODE)
+    assert not restore_due([calm, load(100, 49, 0)], falling, CODE)
+    assert not restore_due([calm, load(100, 60, 1)], falling, CODE)
     assert not restore_due([calm], falling[::-1], CODE)
     assert not restore_due([calm], [1.0] * 30, CODE)
     assert not restore_due([calm], falling[1:], CODE)  # 29 samples
@@ -174,11 +172,11 @@ def test_the_codes_thresholds_do_not_flap_while_a_drop_frees_under_nine_tenths(
     """Half of the larger memory must not be 95 % of the smaller one: a drop must add less than
     0.9 of the KV memory. Groups of two of 14B on 80 GB add 0.32 of it, groups of four of 90B on
     four times 80 GB 0.98."""
-    large, small = GroupLoad(1000 + freed, max(0, 1000 + freed - used), 0), 1000
+    large, small = load(1000 + freed, 1000 + freed - used, 0), 1000
     if restore_due([large], [2.0] * 15 + [1.0] * 15, CODE):
-        assert not drop_due([GroupLoad(small, small - used, pending)], CODE)
+        assert not drop_due([load(small, small - used, pending)], CODE)
 
 
 def test_the_codes_thresholds_flap_where_a_drop_frees_more() -> None:
-    assert restore_due([GroupLoad(2000, 1000, 0)], [2.0] * 15 + [1.0] * 15, CODE)
-    assert drop_due([GroupLoad(1000, 0, 0)], CODE)
+    assert restore_due([load(2000, 1000, 0)], [2.0] * 15 + [1.0] * 15, CODE)
+    assert drop_due([load(1000, 0, 0)], CODE)

@@ -18,7 +18,6 @@ from systems.kunserve.moves import (
     grantable_slots,
     largest_incoming,
     margins,
-    ordered,
 )
 from systems.kunserve.plan import throughput_greedy
 from tests.unit.kunserve.cluster import (
@@ -27,6 +26,7 @@ from tests.unit.kunserve.cluster import (
     full_14b,
     moved,
     moves_of,
+    ordered,
     places_of,
     small,
     throttled,

@@ -9,17 +9,11 @@ from hypothesis import strategies as st
 
 from systems.kunserve.exchange import Held, exchange_moves
 from systems.kunserve.group import Stage, members
-from systems.kunserve.moves import apply, certain_to_end, ordered
-from systems.kunserve.recovery import recover
-from systems.kunserve.restore import (
-    HOST,
-    Rates,
-    assign,
-    migration_moves,
-    missing,
-    restore_loads,
-)
-from tests.unit.kunserve.cluster import moved, moves_of, places_of, throttled
+from systems.kunserve.moves import apply, certain_to_end
+from systems.kunserve.plan import recover
+from systems.kunserve.restore import assign, migration_moves
+from systems.kunserve.weights import HOST, Rates, missing, restore_loads
+from tests.unit.kunserve.cluster import in_pieces, moved, moves_of, ordered, places_of, throttled
 from tests.unit.kunserve.strategies import QWEN_14B, check, clusters, grouped, model_of
 
 RATES = Rates(peer=25e9, host=25e9)
@@ -92,7 +86,7 @@ def test_ongoing_requests_end_up_whole_at_one_member(
         most = sum(request.slots for request in held) + size * 3 * num_layers
         assert most > size * region
         return
-    moves = migration_moves(held, goes, layers_per_move=2)
+    moves = in_pieces(migration_moves(held, goes, num_layers), 2)
     assert all(move.source != move.target for move in moves)
     order = ordered(moves, room)
     event(f"certain to end: {certain_to_end(moves, room)}, left: {bool(order.left)}")
@@ -185,7 +179,8 @@ def test_a_death_in_the_middle_of_an_exchange_loses_no_request(
     found = recover([cluster.merged], gone)
     survivors = [r for r in held if all(place.member != gone for place in r.places)]
     after = places_of(survivors)
-    for move in exchange_moves(survivors, found, layers_per_move=2):
+    moves = [move for group in found for move in exchange_moves(survivors, group)]
+    for move in in_pieces(moves, 2):
         assert gone not in (move.source, move.target)
         moved(after, move)
     weights = {layer: s.member for group in found for s in group for layer in s.layers}

@@ -32,8 +32,8 @@ def test_a_burst_drops_exchanges_and_restores() -> None:
     steps = [order.index(kind) for kind in ("drop", "exchange", "load", "restore", "migration")]
     assert steps == sorted(steps)
     assert {instance.resident for instance in story.bed.instances} == {frozenset(range(4))}
-    assert {len(server.group) for server in story.system._shaper.servers} == {1}
-    assert not story.system._shaper.leaving
+    assert {len(server.group) for server in story.system._manager.servers} == {1}
+    assert not story.system._manager.leaving
 
 
 def test_members_keep_one_copy_between_them_and_gain_kv() -> None:
@@ -92,7 +92,7 @@ def test_never_restores_nothing() -> None:
     story = run("system.restore=never")
     assert story.seen("drop")
     assert not story.seen("restore")
-    assert {len(server.group) for server in story.system._shaper.servers} == {2}
+    assert {len(server.group) for server in story.system._manager.servers} == {2}
 
 
 def test_a_standby_instance_starts_when_all_that_can_be_dropped_is_too_little() -> None:
@@ -134,7 +134,7 @@ def test_the_standby_instance_serves_when_the_others_have_died() -> None:
 def test_exhaustive_plans_drop_and_restore_too() -> None:
     story = run("system.plan=exhaustive", num=80, instances=4)
     assert story.seen("exchange")
-    assert {len(server.group) for server in story.system._shaper.servers} == {1}
+    assert {len(server.group) for server in story.system._manager.servers} == {1}
 
 
 @pytest.mark.parametrize("instances", [3, 4])
@@ -142,7 +142,7 @@ def test_more_instances_make_groups_as_they_need(instances: int) -> None:
     story = run(num=30 * instances, instances=instances)
     assert story.seen("exchange")
     assert story.seen("restore")
-    assert {len(server.group) for server in story.system._shaper.servers} == {1}
+    assert {len(server.group) for server in story.system._manager.servers} == {1}
 
 
 def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -> None:
@@ -150,6 +150,17 @@ def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -
     drops = {event["instance"] for event in story.seen("drop")}
     assert len(drops) == 4
     assert not any(event["fields"]["live"] for event in story.seen("exchange"))
+
+
+def test_victims_wait_for_their_kv_so_many_at_a_time() -> None:
+    artifact = ("system.variant=artifact", "system.artifact.falling_samples=4")
+    story = run(*artifact, "system.artifact.victims=2", num=80, instances=2)
+    first = story.seen("exchange")[0]
+    moves = [e for e in story.seen("kv_move") if e["end_s"] <= first["end_s"]]
+    assert len(moves) > 4
+    for move in moves:
+        beside = [m for m in moves if m["start_s"] <= move["start_s"] < m["end_s"]]
+        assert len({number for m in beside for number in m["fields"]["requests"]}) <= 2
 
 
 WHEN: dict[str, Callable[[Story], bool]] = {

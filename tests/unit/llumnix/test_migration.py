@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from systems.kunserve.instance_load import InstanceLoad, Running
 from systems.llumnix.freeness import freeness
 from systems.llumnix.migration import (
     Pair,
@@ -16,13 +15,14 @@ from systems.llumnix.migration import (
     queued_moves,
     victim,
 )
+from systems.serving.load import Load, Running
 
 CONFIG = PairConfig(source_below=5, target_above=20)
 
 
-def load(name: str, used: list[int], queued: list[int] | None = None) -> InstanceLoad:
+def load(name: str, used: list[int], queued: list[int] | None = None) -> Load:
     running = [Running(k, blocks) for k, blocks in enumerate(used)]
-    return InstanceLoad(name, 100, running, queued or [])
+    return Load(name, 100, running, queued or [])
 
 
 def test_the_least_free_goes_with_the_freest() -> None:
@@ -91,7 +91,7 @@ def test_queued_moves_never_make_the_target_the_worse_one(
         went = sum(source.queued_blocks[move.place] for move in moves)
         chosen = next(each for each in others if each.name == target)
 
-        def spare(each: InstanceLoad) -> int:
+        def spare(each: Load) -> int:
             return 100 - each.used_blocks - sum(each.queued_blocks)
 
         assert spare(chosen) - went >= spare(source) + went

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from systems.kunserve.merge import equal_groups
-from systems.llumnix.pipeline import stages_of_one_throttling
+from systems.llumnix.system import stages_of_one_throttling
 from tests.unit.kunserve.strategies import QWEN_14B, check
 
 NAMES = [f"i{k}" for k in range(8)]

@@ -54,7 +54,7 @@ def test_a_queue_moves_to_where_there_is_room() -> None:
             await bed.loop.sleep(0.001)
             requests = [bed.request(200, 40) for _ in range(12)]
             for request in requests:
-                system._shaper.servers[0].submit(request)
+                system._manager.servers[0].submit(request)
             while not all(request.finished for request in requests):
                 await bed.loop.sleep(0.05)
 

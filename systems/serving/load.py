@@ -1,0 +1,41 @@
+"""The load of an instance, or of a group of instances, as dispatchers and balancers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Running(NamedTuple):
+    """A running request."""
+
+    request_id: int
+    blocks: int  # of KV in use
+    priority: int = 0  # higher is more important
+
+
+@dataclass(slots=True, frozen=True)
+class Load:
+    """What it holds and what waits for it, in KV blocks."""
+
+    name: str
+    total_blocks: int
+    running: Sequence[Running]
+    queued_blocks: Sequence[int] = ()  # that each queued request needs, in order of service
+    members: int = 1  # instances
+    lacking_tokens: int = 0  # of prompts, still to be computed
+    batch_tokens: int = 0  # what its batches compute at once
+
+    @property
+    def used_blocks(self) -> int:
+        return sum(request.blocks for request in self.running)
+
+    @property
+    def spare_blocks(self) -> int:
+        """Free blocks minus the blocks that the whole queue needs."""
+        return self.total_blocks - self.used_blocks - sum(self.queued_blocks)
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.running) + len(self.queued_blocks)
