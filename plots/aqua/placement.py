@@ -150,7 +150,7 @@ def placed(
         gpus_per_server=GPUS_PER_SERVER,
         gpu_memory_bytes=int(asked["gpu_memory_bytes"]),
     )
-    made = assign(types, numbers, servers, clamp=False, time_limit_s=asked["time_limit_s"])
+    made = assign(types, numbers, servers, time_limit_s=asked["time_limit_s"])
     matched = 0
     for counts in made.counts:
         here = [each for each, n in zip(types, counts, strict=True) for _ in range(n)]

@@ -10,7 +10,8 @@ of eviction, and uses one prefix. If a copy is lost with its lender, the next re
 from __future__ import annotations
 
 from harness.request import Request
-from systems.aqua.swap_space import SwapSpace
+from systems.aqua.swap_space import SwapSpace, said
+from systems.aqua.tensors import Tensor
 
 Prefix = tuple[int, int]  # (number of a stream of random text, tokens from its beginning)
 
@@ -49,15 +50,35 @@ class CachedPrefixes:
     async def bring(self, request: Request) -> None:
         """Copies the prefix's KV into blocks of the request. If the copy was lost meanwhile, the
         request computes its prefix."""
-        prefix = self._coming.pop(request.request_id)
-        if not (prefix in self._swap.tensors and await self._swap.copy_in(prefix, request)):
-            request.computed_tokens = request.cached_tokens = 0
+        prefix, swap = self._coming.pop(request.request_id), self._swap
+        if prefix in swap.tensors:
+            kv = swap.consumer.kv
+            grown = kv.grow(request, request.computed_tokens)
+            assert grown, "who is chosen has room"
+            blocks = range(kv.held[request.request_id])
+            if await self._copy(swap.tensors[prefix], request, blocks, out=False):
+                return
+        request.computed_tokens = request.cached_tokens = 0
 
     async def keep(self, request: Request) -> None:
-        """Leaves a copy of the request's prefix, if the prefix is computed and has no copy. The
-        request's KV is on the device."""
-        prefix = prefix_of(request)
+        """Leaves a copy of the request's prefix, if the prefix is computed and has no copy, and if
+        there is room for it. The request's KV is on the device."""
+        prefix, swap = prefix_of(request), self._swap
         if prefix is None or request.computed_tokens < prefix[1] or request.finished:
             return
-        if prefix not in self._swap.tensors:
-            await self._swap.copy_out(prefix, prefix[1], request)
+        if prefix not in swap.tensors:
+            blocks = range(swap.consumer.kv.blocks_for(prefix[1]))
+            size = swap.num_bytes(len(blocks))
+            tensor = Tensor(prefix, size, swap.stand_in(request, prefix[1]))
+            if await swap.lay(tensor):
+                await self._copy(tensor, request, blocks, out=True)
+
+    async def _copy(self, tensor: Tensor, request: Request, blocks: range, *, out: bool) -> bool:
+        swap = self._swap
+        here, there = (swap.consumer, request), (swap.store(tensor.lease), tensor.keeper)
+        (source, who), (target, to) = (here, there) if out else (there, here)
+        purpose = f"prefix {'out to' if out else 'in from'} {said(tensor.lease)}"
+        copying = swap.cluster.copy_kv(
+            who, blocks, swap.layers, source, target, purpose=purpose, to=to
+        )
+        return await swap.done(copying, tensor.lease, purpose, () if out else (request,))

@@ -55,8 +55,6 @@ class Consumer:
         self._looks = Looks(config.informer_config())
         self.wake = Event(loop)
         self._requests: dict[Hashable, Request] = {}  # by request_id, in order of arrival
-        self._arrivals: dict[Hashable, int] = {}
-        self._num_arrived = 0
         self._lost_leases: list[str] = []
         self._paged = Event(loop)  # not set while paging is under way
         self._paged.set()
@@ -64,8 +62,6 @@ class Consumer:
 
     def submit(self, request: Request) -> None:
         self._requests[request.request_id] = request
-        self._arrivals[request.request_id] = self._num_arrived
-        self._num_arrived += 1
         if self._prefixes is not None:
             self._prefixes.expect(request)
         self._turn.arrived = True
@@ -91,18 +87,20 @@ class Consumer:
                     await self._tend()
                 prompts = self._prompts()
                 if self._paged.is_set and self._turn.due(prompts):
-                    await self._switch_to(self._choose(prompts), prompts)
+                    fcfs = falls_back(self.swap.in_dram(), self._fallback)
+                    await self._switch_to(self._turn.choose(prompts, fcfs=fcfs), prompts)
                     prompts = self._prompts()
                 await self._iterate({prompt.request_id: prompt for prompt in prompts})
         except InstanceLost:
             if self.instance.lost is None:
                 raise
         await self._loop.wait(self._paged)
-        await self._die()
-
-    def _choose(self, prompts: Sequence[Prompt]) -> Slice:
-        fcfs = falls_back(self.swap.in_dram(), self._fallback)
-        return self._turn.choose(prompts, fcfs=fcfs)
+        left = list(self._requests.values())
+        for request in left:
+            self.instance.evict(request)
+        await self.swap.drop_all()
+        self._requests.clear()
+        self._on_death(left)
 
     async def _switch_to(self, chosen: Slice, prompts: Sequence[Prompt]) -> None:
         moves = paging(prompts, chosen)
@@ -139,9 +137,9 @@ class Consumer:
         prefixes = self._prefixes
         new = [r for r in requests if prefixes is not None and prefixes.awaited_by(r)]
         await self.swap.page_in([request for request in requests if request not in new])
-        if prefixes is not None:
-            for request in new:
-                await prefixes.bring(request)
+        for request in new:
+            assert prefixes is not None
+            await prefixes.bring(request)
 
     async def _iterate(self, prompts: Mapping[Hashable, Prompt]) -> None:
         """An iteration; or as many as are left of the slice, where nobody is prefilled."""
@@ -172,7 +170,7 @@ class Consumer:
         iterations = await self.instance.execute(batch, max_steps=turn.iterations_left, stop=stop)
         done = [request for request in batch.requests if request.finished]
         for request in done:
-            del self._requests[request.request_id], self._arrivals[request.request_id]
+            del self._requests[request.request_id]
             await self.swap.drop(request)
         prefilled = any(request.decoding for request in prefilling)
         turn.ran(iterations, completed=bool(done), prefilled=prefilled)
@@ -198,16 +196,8 @@ class Consumer:
         held = self.instance.kv.held
         return [
             Prompt(
-                name, self._arrivals[name], r.known_tokens, r.computed_tokens, r.generated_tokens,
+                name, arrival, r.known_tokens, r.computed_tokens, r.generated_tokens,
                 r.remaining_tokens, resident=name in held, cached_tokens=r.cached_tokens or 0,
             )
-            for name, r in self._requests.items()
+            for arrival, (name, r) in enumerate(self._requests.items())
         ]  # fmt: skip
-
-    async def _die(self) -> None:
-        left = list(self._requests.values())
-        for request in left:
-            self.instance.evict(request)
-        await self.swap.drop_all()
-        self._requests.clear()
-        self._on_death(left)

@@ -14,20 +14,21 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.clock import Event, Loop
+from harness.clock import Loop
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.device_layout import DeviceLayout
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_store import KvStore
 from harness.errors import InstanceLost, UsageError
-from harness.request import Request
+from harness.request import Batch, Request
 from systems.aqua import informer
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import OnDeath
 from systems.aqua.informer import Load, Looks, Offer, Reclaim
 from systems.aqua.leases import Leases
 from systems.aqua.profiler.profile import read_profile
-from systems.serving.iteration import Limits, schedule_iteration
+from systems.serving.iteration import Limits
+from systems.serving.replica import Replica
 
 
 class Borrower(NamedTuple):
@@ -77,67 +78,60 @@ class Loan:
     asked_back: bool = False
 
 
-class Lender:
+class Lender(Replica):
     """`on_death`: called once with the requests that are left, of which nothing is computed."""
 
     def __init__(
         self, config: AquaConfig, cluster: ElasticCluster, instance: ElasticInstance,
         consumers: Sequence[ElasticInstance], leases: Leases, loop: Loop, on_death: OnDeath,
     ) -> None:  # fmt: skip
-        self._cluster, self.instance, self._leases = cluster, instance, leases
-        self.borrowers = borrowers(instance, consumers)  # those that are left
         self._config = config.informer_config()
-        self._stable_rate_per_s, self._free_bytes = profiled(config, instance)
-        self._limits = Limits(
+        limits = Limits(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             enable_chunked_prefill=True,
             scheduler_reserve_full_isl=True,
         )
-        self._loop, self._on_death = loop, on_death
-        self.wake = Event(loop)
+        n = self._config.every_iterations
+        super().__init__(instance, instance.kv, loop, limits, max_steps=n)
+        self._cluster, self.instance, self._leases = cluster, instance, leases
+        self.borrowers = borrowers(instance, consumers)  # those that are left
+        self._stable_rate_per_s, self._free_bytes = profiled(config, instance)
+        self._on_death = on_death
         self.lent: list[Loan] = []  # that have not come home
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
         self._arrivals_s: deque[float] = deque()  # within the informer's window
         self._looks = Looks(self._config)
         leases.on_change.append(self._nudge)
 
     def submit(self, request: Request) -> None:
-        self._waiting.append(request)
-        self._arrivals_s.append(self._loop.now)
-        self.wake.set()
+        self._arrivals_s.append(self.loop.now)
+        super().submit(request)
 
     async def serve(self) -> None:
         """Until the instance dies."""
         try:
-            while True:
-                self.wake.clear()
-                self.instance.check_alive()
-                await self._take_home()
-                batch = schedule_iteration(
-                    self._running, self._waiting, self.instance.kv, self._limits, self._preempt
-                )
-                idle = not batch.chunks and not batch.decodes
-                await self._inform(idle)
-                if idle:
-                    if not self.wake.is_set:
-                        await self._loop.wait(self.wake, until=self._next_look_s())
-                    continue
-                # An arrival can be admitted at once only if none waits before it.
-                admits = not self._waiting and len(self._running) < self._limits.max_num_seqs
-                self._looks.iterations += await self.instance.execute(
-                    batch, max_steps=self._config.every_iterations,
-                    stop=self.wake if admits or self.wake.is_set else None,
-                )  # fmt: skip
-                self._running = [r for r in self._running if not r.finished]
+            await super().serve()
         except InstanceLost:
             if self.instance.lost is None:
                 raise
-        left = [*self._running, *self._waiting]
+        left = [*self.running, *self.waiting]
         for request in left:
             self.instance.evict(request)
         self._on_death(left)
+
+    async def form(self) -> Batch:
+        """Lent memory comes home before an iteration; its load is looked at then."""
+        self.instance.check_alive()
+        await self._take_home()
+        batch = await super().form()
+        await self._inform(idle=not batch.chunks and not batch.decodes)
+        every_s = self._config.every_s
+        if every_s is not None and self._leases.coordinator is not None:
+            self.look_s = self._looks.at_s + every_s  # an idle engine has to wake up for it
+        return batch
+
+    def executed(self, steps: int, ended: int) -> None:
+        self._looks.iterations += steps
 
     # Lending
 
@@ -157,7 +151,7 @@ class Lender:
     async def _inform(self, idle: bool) -> None:
         """The informer's turn: every n iterations, and when nothing can run; or every so many
         seconds."""
-        if self._leases.coordinator is None or not self._looks.due(self._loop.now, idle=idle):
+        if self._leases.coordinator is None or not self._looks.due(self.loop.now, idle=idle):
             return
         wish = informer.decide(
             self._load(idle), self._config, stable_rate_per_s=self._stable_rate_per_s,
@@ -201,7 +195,7 @@ class Lender:
                 self.lent.remove(loan)
 
     def _load(self, idle: bool) -> Load:
-        now, kv = self._loop.now, self.instance.kv
+        now, kv = self.loop.now, self.instance.kv
         while self._arrivals_s and self._arrivals_s[0] < now - self._config.rate_window_s:
             self._arrivals_s.popleft()
         lent = 0  # of each device
@@ -210,21 +204,10 @@ class Lender:
                 sizes = [store.kv.num_pages * store.page_bytes for store in self._stores(loan)]
                 lent += max(sizes)
         return Load(
-            pending_requests=len(self._waiting),
+            pending_requests=len(self.waiting),
             rate_per_s=len(self._arrivals_s) / self._config.rate_window_s,
             free_bytes=kv.free_pages * self.instance.page_bytes,
             lent_bytes=lent,
             reclaiming=any(loan.asked_back for loan in self.lent),
-            stuck=not self.borrowers or (idle and bool(self._waiting)),
+            stuck=not self.borrowers or (idle and bool(self.waiting)),
         )
-
-    def _next_look_s(self) -> float:
-        """Where looks are by time, an idle engine that lends has to wake up for one."""
-        every_s = self._config.every_s
-        if every_s is None or self._leases.coordinator is None:
-            return inf
-        return self._looks.at_s + every_s
-
-    def _preempt(self, request: Request) -> None:
-        self.instance.evict(request)
-        self.wake.set()  # nobody is admitted in an iteration that preempts: look again after it

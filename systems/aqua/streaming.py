@@ -119,33 +119,29 @@ class Streamer:
         copies: list[BesideCopy] = []
 
         def bring(group: int) -> BesideCopy:
-            self._take_room(request, count, group)
-            return self._start(tensor, read, layers[group], into=True)
+            if not kv.accept(request, count, (group,)):
+                raise RunError(f"request {request.request_id} has no room for a layer")
+            copies.append(self._start(tensor, read, layers[group], into=True))
+            return copies[-1]
 
         async def retire(group: int, going: BesideCopy) -> None:
             await going.end()
             kv.give_up(request, (group,))
 
         try:
+            coming: BesideCopy | None = None
             going: tuple[int, BesideCopy] | None = None
-            coming = bring(0)
             for group, piece in enumerate(layers):
-                copies.append(coming)
-                await coming.end()
-                more = group + 1 < len(layers)
-                if self._overlap and more:
-                    coming = bring(group + 1)
-                    copies.append(coming)
+                await (coming or bring(group)).end()
+                coming = bring(group + 1) if self._overlap and layers[group + 1 :] else None
                 await passing.run(piece)
                 if going is not None:
                     await retire(*going)
-                going = group, self._start(tensor, written, piece, into=False)
-                copies.append(going[1])
+                copies.append(self._start(tensor, written, piece, into=False))
+                going = group, copies[-1]
                 if not self._overlap:
                     await retire(*going)
                     going = None
-                    if more:
-                        coming = bring(group + 1)
             if going is not None:
                 await retire(*going)
         except InstanceLost:
@@ -155,10 +151,6 @@ class Streamer:
         finally:
             passing.end()
         self._looks.iterations += 1
-
-    def _take_room(self, request: Request, num_blocks: int, group: int) -> None:
-        if not self.instance.kv.accept(request, num_blocks, (group,)):
-            raise RunError(f"request {request.request_id} has no room for a layer")
 
     def _start(self, tensor: Tensor, blocks: range, layers: range, *, into: bool) -> BesideCopy:
         store = self.swap.store(tensor.lease)
@@ -189,9 +181,10 @@ class Streamer:
         if not target.kv.grow(request, request.computed_tokens):
             raise RunError(f"{target.name} has no room for request {request.request_id}")
         blocks = range(target.kv.blocks_for(request.computed_tokens))
-        layers = range(self.instance.model.num_layers)
         purpose = f"migrate, {said(lease)}"
-        await self._cluster.copy_kv(request, blocks, layers, source, target, purpose=purpose)
+        await self._cluster.copy_kv(
+            request, blocks, self.swap.layers, source, target, purpose=purpose
+        )
         source.kv.release(request)
         await self.swap.moved(tensor, to)
 

@@ -37,7 +37,7 @@ class SwapSpace:
         self, config: AquaConfig, cluster: ElasticCluster, consumer: ElasticInstance,
         leases: Leases, dram: KvStore,
     ) -> None:  # fmt: skip
-        self.cluster, self._consumer = cluster, consumer
+        self.cluster, self.consumer = cluster, consumer
         self.leases, self._dram = leases, dram
         self.tensors = Tensors(dram.kv.num_pages * dram.page_bytes)
         layout = consumer.layout
@@ -51,7 +51,7 @@ class SwapSpace:
         # Of stand-ins, which never run; the directory knows all instances' requests.
         number = cluster.instances.index(consumer)
         self._numbers = count(-1 - number, -len(cluster.instances))
-        self._layers = range(consumer.model.num_layers)
+        self.layers = range(consumer.model.num_layers)
 
     def in_dram(self) -> list[bool]:
         """Of each tensor of paged prompts."""
@@ -70,7 +70,7 @@ class SwapSpace:
                 await self.drop(request)
                 tensor = await self._new_tensor(request, leaving)
             if tensor is None:
-                self._consumer.evict(request)
+                self.consumer.evict(request)
             else:
                 tensors.append(tensor)
         for lease, group in by_lease(tensors).items():
@@ -79,7 +79,7 @@ class SwapSpace:
                 await self._save(group, lease, purpose)
             else:
                 await self._stage(self._num_held(group), "gather")
-                await self._move(group, self._consumer, self.store(lease), lease, purpose)
+                await self._move(group, self.consumer, self.store(lease), lease, purpose)
 
     async def page_in(self, requests: Sequence[Request]) -> None:
         # Else they were lost with their lender, just before.
@@ -89,7 +89,7 @@ class SwapSpace:
             if self._dirty_only:
                 there = await self._load(group, lease, purpose)
             else:
-                there = await self._move(group, self.store(lease), self._consumer, lease, purpose)
+                there = await self._move(group, self.store(lease), self.consumer, lease, purpose)
             if there:
                 await self._stage(self._num_held(group), "scatter")
             if there and not self._dirty_only:
@@ -105,36 +105,6 @@ class SwapSpace:
         for tensor in list(self.tensors):
             await self._free(tensor)
 
-    # Cached prefixes: tensors of no request (section 8)
-
-    async def copy_out(self, name: Hashable, tokens: int, request: Request) -> None:
-        """The KV of the first `tokens` of `request`, which stay, where there is room for it."""
-        blocks = range(self._consumer.kv.blocks_for(tokens))
-        size = self.num_bytes(len(blocks))
-        tensor = Tensor(name, size, self._stand_in(request, tokens))
-        if await self.lay(tensor):
-            await self._copy_prefix(tensor, request, blocks, out=True)
-
-    async def copy_in(self, name: Hashable, request: Request) -> bool:
-        """What is computed of `request`, to blocks of its own. False: the copy was lost with its
-        lender."""
-        kv = self._consumer.kv
-        grown = kv.grow(request, request.computed_tokens)
-        assert grown, "who is chosen has room"
-        blocks = range(kv.held[request.request_id])
-        return await self._copy_prefix(self.tensors[name], request, blocks, out=False)
-
-    async def _copy_prefix(
-        self, tensor: Tensor, request: Request, blocks: range, *, out: bool
-    ) -> bool:
-        here, there = (self._consumer, request), (self.store(tensor.lease), tensor.keeper)
-        (source, who), (target, to) = (here, there) if out else (there, here)
-        purpose = f"prefix {'out to' if out else 'in from'} {said(tensor.lease)}"
-        copying = self.cluster.copy_kv(
-            who, blocks, self._layers, source, target, purpose=purpose, to=to
-        )
-        return await self._done(copying, tensor.lease, purpose, () if out else (request,))
-
     # The control loop, every n iterations
 
     async def tend(self, needed: Sequence[Hashable]) -> None:
@@ -142,7 +112,7 @@ class SwapSpace:
         order of need."""
         if self.leases.coordinator is None:
             return
-        own, name = self._migration, self._consumer.name
+        own, name = self._migration, self.consumer.name
         if own.all_or_nothing and not all(map(self._here, self.tensors.in_place(None))):
             while await self._give_up_one((), leased=True):  # who takes back holds nothing
                 pass
@@ -165,7 +135,7 @@ class SwapSpace:
         lease = None if found is None else found.lease
         if not self.tensors.fits(tensor.num_bytes, lease):
             if tensor.request is not None:
-                self._consumer.evict(tensor.request)
+                self.consumer.evict(tensor.request)
             await self._free(tensor)
             return
         source, target, purpose = self.store(tensor.lease), self.store(lease), said(lease)
@@ -187,13 +157,13 @@ class SwapSpace:
             if tensor.keeper is not tensor.request:
                 self.cluster.directory.forget(tensor.keeper)
             if tensor.request is not None and not self._here(tensor):
-                self._consumer.evict(tensor.request)
+                self.consumer.evict(tensor.request)
 
     # Room
 
     async def allocate(self, num_bytes: int) -> Allocated | None:
         """In a lease; None: none has room."""
-        return await self.leases.allocate(self._consumer.name, num_bytes)
+        return await self.leases.allocate(self.consumer.name, num_bytes)
 
     async def _room_in_copy(self, request: Request) -> Tensor | None:
         """Its copy, once that has room for all of it. None: there is none, it has no room, or there
@@ -202,7 +172,7 @@ class SwapSpace:
             return None
         tensor, blocks = self.tensors[request.request_id], self._num_blocks(request)
         if tensor.lease is None:
-            free = await self.leases.free_bytes(self._consumer.name)
+            free = await self.leases.free_bytes(self.consumer.name)
             if max(free.values(), default=0) >= self.num_bytes(blocks):
                 return None
         store = self.store(tensor.lease)
@@ -213,7 +183,7 @@ class SwapSpace:
                 if found is None:
                     return None
                 if found.lease != tensor.lease:
-                    await self.leases.free(self._consumer.name, found.name)
+                    await self.leases.free(self.consumer.name, found.name)
                     return None
                 tensor.allocations.append(found.name)
             elif not self.tensors.fits(self.num_bytes(more), None):
@@ -225,7 +195,7 @@ class SwapSpace:
 
     async def _new_tensor(self, request: Request, leaving: Collection[int]) -> Tensor | None:
         """None: no place has room, though all copies but those of `leaving` were given up."""
-        keeper = self._stand_in(request, 0) if self._dirty_only else request
+        keeper = self.stand_in(request, 0) if self._dirty_only else request
         size = self.num_bytes(self._num_blocks(request))
         tensor = Tensor(request.request_id, size, keeper, request)
         while not await self._in_lease(tensor) and await self._give_up_one(leaving, leased=True):
@@ -251,7 +221,7 @@ class SwapSpace:
             return False
         if tensor.keeper is not tensor.request:
             blocks, kv = tensor.num_bytes // self.num_bytes(1), self.store(tensor.lease).kv
-            accepted = kv.accept(tensor.keeper, blocks, self._consumer.kv.all_groups)
+            accepted = kv.accept(tensor.keeper, blocks, self.consumer.kv.all_groups)
             assert accepted, "it was counted"
         return True
 
@@ -273,7 +243,7 @@ class SwapSpace:
 
     async def free_allocations(self, tensor: Tensor) -> None:
         for allocation in tensor.allocations:
-            await self.leases.free(self._consumer.name, allocation)
+            await self.leases.free(self.consumer.name, allocation)
 
     # Copies. False: the lender died, and `lose` has seen to it
 
@@ -284,26 +254,26 @@ class SwapSpace:
         """Their KV is at `target` then, and nowhere else."""
         moving = self.cluster.move_kv(
             [tensor.keeper for tensor in tensors],
-            self._layers,
+            self.layers,
             source,
             target,
             self._sending(purpose),
         )
-        return await self._done(moving, lease, purpose)
+        return await self.done(moving, lease, purpose)
 
     async def _save(self, tensors: Sequence[Tensor], lease: str | None, purpose: str) -> None:
         """What was written since the last time. Whose lender dies meanwhile stays on the device."""
-        kv, copies = self._consumer.kv, []
+        kv, copies = self.consumer.kv, []
         for tensor in tensors:
             request, keeper = tensor.paged, tensor.keeper
             blocks = blocks_out(request.computed_tokens, keeper.computed_tokens, kv.block_tokens)
             copies.append(KvCopy(request, keeper, blocks))
         await self._stage(sum(len(each.blocks) for each in copies), "gather")
         saving = self.cluster.save_kv(
-            copies, self._layers, self._consumer, self.store(lease),
+            copies, self.layers, self.consumer, self.store(lease),
             of=[each.request for each in copies], sending=self._sending(purpose),
         )  # fmt: skip
-        if await self._done(saving, lease, purpose):
+        if await self.done(saving, lease, purpose):
             for request, keeper, _ in copies:
                 keeper.computed_tokens = request.computed_tokens
                 self.cluster.directory.forget(request)
@@ -311,7 +281,7 @@ class SwapSpace:
 
     async def _load(self, tensors: Sequence[Tensor], lease: str | None, purpose: str) -> bool:
         """Copies stay."""
-        kv, copies = self._consumer.kv, []
+        kv, copies = self.consumer.kv, []
         for tensor in tensors:
             request = tensor.paged
             if not kv.grow(request, request.computed_tokens):
@@ -319,15 +289,15 @@ class SwapSpace:
             copies.append(KvCopy(tensor.keeper, request, range(kv.held[request.request_id])))
         coming = [each.to for each in copies]
         loading = self.cluster.save_kv(
-            copies, self._layers, self.store(lease), self._consumer, of=coming,
+            copies, self.layers, self.store(lease), self.consumer, of=coming,
             sending=self._sending(purpose),
         )  # fmt: skip
-        return await self._done(loading, lease, purpose, coming)
+        return await self.done(loading, lease, purpose, coming)
 
     def _sending(self, purpose: str) -> Sending:
         return Sending(purpose, chunk_bytes=self._chunk_bytes, issue_s=self._issue_s)
 
-    async def _done(
+    async def done(
         self, copying: Awaitable[bool | None], lease: str | None, purpose: str,
         coming: Sequence[Request] = (),
     ) -> bool:  # fmt: skip
@@ -336,9 +306,9 @@ class SwapSpace:
             if await copying is False:
                 raise RunError(f"{purpose}: no room for KV that was counted to have some")
         except InstanceLost:
-            self._consumer.check_alive()
+            self.consumer.check_alive()
             for request in coming:
-                self._consumer.kv.release(request)
+                self.consumer.kv.release(request)
             if lease is not None:
                 self.lose(lease)
             return False
@@ -347,14 +317,14 @@ class SwapSpace:
     async def _stage(self, num_blocks: int, what: str) -> None:
         """The pass through the staging tensor of gathered copies."""
         if not self._by_block and num_blocks:
-            await self.cluster.stage(self._consumer.memory, self.num_bytes(num_blocks), what)
+            await self.cluster.stage(self.consumer.memory, self.num_bytes(num_blocks), what)
 
     # Parts
 
     def store(self, lease: str | None) -> KvStore:
         return self._dram if lease is None else self.leases.stores[lease]
 
-    def _stand_in(self, request: Request, tokens: int) -> Request:
+    def stand_in(self, request: Request, tokens: int) -> Request:
         """None of the schedule has its number. `tokens`: that its copy has."""
         return Request(
             next(self._numbers), request.arrival_s, request.model, tokens, 1, computed_tokens=tokens
@@ -362,16 +332,16 @@ class SwapSpace:
 
     def _here(self, tensor: Tensor) -> bool:
         """Its request is on the device, and it is at best a former state of it."""
-        return tensor.name in self._consumer.kv.held
+        return tensor.name in self.consumer.kv.held
 
     def _num_held(self, tensors: Iterable[Tensor]) -> int:
-        return sum(self._consumer.kv.held.get(each.paged.request_id, 0) for each in tensors)
+        return sum(self.consumer.kv.held.get(each.paged.request_id, 0) for each in tensors)
 
     def _num_blocks(self, request: Request) -> int:
-        return self._consumer.kv.blocks_for(request.computed_tokens)
+        return self.consumer.kv.blocks_for(request.computed_tokens)
 
     def num_bytes(self, blocks: int) -> int:
-        return blocks * len(self._consumer.kv.all_groups) * self._consumer.page_bytes
+        return blocks * len(self.consumer.kv.all_groups) * self.consumer.page_bytes
 
 
 def by_lease(tensors: Iterable[Tensor]) -> dict[str | None, list[Tensor]]:

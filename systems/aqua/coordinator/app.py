@@ -55,12 +55,6 @@ class LeaseReply(BaseModel):
     reclaimable_bytes: int
 
 
-class AllocationReply(BaseModel):
-    """`lease`: None if no lease has room; then nothing was allocated."""
-
-    lease: str | None
-
-
 class Reason(BaseModel):
     detail: str
 
@@ -153,9 +147,9 @@ def _add_leases(server: FastAPI, coordinator: Coordinator) -> None:
         return LeaseReply(**found.status(), reclaimable_bytes=left)
 
     @server.put("/allocations/{allocation}")
-    async def allocate(allocation: Name, body: BytesBody) -> AllocationReply:
-        made = coordinator.make(Allocate(allocation, body.holder, body.num_bytes))
-        return AllocationReply(lease=made)
+    async def allocate(allocation: Name, body: BytesBody) -> dict[str, str | None]:
+        """`lease`: null if no lease has room; then nothing was allocated."""
+        return {"lease": coordinator.make(Allocate(allocation, body.holder, body.num_bytes))}
 
     @server.delete("/allocations/{allocation}")
     async def free(allocation: Name, holder: Annotated[str, Query(pattern=NAME)]) -> None:

@@ -11,7 +11,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from harness.clock import Event, Loop, WallLoop
@@ -36,54 +36,21 @@ PATIENCE_S = 60.0  # until a coordinator that does not answer ends the run
 PAUSE_S = 0.05  # between two tries
 
 
-class CoordinatorClient(Protocol):
-    """A coordinator, wherever it runs. All methods may raise Refused."""
-
-    async def make(self, change: Change) -> str | None:
-        """As `Coordinator.make`."""
-        ...
-
-    async def heartbeat(self, holder: str) -> None:
-        """Tells that `holder` lives."""
-        ...
-
-    async def leases(self) -> dict[str, dict[str, Any]]:
-        """{lease: its values}, as `Ledger.status` has them."""
-        ...
-
-    def close(self) -> None:
-        """Ends the connection."""
-        ...
-
-
-def open_coordinator(topology: Topology, config: Coordination, loop: Loop) -> CoordinatorClient:
-    """A process of its own where time is real (section 8), unless it is to be embedded."""
-    timeout_s = config.heartbeat_timeout_s
-
-    def process(wall: WallLoop) -> CoordinatorClient:
-        return Remote(CoordinatorProcess(topology, config.port, timeout_s), wall)
-
-    def embedded() -> CoordinatorClient:
-        return Embedded(
-            Coordinator(topology, None, lambda: loop.now, heartbeat_timeout_s=timeout_s)
-        )
-
-    return loop.service(process, embedded) if config.process else embedded()
-
-
 class Embedded:
-    """A coordinator within the run; it answers at once."""
+    """A coordinator within the run; it answers at once. All methods may raise Refused."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
     async def make(self, change: Change) -> str | None:
+        """As `Coordinator.make`."""
         return self._coordinator.make(change)
 
     async def heartbeat(self, holder: str) -> None:
         self._coordinator.heartbeat(holder)
 
     async def leases(self) -> dict[str, dict[str, Any]]:
+        """{lease: its values}, as `Ledger.status` has them."""
         return self._coordinator.leases()
 
     def close(self) -> None:
@@ -115,7 +82,7 @@ def request_of(change: Change) -> tuple[str, str, Body]:
 
 
 class Remote:
-    """A coordinator process. If it has died, it is started again."""
+    """A coordinator process, with `Embedded`'s methods. If it has died, it is started again."""
 
     def __init__(self, process: CoordinatorProcess, loop: WallLoop) -> None:
         self.process = process
@@ -175,3 +142,21 @@ class Remote:
         if response.status >= 400:
             raise Refused(response.status, str(content["detail"]))
         return content
+
+
+CoordinatorClient = Embedded | Remote
+
+
+def open_coordinator(topology: Topology, config: Coordination, loop: Loop) -> CoordinatorClient:
+    """A process of its own where time is real (section 8), unless it is to be embedded."""
+    timeout_s = config.heartbeat_timeout_s
+
+    def process(wall: WallLoop) -> CoordinatorClient:
+        return Remote(CoordinatorProcess(topology, config.port, timeout_s), wall)
+
+    def embedded() -> CoordinatorClient:
+        return Embedded(
+            Coordinator(topology, None, lambda: loop.now, heartbeat_timeout_s=timeout_s)
+        )
+
+    return loop.service(process, embedded) if config.process else embedded()

@@ -12,11 +12,12 @@ its consumer's allocations there end.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from systems.aqua.coordinator.topology import Topology
 
-UNKNOWN, CONFLICT, GONE, INVALID = 404, 409, 410, 422
+GONE = 410  # HTTP's: a name that has ended
 
 
 class Refused(ValueError):
@@ -25,6 +26,10 @@ class Refused(ValueError):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+
+
+unknown, conflict = partial(Refused, 404), partial(Refused, 409)
+gone, invalid = partial(Refused, GONE), partial(Refused, 422)
 
 
 @dataclass(slots=True)
@@ -84,16 +89,16 @@ class Ledger:
 
     def check_holder(self, holder: str) -> None:
         if holder in self.ended_holders:
-            raise Refused(GONE, f"holder {holder} has left or fallen silent: join under a new name")
+            raise gone(f"holder {holder} has left or fallen silent: join under a new name")
         if holder not in self.devices:
-            raise Refused(UNKNOWN, f"no holder {holder}: join first")
+            raise unknown(f"no holder {holder}: join first")
 
     def lease(self, name: str) -> Lease:
         """Raises Refused if there is none of this name."""
         if name in self.ended_leases:
-            raise Refused(GONE, f"lease {name} has ended")
+            raise gone(f"lease {name} has ended")
         if name not in self.leases:
-            raise Refused(UNKNOWN, f"no lease {name}")
+            raise unknown(f"no lease {name}")
         return self.leases[name]
 
     def lent_bytes(self, device: str) -> int:

@@ -12,14 +12,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from systems.aqua.coordinator.ledger import (
-    CONFLICT,
-    GONE,
-    INVALID,
-    UNKNOWN,
     Allocation,
     Lease,
     Ledger,
-    Refused,
+    conflict,
+    gone,
+    invalid,
+    unknown,
 )
 
 
@@ -32,17 +31,15 @@ class Join:
 
     def check(self, ledger: Ledger) -> None:
         if self.holder in ledger.ended_holders:
-            raise Refused(
-                GONE, f"holder {self.holder} has left or fallen silent: choose a new name"
-            )
+            raise gone(f"holder {self.holder} has left or fallen silent: choose a new name")
         if self.device not in ledger.topology.devices:
             known = ", ".join(sorted(ledger.topology.devices)) or "none"
-            raise Refused(UNKNOWN, f"no device {self.device}; devices: {known}")
+            raise unknown(f"no device {self.device}; devices: {known}")
         if ledger.devices.get(self.holder, self.device) != self.device:
-            raise Refused(CONFLICT, f"holder {self.holder} is on {ledger.devices[self.holder]}")
+            raise conflict(f"holder {self.holder} is on {ledger.devices[self.holder]}")
         others = [h for h, device in ledger.devices.items() if device == self.device]
         if others and self.holder not in others:
-            raise Refused(CONFLICT, f"device {self.device} is held by {others[0]}")
+            raise conflict(f"device {self.device} is held by {others[0]}")
 
     def make(self, ledger: Ledger) -> None:
         ledger.devices[self.holder] = self.device
@@ -89,21 +86,18 @@ class Offer:
         ledger.check_holder(self.holder)
         check_at_least("num_bytes", self.num_bytes, 1)
         if self.lease in ledger.ended_leases:
-            raise Refused(GONE, f"lease {self.lease} has ended: offer under a new name")
+            raise gone(f"lease {self.lease} has ended: offer under a new name")
         if self.lease in ledger.leases:
             lease = ledger.leases[self.lease]
             if (lease.holder, lease.offered_bytes) != (self.holder, self.num_bytes):
-                raise Refused(
-                    CONFLICT, f"lease {self.lease} is one of {lease.offered_bytes} bytes already"
-                )
+                raise conflict(f"lease {self.lease} is one of {lease.offered_bytes} bytes already")
             return
         device = ledger.devices[self.holder]
         left = ledger.topology.devices[device].memory_bytes - ledger.lent_bytes(device)
         if self.num_bytes > left:
-            raise Refused(
-                CONFLICT,
+            raise conflict(
                 f"num_bytes={self.num_bytes} is beyond the memory of {device}; valid: at most "
-                f"{left}",
+                f"{left}"
             )
 
     def make(self, ledger: Ledger) -> None:
@@ -126,12 +120,11 @@ class Reclaim:
             return  # a copy of the request that ended it
         lease = ledger.lease(self.lease)
         if lease.holder != self.holder:
-            raise Refused(CONFLICT, f"lease {self.lease} is {lease.holder}'s, not {self.holder}'s")
+            raise conflict(f"lease {self.lease} is {lease.holder}'s, not {self.holder}'s")
         if self.keep_bytes > lease.capacity_bytes:
-            raise Refused(
-                CONFLICT,
+            raise conflict(
                 f"keep_bytes={self.keep_bytes} of lease {self.lease}; valid: at most "
-                f"{lease.capacity_bytes}, for a lease only shrinks (offer another)",
+                f"{lease.capacity_bytes}, for a lease only shrinks (offer another)"
             )
 
     def make(self, ledger: Ledger) -> None:
@@ -152,11 +145,11 @@ class Allocate:
         ledger.check_holder(self.holder)
         check_at_least("num_bytes", self.num_bytes, 1)
         if self.allocation in ledger.ended_allocations:
-            raise Refused(GONE, f"allocation {self.allocation} has ended: choose a new name")
+            raise gone(f"allocation {self.allocation} has ended: choose a new name")
         known = ledger.allocations.get(self.allocation)
         if known and (known.holder, known.num_bytes) != (self.holder, self.num_bytes):
-            raise Refused(
-                CONFLICT, f"allocation {self.allocation} is one of {known.num_bytes} bytes already"
+            raise conflict(
+                f"allocation {self.allocation} is one of {known.num_bytes} bytes already"
             )
 
     def make(self, ledger: Ledger) -> None:
@@ -182,12 +175,10 @@ class Free:
         holder = ledger.ended_allocations.get(self.allocation)
         if holder is None:
             if self.allocation not in ledger.allocations:
-                raise Refused(UNKNOWN, f"no allocation {self.allocation}")
+                raise unknown(f"no allocation {self.allocation}")
             holder = ledger.allocations[self.allocation].holder
         if holder != self.holder:
-            raise Refused(
-                CONFLICT, f"allocation {self.allocation} is {holder}'s, not {self.holder}'s"
-            )
+            raise conflict(f"allocation {self.allocation} is {holder}'s, not {self.holder}'s")
 
     def make(self, ledger: Ledger) -> None:
         ledger.free(self.allocation)
@@ -195,7 +186,7 @@ class Free:
 
 def check_at_least(name: str, value: int, least: int) -> None:
     if value < least:
-        raise Refused(INVALID, f"{name}={value}; valid: at least {least}")
+        raise invalid(f"{name}={value}; valid: at least {least}")
 
 
 Change = Join | Leave | Offer | Reclaim | Allocate | Free

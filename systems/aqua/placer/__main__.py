@@ -12,12 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from harness.errors import UsageError
 from harness.files import write_text
-from systems.aqua.placer.assignment import Assignment, ModelType, Servers, assign
-from systems.aqua.placer.pairs import Placed, placed
+from systems.aqua.placer.assignment import ModelType, Servers, assign
+from systems.aqua.placer.pairs import placed
 from systems.aqua.profiler.profile import MemoryProfile, read_profile
 
 # As conf/system/aqua/constants.yaml has them.
@@ -42,38 +41,11 @@ def asked(words: Sequence[str]) -> list[tuple[MemoryProfile, int]]:
     return found
 
 
-def place(
-    models: Sequence[tuple[MemoryProfile, int]], servers: Servers, time_limit_s: float
-) -> tuple[Assignment, Placed]:
-    types = [ModelType(each.model, each.memory_balance, each.shards) for each, _ in models]
-    made = assign(types, [n for _, n in models], servers, clamp=False, time_limit_s=time_limit_s)
-    generators = {each.model for each, _ in models if each.peak_batch is not None}
-    return made, placed(made.counts, types, generators)
-
-
-def content(
-    models: Sequence[tuple[MemoryProfile, int]], servers: Servers, made: Assignment, found: Placed
-) -> dict[str, Any]:
-    """Of the file; a run reads `pairs`."""
-    return {
-        "pairs": found.pairs,
-        "left": [each._asdict() for each in found.left],
-        "servers": asdict(servers),
-        "models": {each.model: number for each, number in models},
-        "objective_bytes": made.objective_bytes,
-        "bound_bytes": made.bound_bytes,
-    }
-
-
-def said(found: Placed, made: Assignment) -> str:
-    left = Counter(each.reason for each in found.left)
-    lines = [f"{len(found.pairs)} pairs, {100 * made.gap:.2g} % from optimal at most"]
-    return "\n".join([*lines, *(f"left over: {number}, {why}" for why, number in left.items())])
-
-
 def run(arguments: argparse.Namespace) -> None:
-    if not arguments.time_limit_s > 0:
-        raise UsageError(f"--time-limit-s={arguments.time_limit_s:g}; valid: above 0")
+    """Places, writes the file, and says how good it is."""
+    limit_s = arguments.time_limit_s
+    if not limit_s > 0:
+        raise UsageError(f"--time-limit-s={limit_s:g}; valid: above 0")
     try:
         servers = Servers(
             num_servers=arguments.servers, gpus_per_server=arguments.gpus_per_server,
@@ -82,14 +54,25 @@ def run(arguments: argparse.Namespace) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     models = asked(arguments.profiles)
-    made, found = place(models, servers, arguments.time_limit_s)
+    types = [ModelType(each.model, each.memory_balance, each.shards) for each, _ in models]
+    made = assign(types, [number for _, number in models], servers, time_limit_s=limit_s)
+    generators = {each.model for each, _ in models if each.peak_batch is not None}
+    found = placed(made.counts, types, generators)
+    content = {
+        "pairs": found.pairs,  # what a run reads
+        "left": [each._asdict() for each in found.left],
+        "servers": asdict(servers),
+        "models": {each.model: number for each, number in models},
+        "objective_bytes": made.objective_bytes,
+        "bound_bytes": made.bound_bytes,
+    }
     try:
-        write_text(
-            arguments.out, json.dumps(content(models, servers, made, found), indent=1) + "\n"
-        )
+        write_text(arguments.out, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise UsageError(f"{arguments.out} cannot be written: {error.strerror}") from error
-    print(said(found, made))
+    print(f"{len(found.pairs)} pairs, {100 * made.gap:.2g} % from optimal at most")
+    for why, number in Counter(each.reason for each in found.left).items():
+        print(f"left over: {number}, {why}")
 
 
 def main(words: Sequence[str] | None = None) -> int:

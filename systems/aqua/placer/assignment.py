@@ -12,13 +12,13 @@ as x does. G_s of eq. 6 is the memory of one GPU, as in the artifact.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import lil_array
 
 from harness.errors import UsageError
 
@@ -70,61 +70,71 @@ class Assignment:
 
 def counted(models: Sequence[ModelType]) -> tuple[list[ModelType], list[int]]:
     """(types of `models` in order of appearance, how many models of each)."""
-    numbers: dict[ModelType, int] = {}
-    for each in models:
-        numbers[each] = numbers.get(each, 0) + 1
+    numbers = Counter(models)
     return list(numbers), list(numbers.values())
 
 
 def objective_bytes(
-    counts: Sequence[Sequence[int]], types: Sequence[ModelType], servers: Servers, *, clamp: bool
+    counts: Sequence[Sequence[int]], types: Sequence[ModelType], servers: Servers
 ) -> float:
-    """Eq. 6 of an assignment.
-
-    counts: as in `Assignment`. clamp: both maxima are at least 0, as the artifact's variables are;
-    a surplus of memory, or of producers, on all servers then costs nothing.
-    """
-    memory = [
-        sum(n * t.shards * t.memory_bytes for n, t in zip(row, types, strict=True))
-        for row in counts
-    ]
-    balance = [
-        sum(n * t.shards * t.sign for n, t in zip(row, types, strict=True)) for row in counts
-    ]
-    floor = [0] if clamp else []
-    return max(memory + floor) + servers.gpu_memory_bytes * max(balance + floor)
+    """Eq. 6 of an assignment. counts: as in `Assignment`."""
+    grid = np.array(counts, dtype=object)  # integers without end
+    memory = grid @ [each.shards * each.memory_bytes for each in types]  # eq. 4
+    balance = grid @ [each.shards * each.sign for each in types]  # eq. 5
+    most: int = max(memory) + servers.gpu_memory_bytes * max(balance)
+    return most
 
 
 def assign(
-    types: Sequence[ModelType],
-    numbers: Sequence[int],
-    servers: Servers,
-    *,
-    clamp: bool,
-    time_limit_s: float,
+    types: Sequence[ModelType], numbers: Sequence[int], servers: Servers, *, time_limit_s: float
 ) -> Assignment:
     """The assignment with the least objective. numbers: how many models of each type.
 
     Raises UsageError if they do not all fit, or if no assignment is found within the time.
     """
     _check(types, numbers, servers)
-    program = _Program(types, numbers, servers, clamp)
-    found = milp(
-        program.cost,
-        integrality=program.integer,
-        bounds=program.bounds,
-        constraints=program.constraints,
-        options={"time_limit": time_limit_s},
-    )
+    found = _solved(types, numbers, servers, time_limit_s)
     if found.x is None:
         raise UsageError(
             f"{sum(numbers)} models do not fit on {servers.num_servers} servers of "
             f"{servers.gpus_per_server} GPUs, or no assignment was found in {time_limit_s:g} s: "
             f"{found.message}"
         )
-    counts = program.counts(found.x)
-    value = objective_bytes(counts, types, servers, clamp=clamp)
+    grid = np.rint(found.x[:-2]).astype(int).reshape(servers.num_servers, len(types))
+    counts = tuple(tuple(map(int, row)) for row in grid)
+    value = objective_bytes(counts, types, servers)
     return Assignment(counts, value, float(found.mip_dual_bound) * GB)
+
+
+def _solved(
+    types: Sequence[ModelType], numbers: Sequence[int], servers: Servers, time_limit_s: float
+) -> Any:
+    """Unknowns: the counts, server by server; then max mem_s in GB; then max eq_s."""
+    num_servers, num_counts = servers.num_servers, servers.num_servers * len(types)
+    every_model = np.tile(np.eye(len(types)), num_servers)  # eq. 1: each is on one server
+    shards = np.array([each.shards for each in types], float)
+    memory = np.array([each.shards * each.memory_bytes / GB for each in types])
+    balance = np.array([each.shards * each.sign for each in types], float)
+    of_server = np.array([shards, memory, balance])  # eq. 3, 4 and 5
+    maxima = [[0, 0], [-1, 0], [0, -1]]
+    rows = np.block(
+        [
+            [every_model, np.zeros((len(types), 2))],
+            [np.kron(np.eye(num_servers), of_server), np.tile(maxima, (num_servers, 1))],
+        ]
+    )
+    high = np.array([*numbers, *([servers.gpus_per_server, 0, 0] * num_servers)], float)
+    low = np.array([*numbers, *([-np.inf] * 3 * num_servers)])
+    return milp(
+        np.array([0] * num_counts + [1, servers.gpu_memory_bytes / GB]),  # eq. 6
+        integrality=np.array([1] * num_counts + [0, 0]),
+        bounds=Bounds(
+            np.array([0.0] * num_counts + [-np.inf] * 2),
+            np.array([*numbers] * num_servers + [np.inf] * 2),
+        ),
+        constraints=LinearConstraint(rows, low, high),
+        options={"time_limit": time_limit_s},
+    )
 
 
 def _check(types: Sequence[ModelType], numbers: Sequence[int], servers: Servers) -> None:
@@ -140,44 +150,3 @@ def _check(types: Sequence[ModelType], numbers: Sequence[int], servers: Servers)
     room = servers.num_servers * servers.gpus_per_server
     if wanted > room:
         raise UsageError(f"the models have {wanted} shards; valid: at most {room}, the GPUs")
-
-
-class _Program:
-    """Unknowns: the counts, server by server; then max mem_s in GB; then max eq_s."""
-
-    def __init__(
-        self, types: Sequence[ModelType], numbers: Sequence[int], servers: Servers, clamp: bool
-    ) -> None:
-        self._shape = servers.num_servers, len(types)
-        size = servers.num_servers * len(types)
-        most_memory, most_balance = size, size + 1
-        self.cost = np.zeros(size + 2)
-        self.cost[most_memory], self.cost[most_balance] = 1, servers.gpu_memory_bytes / GB
-        self.integer = np.ones(size + 2)
-        self.integer[most_memory] = self.integer[most_balance] = 0
-        floor = 0.0 if clamp else -np.inf
-        self.bounds = Bounds(
-            np.array([0.0] * size + [floor, floor]),
-            np.array([*numbers] * servers.num_servers + [np.inf, np.inf], float),
-        )
-        rows = lil_array((len(types) + 3 * servers.num_servers, size + 2))
-        low, high = np.full(rows.shape[0], -np.inf), np.zeros(rows.shape[0])
-        for t, number in enumerate(numbers):  # eq. 1: every model is on one server
-            for s in range(servers.num_servers):
-                rows[t, s * len(types) + t] = 1
-            low[t] = high[t] = number
-        row = len(types)
-        for s in range(servers.num_servers):
-            for t, each in enumerate(types):
-                column = s * len(types) + t
-                rows[row, column] = each.shards  # eq. 3
-                rows[row + 1, column] = each.shards * each.memory_bytes / GB  # eq. 4
-                rows[row + 2, column] = each.shards * each.sign  # eq. 5
-            high[row] = servers.gpus_per_server
-            rows[row + 1, most_memory] = rows[row + 2, most_balance] = -1
-            row += 3
-        self.constraints = LinearConstraint(rows.tocsr(), low, high)
-
-    def counts(self, x: np.ndarray) -> tuple[tuple[int, ...], ...]:
-        grid = np.rint(x[:-2]).astype(int).reshape(self._shape)
-        return tuple(tuple(int(n) for n in row) for row in grid)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from systems.aqua.placer.assignment import ModelType
+
+C = TypeVar("C", bound=Hashable)  # consumers
+P = TypeVar("P", bound=Hashable)  # producers
 
 
 class Shard(NamedTuple):
@@ -21,23 +24,22 @@ class Shard(NamedTuple):
     shard: int  # index among the model's shards
 
 
-def match(models: Sequence[ModelType]) -> dict[Hashable, Hashable]:
-    """{consuming `Shard`: its producing `Shard`}, for the models of one server.
+def match(models: Sequence[ModelType]) -> dict[Shard, Shard]:
+    """{consuming shard: its producing shard}, for the models of one server.
 
     A consuming shard without a producer is left out. Shards are matched one by one: the shards of a
     model may have producers of different models (section 9.3).
     """
-    sizes = {
+    lends = {
         Shard(i, j): each.memory_bytes for i, each in enumerate(models) for j in range(each.shards)
     }
-    lends: dict[Hashable, int] = {shard: size for shard, size in sizes.items() if size > 0}
-    needs: dict[Hashable, int] = {shard: -size for shard, size in sizes.items() if size < 0}
+    needs = {shard: -size for shard, size in lends.items()}
     return stable_matching(*preferences(lends, needs))
 
 
 def preferences(
-    lends_bytes: Mapping[Hashable, int], needs_bytes: Mapping[Hashable, int]
-) -> tuple[dict[Hashable, list[Hashable]], dict[Hashable, list[Hashable]]]:
+    lends_bytes: Mapping[P, int], needs_bytes: Mapping[C, int]
+) -> tuple[dict[C, list[P]], dict[P, list[C]]]:
     """({consumer: producers, best first}, {producer: consumers, best first}).
 
     Producers that lend nothing and consumers that need nothing are left out.
@@ -56,25 +58,18 @@ def preferences(
 
 
 def stable_matching(
-    of_consumers: Mapping[Hashable, Sequence[Hashable]],
-    of_producers: Mapping[Hashable, Sequence[Hashable]],
-) -> dict[Hashable, Hashable]:
+    of_consumers: Mapping[C, Sequence[P]], of_producers: Mapping[P, Sequence[C]]
+) -> dict[C, P]:
     """{consumer: its producer}; consumers without a producer are left out and page to DRAM."""
-    rank = {p: {c: i for i, c in enumerate(order)} for p, order in of_producers.items()}
-    consumer_of: dict[Hashable, Hashable] = {}
+    consumer_of: dict[P, C] = {}
     proposals = {consumer: iter(order) for consumer, order in of_consumers.items()}
     free = deque(of_consumers)
     while free:
         consumer = free.popleft()
         producer = next(proposals[consumer], None)
-        if producer is None:
-            continue
-        rival = consumer_of.get(producer)
-        if rival is None:
-            consumer_of[producer] = consumer
-        elif rank[producer][consumer] < rank[producer][rival]:
-            consumer_of[producer] = consumer
-            free.appendleft(rival)
-        else:
-            free.appendleft(consumer)
+        if producer is not None:
+            rivals = {consumer, consumer_of.get(producer, consumer)}
+            best, *others = sorted(rivals, key=of_producers[producer].index)
+            consumer_of[producer] = best
+            free.extendleft(others)
     return {consumer: producer for producer, consumer in consumer_of.items()}

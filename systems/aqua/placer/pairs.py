@@ -37,33 +37,29 @@ def placed(
     found = Placed()
     for node, row in enumerate(counts):
         models = [each for each, number in zip(types, row, strict=True) for _ in range(number)]
-        _on_server(models, node, generators, found)
-    return found
-
-
-def _on_server(
-    models: Sequence[ModelType], node: int, generators: Collection[str], found: Placed
-) -> None:
-    matched = match(models)
-    borrowing: dict[int, list[int]] = {}  # consumers by lender, both counted from 0
-    for consumer, each in enumerate(models):
-        if each.memory_bytes >= 0:
-            continue
-        producers = [matched.get(Shard(consumer, k)) for k in range(each.shards)]
-        lenders = {p.model for p in producers if isinstance(p, Shard)}
-        if None in producers:
-            found.left.append(Left(each.name, node, "not all of its shards have a producer"))
-        elif len(lenders) > 1:
-            found.left.append(Left(each.name, node, "its shards have producers of several models"))
-        elif models[min(lenders)].name in generators:
-            reason = f"its producer {models[min(lenders)].name} makes images or audio"
+        matched = match(models)
+        borrowing: dict[int, list[str]] = {}  # consumers' names by lender, counted from 0
+        for consumer, each in enumerate(models):
+            if each.memory_bytes >= 0:
+                continue
+            producers = [matched.get(Shard(consumer, k)) for k in range(each.shards)]
+            lenders = sorted({shard.model for shard in producers if shard is not None})
+            if None in producers:
+                reason = "not all of its shards have a producer"
+            elif len(lenders) > 1:
+                reason = "its shards have producers of several models"
+            elif models[lenders[0]].name in generators:
+                reason = f"its producer {models[lenders[0]].name} makes images or audio"
+            else:
+                borrowing.setdefault(lenders[0], []).append(each.name)
+                continue
             found.left.append(Left(each.name, node, reason))
-        else:
-            borrowing.setdefault(min(lenders), []).append(consumer)
-    for lender, consumers in sorted(borrowing.items()):
-        names = [models[each].name for each in consumers]
-        who: dict[str, Any] = {"consumers": names} if len(names) > 1 else {"consumer": names[0]}
-        found.pairs.append({**who, "lender": models[lender].name, "node": node})
-    for lender, each in enumerate(models):
-        if each.memory_bytes >= 0 and lender not in borrowing:
-            found.left.append(Left(each.name, node, "nobody borrows of it"))
+        for lender, names in sorted(borrowing.items()):
+            who: dict[str, Any] = {"consumers": names} if names[1:] else {"consumer": names[0]}
+            found.pairs.append({**who, "lender": models[lender].name, "node": node})
+        found.left += [
+            Left(each.name, node, "nobody borrows of it")
+            for lender, each in enumerate(models)
+            if each.memory_bytes >= 0 and lender not in borrowing
+        ]
+    return found

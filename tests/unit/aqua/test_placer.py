@@ -54,19 +54,19 @@ kinds = st.lists(
 
 
 @settings(max_examples=80, deadline=None)
-@given(kinds, st.data(), st.integers(1, 3), st.booleans())
+@given(kinds, st.data(), st.integers(1, 3))
 def test_the_best_of_all_assignments_on_small_clusters(
-    types: list[ModelType], data: st.DataObject, num_servers: int, clamp: bool
+    types: list[ModelType], data: st.DataObject, num_servers: int
 ) -> None:
     numbers = [data.draw(st.integers(0, 3)) for _ in types]
     servers = Servers(num_servers=num_servers, gpus_per_server=4, gpu_memory_bytes=80 * GB)
     every = list(all_counts(numbers, types, servers))
     if not every:
         with pytest.raises(UsageError):
-            assign(types, numbers, servers, clamp=clamp, time_limit_s=60)
+            assign(types, numbers, servers, time_limit_s=60)
         return
-    found = assign(types, numbers, servers, clamp=clamp, time_limit_s=60)
-    best = min(objective_bytes(counts, types, servers, clamp=clamp) for counts in every)
+    found = assign(types, numbers, servers, time_limit_s=60)
+    best = min(objective_bytes(counts, types, servers) for counts in every)
     assert found.counts in every
     assert found.objective_bytes == best
     assert found.bound_bytes <= best + 1
@@ -87,20 +87,19 @@ def test_the_gap_is_proven_on_large_clusters(num_gpus: int) -> None:
     models = draw(shares, num_gpus, np.random.default_rng(0))
     assert sum(each.shards for each in models) == num_gpus
     servers = Servers(num_servers=num_gpus // 8, **SERVER)
-    for clamp in (False, True):
-        types, numbers = counted(models)
-        found = assign(types, numbers, servers, clamp=clamp, time_limit_s=3)
-        assert [sum(column) for column in zip(*found.counts, strict=True)] == numbers
-        for row in found.counts:
-            assert sum(n * t.shards for n, t in zip(row, types, strict=True)) == 8
-        assert found.bound_bytes <= found.objective_bytes * (1 + 1e-6)
-        assert 0 <= found.gap < 1
+    types, numbers = counted(models)
+    found = assign(types, numbers, servers, time_limit_s=3)
+    assert [sum(column) for column in zip(*found.counts, strict=True)] == numbers
+    for row in found.counts:
+        assert sum(n * t.shards for n, t in zip(row, types, strict=True)) == 8
+    assert found.bound_bytes <= found.objective_bytes * (1 + 1e-6)
+    assert 0 <= found.gap < 1
 
 
 def test_equal_demand_and_supply_share_a_server() -> None:
     types = [ModelType("lends", 30 * GB, 1), ModelType("needs", -30 * GB, 1)]
     servers = Servers(num_servers=2, gpus_per_server=4, gpu_memory_bytes=80 * GB)
-    found = assign(types, [4, 4], servers, clamp=False, time_limit_s=60)
+    found = assign(types, [4, 4], servers, time_limit_s=60)
     assert found.counts == ((2, 2), (2, 2))
     assert found.objective_bytes == 0
 
@@ -114,7 +113,7 @@ def test_shards_stay_together() -> None:
     types = [ModelType("wide", -10 * GB, 3)]
     servers = Servers(num_servers=3, gpus_per_server=4, gpu_memory_bytes=80 * GB)
     with pytest.raises(UsageError, match="4 models do not fit on 3 servers of 4 GPUs"):
-        assign(types, [4], servers, clamp=False, time_limit_s=60)
+        assign(types, [4], servers, time_limit_s=60)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_what_cannot_be_placed_is_refused(shards: int, number: int, reason: str)
     with pytest.raises(UsageError, match=reason):
         assign(
             [ModelType("m", GB, shards)], [number], Servers(num_servers=2, **SERVER),
-            clamp=False, time_limit_s=1,
+            time_limit_s=1,
         )  # fmt: skip
 
 
