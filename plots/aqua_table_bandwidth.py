@@ -12,7 +12,7 @@ from harness.configuration.config import typed
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.device.location import dram, hbm
-from harness.device.topology import cluster_topology
+from harness.device.topology import Topology
 from harness.experiments.points import Point
 from harness.model_spec import ModelSpec
 from plots.panels import Look, legend_above, lines
@@ -45,7 +45,7 @@ def model(name: str) -> ModelSpec:
 def table(points: Sequence[Point]) -> pd.DataFrame:
     rows = []
     for name in ("h100x8", "a100x2"):
-        path = cluster_topology(hardware(name)).path
+        path = Topology(hardware(name)).path
         for link, end in (("NVLink", hbm(0, 1)), ("PCIe", dram(0))):
             for size in SIZES:
                 rate = size / path(hbm(0, 0), end).time_s(size) / 1e9

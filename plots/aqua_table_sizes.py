@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.device.location import dram, hbm
-from harness.device.topology import cluster_topology
+from harness.device.topology import Topology
 from harness.experiments.points import Point
 from harness.sim.fabric import alone
 from plots.aqua import overrides, requests
@@ -31,7 +31,7 @@ def arithmetic() -> list[dict[str, object]]:
     opt, llama = model("opt-30b"), model("llama3.1-70b")
     rows: list[dict[str, object]] = []
     for name, inputs in RATES_OF.items():
-        path = cluster_topology(hardware(name)).path
+        path = Topology(hardware(name)).path
         ratio = alone(path(hbm(0, 0), hbm(0, 1))) / alone(path(hbm(0, 0), dram(0)))
         quantity = f"NVLink over PCIe, copies, {name}"
         rows.append({"quantity": quantity, "value": ratio, "unit": "x", "inputs": inputs})

@@ -11,7 +11,7 @@ from typing import Any
 from harness.clock import Event, WallLoop
 from harness.device.base import Arriving, BaseInstance, Grown
 from harness.device.location import Location, dram, hbm, ssd
-from harness.device.topology import cluster_topology
+from harness.device.topology import Topology
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.device_layout import DeviceLayout, memory_for_blocks, memory_for_kv
 from harness.elastic.fabric import Memory
@@ -84,7 +84,7 @@ class TorchElastic:
         self._loop, self._book = loop, TokenBook(experiment.seed)
         self._files = self._open_files()
         places = self._places()
-        links = LinkTable(cluster_topology(experiment.hardware), places, config.elastic.paced)
+        links = LinkTable(Topology(experiment.hardware), places, config.elastic.paced)
         self._links_file = PacedLinks.new_file(len(links))
         workers.stack.callback(os.close, self._links_file)
         self._fabric = TorchFabric(loop, links, self._files, config.elastic.chunk_bytes)

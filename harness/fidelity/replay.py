@@ -31,6 +31,7 @@ from harness.errors import UsageError
 from harness.fidelity.play import Played, play
 from harness.files import replaced
 from harness.request import Request
+from harness.sim.config import SimConfig
 from harness.sim.engine import SimEngine
 
 COLUMNS = (
@@ -113,18 +114,18 @@ def replay(points: Path, out: Path, profile: str = PROFILE) -> pd.DataFrame:
     return result
 
 
-def engine_config(profile: str, **values: Any) -> SimEngine.Config:
+def engine_config(profile: str, **values: Any) -> SimConfig:
     """engine=sim with that profile and `values` of its configuration."""
     node = OmegaConf.load(zoo.CONF / "engine" / "sim.yaml")
     assert isinstance(node, DictConfig)
     node.profile = profile
     node.update(values)
-    config: SimEngine.Config = settings(plain(node), SimEngine, "engine")
+    config: SimConfig = settings(plain(node), SimEngine, "engine")
     return config
 
 
 def simulated(
-    load: Load, config: SimEngine.Config, capacities: dict[Load, float] | None = None
+    load: Load, config: SimConfig, capacities: dict[Load, float] | None = None
 ) -> dict[str, Any]:
     """FOUND of one load, and an empty reason; or the reason why there is none. `capacities`: what
     is known of those of the same deployment and lengths; None: no capacity is asked for."""
@@ -164,7 +165,7 @@ def arrivals_s(number: int, duration_s: float) -> list[float]:
     return found
 
 
-def _engine(load: Load, config: SimEngine.Config) -> SimEngine:
+def _engine(load: Load, config: SimConfig) -> SimEngine:
     if load.tp > load.hardware().devices_per_node or load.num_gpus % load.tp:
         raise UsageError(
             f"tp={load.tp} does not divide {load.num_gpus} GPUs in nodes of "
