@@ -21,12 +21,10 @@ from harness.elastic.pipeline import Stage, StagedBatch
 from harness.elastic.shared import Shared
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
-from harness.engine.fabric import TorchFabric
+from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
-from harness.engine.layerwise import TorchLayerwise
-from harness.engine.link_table import LinkTable
 from harness.engine.paced_links import PacedLinks
-from harness.engine.pipeline import TorchPipeline
+from harness.engine.pipeline import TorchLayerwise, TorchPipeline
 from harness.engine.tokens import TokenBook
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers

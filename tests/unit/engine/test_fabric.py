@@ -8,8 +8,7 @@ from typing import Any
 
 from harness.clock import WallLoop
 from harness.device.topology import Topology
-from harness.engine.fabric import TorchFabric
-from harness.engine.link_table import LinkTable
+from harness.engine.fabric import LinkTable, TorchFabric
 from tests.elastic import hardware
 
 
