@@ -27,7 +27,7 @@ from harness.request import Batch
 
 
 @dataclass(slots=True, eq=False)
-class InFlight:
+class SentBatch:
     """What the harness knows of a batch on its workers."""
 
     number: int
@@ -55,20 +55,20 @@ class TorchPipeline:
         self._fabric.connect(*[instance.name for instance in staged.instances])
         stops = [] if staged.steps == 1 else [interrupt] if stop is None else [interrupt, stop]
 
-        def send(flight: InFlight) -> None:
+        def send(sent: SentBatch) -> None:
             for position, elsewhere in enumerate(staged.remote):
                 for holder in elsewhere:
-                    held = self._hold_work(flight, position, holder)
+                    held = self._hold_work(sent, position, holder)
                     worker = self._fabric.commands[holder.name].worker
                     worker.send({"op": "hold", "work": held})
             for position in reversed(range(len(staged.stages))):  # the first one starts at once
-                work = self.stage_work(flight, position, until)
-                self.tell(flight, position, work, *([] if position else stops))
+                work = self.stage_work(sent, position, until)
+                self.tell(sent, position, work, *([] if position else stops))
 
         return await self.follow(staged, next(self._fabric.batch_numbers), send)
 
     async def follow(
-        self, staged: StagedBatch, number: int, send: Callable[[InFlight], None]
+        self, staged: StagedBatch, number: int, send: Callable[[SentBatch], None]
     ) -> int:
         """Has `send` tell the workers, and counts tokens until the batch is over: iterations.
         InstanceLost where one of its instances dies."""
@@ -76,39 +76,39 @@ class TorchPipeline:
             assert instance.tables is not None
             requests = [r for r in staged.batch.requests if r.request_id in instance.kv.held]
             instance.tables.reconcile(requests)
-        flight = InFlight(number, staged, Event(self._loop))
+        sent = SentBatch(number, staged, Event(self._loop))
 
         def on_death(name: str) -> None:
             if name in [instance.name for instance in staged.instances]:
-                flight.lost = name
-                flight.done.set()
+                sent.lost = name
+                sent.done.set()
 
         self._fabric.on_death.append(on_death)
         try:
-            send(flight)
-            await self._loop.wait(flight.done)
+            send(sent)
+            await self._loop.wait(sent.done)
         finally:
             self._fabric.on_death.remove(on_death)
-            self._end(flight)
-        if flight.lost is not None:
-            raise InstanceLost(flight.lost)
-        return flight.num_steps
+            self._end(sent)
+        if sent.lost is not None:
+            raise InstanceLost(sent.lost)
+        return sent.num_steps
 
-    def tell(self, flight: InFlight, position: int, work: StageWork, *stops: Event) -> None:
-        commands = self._fabric.commands[flight.staged.stages[position][0].name]
-        on_message = partial(self._on_message, flight, commands.worker.clock_offset_s)
+    def tell(self, sent: SentBatch, position: int, work: StageWork, *stops: Event) -> None:
+        commands = self._fabric.commands[sent.staged.stages[position][0].name]
+        on_message = partial(self._on_message, sent, commands.worker.clock_offset_s)
         seq = commands.send({"op": "stage", "work": work}, on_message, *stops)
-        flight.commands.append((commands, seq))
+        sent.commands.append((commands, seq))
 
-    def stage_work(self, flight: InFlight, position: int, until: float) -> StageWork:
-        staged = flight.staged
+    def stage_work(self, sent: SentBatch, position: int, until: float) -> StageWork:
+        staged = sent.staged
         batch, (instance, layers) = staged.batch, staged.stages[position]
         first = staged.stages[0][0]
         is_last = position == len(staged.stages) - 1
         neighbour = first if is_last else staged.stages[position + 1][0]
         work = batch_work(batch) if position else self.book.work(batch, instance.model.vocab_size)
         return StageWork(
-            flight.number, work, layers, instance.layout.page_layers, staged.steps,
+            sent.number, work, layers, instance.layout.page_layers, staged.steps,
             deadline_s=until + self._loop.start_monotonic_s,
             groups={
                 group: parts_of(batch, instance, group, staged.remote[position])
@@ -124,9 +124,9 @@ class TorchPipeline:
             },
         )  # fmt: skip
 
-    def _hold_work(self, flight: InFlight, position: int, holder: ElasticInstance) -> HoldWork:
-        batch, remote = flight.staged.batch, flight.staged.remote[position]
-        instance, layers = flight.staged.stages[position]
+    def _hold_work(self, sent: SentBatch, position: int, holder: ElasticInstance) -> HoldWork:
+        batch, remote = sent.staged.batch, sent.staged.remote[position]
+        instance, layers = sent.staged.stages[position]
         groups = {
             group: part
             for group in instance.layout.groups(layers)
@@ -134,30 +134,30 @@ class TorchPipeline:
             if part.holder == holder.name
         }
         path = self._fabric.path(holder.memory, instance.memory)
-        return HoldWork(flight.number, batch_work(batch), path, groups)
+        return HoldWork(sent.number, batch_work(batch), path, groups)
 
-    def _on_message(self, flight: InFlight, offset_s: float, header: Header) -> None:
+    def _on_message(self, sent: SentBatch, offset_s: float, header: Header) -> None:
         if header["last"]:
-            flight.steps_in_all = header.get("num_steps", flight.steps_in_all)
-        elif not flight.done.is_set:  # an iteration's tokens have come out of the last stage
-            flight.num_steps += 1
-            sampled = self.book.count(flight.staged.batch, header["tokens"])
+            sent.steps_in_all = header.get("num_steps", sent.steps_in_all)
+        elif not sent.done.is_set:  # an iteration's tokens have come out of the last stage
+            sent.num_steps += 1
+            sampled = self.book.count(sent.staged.batch, header["tokens"])
             self.last_step_s = header["time_s"] - offset_s - self._loop.start_monotonic_s
             token = Segment(self.last_step_s, 1, 0.0, 0.0)
             self._recorder.segment([r for r in sampled if not r.failed], token, self.name)
-        if flight.steps_in_all == flight.num_steps:
-            flight.done.set()
+        if sent.steps_in_all == sent.num_steps:
+            sent.done.set()
 
-    def _end(self, flight: InFlight) -> None:
+    def _end(self, sent: SentBatch) -> None:
         """Nobody waits for anything of it any more."""
-        for commands, seq in flight.commands:
+        for commands, seq in sent.commands:
             commands.close(seq)
-        staged, broken = flight.staged, flight.lost is not None
+        staged, broken = sent.staged, sent.lost is not None
         first = staged.stages[0][0]
         attends = any(first in elsewhere for elsewhere in staged.remote)
         for instance in staged.instances:
             if instance is not first or attends or broken:  # else it knows
-                self._fabric.abandon(instance.name, flight.number, broken=broken)
+                self._fabric.abandon(instance.name, sent.number, broken=broken)
 
 
 def parts_of(batch: Batch, instance: ElasticInstance, group: int, remote: Remote) -> list[Part]:
@@ -196,12 +196,12 @@ class TorchLayerwise:
         stages = [(instance, run.layers)]
         pipeline = self._pipeline(stages)
 
-        def send(flight: InFlight) -> None:
-            work = pipeline.stage_work(flight, 0, inf)
+        def send(sent: SentBatch) -> None:
+            work = pipeline.stage_work(sent, 0, inf)
             work.keeps, work.previous = not run.last, None if previous is None else previous.name
             if previous is not None:
                 work.batch = replace(work.batch, ids=())
-            pipeline.tell(flight, 0, work)
+            pipeline.tell(sent, 0, work)
 
         staged = StagedBatch(run.batch, 1, stages, [{}], [instance, *run.others])
         await pipeline.follow(staged, number, send)
