@@ -117,6 +117,7 @@ class TorchElastic:
 
     def resolved(self) -> dict[str, Any]:
         return self._workers.resolved(self._answers) | {
+            "num_threads": [answer["num_threads"] for answer in self._answers],
             "num_kv_blocks": kv_blocks_by_model(
                 (one.model.name, one.kv.num_blocks) for one in self.cluster.instances
             ),

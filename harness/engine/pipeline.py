@@ -53,7 +53,7 @@ class TorchPipeline:
         self, staged: StagedBatch, until: float, stop: Event | None, interrupt: Event
     ) -> int:
         self._fabric.connect(*[instance.name for instance in staged.instances])
-        stops = [] if staged.steps == 1 else [interrupt] if stop is None else [interrupt, stop]
+        stops = [each for each in (interrupt, stop) if each is not None and staged.steps > 1]
 
         def send(sent: SentBatch) -> None:
             for position, elsewhere in enumerate(staged.remote):
