@@ -95,8 +95,6 @@ class BumpAllocator:
         self.top_bytes = offset + num_bytes
         return offset
 
-    def reset(self, to_bytes: int = 0) -> None:
-        """Gives back every piece at or above `to_bytes`, an earlier `top_bytes`."""
-        if not 0 <= to_bytes <= self.top_bytes:
-            raise ValueError(f"cannot reset to {to_bytes}: the buffer ends at {self.top_bytes}")
-        self.top_bytes = to_bytes
+    def reset(self) -> None:
+        """Gives back every piece."""
+        self.top_bytes = 0

@@ -12,7 +12,6 @@ Knows nothing of flows or time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.cost.hardware import Hardware
@@ -45,32 +44,17 @@ class Path(NamedTuple):
 
 
 class Topology:
-    @dataclass(kw_only=True, slots=True)
-    class Config:
-        """Bandwidths are per direction, in bytes/s. A latency is that of one whole message.
+    """Bandwidths are per direction; a latency is that of one whole message. 0 bytes/s: there is no
+    such link, and a transfer that needs it is an error. Where the profile does not say otherwise
+    each node hangs on a leaf of its own, and NVLink joins all devices of a node."""
 
-        0 bytes/s: there is no such link, and a transfer that needs it is an error.
-        """
-
-        num_nodes: int
-        devices_per_node: int
-        nvlink_domain_devices: int  # consecutive devices joined by NVLink; 1: no NVLink
-        nvlink_bytes_per_s: float  # of a device
-        nvlink_latency_s: float
-        gpus_per_pcie_switch: int
-        pcie_bytes_per_s: float  # of a device, and of a switch to the host
-        pcie_latency_s: float
-        peer_bytes_per_s: float | None = None  # between a node's devices; None: as PCIe's
-        nic_bytes_per_s: float  # of a device's NIC
-        nic_latency_s: float
-        devices_per_leaf: int  # consecutive devices whose NICs share a leaf switch
-        leaf_oversubscription: float  # NIC bandwidth below a leaf / its bandwidth to the spine
-        ssd_bytes_per_s: float  # of a node
-        devices_per_ssd: int | None = None  # consecutive devices that share a part of it
-        ssd_latency_s: float
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware, per_node = hardware, hardware.devices_per_node
+        self._domain_devices = hardware.devices_per_domain or per_node
+        if not hardware.nvlink_copy_bytes_per_s:
+            self._domain_devices = 1
+        self._leaf_devices = hardware.devices_per_leaf or per_node
+        self._ssd_bytes_per_s = hardware.ssd_bytes_per_s * per_node  # of a node
         self._links: dict[str, Link] = {}
 
     def path(self, src: Location, dst: Location) -> Path:
@@ -79,19 +63,19 @@ class Topology:
         self._check(dst)
         if src == dst:
             raise ValueError(f"a transfer from {src} to itself crosses no link")
-        config = self._config
+        hardware = self._hardware
         head: list[Link] = []
         tail: list[Link] = []
         latency_s = 0.0
         if src.medium is Medium.SSD:
-            head.append(self._link(f"ssd read {src.node}", config.ssd_bytes_per_s))
-            latency_s += config.ssd_latency_s
-            if dst.medium is Medium.HBM and config.devices_per_ssd is not None:
+            head.append(self._link(f"ssd read {src.node}", self._ssd_bytes_per_s))
+            latency_s += hardware.ssd_latency_s
+            if dst.medium is Medium.HBM and hardware.devices_per_ssd is not None:
                 head.append(self._ssd_of(dst))
             src = dram(src.node)
         if dst.medium is Medium.SSD:
-            tail.append(self._link(f"ssd write {dst.node}", config.ssd_bytes_per_s))
-            latency_s += config.ssd_latency_s
+            tail.append(self._link(f"ssd write {dst.node}", self._ssd_bytes_per_s))
+            latency_s += hardware.ssd_latency_s
             dst = dram(dst.node)
         if src == dst:
             return Path((*head, *tail), latency_s)
@@ -99,18 +83,18 @@ class Topology:
         return Path((*head, *between.links, *tail), latency_s + between.latency_s)
 
     def _between_memories(self, src: Location, dst: Location) -> Path:
-        config = self._config
+        hardware = self._hardware
         if src.medium is dst.medium is Medium.HBM and self._domain(src) == self._domain(dst):
-            out = self._link(f"nvlink out {src}", config.nvlink_bytes_per_s)
-            into = self._link(f"nvlink in {dst}", config.nvlink_bytes_per_s)
-            return Path((out, into), config.nvlink_latency_s)
+            out = self._link(f"nvlink out {src}", hardware.nvlink_copy_bytes_per_s)
+            into = self._link(f"nvlink in {dst}", hardware.nvlink_copy_bytes_per_s)
+            return Path((out, into), hardware.nvlink_copy_latency_s)
         if src.node == dst.node:
-            if src.medium is dst.medium is Medium.HBM and config.peer_bytes_per_s is not None:
-                peer = config.peer_bytes_per_s
+            if src.medium is dst.medium is Medium.HBM and hardware.peer_bytes_per_s is not None:
+                peer = hardware.peer_bytes_per_s
                 ends = self._link(f"peer out {src}", peer), self._link(f"peer in {dst}", peer)
-                return Path(ends, config.pcie_latency_s)
-            return Path(tuple(self._pcie_links(src, dst)), config.pcie_latency_s)
-        return Path(tuple(self._rdma_links(src, dst)), config.nic_latency_s)
+                return Path(ends, hardware.pcie_latency_s)
+            return Path(tuple(self._pcie_links(src, dst)), hardware.pcie_latency_s)
+        return Path(tuple(self._rdma_links(src, dst)), hardware.nic_latency_s)
 
     def _pcie_links(self, src: Location, dst: Location) -> list[Link]:
         links = []
@@ -132,32 +116,32 @@ class Topology:
         receiver = dst if dst.medium is Medium.HBM else Location(Medium.HBM, dst.node, rail)
         from_hbm, to_hbm = src.medium is Medium.HBM, dst.medium is Medium.HBM
         links = [self._pcie("up", src) if from_hbm else self._pcie_switch("down", sender)]
-        links.append(self._link(f"nic out {sender}", self._config.nic_bytes_per_s))
+        links.append(self._link(f"nic out {sender}", self._hardware.nic_bytes_per_s))
         leaves = self._leaf(sender), self._leaf(receiver)
         if leaves[0] != leaves[1]:
             links += [self._leaf_link("up", leaves[0]), self._leaf_link("down", leaves[1])]
-        links.append(self._link(f"nic in {receiver}", self._config.nic_bytes_per_s))
+        links.append(self._link(f"nic in {receiver}", self._hardware.nic_bytes_per_s))
         links.append(self._pcie("down", dst) if to_hbm else self._pcie_switch("up", receiver))
         return links
 
     def _pcie(self, direction: str, device: Location) -> Link:
-        return self._link(f"pcie {direction} {device}", self._config.pcie_bytes_per_s)
+        return self._link(f"pcie {direction} {device}", self._hardware.pcie_bytes_per_s)
 
     def _pcie_switch(self, direction: str, device: Location) -> Link:
         name = f"pcie switch {direction} {device.node}/{self._switch(device)}"
-        return self._link(name, self._config.pcie_bytes_per_s)
+        return self._link(name, self._hardware.pcie_bytes_per_s)
 
     def _leaf_link(self, direction: str, leaf: int) -> Link:
-        config = self._config
-        below = config.devices_per_leaf * config.nic_bytes_per_s
-        return self._link(f"leaf {direction} {leaf}", below / config.leaf_oversubscription)
+        hardware = self._hardware
+        below = self._leaf_devices * hardware.nic_bytes_per_s
+        return self._link(f"leaf {direction} {leaf}", below / hardware.leaf_oversubscription)
 
     def _ssd_of(self, device: Location) -> Link:
-        config = self._config
-        assert config.devices_per_ssd is not None
-        group = device.device // config.devices_per_ssd
-        share = config.devices_per_ssd / config.devices_per_node
-        return self._link(f"ssd read {device.node}/{group}", share * config.ssd_bytes_per_s)
+        hardware = self._hardware
+        assert hardware.devices_per_ssd is not None
+        group = device.device // hardware.devices_per_ssd
+        share = hardware.devices_per_ssd / hardware.devices_per_node
+        return self._link(f"ssd read {device.node}/{group}", share * self._ssd_bytes_per_s)
 
     def _link(self, name: str, bytes_per_s: float) -> Link:
         link = self._links.get(name)
@@ -171,50 +155,22 @@ class Topology:
         return link
 
     def _index(self, device: Location) -> int:
-        return device.node * self._config.devices_per_node + device.device
+        return device.node * self._hardware.devices_per_node + device.device
 
     def _domain(self, device: Location) -> int:
-        return self._index(device) // self._config.nvlink_domain_devices
+        return self._index(device) // self._domain_devices
 
     def _leaf(self, device: Location) -> int:
-        return self._index(device) // self._config.devices_per_leaf
+        return self._index(device) // self._leaf_devices
 
     def _switch(self, device: Location) -> int:
-        return device.device // self._config.gpus_per_pcie_switch
+        return device.device // self._hardware.gpus_per_pcie_switch
 
     def _check(self, place: Location) -> None:
-        config = self._config
-        devices = config.devices_per_node if place.medium is Medium.HBM else 1
-        if not (0 <= place.node < config.num_nodes and 0 <= place.device < devices):
+        hardware = self._hardware
+        devices = hardware.devices_per_node if place.medium is Medium.HBM else 1
+        if not (0 <= place.node < hardware.num_nodes and 0 <= place.device < devices):
             raise ValueError(
-                f"{place} is not in a cluster of {config.num_nodes} nodes "
-                f"of {config.devices_per_node} devices"
+                f"{place} is not in a cluster of {hardware.num_nodes} nodes "
+                f"of {hardware.devices_per_node} devices"
             )
-
-
-def cluster_topology(hardware: Hardware) -> Topology:
-    """The links of `hardware`. Where its profile does not say otherwise each node hangs on a leaf
-    of its own, and NVLink joins all devices of a node."""
-    copy_bytes_per_s = hardware.nvlink_copy_bytes_per_s
-    per_node = hardware.devices_per_node
-    domain = hardware.devices_per_domain or per_node
-    return Topology(
-        Topology.Config(
-            num_nodes=hardware.num_nodes,
-            devices_per_node=hardware.devices_per_node,
-            nvlink_domain_devices=domain if copy_bytes_per_s else 1,
-            nvlink_bytes_per_s=copy_bytes_per_s,
-            nvlink_latency_s=hardware.nvlink_copy_latency_s,
-            gpus_per_pcie_switch=hardware.gpus_per_pcie_switch,
-            pcie_bytes_per_s=hardware.pcie_bytes_per_s,
-            pcie_latency_s=hardware.pcie_latency_s,
-            peer_bytes_per_s=hardware.peer_bytes_per_s,
-            nic_bytes_per_s=hardware.nic_bytes_per_s,
-            nic_latency_s=hardware.nic_latency_s,
-            devices_per_leaf=hardware.devices_per_leaf or per_node,
-            leaf_oversubscription=hardware.leaf_oversubscription,
-            ssd_bytes_per_s=hardware.ssd_bytes_per_s * hardware.devices_per_node,
-            ssd_latency_s=hardware.ssd_latency_s,
-            devices_per_ssd=hardware.devices_per_ssd,
-        )
-    )

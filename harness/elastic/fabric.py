@@ -49,8 +49,7 @@ class Span(NamedTuple):
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
+class Sending(NamedTuple):
     """How the bytes of a copy go. `purpose`: what they are for; copies of different purposes do not
     wait for each other. `priority`: higher ones go first, between chunks. `issue_s`: the chunks
     are copies issued one behind another, each so long after the one before, of which the latencies

@@ -200,7 +200,10 @@ class ElasticInstance:
         spans = {}
         for layer in layers:
             into = self.layout.layer_at[layer]
-            spans[layer] = Span(self.weights_at(source, layer), into.start, len(into))
+            at = into.start - self.layout.layer_at[0].start  # files: one behind the other
+            if instance is not None:
+                at = instance.layout.layer_at[layer].start
+            spans[layer] = Span(at, into.start, len(into))
 
         def came(layer: int, start_s: float) -> None:
             self._record_transfer(memory, "weights", start_s, spans[layer].num_bytes)
@@ -213,12 +216,6 @@ class ElasticInstance:
         done = await self._shared.fabric.load(memory, self.memory, spans, arrival, came, stop)
         self.check_alive()
         return done
-
-    def weights_at(self, source: ElasticInstance | Memory, layer: int) -> int:
-        """Where `layer` begins in `source`: files hold the layers one behind the other."""
-        if isinstance(source, ElasticInstance):
-            return source.layout.layer_at[layer].start
-        return self.layout.layer_at[layer].start - self.layout.layer_at[0].start
 
     async def drop(self, layers: range) -> None:
         """Gives up the weights of `layers`; their bytes are KV pages from now on. RunError where

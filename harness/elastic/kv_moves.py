@@ -9,7 +9,7 @@ store is in no batch, so for swaps the second part is empty.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from harness.elastic.fabric import Sending, Span
@@ -29,7 +29,7 @@ class KvRoute(NamedTuple):
     groups: Groups
 
     def num_bytes(self, copies: Sequence[KvCopy]) -> int:
-        blocks = sum(len(each.blocks) for each in copies)
+        blocks = sum([len(each.blocks) for each in copies])
         return blocks * len(self.groups) * self.source.page_bytes
 
 
@@ -53,19 +53,18 @@ class KvMover:
             return False
         size = source.kv.block_tokens
         whole = [KvCopy(r, r, range(min(n, r.computed_tokens // size))) for r, n in asked.items()]
-        start_s, moved_bytes = self._shared.loop.now, 0
+        start_s, sent = self._shared.loop.now, list[KvCopy]()
         try:
             if not await self.copy(whole, route, sending):
                 return False
-            moved_bytes += route.num_bytes(whole)
+            sent += whole
             gate = await directory.close_gates([r.request_id for r in asked])
             try:
                 rest = _rest(asked, whole, route)
                 chunk_bytes = None if sending.issue_s is None else sending.chunk_bytes
-                await self.copy(
-                    rest, route, replace(sending, priority=1, chunk_bytes=chunk_bytes, stop=None)
-                )
-                moved_bytes += route.num_bytes(rest)
+                urgent = sending._replace(priority=1, chunk_bytes=chunk_bytes, stop=None)
+                await self.copy(rest, route, urgent)
+                sent += rest
                 for request, _, _ in rest:
                     directory.move(request, groups, source, target)
                     source.kv.give_up(request, groups)
@@ -75,7 +74,7 @@ class KvMover:
         finally:
             for request in asked:  # broken off: what was to come does not
                 target.kv.give_up(request, groups)
-            self.record(requests, route, start_s, sending.purpose, moved_bytes)
+            self.record(requests, route, start_s, sending.purpose, route.num_bytes(sent))
         return True
 
     async def copy(self, copies: Sequence[KvCopy], route: KvRoute, sending: Sending) -> bool:
@@ -91,7 +90,7 @@ class KvMover:
             return source.tables.spans(copies, groups, target.tables, source.page_bytes)
 
         tables = [each.tables for each in (source, target) if each.tables is not None]
-        async with copying(self._shared.loop, tables):
+        async with copying(self._shared.loop, tables) if tables else nullcontext():
             return await self._shared.fabric.copy(
                 source.memory, target.memory, num_bytes, spans, sending
             )

@@ -68,7 +68,7 @@ class PageTables:
 
     def _take_back(self) -> None:
         """What any request holds no longer by the counts: groups that have moved away, blocks of
-        steps that were not taken. No flight uses them, or they would be counted."""
+        steps that were not taken. No batch uses them, or they would be counted."""
         for request_id, mine in list(self.ids.items()):
             held = self._pool.held[request_id]
             groups = self._pool.groups[request_id]

@@ -47,14 +47,7 @@ class StagedKv(BlockPool):
         return min(holder.kv.free_pages // len(groups) for holder, groups in self._homes)
 
     @property
-    def used_blocks(self) -> int:
-        return self._total() - self.free_blocks
-
-    @property
     def num_blocks(self) -> int:  # the holders' memory decides
-        return self._total()
-
-    def _total(self) -> int:
         return min(holder.kv.num_pages // len(groups) for holder, groups in self._homes)
 
     def grow(self, request: Request, tokens: int, groups: Groups | None = None) -> bool:
@@ -86,9 +79,7 @@ class StagedKv(BlockPool):
             holder.kv.shrink_to_computed(mine)
 
     def release(self, request: Request) -> None:
-        for holder, _ in self._directory.where(request):
-            holder.kv.release(request)
-        self._directory.forget(request)
+        self._directory.release(request)
 
     def resize(self, num_blocks: int) -> None:
         raise TypeError("a pipeline's KV is resized on its instances")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from math import gcd
 
 from harness.device.block_pool import BlockPool
 from harness.device.caching_pool import Cached, CachedPrefix, CachingPool
+from harness.pooled.blocks import SlabPool
 from harness.request import Request
 
 FIRST_BLOCK = 1  # block 0 belongs to nobody: padding points to it
@@ -106,3 +108,24 @@ class BlockTables:
             used = list(set(used)) + self._pool.waiting_places()
         last = FIRST_BLOCK + self._pool.num_blocks
         assert sorted(used + self._free) == list(range(FIRST_BLOCK, last))
+
+
+def step_bytes(slab_bytes: int, block_bytes: int) -> int:
+    """From an id to the next. Blocks begin at s·slab_bytes + k·block_bytes."""
+    return gcd(slab_bytes, block_bytes)
+
+
+class SlabTables:
+    """`ids` as in `BlockTables`, of the requests last reconciled."""
+
+    def __init__(self, pool: SlabPool, slab_bytes: int) -> None:
+        self._pool = pool
+        self._step_bytes = step_bytes(slab_bytes, pool.shape.block_bytes)
+        self.ids: dict[int, list[int]] = {}
+
+    def reconcile(self, requests: Sequence[Request]) -> None:
+        step, offsets = self._step_bytes, self._pool.offsets
+        self.ids = {
+            request.request_id: [FIRST_BLOCK + at // step for at in offsets[request.request_id]]
+            for request in requests
+        }

@@ -8,18 +8,18 @@ commands of one stream wait for one another. It is answered with messages that c
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from harness.engine.runner import Runner
-from harness.engine.stream import Stream
 from harness.engine.transport import Connection, Header
 
 Work = Callable[[Header], None]
@@ -115,3 +115,35 @@ class CommandLoop:
 def failure(error: BaseException) -> Header:
     """What a worker that cannot go on tells the harness."""
     return {"op": "error", "message": f"{type(error).__name__}: {error}"}
+
+
+Job = Callable[[], None]
+
+
+class Stream:
+    """On a GPU with a CUDA stream of its own, so that copies run beside kernels. An exception in a
+    job goes to `fail`, and ends the stream."""
+
+    def __init__(
+        self, name: str, device: torch.device, fail: Callable[[BaseException], None]
+    ) -> None:
+        self._device, self._fail = device, fail
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def put(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        try:
+            with self._on_device():
+                while True:
+                    self._jobs.get()()
+        except BaseException as error:
+            self._fail(error)
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        if self._device.type != "cuda":
+            return nullcontext()
+        torch.cuda.set_device(self._device)
+        return torch.cuda.stream(torch.cuda.Stream(self._device))

@@ -9,10 +9,10 @@ from typing import NoReturn
 from harness.clock import Event, WallLoop
 from harness.cost.profile import HardwareProfile
 from harness.device.location import Location
+from harness.engine.block_tables import SlabTables
 from harness.engine.commands import Commands
 from harness.engine.host_memory import NODE, HostMemory
 from harness.engine.instance import LiveRun, TorchInstance
-from harness.engine.slab_tables import SlabTables
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess

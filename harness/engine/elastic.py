@@ -11,7 +11,7 @@ from typing import Any
 from harness.clock import Event, WallLoop
 from harness.device.base import Arriving, BaseInstance, Grown
 from harness.device.location import Location, dram, hbm, ssd
-from harness.device.topology import cluster_topology
+from harness.device.topology import Topology
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.device_layout import DeviceLayout, memory_for_blocks, memory_for_kv
 from harness.elastic.fabric import Memory
@@ -21,12 +21,10 @@ from harness.elastic.pipeline import Stage, StagedBatch
 from harness.elastic.shared import Shared
 from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
-from harness.engine.fabric import TorchFabric
+from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
-from harness.engine.layerwise import TorchLayerwise
-from harness.engine.link_table import LinkTable
 from harness.engine.paced_links import PacedLinks
-from harness.engine.pipeline import TorchPipeline
+from harness.engine.pipeline import TorchLayerwise, TorchPipeline
 from harness.engine.tokens import TokenBook
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
@@ -84,7 +82,7 @@ class TorchElastic:
         self._loop, self._book = loop, TokenBook(experiment.seed)
         self._files = self._open_files()
         places = self._places()
-        links = LinkTable(cluster_topology(experiment.hardware), places, config.elastic.paced)
+        links = LinkTable(Topology(experiment.hardware), places, config.elastic.paced)
         self._links_file = PacedLinks.new_file(len(links))
         workers.stack.callback(os.close, self._links_file)
         self._fabric = TorchFabric(loop, links, self._files, config.elastic.chunk_bytes)
@@ -119,6 +117,7 @@ class TorchElastic:
 
     def resolved(self) -> dict[str, Any]:
         return self._workers.resolved(self._answers) | {
+            "num_threads": [answer["num_threads"] for answer in self._answers],
             "num_kv_blocks": kv_blocks_by_model(
                 (one.model.name, one.kv.num_blocks) for one in self.cluster.instances
             ),

@@ -23,7 +23,6 @@ from harness.engine.hf_config import check_config
 from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.pool import TorchPool
 from harness.engine.tokens import TokenBook
-from harness.engine.transport import Header
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
@@ -84,7 +83,17 @@ class TorchEngine:
             started.append(workers.start(index, {"memory": "dedicated", "spec": spec}))
             workers.stack.callback(started[-1].close)
         answers = workers.answers(started)
-        self._resolved = self._settled(specs, answers)
+        served = list(zip(specs, answers, strict=True))
+        of_worker = ("device", "num_kv_blocks", "num_threads")
+        self._resolved = workers.resolved(answers) | {
+            "instances": [
+                {"model": spec.name, "dtype": spec.dtype} | {key: answer[key] for key in of_worker}
+                for spec, answer in served
+            ],
+            "num_kv_blocks": kv_blocks_by_model(
+                (spec.name, answer["num_kv_blocks"]) for spec, answer in served
+            ),
+        }
         run = LiveRun(loop, experiment.recorder, book, HardwareProfile(experiment.hardware))
         instances = []
         for spec, worker, answer in zip(specs, started, answers, strict=True):
@@ -92,27 +101,6 @@ class TorchEngine:
             commands = Commands(worker, loop)
             instances.append(TorchInstance(spec, kv, BlockTables(kv), commands, run))
         return instances
-
-    def _settled(self, specs: list[ModelSpec], ready: list[Header]) -> dict[str, Any]:
-        return {
-            "instances": [
-                {
-                    "model": spec.name,
-                    "dtype": spec.dtype,
-                    "device": answer["device"],
-                    "num_kv_blocks": answer["num_kv_blocks"],
-                    "num_threads": answer["num_threads"],
-                }
-                for spec, answer in zip(specs, ready, strict=True)
-            ],
-            "devices": [answer["device"] for answer in ready],
-            "num_kv_blocks": kv_blocks_by_model(
-                (spec.name, answer["num_kv_blocks"])
-                for spec, answer in zip(specs, ready, strict=True)
-            ),
-            "block_tokens": self._config.block_tokens,
-            "torch": ready[0]["torch"],
-        }
 
 
 def check_models(models: Iterable[ModelSpec]) -> None:

@@ -9,9 +9,9 @@ from itertools import count
 
 from harness.clock import Event, WallLoop
 from harness.device.location import Location
+from harness.device.topology import Topology
 from harness.elastic.fabric import Memory, Sending, Span
 from harness.engine.commands import Commands
-from harness.engine.link_table import LinkTable
 from harness.engine.paced_links import LinkPath
 from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
@@ -211,3 +211,30 @@ class TorchFabric:
         for tell in list(self.on_death):
             tell(name)
         self.on_lost(name, str(error))
+
+
+class LinkTable:
+    """The links of a topology by number, as `PacedLinks` knows them. `paced`: as slow as their
+    rates; else nothing is added to what copies take."""
+
+    def __init__(self, topology: Topology, places: Sequence[Location], paced: bool) -> None:
+        self._topology, self._paced = topology, paced
+        self._numbers: dict[str, int] = {}
+        for source in places:
+            for target in places:
+                if source != target:
+                    for link in topology.path(source, target).links:
+                        self._numbers.setdefault(link.name, len(self._numbers))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def path(self, source: Location, target: Location) -> LinkPath:
+        """UsageError: there is none."""
+        if source == target:
+            return LinkPath((), None, 0.0)
+        path = self._topology.path(source, target)
+        numbers = tuple(self._numbers[link.name] for link in path.links)
+        if not self._paced:
+            return LinkPath(numbers, None, 0.0)
+        return LinkPath(numbers, min(link.bytes_per_s for link in path.links), path.latency_s)

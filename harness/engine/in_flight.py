@@ -22,12 +22,10 @@ from harness.engine.attention import CacheAttention
 from harness.engine.command_loop import CommandLoop
 from harness.engine.given_up import Abandoned, Arrivals, GivenUp
 from harness.engine.kv_cache import KvCache
-from harness.engine.lent_attention import LentAttention
-from harness.engine.mesh import Mesh, PeerLost
+from harness.engine.mesh import Mesh, PeerLost, Peers, bytes_of
 from harness.engine.model import Step
 from harness.engine.paced_links import PacedLinks
-from harness.engine.peers import Peers, bytes_of
-from harness.engine.routed_attention import RoutedAttention
+from harness.engine.routed_attention import LentAttention, RoutedAttention
 from harness.engine.runner import Runner, num_sampled
 from harness.engine.transport import Header
 from harness.engine.work import StageWork

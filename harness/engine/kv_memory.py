@@ -13,11 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from harness.engine.block_tables import FIRST_BLOCK
+from harness.engine.block_tables import FIRST_BLOCK, step_bytes
 from harness.engine.kv_cache import KvCache
-from harness.engine.link import HostLink
-from harness.engine.loader import finish_copies
-from harness.engine.slab_tables import step_bytes
+from harness.engine.loader import HostLink, finish_copies
 from harness.engine.weights import torch_dtype
 from harness.model_spec import ModelSpec
 from harness.pooled.plan import MemoryPlan

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from harness.engine.layout import tensor_places
-from harness.engine.link import HostLink
 from harness.model_spec import ModelSpec
 
 NUM_SLOTS = 4  # of the stage buffer, each filled by a thread of its own
@@ -107,3 +109,25 @@ def finish_copies(memory: torch.Tensor) -> None:
     """Waits for what this thread's stream has been given; on a CPU copies are over at once."""
     if memory.is_cuda:
         torch.cuda.current_stream(memory.device).synchronize()
+
+
+class HostLink:
+    """Shared by the threads that use it at the same time. `bytes_per_s`: None for no limit."""
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._lock = threading.Lock()
+        self._free_at_s = 0.0
+
+    @contextmanager
+    def carry(self, num_bytes: int) -> Iterator[None]:
+        """The block copies `num_bytes`; returns once the link could have carried them after
+        those before."""
+        if self._bytes_per_s is None:
+            yield
+            return
+        with self._lock:
+            begin_s = max(time.monotonic(), self._free_at_s)
+            over_s = self._free_at_s = begin_s + num_bytes / self._bytes_per_s
+        yield
+        time.sleep(max(0.0, over_s - time.monotonic()))

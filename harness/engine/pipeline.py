@@ -1,14 +1,20 @@
-"""The stages of a pipeline on real workers: a batch is told to all of them, the last one's tokens
-come back, the first one says when it is over."""
+"""Batches over several real workers: each stage's worker is told its part, the last one's tokens
+come back, the first one says when a batch is over.
+
+A run of a few layers is a batch of one stage, whose worker keeps the activations until the harness
+says who gets them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 from harness.clock import Event, WallLoop
 from harness.elastic.instance import ElasticInstance
+from harness.elastic.layerwise import LayerRun
 from harness.elastic.pipeline import Remote, Stage, StagedBatch
 from harness.engine.commands import Commands
 from harness.engine.fabric import TorchFabric
@@ -21,7 +27,7 @@ from harness.request import Batch
 
 
 @dataclass(slots=True, eq=False)
-class InFlight:
+class SentBatch:
     """What the harness knows of a batch on its workers."""
 
     number: int
@@ -47,22 +53,22 @@ class TorchPipeline:
         self, staged: StagedBatch, until: float, stop: Event | None, interrupt: Event
     ) -> int:
         self._fabric.connect(*[instance.name for instance in staged.instances])
-        stops = [] if staged.steps == 1 else [interrupt] if stop is None else [interrupt, stop]
+        stops = [each for each in (interrupt, stop) if each is not None and staged.steps > 1]
 
-        def send(flight: InFlight) -> None:
+        def send(sent: SentBatch) -> None:
             for position, elsewhere in enumerate(staged.remote):
                 for holder in elsewhere:
-                    held = self._hold_work(flight, position, holder)
+                    held = self._hold_work(sent, position, holder)
                     worker = self._fabric.commands[holder.name].worker
                     worker.send({"op": "hold", "work": held})
             for position in reversed(range(len(staged.stages))):  # the first one starts at once
-                work = self.stage_work(flight, position, until)
-                self.tell(flight, position, work, *([] if position else stops))
+                work = self.stage_work(sent, position, until)
+                self.tell(sent, position, work, *([] if position else stops))
 
         return await self.follow(staged, next(self._fabric.batch_numbers), send)
 
     async def follow(
-        self, staged: StagedBatch, number: int, send: Callable[[InFlight], None]
+        self, staged: StagedBatch, number: int, send: Callable[[SentBatch], None]
     ) -> int:
         """Has `send` tell the workers, and counts tokens until the batch is over: iterations.
         InstanceLost where one of its instances dies."""
@@ -70,39 +76,39 @@ class TorchPipeline:
             assert instance.tables is not None
             requests = [r for r in staged.batch.requests if r.request_id in instance.kv.held]
             instance.tables.reconcile(requests)
-        flight = InFlight(number, staged, Event(self._loop))
+        sent = SentBatch(number, staged, Event(self._loop))
 
         def on_death(name: str) -> None:
             if name in [instance.name for instance in staged.instances]:
-                flight.lost = name
-                flight.done.set()
+                sent.lost = name
+                sent.done.set()
 
         self._fabric.on_death.append(on_death)
         try:
-            send(flight)
-            await self._loop.wait(flight.done)
+            send(sent)
+            await self._loop.wait(sent.done)
         finally:
             self._fabric.on_death.remove(on_death)
-            self._end(flight)
-        if flight.lost is not None:
-            raise InstanceLost(flight.lost)
-        return flight.num_steps
+            self._end(sent)
+        if sent.lost is not None:
+            raise InstanceLost(sent.lost)
+        return sent.num_steps
 
-    def tell(self, flight: InFlight, position: int, work: StageWork, *stops: Event) -> None:
-        commands = self._fabric.commands[flight.staged.stages[position][0].name]
-        on_message = partial(self._on_message, flight, commands.worker.clock_offset_s)
+    def tell(self, sent: SentBatch, position: int, work: StageWork, *stops: Event) -> None:
+        commands = self._fabric.commands[sent.staged.stages[position][0].name]
+        on_message = partial(self._on_message, sent, commands.worker.clock_offset_s)
         seq = commands.send({"op": "stage", "work": work}, on_message, *stops)
-        flight.commands.append((commands, seq))
+        sent.commands.append((commands, seq))
 
-    def stage_work(self, flight: InFlight, position: int, until: float) -> StageWork:
-        staged = flight.staged
+    def stage_work(self, sent: SentBatch, position: int, until: float) -> StageWork:
+        staged = sent.staged
         batch, (instance, layers) = staged.batch, staged.stages[position]
         first = staged.stages[0][0]
         is_last = position == len(staged.stages) - 1
         neighbour = first if is_last else staged.stages[position + 1][0]
         work = batch_work(batch) if position else self.book.work(batch, instance.model.vocab_size)
         return StageWork(
-            flight.number, work, layers, instance.layout.page_layers, staged.steps,
+            sent.number, work, layers, instance.layout.page_layers, staged.steps,
             deadline_s=until + self._loop.start_monotonic_s,
             groups={
                 group: parts_of(batch, instance, group, staged.remote[position])
@@ -118,9 +124,9 @@ class TorchPipeline:
             },
         )  # fmt: skip
 
-    def _hold_work(self, flight: InFlight, position: int, holder: ElasticInstance) -> HoldWork:
-        batch, remote = flight.staged.batch, flight.staged.remote[position]
-        instance, layers = flight.staged.stages[position]
+    def _hold_work(self, sent: SentBatch, position: int, holder: ElasticInstance) -> HoldWork:
+        batch, remote = sent.staged.batch, sent.staged.remote[position]
+        instance, layers = sent.staged.stages[position]
         groups = {
             group: part
             for group in instance.layout.groups(layers)
@@ -128,30 +134,30 @@ class TorchPipeline:
             if part.holder == holder.name
         }
         path = self._fabric.path(holder.memory, instance.memory)
-        return HoldWork(flight.number, batch_work(batch), path, groups)
+        return HoldWork(sent.number, batch_work(batch), path, groups)
 
-    def _on_message(self, flight: InFlight, offset_s: float, header: Header) -> None:
+    def _on_message(self, sent: SentBatch, offset_s: float, header: Header) -> None:
         if header["last"]:
-            flight.steps_in_all = header.get("num_steps", flight.steps_in_all)
-        elif not flight.done.is_set:  # an iteration's tokens have come out of the last stage
-            flight.num_steps += 1
-            sampled = self.book.count(flight.staged.batch, header["tokens"])
+            sent.steps_in_all = header.get("num_steps", sent.steps_in_all)
+        elif not sent.done.is_set:  # an iteration's tokens have come out of the last stage
+            sent.num_steps += 1
+            sampled = self.book.count(sent.staged.batch, header["tokens"])
             self.last_step_s = header["time_s"] - offset_s - self._loop.start_monotonic_s
             token = Segment(self.last_step_s, 1, 0.0, 0.0)
             self._recorder.segment([r for r in sampled if not r.failed], token, self.name)
-        if flight.steps_in_all == flight.num_steps:
-            flight.done.set()
+        if sent.steps_in_all == sent.num_steps:
+            sent.done.set()
 
-    def _end(self, flight: InFlight) -> None:
+    def _end(self, sent: SentBatch) -> None:
         """Nobody waits for anything of it any more."""
-        for commands, seq in flight.commands:
+        for commands, seq in sent.commands:
             commands.close(seq)
-        staged, broken = flight.staged, flight.lost is not None
+        staged, broken = sent.staged, sent.lost is not None
         first = staged.stages[0][0]
         attends = any(first in elsewhere for elsewhere in staged.remote)
         for instance in staged.instances:
             if instance is not first or attends or broken:  # else it knows
-                self._fabric.abandon(instance.name, flight.number, broken=broken)
+                self._fabric.abandon(instance.name, sent.number, broken=broken)
 
 
 def parts_of(batch: Batch, instance: ElasticInstance, group: int, remote: Remote) -> list[Part]:
@@ -169,3 +175,52 @@ def parts_of(batch: Batch, instance: ElasticInstance, group: int, remote: Remote
         assert holder.tables is not None
         part.blocks.append(holder.tables.ids[request.request_id][group])
     return list(found.values())
+
+
+class TorchLayerwise:
+    def __init__(
+        self, pipeline: Callable[[Sequence[Stage]], TorchPipeline], fabric: TorchFabric
+    ) -> None:
+        self._pipeline, self._fabric = pipeline, fabric
+        self._kept: tuple[ElasticInstance, int] | None = None  # where activations rest, and whose
+        self._ahead: int | None = None  # the run that they have been sent to
+        self._numbers: list[tuple[str, int]] = []  # worker, number: of all runs and sends
+
+    async def run(self, run: LayerRun) -> None:
+        instance, previous = run.instance, run.previous
+        if previous is not None and not run.sent:
+            self.send(run.batch, previous, instance)
+        number = next(self._fabric.batch_numbers) if previous is None else self._ahead
+        assert number is not None
+        self._numbers.append((instance.name, number))
+        stages = [(instance, run.layers)]
+        pipeline = self._pipeline(stages)
+
+        def send(sent: SentBatch) -> None:
+            work = pipeline.stage_work(sent, 0, inf)
+            work.keeps, work.previous = not run.last, None if previous is None else previous.name
+            if previous is not None:
+                work.batch = replace(work.batch, ids=())
+            pipeline.tell(sent, 0, work)
+
+        staged = StagedBatch(run.batch, 1, stages, [{}], [instance, *run.others])
+        await pipeline.follow(staged, number, send)
+        self._kept, self._ahead = (instance, number), None
+
+    def send(self, batch: Batch, source: ElasticInstance, target: ElasticInstance) -> None:
+        """Under the number of the run that is to have them."""
+        assert self._kept is not None
+        assert self._kept[0] is source
+        self._fabric.connect(source.name, target.name)
+        self._ahead = next(self._fabric.batch_numbers)
+        self._numbers.append((target.name, self._ahead))
+        self._fabric.commands[source.name].worker.send(
+            {
+                "op": "pass", "kept": self._kept[1], "batch": self._ahead, "to": target.name,
+                "path": self._fabric.path(source.memory, target.memory),
+            }
+        )  # fmt: skip
+
+    def end(self) -> None:
+        for name, number in self._numbers:
+            self._fabric.abandon(name, number, broken=False)

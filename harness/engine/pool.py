@@ -83,6 +83,7 @@ class TorchPool:
         facts = self._plan.facts(pool, list(self._models.values()))
         return self._workers.resolved(ready) | {
             "devices": [answer["device"] + paced for answer in ready],
+            "num_threads": [answer["num_threads"] for answer in ready],
             "time_scale": {name: asdict(found) for name, found in times.items()},
             "speeds": [answer["speeds"] for answer in ready],
             "pool": facts | {"slab_bytes": self._plan.slab_bytes, "link_bytes_per_s": rate},

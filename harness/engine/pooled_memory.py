@@ -14,8 +14,7 @@ from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layout import model_in, write_model
-from harness.engine.link import HostLink
-from harness.engine.loader import Source, WeightsLoader, finish_copies
+from harness.engine.loader import HostLink, Source, WeightsLoader, finish_copies
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
 from harness.engine.transport import Header

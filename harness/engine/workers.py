@@ -53,7 +53,6 @@ class Workers:
         """What a run's manifest says of them."""
         return {
             "devices": [answer["device"] for answer in answers],
-            "num_threads": [answer["num_threads"] for answer in answers],
             "block_tokens": self._config.block_tokens,
             "torch": answers[0]["torch"],
         }

@@ -29,6 +29,7 @@ from harness.cost.hardware import Hardware
 from harness.errors import UsageError
 from harness.fidelity.play import Played, middle_per_s, play
 from harness.request import Request
+from harness.sim.config import SimConfig
 from harness.sim.engine import SimEngine
 
 FOUND = (
@@ -105,15 +106,15 @@ def replay(points: Path, out: Path, profile: str = PROFILE) -> pd.DataFrame:
     return result
 
 
-def engine_config(profile: str, **values: Any) -> SimEngine.Config:
+def engine_config(profile: str, **values: Any) -> SimConfig:
     """engine=sim with that profile and `values` of its configuration."""
     node = zoo.node("engine/sim.yaml", profile=profile, **values)
-    config: SimEngine.Config = settings(node, SimEngine, "engine")
+    config: SimConfig = settings(node, SimEngine, "engine")
     return config
 
 
 def simulated(
-    load: Load, config: SimEngine.Config, capacities: dict[Load, float] | None = None
+    load: Load, config: SimConfig, capacities: dict[Load, float] | None = None
 ) -> dict[str, Any]:
     """FOUND of one load, and an empty reason; or the reason why there is none. `capacities`: what
     is known of those of the same deployment and lengths; None: no capacity is asked for."""

@@ -9,7 +9,6 @@ the kernels running beside it, a few per cent of the memory bandwidth, is not mo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from harness.clock import Event
 from harness.cost.model import CostModel
@@ -19,25 +18,10 @@ from harness.engine_api import Experiment
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape
 from harness.pooled.device import KvCopy
-from harness.pooled.plan import PoolConfig, device_weight_bytes
+from harness.pooled.plan import device_weight_bytes
+from harness.sim.config import SimPoolConfig
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
-
-
-@dataclass(kw_only=True, slots=True)
-class SimPoolConfig(PoolConfig):
-    """`engine.pool` of the simulator: how long what it does not model takes."""
-
-    restart_s: float  # ending an inference engine and starting another, its weights apart
-    collect_s: float  # a tensor library's garbage collection and giving back of memory
-    pageable_bytes_per_s: float  # of a load that goes tensor by tensor, each device
-    chunk_bytes: int  # of each device's weights: a prefetch can be broken off after each
-
-    def __post_init__(self) -> None:
-        PoolConfig.__post_init__(self)
-        for name in ("pageable_bytes_per_s", "chunk_bytes"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
 
 
 class SimDevice:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
-from harness.cost.hardware import Hardware
 from harness.cost.law import Part
 from harness.cost.model import CostModel
-from harness.cost.served import EngineCosts, cost_model
+from harness.cost.served import cost_model
 from harness.device.location import hbm
-from harness.device.topology import cluster_topology
+from harness.device.topology import Topology
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.device_layout import DeviceLayout, memory_for_blocks
 from harness.elastic.fabric import Memory
@@ -24,6 +22,7 @@ from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
 from harness.sim.beside_copies import BesideCopies
+from harness.sim.config import SimConfig
 from harness.sim.fabric import SimFabric
 from harness.sim.instance import SimInstance
 from harness.sim.layerwise import SimLayerwise
@@ -31,36 +30,16 @@ from harness.sim.network import Network
 from harness.sim.pipeline import SimPipeline
 
 
-class Limits(Protocol):
-    """What `engine` says of memory, and of how long a death stays unnoticed."""
-
-    block_tokens: int
-    num_kv_blocks: int | None
-    memory_utilization: float
-    activation_reserve_bytes: int
-    costs: EngineCosts | None
-    launch_overhead: float
-    first_stage_constants: float
-    loss_notice_s: float
-    copies_take_bandwidth: bool
-
-
 class SimElastic:
-    """`cost` as `SimEngine._cost`."""
-
-    def __init__(
-        self, experiment: Experiment, config: Limits,
-        cost: Callable[[ModelSpec, Hardware, float, float], CostModel],
-    ) -> None:  # fmt: skip
+    def __init__(self, experiment: Experiment, config: SimConfig) -> None:
         self._experiment, self._config = experiment, config
         hardware, self._loop = experiment.hardware, experiment.loop
         self._recorder = experiment.recorder
         achieved = hardware.memory_bandwidth_bytes_per_s * hardware.calibration.memory_efficiency
         self._achieved_bytes_per_s = achieved
-        network = Network(self._loop, cluster_topology(hardware))
+        network = Network(self._loop, Topology(hardware))
         self.fabric = SimFabric(self._loop, network, achieved, config.loss_notice_s)
         shared = Shared(self._loop, self._recorder, self.fabric, KvDirectory(self._loop))
-        self._whole_cost = cost
         self._costs: dict[tuple[str, int, float], CostModel] = {}
         instances = [
             self._instance(f"sim-{i}", placement, shared)
@@ -81,13 +60,16 @@ class SimElastic:
         memory = Memory(name, places[0] if len(places) == 1 else tuple(places))
         resident = range(model.num_layers) if elastic.resident is None else elastic.resident
         instance = ElasticInstance(memory, layout, shared, resident)
-        cost = partial(self._whole_cost, model, hardware, 1.0)
-        runner = SimInstance(name, model, instance.kv, cost(0.0), self._loop, self._recorder)
+        cost = partial(cost_model, model, hardware, config.costs, launch=config.launch_overhead)
+        runner = SimInstance(name, model, instance.kv, cost(), self._loop, self._recorder)
         runner.died = partial(self.fabric.require, name)
         instance.runner = runner
         if config.copies_take_bandwidth:
             self.fabric.beside[name] = BesideCopies(
-                self._achieved_bytes_per_s, cost, runner.use, instance.interrupt_all
+                self._achieved_bytes_per_s,
+                lambda rivals: cost(part=Part(rivals=rivals)),
+                runner.use,
+                instance.interrupt_all,
             ).change
         return instance
 
@@ -111,7 +93,7 @@ class SimElastic:
         """Of a part of the layers, with so much of an iteration's constants."""
         key = model.name, num_layers, constants
         if key not in self._costs:
-            config, part = self._config, Part(num_layers, constants)
+            config, part = self._config, Part(num_layers, constants=constants)
             hardware, launch = self._experiment.hardware, config.launch_overhead
             self._costs[key] = cost_model(model, hardware, config.costs, part, launch=launch)
         return self._costs[key]

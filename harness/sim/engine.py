@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,11 +14,11 @@ from harness.cost.hardware import Hardware
 from harness.cost.law import Part
 from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
-from harness.cost.served import EngineCosts, cost_model
+from harness.cost.served import cost_model
 from harness.cost.streamed import StreamedCost, streamed_layers
 from harness.device.caching_pool import CachingPool
 from harness.device.location import hbm
-from harness.device.topology import cluster_topology
+from harness.device.topology import Topology
 from harness.elastic.instance import ElasticInstance
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
@@ -28,7 +28,8 @@ from harness.pooled.build import make_pool
 from harness.pooled.instance import PooledInstance
 from harness.pooled.plan import plan_memory
 from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error
-from harness.sim.device import SimDevice, SimPoolConfig
+from harness.sim.config import SimConfig, SimPoolConfig
+from harness.sim.device import SimDevice
 from harness.sim.elastic import SimElastic
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
@@ -39,35 +40,9 @@ class SimEngine:
     has_devices = True
     devices_known = True
 
-    @dataclass(kw_only=True, slots=True)
-    class Config:
-        block_tokens: int
-        num_kv_blocks: int | None  # null: what the memory budget leaves
-        memory_utilization: float  # share of a device's memory for weights, activations and KV
-        activation_reserve_bytes: int  # per device
-        profile: str  # the engine's generation, a file of conf/engine/profile
-        costs: EngineCosts | None  # what it says; null: those of hardware.calibration
-        launch_overhead: float  # share of the kernel launches that a decode step pays, of those
-        first_stage_constants: float  # share of an iteration's own costs that it pays
-        loss_notice_s: float  # from an instance's death to the harness knowing
-        copies_take_bandwidth: bool  # whether copies leave batches less of it
-        memory_contention: float  # of instances that share a device: 0 none, 1 the worst case
-        pool: SimPoolConfig  # of systems whose models share instances
+    Config = SimConfig
 
-    def __init__(self, config: Config) -> None:
-        for name in ("block_tokens", "num_kv_blocks"):
-            value = getattr(config, name)
-            if value is not None and value < 1:
-                raise UsageError(f"engine.{name}={value} must be at least 1")
-        if not 0 < config.memory_utilization <= 1:
-            raise UsageError(
-                f"engine.memory_utilization must be in (0, 1], got {config.memory_utilization}"
-            )
-        for name in ("launch_overhead", "first_stage_constants", "memory_contention"):
-            if not 0 <= getattr(config, name) <= 1:
-                raise UsageError(f"engine.{name} must be in [0, 1], got {getattr(config, name)}")
-        if not config.loss_notice_s >= 0:
-            raise UsageError(f"engine.loss_notice_s={config.loss_notice_s} must be at least 0")
+    def __init__(self, config: SimConfig) -> None:
         self._config = config
         self._resolved: dict[str, Any] = {}
 
@@ -108,7 +83,7 @@ class SimEngine:
         config = within_host(self._config.pool, hardware)
         specs, block_tokens = list(experiment.models.values()), self._config.block_tokens
         plan = plan_memory(specs, hardware.memory_bytes, config, block_tokens)
-        network = Network(loop, cluster_topology(hardware))
+        network = Network(loop, Topology(hardware))
         cost = cache(lambda spec: self._cost(spec, hardware))
         devices = []
         for name, placement in placed:
@@ -121,7 +96,7 @@ class SimEngine:
         return pool
 
     def _elastic(self, experiment: Experiment) -> Cluster:
-        built = SimElastic(experiment, self._config, self._cost)
+        built = SimElastic(experiment, self._config)
         settled = self._settled(experiment, built.cluster.instances)
         self._resolved = settled | {"elastic": True, "simulator_error": NOT_MEASURED_ELASTIC}
         profile = HardwareProfile(experiment.hardware, costs=self._config.costs)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pandas as pd
 
 from harness.device.location import dram, hbm
-from harness.device.topology import cluster_topology
+from harness.device.topology import Topology
 from harness.sim.fabric import alone
 from plots.aqua import requests
 from plots.aqua.prefix import CHUNK_TOKENS
@@ -31,7 +31,7 @@ LOOKS = {
 def bandwidths(points: Points) -> pd.DataFrame:
     rows = []
     for name in ("h100x8", "a100x2"):
-        path = cluster_topology(hardware(name)).path
+        path = Topology(hardware(name)).path
         for link, end in (("NVLink", hbm(0, 1)), ("PCIe", dram(0))):
             for size in SIZES:
                 rate = size / path(hbm(0, 0), end).time_s(size) / 1e9
@@ -64,7 +64,7 @@ def arithmetic() -> list[dict[str, object]]:
     opt, llama = spec("opt-30b"), spec("llama3.1-70b")
     rows: list[dict[str, object]] = []
     for name, inputs in RATES_OF.items():
-        path = cluster_topology(hardware(name)).path
+        path = Topology(hardware(name)).path
         ratio = alone(path(hbm(0, 0), hbm(0, 1))) / alone(path(hbm(0, 0), dram(0)))
         quantity = f"NVLink over PCIe, copies, {name}"
         rows.append({"quantity": quantity, "value": ratio, "unit": "x", "inputs": inputs})

@@ -14,7 +14,7 @@ from hydra import compose
 
 from harness.cost.model import CostModel
 from harness.device.location import Location, dram, hbm
-from harness.device.topology import cluster_topology
+from harness.device.topology import Topology
 from harness.experiments.points import Point
 from harness.model_spec import ModelSpec
 from harness.sim.fabric import alone, issued_pace
@@ -43,7 +43,7 @@ def copy_s(num_bytes: int, source: Location, message_bytes: int | None) -> float
     """To the device at (0, 0); messages issued one behind the other. None: gathered into one, which
     is scattered by a pass over the device's memory."""
     device = hardware(HARDWARE)
-    path = cluster_topology(device).path(source, hbm(0, 0))
+    path = Topology(device).path(source, hbm(0, 0))
     if message_bytes is None:
         achieved = device.memory_bandwidth_bytes_per_s * device.calibration.memory_efficiency
         scatter_s = 2 * num_bytes / achieved

@@ -63,9 +63,9 @@ class Switches:
             while one.prefetched is None:
                 await self._loop.sleep(0.001)
             begin_s = self._loop.now
-        outs = [one.swap_out(request) for request in self._leaving]
+        outs = [one.swap_out(request, lambda: None) for request in self._leaving]
         if way == "T3":
-            arrivals = [one.swap_in(request) for request in self._coming]
+            arrivals = [one.swap_in(request, lambda: None) for request in self._coming]
             await self._stage(way, "adopt", one.adopt())
             start_s = self._loop.now
             assert arrivals[0] is not None
@@ -103,11 +103,11 @@ class Switches:
             await self._one.execute(Batch(chunks=[(request, PROMPT_TOKENS)]))
 
     async def _swap_out(self, requests: list[Request]) -> None:
-        for out in [self._one.swap_out(request) for request in requests]:
+        for out in [self._one.swap_out(request, lambda: None) for request in requests]:
             await self._loop.wait(out)
 
     async def _swap_in(self, requests: list[Request]) -> None:
-        for arrived in [self._one.swap_in(request) for request in requests]:
+        for arrived in [self._one.swap_in(request, lambda: None) for request in requests]:
             assert arrived is not None
             await self._loop.wait(arrived)
 

@@ -128,7 +128,7 @@ class Turns:
             await self._bring(one, model)
             if self.waiting and one.can_prefetch(self.waiting[0].model):
                 one.prefetch(self.waiting[0].model)
-            arrivals = [(r, one.swap_in(r)) for r in mine if r.decoding]
+            arrivals = [(r, one.swap_in(r, lambda: None)) for r in mine if r.decoding]
             for request in (r for r in mine if not r.decoding):
                 assert one.kv(model).grow(request, request.prompt_tokens)
                 await one.execute(Batch(chunks=[(request, request.prompt_tokens)]))
@@ -137,7 +137,7 @@ class Turns:
                 await self.loop.wait(arrived)
             await self._decode(one, [r for r in mine if not r.finished])
             leaving = [r for r in mine if not r.finished]
-            outs = [one.swap_out(request) for request in leaving]
+            outs = [one.swap_out(request, lambda: None) for request in leaving]
             self.waiting += leaving
             for out in outs if turn == 3 else []:  # a restart comes next
                 await self.loop.wait(out)

@@ -13,7 +13,7 @@ import torch
 
 from harness.device.block_pool import BlockPool
 from harness.device.caching_pool import CachingPool
-from harness.engine.block_tables import BlockTables
+from harness.engine.block_tables import BlockTables, SlabTables
 from harness.engine.instance import Tables
 from harness.engine.kv_cache import new_cache
 from harness.engine.kv_memory import KvMemory
@@ -21,7 +21,6 @@ from harness.engine.layout import model_in, write_model
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
-from harness.engine.slab_tables import SlabTables
 from harness.engine.tokens import TokenBook
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape

@@ -7,14 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.clock import WallLoop
-from harness.device.topology import cluster_topology
-from harness.engine.fabric import TorchFabric
-from harness.engine.link_table import LinkTable
+from harness.device.topology import Topology
+from harness.engine.fabric import LinkTable, TorchFabric
 from tests.elastic import hardware
 
 
 def test_a_worker_that_has_just_died_can_be_named_in_a_connection() -> None:
-    links = LinkTable(cluster_topology(hardware()), [], paced=False)
+    links = LinkTable(Topology(hardware()), [], paced=False)
     fabric = TorchFabric(WallLoop(), links, {}, 1)
     theirs = {}
     for name in ("alive", "dead"):

@@ -13,9 +13,8 @@ import torch
 
 from harness.engine.given_up import Abandoned, GivenUp
 from harness.engine.kv_cache import KvCache
-from harness.engine.lent_attention import LentAttention
 from harness.engine.paced_links import LinkPath
-from harness.engine.routed_attention import RoutedAttention
+from harness.engine.routed_attention import LentAttention, RoutedAttention
 from harness.engine.work import BatchWork, HoldWork, Part, StageWork
 
 CPU = torch.device("cpu")

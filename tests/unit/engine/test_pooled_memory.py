@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from harness.engine.kv_memory import Blocks, KvMemory
 from harness.engine.layout import tensor_places, write_model
-from harness.engine.link import HostLink
-from harness.engine.loader import Source, WeightsLoader
+from harness.engine.loader import HostLink, Source, WeightsLoader
 from harness.pooled.plan import MemoryPlan
 from tests.unit.engine.serving import CPU, SPEC
 

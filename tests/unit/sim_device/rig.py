@@ -15,11 +15,12 @@ from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.device.location import hbm
-from harness.device.topology import cluster_topology
+from harness.device.topology import Topology
 from harness.engine_api import Experiment
 from harness.pooled.device import KvCopy
 from harness.records.record import Recorder
-from harness.sim.device import SimDevice, SimPoolConfig
+from harness.sim.config import SimPoolConfig
+from harness.sim.device import SimDevice
 from harness.sim.network import Network
 from tests.running import hardware_profile, model_spec
 
@@ -37,7 +38,7 @@ class Rig:
         config = typed(plain(OmegaConf.merge(node, pool)), SimPoolConfig, "engine.pool")
         self.models = {name: replace(spec, tp=tp) for name, spec in MODELS.items()}
         self.loop = VirtualLoop()
-        network = Network(self.loop, cluster_topology(hardware))
+        network = Network(self.loop, Topology(hardware))
         experiment = Experiment(
             self.loop, Recorder([]), self.models, hardware, run_dir=Path(), seed=0, placements=[],
             scheduler={}, announce=print,

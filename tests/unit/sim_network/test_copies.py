@@ -8,7 +8,7 @@ from harness.clock import VirtualLoop
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.device.location import dram, hbm
-from harness.device.topology import cluster_topology
+from harness.device.topology import Topology
 from harness.elastic.fabric import Memory, Sending
 from harness.running import testbed
 from harness.running.testbed import Bed
@@ -28,7 +28,7 @@ def copy_s(
 ) -> float:
     """How long a copy to DRAM takes, beside another one of `beside` bytes."""
     loop = VirtualLoop()
-    fabric = SimFabric(loop, Network(loop, cluster_topology(PACED)), 1e12, 0.0)
+    fabric = SimFabric(loop, Network(loop, Topology(PACED)), 1e12, 0.0)
     ends: list[float] = []
 
     async def one(size: int, chunks: int | None, purpose: str) -> None:

@@ -51,7 +51,7 @@ def test_loading_a_model_from_ssd_is_bound_by_the_ssd_and_from_dram_by_pcie() ->
 
 
 def test_every_message_of_a_transfer_pays_the_latency() -> None:
-    topology = cluster(nvlink_latency_s=0.25)
+    topology = cluster(nvlink_copy_latency_s=0.25)
     src, dst = hbm(0, 0), hbm(0, 1)
     assert run(topology, [Send(src, dst, 1000)]) == [0.25 + 5.0]
     assert run(topology, [Send(src, dst, 1000, chunk_bytes=300)]) == [4 * 0.25 + 5.0]
@@ -125,7 +125,7 @@ def test_hundreds_of_transfers_at_once_through_shared_links() -> None:
     # 8 nodes of 8 GPUs, every GPU to its number on the 7 other nodes: each NIC sends 7 x 10 bytes,
     # receives as many, and is never idle.
     topology = cluster(
-        num_nodes=8, devices_per_node=8, leaf_oversubscription=1.0, devices_per_leaf=8
+        num_devices=64, devices_per_node=8, leaf_oversubscription=1.0, devices_per_leaf=8
     )
     rails = [(a, b, d) for a in range(8) for b in range(8) if a != b for d in range(8)]
     arrived = run(topology, [Send(hbm(a, d), hbm(b, d), 10) for a, b, d in rails])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.device.location import Location, dram, hbm, ssd
-from harness.device.topology import Topology, cluster_topology
+from harness.device.topology import Topology
 from harness.errors import UsageError
 from tests.running import hardware_profile
 from tests.unit.sim_network.transfers import PAIRS, cluster
@@ -57,7 +57,7 @@ def test_links_between_two_places(pair: tuple[Location, Location]) -> None:
 
 
 def test_gpus_of_one_pcie_switch_meet_below_it() -> None:
-    path = cluster(nvlink_domain_devices=1).path(hbm(0, 0), hbm(0, 1))
+    path = cluster(devices_per_domain=1).path(hbm(0, 0), hbm(0, 1))
     assert [link.name for link in path.links] == ["pcie up node0/gpu0", "pcie down node0/gpu1"]
 
 
@@ -67,7 +67,7 @@ def test_nodes_below_one_leaf_do_not_meet_the_spine() -> None:
 
 
 def test_an_nvlink_domain_may_span_nodes() -> None:
-    path = cluster(nvlink_domain_devices=8).path(hbm(0, 3), hbm(1, 0))
+    path = cluster(devices_per_domain=8).path(hbm(0, 3), hbm(1, 0))
     assert [link.name for link in path.links] == ["nvlink out node0/gpu3", "nvlink in node1/gpu0"]
 
 
@@ -99,20 +99,20 @@ def test_a100_nvlink_copies_take_what_aqua_measured() -> None:
     s / (α + s/β) = r  means  α + s/β = s/r: 80 µs for 4 MB, 320 µs for 64 MB. Subtracting,
     60 MB/β = 240 µs, so β = 250 GB/s; then α = 80 µs - 16 µs = 64 µs.
     """
-    path = cluster_topology(hardware_profile("a100x2")).path(hbm(0, 0), hbm(0, 1))
+    path = Topology(hardware_profile("a100x2")).path(hbm(0, 0), hbm(0, 1))
     assert 4e6 / path.time_s(4e6) == pytest.approx(50e9, rel=1e-12)
     assert 64e6 / path.time_s(64e6) == pytest.approx(200e9, rel=1e-12)
 
 
 def test_h100_nvlink_copies_take_what_nccl_measured() -> None:
     """Vidur's profiles of send/recv: 237 GB/s for 5 MB, 346 GB/s for 64 MB."""
-    path = cluster_topology(hardware_profile("h100x8")).path(hbm(0, 0), hbm(0, 1))
+    path = Topology(hardware_profile("h100x8")).path(hbm(0, 0), hbm(0, 1))
     assert 5e6 / path.time_s(5e6) == pytest.approx(237e9, rel=0.05)
     assert 64e6 / path.time_s(64e6) == pytest.approx(346e9, rel=0.05)
 
 
 def test_a_profile_without_nvlink_copies_between_devices_over_pcie() -> None:
-    path = cluster_topology(hardware_profile("a10x4")).path(hbm(0, 0), hbm(0, 1))
+    path = Topology(hardware_profile("a10x4")).path(hbm(0, 0), hbm(0, 1))
     assert all(link.name.startswith("pcie") for link in path.links)
 
 
@@ -124,7 +124,7 @@ def test_a_place_outside_the_cluster_is_an_error(place: Location) -> None:
 
 def test_a_device_reads_no_faster_than_its_own_ssd() -> None:
     """BlitzScale Table 1: 10 Gbps a GPU, so that Llama-3-8B's 16 GB take 12.8 s."""
-    topology = cluster_topology(hardware_profile("a800x32"))
+    topology = Topology(hardware_profile("a800x32"))
     assert topology.path(ssd(0), hbm(0, 3)).time_s(16e9) == pytest.approx(12.8, rel=1e-3)
     assert topology.path(ssd(0), dram(0)).time_s(16e9) == pytest.approx(1.6, rel=1e-3)
     ours = {link.name for link in topology.path(ssd(0), hbm(0, 3)).links}
@@ -134,14 +134,14 @@ def test_a_device_reads_no_faster_than_its_own_ssd() -> None:
 
 def test_gpus_of_cluster_b_exchange_at_256_gbps_and_load_at_128() -> None:
     """BlitzScale Table 1."""
-    topology = cluster_topology(hardware_profile("a100pcie_x16"))
+    topology = Topology(hardware_profile("a100pcie_x16"))
     assert topology.path(hbm(0, 0), hbm(0, 5)).time_s(32e9) == pytest.approx(1.0, rel=1e-3)
     assert topology.path(dram(0), hbm(0, 5)).time_s(16e9) == pytest.approx(1.0, rel=1e-3)
 
 
 def test_leaves_and_domains_have_the_sizes_of_the_profile() -> None:
     on = replace(hardware_profile("a800x32"), devices_per_leaf=16, devices_per_domain=4)
-    topology = cluster_topology(on)
+    topology = Topology(on)
     assert not any("leaf" in link.name for link in topology.path(hbm(0, 0), hbm(1, 0)).links)
     assert any("leaf" in link.name for link in topology.path(hbm(0, 0), hbm(2, 0)).links)
     assert topology.path(hbm(0, 0), hbm(0, 3)).links[0].name.startswith("nvlink")

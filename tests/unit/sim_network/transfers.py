@@ -14,13 +14,15 @@ from harness.clock import VirtualLoop
 from harness.device.location import Location, dram, hbm, ssd
 from harness.device.topology import Link, Topology
 from harness.sim.network import Network
+from tests.running import hardware_profile
 
-NO_LATENCY = Topology.Config(
-    num_nodes=2,
+NO_LATENCY = replace(
+    hardware_profile("local"),
+    num_devices=8,
     devices_per_node=4,
-    nvlink_domain_devices=2,
-    nvlink_bytes_per_s=200.0,
-    nvlink_latency_s=0.0,
+    devices_per_domain=2,
+    nvlink_copy_bytes_per_s=200.0,
+    nvlink_copy_latency_s=0.0,
     gpus_per_pcie_switch=2,
     pcie_bytes_per_s=100.0,
     pcie_latency_s=0.0,
@@ -28,7 +30,7 @@ NO_LATENCY = Topology.Config(
     nic_latency_s=0.0,
     devices_per_leaf=4,
     leaf_oversubscription=2.0,
-    ssd_bytes_per_s=10.0,
+    ssd_bytes_per_s=2.5,  # of each device: 10 of a node
     ssd_latency_s=0.0,
 )
 
@@ -140,23 +142,20 @@ def exact_arrivals(topology: Topology, sends: Sequence[Send]) -> list[float]:
 def topologies(draw: st.DrawFn, latency: bool = True) -> Topology:
     rate = st.sampled_from([10.0, 25.0, 64.0, 200.0])
     wait = st.sampled_from([0.0, 0.125, 1.0]) if latency else st.just(0.0)
-    return Topology(
-        Topology.Config(
-            num_nodes=draw(st.integers(2, 3)),
-            devices_per_node=4,
-            nvlink_domain_devices=draw(st.sampled_from([1, 2, 4, 8])),
-            nvlink_bytes_per_s=draw(rate),
-            nvlink_latency_s=draw(wait),
-            gpus_per_pcie_switch=draw(st.sampled_from([1, 2, 4])),
-            pcie_bytes_per_s=draw(rate),
-            pcie_latency_s=draw(wait),
-            nic_bytes_per_s=draw(rate),
-            nic_latency_s=draw(wait),
-            devices_per_leaf=draw(st.sampled_from([2, 4, 8])),
-            leaf_oversubscription=draw(st.sampled_from([1.0, 2.0, 4.0])),
-            ssd_bytes_per_s=draw(rate),
-            ssd_latency_s=draw(wait),
-        )
+    return cluster(
+        num_devices=4 * draw(st.integers(2, 3)),
+        devices_per_domain=draw(st.sampled_from([1, 2, 4, 8])),
+        nvlink_copy_bytes_per_s=draw(rate),
+        nvlink_copy_latency_s=draw(wait),
+        gpus_per_pcie_switch=draw(st.sampled_from([1, 2, 4])),
+        pcie_bytes_per_s=draw(rate),
+        pcie_latency_s=draw(wait),
+        nic_bytes_per_s=draw(rate),
+        nic_latency_s=draw(wait),
+        devices_per_leaf=draw(st.sampled_from([2, 4, 8])),
+        leaf_oversubscription=draw(st.sampled_from([1.0, 2.0, 4.0])),
+        ssd_bytes_per_s=draw(rate) / 4,
+        ssd_latency_s=draw(wait),
     )
 
 

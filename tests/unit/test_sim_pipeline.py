@@ -77,7 +77,7 @@ def test_few_activations_do_not_overtake_many_on_their_link(
     """Stages booked ahead, or one event each: a short prompt leaves the first stage long before
     the activations of the one ahead have crossed, and follows them."""
     if not ahead:
-        monkeypatch.setattr(SimPipeline, "_alone", lambda line: False)
+        monkeypatch.setattr(SimPipeline, "_alone", lambda pipeline: False)
     slow = replace(ON, pcie_bytes_per_s=1e7, pcie_peak_bytes_per_s=1e7)
     with private("sim", 2, on=slow) as made:
         first, second = made.instances
@@ -185,7 +185,7 @@ def test_a_chain_takes_one_layer_more_for_each_receiver(num_receivers: int) -> N
     assert took_s == pytest.approx(one_s * (16 + num_receivers - 1) / 16, rel=0.01)
 
 
-def test_lines_that_cross_take_turns() -> None:
+def test_pipelines_that_cross_take_turns() -> None:
     """An instance in two lines computes for one at a time; nothing is lost or booked twice."""
     with private("sim", 2, on=ON) as made:
         old, new = made.instances
