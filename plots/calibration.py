@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from harness.calibrate.scores import (
     DECODE_BAR_PCT,
@@ -39,25 +38,20 @@ def draw(folder: Path = FOLDER) -> Path:
             raise RunError(f"{folder / name} is missing: run `python -m harness.calibrate` first")
         tables[label] = pd.read_csv(folder / name)
     made, axes = figure(1, 2, width=9, height=6.5)
-    for panel, phase in zip(axes, BARS, strict=True):
-        _errors(panel, phase, tables)
+    for panel, (phase, (fitted, left_out)) in zip(axes, BARS.items(), strict=True):
+        for i, (label, table) in enumerate(tables.items()):
+            names = table.model + " " + table.device.str.removesuffix("_sxm").str.upper()
+            names += [f" TP{tp}" if tp > 1 else "" for tp in table.tp]
+            panel.scatter(table[f"{phase}_mape_pct"], names, color=PALETTE[i], s=18, label=label)
+        panel.axvline(fitted, color=PALETTE[0], ls="--", lw=1)
+        panel.axvline(left_out, color="0.3", ls="--", lw=1)
+        panel.set(title=phase, xlabel="mean absolute error (%); dashed: the bars", xlim=(0, None))
+        panel.invert_yaxis()
     axes[1].tick_params(labelleft=False)
     axes[1].legend(loc="upper right")
     made.suptitle("Errors of the cost model against measured step times", fontweight="bold")
     caption(made, "", [LATENCIES])
     return save(made, folder / "crossval.png")
-
-
-def _errors(panel: Axes, phase: str, tables: dict[str, pd.DataFrame]) -> None:
-    for i, (label, table) in enumerate(tables.items()):
-        names = table.model + " " + table.device.str.removesuffix("_sxm").str.upper()
-        names += [f" TP{tp}" if tp > 1 else "" for tp in table.tp]
-        panel.scatter(table[f"{phase}_mape_pct"], names, color=PALETTE[i], s=18, label=label)
-    fitted, left_out = BARS[phase]
-    panel.axvline(fitted, color=PALETTE[0], ls="--", lw=1)
-    panel.axvline(left_out, color="0.3", ls="--", lw=1)
-    panel.set(title=phase, xlabel="mean absolute error (%); dashed: the bars", xlim=(0, None))
-    panel.invert_yaxis()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.files import read_json
@@ -26,9 +28,9 @@ def draw(folder: Path) -> Path:
     papers = [read_json(path) for path in sorted(folder.glob("*.json")) if path.stem != "lock"]
     made, axes = figure(1, len(papers), width=3.1 * len(papers), height=3.3)
     for panel, paper in zip(axes, papers, strict=True):
-        rows = [row for row in paper["claims"] if row["effect"] is not None and row["kind"]]
-        shown = [found for row in rows if (found := dots(row))]
-        _panel(panel, paper["paper"], shown)
+        found = [dot for claim in paper["claims"] for dot in _dots(claim)]
+        _panel(panel, pd.DataFrame(found, columns=["published", "ours", "verdict", "marker"]))
+        panel.set_title(paper["paper"])
     axes[0].set_ylabel("our effect (x)")
     handles, labels = axes[0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside upper center", ncols=len(COLOURS) + 1)
@@ -41,20 +43,19 @@ def draw(folder: Path) -> Path:
     return save(made, folder / "effects.png")
 
 
-def dots(row: dict[str, Any]) -> list[tuple[float, float, str, str]]:
-    """(published, ours, verdict, marker) as ratios above 1; of a range each end. Nothing where
-    a value is missing."""
-    bounds = row["registered"]["published"]
+def _dots(claim: dict[str, Any]) -> Iterator[tuple[float, float, str, str]]:
+    """(published, ours, verdict, marker) as ratios above 1; of a range each end. Nothing where it
+    is no effect or a value is missing."""
+    if claim["effect"] is None or not claim["kind"] or claim["verdict"] not in COLOURS:
+        return
+    bounds, ours = claim["registered"]["published"], claim["ours"]
     ends = bounds if isinstance(bounds, list) else [bounds]
-    ours = row["ours"]
-    if None in ours or len(ours) != len(ends) or row["verdict"] not in COLOURS:
-        return []
-    marker = KINDS.get(row["kind"], "s")
-    pairs = [
-        _as_ratio(row["registered"]["effect"], end, mine)
-        for end, mine in zip(ends, ours, strict=True)
-    ]
-    return [(end, mine, row["verdict"], marker) for end, mine in pairs if end > 1]
+    if None not in ours and len(ours) == len(ends):
+        marker = KINDS.get(claim["kind"], "s")
+        for end, mine in zip(ends, ours, strict=True):
+            published, ratio = _as_ratio(claim["registered"]["effect"], end, mine)
+            if published > 1:
+                yield published, ratio, claim["verdict"], marker
 
 
 def _as_ratio(effect: str, published: float, ours: float) -> tuple[float, float]:
@@ -65,21 +66,19 @@ def _as_ratio(effect: str, published: float, ours: float) -> tuple[float, float]
     return published, max(ours, 1e-3)
 
 
-def _panel(axes: Axes, title: str, shown: list[list[tuple[float, float, str, str]]]) -> None:
-    flat = [dot for found in shown for dot in found]
-    most = 1.5 * max([2.0, *(max(end, mine) for end, mine, *_ in flat)])
-    least = 0.8 * min([1.0, *(mine for _, mine, *_ in flat)])
+def _panel(axes: Axes, dots: pd.DataFrame) -> None:
+    most = 1.5 * max(2.0, *dots.published, *dots.ours)
     ends = np.geomspace(1, most, 50)
     band = ends * (1 - TOLERANCE), ends * (1 + TOLERANCE)
     axes.fill_between(ends, *band, color="0.9", zorder=0, label="within 15 %")
     axes.plot(ends, ends, color="0.4", lw=0.8, label="_diagonal")
     axes.axhline(1, color="0.4", lw=0.8, ls=":")
     for verdict, colour in COLOURS.items():
-        for marker in sorted(set(KINDS.values()) | {"s"}):
-            found = [dot[:2] for dot in flat if dot[2:] == (verdict, marker)]
-            label = verdict if marker == "o" else "_other kinds"
-            x, y = np.array(found).reshape(-1, 2).T
-            axes.plot(x, y, marker, ms=4.5, mew=0.5, mec="white", color=colour, label=label)
-    axes.set(title=title, xlabel="published effect (x)", xlim=(1, most), ylim=(least, most))
+        for marker in ("^", "o", "s"):
+            shown = dots[(dots.verdict == verdict) & (dots.marker == marker)]
+            look = {"ms": 4.5, "mew": 0.5, "mec": "white", "color": colour}
+            look["label"] = verdict if marker == "o" else "_other kinds"
+            axes.plot(shown.published, shown.ours, marker, **look)
+    axes.set(xlabel="published effect (x)", xlim=(1, most), ylim=(0.8 * min(1.0, *dots.ours), most))
     log_scale(axes, "x")
     log_scale(axes, "y")

@@ -65,12 +65,7 @@ def _ttft(axes: Axes, log: TokenLog, slo_s: float) -> None:
 def _load(axes: Axes, series: dict[str, Floats]) -> None:
     axes.set(title="Requests in the system", xlabel="time (s)", ylabel="requests")
     stacked = (series["running"], series["queued"])
-    axes.stackplot(
-        series["time_s"],
-        *stacked,
-        labels=("running", "queued"),
-        colors=(PALETTE[2], PALETTE[1]),
-        lw=0,
-    )
+    colours = (PALETTE[2], PALETTE[1])
+    axes.stackplot(series["time_s"], *stacked, labels=("running", "queued"), colors=colours, lw=0)
     axes.set_ylim(0, max(1.0, 1.3 * float(np.sum(stacked, axis=0).max())))
     axes.legend(loc="upper right", ncols=2)

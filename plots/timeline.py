@@ -76,28 +76,19 @@ def timeline(requests: pa.Table, events: pa.Table) -> Timeline:
     labels = sorted({*merged.label, *spans[instant].label})
     at, of_label = ({name: i for i, name in enumerate(each)} for each in (lanes, labels))
     rows: list[dict[str, list[list[float]]]] = [{} for _ in lanes]
-    for span in records(merged[merged.lane.isin(lanes)]):
-        length_s = round(span["end_s"] - span["start_s"], 6)
-        drawn = [round(span["start_s"], 6), length_s, of_label[span["label"]]]
-        rows[at[span["lane"]]].setdefault(span["row"], []).append(drawn)
+    columns = ["lane", "row", "label", "start_s", "end_s"]
+    for lane, row, label, start_s, until_s in merged[merged.lane.isin(lanes)][columns].to_numpy():
+        drawn = [round(start_s, 6), round(until_s - start_s, 6), of_label[label]]
+        rows[at[lane]].setdefault(row, []).append(drawn)
     marks = spans[instant & spans.lane.isin(lanes)].head(MAX_SPANS // 4)
     return Timeline(
-        end_s=end_s,
-        lanes=lanes,
-        labels=labels,
-        rows=rows,
+        end_s=end_s, lanes=lanes, labels=labels, rows=rows, within_s=within_s,
         marks=[
-            [round(m["start_s"], 6), at[m["lane"]], of_label[m["label"]]] for m in records(marks)
+            [round(start_s, 6), at[lane], of_label[label]]
+            for start_s, lane, label in marks[["start_s", "lane", "label"]].to_numpy()
         ],
-        load=_load(requests, end_s),
-        within_s=within_s,
-        num_left_out=len(left_out),
-    )
-
-
-def records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    found: Any = rows.to_dict("records")
-    return list(found)
+        load=_load(requests, end_s), num_left_out=len(left_out),
+    )  # fmt: skip
 
 
 def _of_events(events: pa.Table) -> pd.DataFrame:

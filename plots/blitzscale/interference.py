@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from hydra import compose
-from matplotlib.axes import Axes
 
 from harness.clock import Task
 from harness.configuration.config import build
 from harness.configuration.options import plain
-from harness.experiments.points import Point
 from harness.request import Request
 from harness.running import testbed
 from harness.running.testbed import Bed, decode, prefill
 from plots.blitzscale.runs import Run, runs
 from plots.conf import hardware, spec
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.style import PALETTE
 
 MODELS = {"llama3-8b": "Llama3-8B", "llama2-7b": "Llama2-7B"}
@@ -31,7 +29,7 @@ PROMPT_TOKENS = (500, 1000, 2000, 4000)
 SHOWN = ("load (s)", "P99 TBT (s)")
 
 
-def by_hand(points: Sequence[Point]) -> pd.DataFrame:
+def by_hand(points: Points) -> pd.DataFrame:
     rows = []
     for model, tokens in product(MODELS, PROMPT_TOKENS):
         about = {"model": model, "prompt_tokens": tokens, "inputs": "drawn"}
@@ -50,7 +48,7 @@ def by_hand(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("blitzscale_fig08", by_hand, shape=(1, 4), size=(12, 3), legend=len(SOURCES))
-def fig08(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig08(axes: Panels, rows: pd.DataFrame) -> str:
     """Three instances on nodes of their own, simulated on cluster B's NICs: a prefill computes
     prompts one after the other, their KV goes to a decode, which makes one token more of each; a
     third instance loads meanwhile. The length of prompts and the model say how much of the NIC the
@@ -112,7 +110,7 @@ async def _story(bed: Bed, prompt_tokens: int, source: str) -> float:
 BY_PRUNING = {"true": "decode", "false": "prefill"}  # the source of loads
 
 
-def live(points: Sequence[Point]) -> pd.DataFrame:
+def live(points: Points) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for run in runs(points):
         pruning = run.point.overrides["system.pruning"].lower()
@@ -127,7 +125,7 @@ def live(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("blitzscale_fig08_live", live, ("blitzscale_fig08_live",), shape=(1, 2), size=(6, 3))
-def fig08_live(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig08_live(axes: Panels, rows: pd.DataFrame) -> str:
     """The running system on paced worker processes of this machine; `system.pruning=false` makes
     the naive choice of Fig. 7 (b). TBT: from a request's first token to its second, between which
     its KV moves; of those whose first token came while the instance was loading."""

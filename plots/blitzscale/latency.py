@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
-from harness.experiments.points import Point
 from plots.blitzscale.runs import (
     MEASURES,
     OVER_TIME_S,
@@ -28,7 +26,7 @@ from plots.blitzscale.runs import (
     saved,
     table_of,
 )
-from plots.figure import Words, picture, text
+from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import over_seeds
 from plots.style import PALETTE, log_scale
 
@@ -39,7 +37,7 @@ SILENCE_S = 5  # lines are broken where nothing comes for longer
 MEANS = ("mean TTFT", "mean TBT")
 
 
-def on_three_workloads(points: Sequence[Point]) -> pd.DataFrame:
+def on_three_workloads(points: Points) -> pd.DataFrame:
     found = runs(points)
     rows = compared(found, ("serverlessllm", "serverlessllm_30s", "allcache"))
     rows += saved(found, "allcache", "serverlessllm", MEANS)
@@ -55,7 +53,7 @@ def on_three_workloads(points: Sequence[Point]) -> pd.DataFrame:
     "blitzscale_fig17", on_three_workloads, ("blitzscale_fig17",), shape=(3, 5), size=(13, 6.6),
     legend=len(WIDTHS),
 )  # fmt: skip
-def fig17(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig17(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 17: request rate, mean TTFT and TBT over time, and their CDFs, on three workloads.
     ServerlessLLM with section 3's TTL of five minutes. Numbers with the code's 30 s, under which
     alone the gap between AzureCode's bursts evicts, are in the table."""
@@ -140,7 +138,7 @@ FACTOR = 5.0  # of an SLO over the mean, §6.2
 ROLES = {"prefill": PALETTE[2], "decode": PALETTE[1], "loading": "0.75"}
 
 
-def beside_distserve(points: Sequence[Point]) -> pd.DataFrame:
+def beside_distserve(points: Points) -> pd.DataFrame:
     found = runs([p for p in points if "azure_conv" in p.overrides.values()])
     rows = compared(found, OTHERS)
     rows += _violations(found)
@@ -156,7 +154,7 @@ def beside_distserve(points: Sequence[Point]) -> pd.DataFrame:
     "blitzscale_fig18", beside_distserve, ("blitzscale_fig17", "blitzscale_fig18"), shape=(1, 4),
     size=(13, 3.6), legend=len(BESIDE_DISTSERVE) + len(ROLES),
 )  # fmt: skip
-def fig18(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig18(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 18: latency and GPUs held, AzureConv and 24B, beside DistServe on all GPUs and on half.
     A request violates its SLO where its TTFT or its mean TBT is over 5 times the mean. The paper
     does not say whose mean: DistServe (full)'s and each system's own are both in the table."""
@@ -204,7 +202,7 @@ STEPS = {
 P95 = ("P95 TTFT", "P95 TBT")
 
 
-def step_by_step(points: Sequence[Point]) -> pd.DataFrame:
+def step_by_step(points: Points) -> pd.DataFrame:
     found = runs(points, STEPS)
     for run in found:
         if run.system == "blitzscale":  # what the last step adds
@@ -219,7 +217,7 @@ def step_by_step(points: Sequence[Point]) -> pd.DataFrame:
     "blitzscale_fig20", step_by_step, ("blitzscale_fig17", "blitzscale_fig20"), shape=(2, 3),
     size=(9, 5),
 )  # fmt: skip
-def fig20(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig20(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 20: P95 TTFT and TBT from ServerlessLLM to BlitzScale, one technique after another. That
     the bars are P95 is our reading: the text has no axis. Mutation comes with +Network."""
     for panel, (name, workload) in zip(axes, product(P95, WORKLOADS), strict=True):
@@ -240,7 +238,7 @@ COLOCATED = ("vllm_full", "vllm_half", "colocated")
 GPUS = {"vllm_full": 16, "vllm_half": 8}
 
 
-def colocation(points: Sequence[Point]) -> pd.DataFrame:
+def colocation(points: Points) -> pd.DataFrame:
     found = runs(points)
     rows = compared(found, GPUS, "colocated")
     for run in found:
@@ -253,7 +251,7 @@ def colocation(points: Sequence[Point]) -> pd.DataFrame:
 @picture(
     "blitzscale_fig24", colocation, ("blitzscale_fig24",), shape=(1, 3), size=(11, 3.4), legend=3
 )
-def fig24(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig24(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 24: PD colocation, Llama2-7B and BurstGPT, beside vLLM on all GPUs and on half. The
     paper does not say on which hardware: cluster B here, 16 instances, at half of the rate that
     vLLM serves on time on all of them. The right panel is ours: the GPUs that are held."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from harness.claims.expressions import crossing
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import composed
-from harness.experiments.points import Point
 from plots.blitzscale.runs import (
     OVER_TIME_S,
     SYSTEMS,
@@ -24,7 +22,7 @@ from plots.blitzscale.runs import (
     table_of,
 )
 from plots.conf import spec
-from plots.figure import Words, picture, text
+from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import Look, lines
 from plots.runs import overrides
 from plots.runs import table as of_runs
@@ -39,7 +37,7 @@ LINKS = {"SSD": 10, "RDMA": 200, "PCIe": 256, "NVLink": 1600}  # Gbps, Fig. 5
 LIMITS = {"burstgpt": (0.6, 0.4), "azure_code": (0.6,)}  # §3, §1: of requests that violate
 
 
-def violations(points: Sequence[Point]) -> pd.DataFrame:
+def violations(points: Points) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for run in runs(points):
         ttft_s, tbt_s = SLOS_S[run.workload]
@@ -57,7 +55,7 @@ def violations(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("blitzscale_fig03", violations, ("blitzscale_fig03",), shape=(1, 4), size=(12, 3.2))
-def fig03(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig03(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 3: requests that violate section 3's SLOs, by the rate of a GPU at which instances load.
     (a)-(d) TTFT and TBT, 72B on BurstGPT and 8B on AzureCode. A request violates its TBT by its
     mean. Stop-the-world throughout; vertical lines: an SSD's, RDMA's and PCIe's rates, as in
@@ -115,7 +113,7 @@ SATURATED = {  # the same of two workloads, and their panels
 ON_TIME = 0.9  # of tokens, as the capacity is
 
 
-def saturated(points: Sequence[Point]) -> pd.DataFrame:
+def saturated(points: Points) -> pd.DataFrame:
     tried = [point for point in points if point.path is not None]
     found = of_runs(tried)
     rows: list[dict[str, Any]] = []
@@ -138,7 +136,7 @@ def saturated(points: Sequence[Point]) -> pd.DataFrame:
     "blitzscale_fig03_network", saturated, tuple(SATURATED), shape=(1, 2), size=(8, 3),
     searches={experiment: CAPACITY[experiment] for experiment in SATURATED},
 )  # fmt: skip
-def fig03_network(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig03_network(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 3 (e) and (f): use of the network over time at the highest rate that a cluster sustains:
     DistServe on all GPUs, of the rates that were tried when the capacity was found the highest that
     it serves on time. Bytes between hosts, as in Fig. 22."""
@@ -176,7 +174,7 @@ def _used(run: Run) -> Iterator[dict[str, Any]]:
     "blitzscale_fig22", table_of(_used, COMPARED), ("blitzscale_fig17",), shape=(2, 3),
     size=(9, 4.8), legend=len(KINDS),
 )  # fmt: skip
-def fig22(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig22(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 22: share of the cluster's NIC bandwidth in use over time, by KV and by parameters:
     bytes that cross from one host to another, over what all NICs could carry. Within a host they
     cross NVLink or PCIe."""
@@ -232,7 +230,7 @@ EVALUATED = {  # by workload: what it is, and the figure whose runs have half of
 }
 
 
-def capacities(points: Sequence[Point]) -> pd.DataFrame:
+def capacities(points: Points) -> pd.DataFrame:
     rows = of_runs(points)
     rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
     found = []

@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from harness.cost.profile import HardwareProfile
-from harness.experiments.points import Point
 from plots.blitzscale.plans import EXAMPLE_LAYERS, domain_to_domain, pair
 from plots.conf import hardware, spec
-from plots.figure import Words, text
+from plots.figure import Points, Words, text
 from systems.blitzscale.chains import Medium, Plan, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import fabric_of
 from systems.blitzscale.planner import plan
@@ -35,7 +34,7 @@ VENDORS = {  # Table 2: local SSD, network, Gbps a GPU
 }  # fmt: skip
 
 
-def links(points: Sequence[Point]) -> pd.DataFrame:
+def links(points: Points) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     for cluster, name in CLUSTERS.items():
         found = hardware(name)
@@ -73,7 +72,7 @@ def table1(rows: pd.DataFrame) -> tuple[Words, str]:
     )
 
 
-def computed(points: Sequence[Point]) -> pd.DataFrame:
+def computed(points: Points) -> pd.DataFrame:
     """`inputs`: of which numbers each is made (`harness.claims.kinds`)."""
     values = loading() | throughput() | paired() | chains() | pool()
     inputs = dict.fromkeys(values, "ours") | dict.fromkeys([*throughput(), *paired()], "paper")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from harness.experiments.points import Point
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.style import PALETTE
 from systems.blitzscale.chains import Medium, Plan, Source, Target, arrivals_s, finish_s
 from systems.blitzscale.fabric import Device, Fabric
@@ -44,7 +42,7 @@ def domain_to_domain(width: int, layers: Sequence[float] = LAYERS) -> Plan:
 SOURCES = {"(a) one source": 1, "(b) two sources": 2}
 
 
-def two_prefills(points: Sequence[Point]) -> pd.DataFrame:
+def two_prefills(points: Points) -> pd.DataFrame:
     """Scaled from one and from two decodes. `live`: the target serves live."""
     rows: list[dict[str, object]] = []
     for count in SOURCES.values():
@@ -71,7 +69,7 @@ def two_prefills(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("blitzscale_fig12", two_prefills, shape=(1, 2), size=(8, 2.6))
-def fig12(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig12(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 12: two prefills are scaled from one source, and from two; only a chain's tail serves
     live. Each instance is a node of its own, as in the paper's figure. A row for each chain."""
     for panel, (name, num_sources) in zip(axes, SOURCES.items(), strict=True):
@@ -100,7 +98,7 @@ CHAINS = {  # the rate of each hop
 }
 
 
-def chains(points: Sequence[Point]) -> pd.DataFrame:
+def chains(points: Points) -> pd.DataFrame:
     rows = [
         {"chain": name, "node": node + 1, "rate": rates[node], "layer": layer + 1, "arrives": end}
         for name, rates in CHAINS.items()
@@ -111,7 +109,7 @@ def chains(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("blitzscale_fig13", chains, shape=(1, 3), size=(11, 2.6))
-def fig13(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig13(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 13: a chain forwards layer by layer (a), and which of two targets comes first in it (b).
     By the planner's own arithmetic (`arrivals_s`), in the time that a layer takes at rate 1. Each
     row is a node of the chain, each box a layer on its way to it."""
@@ -133,7 +131,7 @@ WIDTH, SHARDED_LAYERS = 4, 8
 LINKS = {"NIC": PALETTE[0], "NVLink": "0.85"}
 
 
-def sharded(points: Sequence[Point]) -> pd.DataFrame:
+def sharded(points: Points) -> pd.DataFrame:
     rows = []
     for pull in pulls(domain_to_domain(WIDTH, [1.0] * SHARDED_LAYERS), SHARDED_LAYERS):
         network = pull.source < WIDTH
@@ -150,7 +148,7 @@ def sharded(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("blitzscale_fig14", sharded, size=(6, 2.8))
-def fig14(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig14(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 14: four GPUs with the parameters send them to four others, each a quarter of the layers
     over its own NIC; NVLink brings the rest. By whole layers. A box is a layer that reaches a
     target."""
@@ -185,7 +183,7 @@ def pair(num_layers: int, num_batches: int, load: float) -> PairTimes:
     return PairTimes(num_layers=num_layers, layer_s=(1.0,) * num_batches, ready_s=ready_s)
 
 
-def schedules(points: Sequence[Point]) -> pd.DataFrame:
+def schedules(points: Points) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     example = pair(EXAMPLE_LAYERS, BATCHES, LOAD)
     for name, scheduler in SCHEDULERS.items():
@@ -212,7 +210,7 @@ def numbers(name: str, found: Timeline) -> Iterator[dict[str, object]]:
 
 
 @picture("blitzscale_fig15", schedules, shape=(len(SCHEDULERS), 1), size=(9, 6))
-def fig15(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig15(axes: Panels, rows: pd.DataFrame) -> str:
     """Figs. 9 (c) and 15: the schedulers as Gantt charts, in layer times: the pure schedulers on
     the paper's example: seven layers, six layer times to load one, six batches from when the first
     layer is there."""

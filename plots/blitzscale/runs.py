@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
 from harness.files import read_json
-from plots.figure import Table
+from plots.figure import Points, Table
 from plots.panels import Look, cdfs, quantiles
 from plots.runs import config, events, requests
 from plots.style import PALETTE
@@ -113,7 +113,7 @@ class Run:
         return [self.row(quantity, float(v), x=float(at)) for at, v in zip(x, y, strict=True)]
 
 
-def runs(points: Sequence[Point], systems: Collection[str] | None = None) -> list[Run]:
+def runs(points: Points, systems: Collection[str] | None = None) -> list[Run]:
     """Those of `systems` that were not refused; None: of all."""
     return [
         Run(

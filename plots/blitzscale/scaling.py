@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from harness.cost.profile import HardwareProfile
-from harness.experiments.points import Point
 from plots.blitzscale.runs import (
     OVER_TIME_S,
     SYSTEMS,
@@ -23,7 +21,7 @@ from plots.blitzscale.runs import (
     table_of,
 )
 from plots.conf import hardware, spec
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.style import PALETTE
 from systems.blitzscale.ilp import ilp
 from systems.blitzscale.parameters import HostCache
@@ -60,7 +58,7 @@ def _demand(run: Run) -> Iterator[dict[str, Any]]:
     "blitzscale_fig01", table_of(_demand, ["vllm_full"]), ("blitzscale_fig24",), shape=(1, 3),
     size=(11, 3),
 )  # fmt: skip
-def fig01(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 1: BurstGPT's requests, the prefills that they need, and the KV of those that decode.
     (a) and (b) by arrival; (b) prompt tokens of a second over what one prefill makes, as profiled.
     (c) on Fig. 24's runs of vLLM on all GPUs: KV of what has its first token and not its last.
@@ -103,7 +101,7 @@ def _misses(run: Run) -> Iterator[dict[str, Any]]:
     "blitzscale_fig04", table_of(_misses, TTLS), ("blitzscale_fig17",), shape=(1, 2),
     size=(9, 3.2), legend=2,
 )  # fmt: skip
-def fig04(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig04(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 4: instances that ServerlessLLM scales, and those that miss the host cache, with both
     TTLs. On Fig. 17's runs of BurstGPT: one model, so that a host misses it once and then again
     where nothing has used it for the TTL. The paper has many models on its hosts."""
@@ -141,7 +139,7 @@ def _cached(run: Run) -> Iterator[dict[str, Any]]:
     "blitzscale_fig19", table_of(_cached, TTL_S), ("blitzscale_fig17",), shape=(1, 3),
     size=(9, 3.2), legend=3,
 )  # fmt: skip
-def fig19(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig19(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 19: host memory that holds parameters over time, in copies of the model over hosts.
     Derived from when instances held their slots, by each system's own rule: ServerlessLLM's host
     cache with its TTL (`HostCache`), BlitzScale's pool, which has one host copy while no GPU holds
@@ -224,7 +222,7 @@ def _live(run: Run) -> Iterator[dict[str, Any]]:
     "blitzscale_fig21", table_of(_live), ("blitzscale_fig21", "blitzscale_fig21_live"),
     shape=(2, 2), size=(9, 6), legend=len(BESIDE),
 )  # fmt: skip
-def fig21(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig21(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 21: prompt tokens prefilled while new instances load, and what of their parameters is
     there. Above, simulated: six instances of 24B; below, measured: two worker processes of this
     machine. Time runs from when the first of them begins to load. Live, as in section 5.2, tokens
@@ -258,7 +256,7 @@ TIMES = 3  # that the solver is measured
 PLANES = {"data plane (s)": PALETTE[1], "control plane (s)": PALETTE[3]}
 
 
-def control(points: Sequence[Point]) -> pd.DataFrame:
+def control(points: Points) -> pd.DataFrame:
     rows = [row for run in runs(points) for row in run.rows(_planes(run))]
     solver = {"system": "solver", "inputs": "measured", "quantity": "solving the program, 8B (s)"}
     solved = [solver | {"seed": seed, "value": _solving_s()} for seed in range(TIMES)]
@@ -266,7 +264,7 @@ def control(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture("blitzscale_fig23", control, ("blitzscale_fig21_live",), size=(5, 3), legend=len(PLANES))
-def fig23(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig23(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 23: how much of a scale-up is control plane, measured on paced worker processes.
 
     A scale-up lasts from the monitor's decision (the slot is taken) to when the instance serves.

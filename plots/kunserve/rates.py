@@ -76,9 +76,7 @@ def pipelines(points: Sequence[Point]) -> pd.DataFrame:
     return over(rows, rows.stages == 1, "one")
 
 
-@picture(
-    "kunserve_fig05", pipelines, ("kunserve_fig05",), shape=(1, 4), size=(11, 3.2), legend=2
-)  # fmt: skip
+@picture("kunserve_fig05", pipelines, ("kunserve_fig05",), shape=(1, 4), size=(11, 3.2), legend=2)
 def fig05(axes: list[Axes], rows: pd.DataFrame) -> str:
     """Fig. 5: why not always a pipeline: static pipelines of 2, 4 and 8 stages beside
     replication."""
@@ -157,7 +155,7 @@ def at_highest_rates(points: Sequence[Point]) -> pd.DataFrame:
 
 @picture(
     "kunserve_fig10_cdf", at_highest_rates, OF_DATASETS, shape=(2, 3), size=(10, 5.6), legend=4
-)  # fmt: skip
+)
 def fig10_cdf(axes: list[Axes], rows: pd.DataFrame) -> str:
     """Beside Fig. 10: distributions of TTFT and TBT on each dataset at its highest rate."""
     for panel, (metric, dataset) in zip(axes, product(METRICS, DATASETS), strict=True):
@@ -268,9 +266,7 @@ def settings(points: Sequence[Point]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@picture(
-    SENSITIVITY, settings, (*OF_DATASETS, SENSITIVITY), shape=(1, 2), size=(11, 4.4), legend=5
-)  # fmt: skip
+@picture(SENSITIVITY, settings, (*OF_DATASETS, SENSITIVITY), shape=(1, 2), size=(11, 4.4), legend=5)
 def limits(axes: list[Axes], rows: pd.DataFrame) -> str:
     """What binds at each load, in replication, and how the comparison depends on what the paper
     leaves open: memory for KV, cap on sequences, prefill policy, launch cost."""

@@ -53,9 +53,7 @@ def memory(points: Sequence[Point]) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(inputs="ours")
 
 
-@text(
-    "kunserve_table1", memory, head=["model", "GPUs", "parameters, GiB", "share of memory, %"]
-)  # fmt: skip
+@text("kunserve_table1", memory, head=["model", "GPUs", "parameters, GiB", "share of memory, %"])
 def table1(rows: pd.DataFrame) -> tuple[Words, str]:
     """Table 1: parameters and GPU memory of an instance; the arithmetic of §2.2 and §4.2 on KV."""
     cells = []
