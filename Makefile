@@ -1,5 +1,6 @@
 # make demo             install what is missing, then one real run on this machine
 # make test             install what is missing, then lint, types and all tests except vLLM's
+# make coverage         which lines the tests run that start no process (a quarter of an hour)
 # make test-vllm        the tests that run vLLM, its servers or its engine
 # make engines          one schedule on three engines, compared
 # make figure-NAME      run what a figure lacks, and draw it: make figure-aegaeon_fig11
@@ -29,7 +30,7 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo engines test check tests test-vllm fuzz bench bench-sim bench-elastic
+.PHONY: help setup demo engines test check tests coverage test-vllm fuzz bench bench-sim bench-elastic
 .PHONY: bench-client fidelity fidelity-gpu clean
 
 help:
@@ -79,6 +80,11 @@ BESIDE := OMP_NUM_THREADS=1 $(PY) -m pytest --dist loadfile --no-loadscope-reord
 tests: setup
 	$(BESIDE) -n 3 -m "not alone and not vllm"
 	$(PY) -m pytest -m alone
+
+# Compiled functions and other processes cannot be watched.
+coverage: setup
+	HARNESS_PURE=1 $(BESIDE) -n 2 -m "not alone and not live and not vllm" --cov \
+	  --cov-report=term --cov-report=json:results/runs/coverage.json
 
 test-vllm: setup
 	$(BESIDE) -n 2 -m vllm tests/integration

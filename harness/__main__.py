@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from io import TextIOWrapper
 from pathlib import Path
@@ -23,6 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.command_line import COMMANDS, run_command
 from harness.configuration import key_help
 from harness.configuration.checkpoint import take_checkpoint
 from harness.configuration.credentials import hold, without_credentials
@@ -35,11 +36,10 @@ from harness.configuration.options import (
     known_names,
     missing_groups,
     named_options,
+    refuse_ignored,
 )
-from harness.configuration.unread_keys import refuse_ignored
 from harness.errors import RunError, UsageError, first_line, told
 from harness.running import interrupts
-from harness.running.commands import COMMANDS, run_command
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
@@ -47,15 +47,8 @@ failed_points: list[int] = []  # exit statuses of a sweep's points that did not 
 configured: list[DictConfig] = []  # what Hydra has composed: no error before the first is ours
 
 
-def hydra_main(function: Callable[[DictConfig], None]) -> Callable[[], None]:
-    """Hydra's decorator, typed: it parses sys.argv and calls `function` once per job."""
-    decorated: Callable[[], None] = hydra.main(
-        config_path=str(CONF), config_name="config", version_base="1.3"
-    )(function)
-    return decorated
-
-
-@hydra_main
+# It parses sys.argv and calls the function once per job.
+@hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
 def run_one(config: DictConfig) -> None:
     configured.append(config)
     sys.argv = without_credentials(sys.argv)  # which W&B takes down
@@ -65,22 +58,17 @@ def run_one(config: DictConfig) -> None:
         sources = HydraConfig.get().runtime.config_sources
         known_device(config, [Path(each.path) for each in sources if each.schema == "file"])
         known_keys(HydraConfig.get(), HYDRA_KEYS, "hydra.")
-        from harness.running.run import (
-            run,  # after the check, so that a mistyped command answers at once
-        )
+        # after the check, so that a mistyped command answers at once
+        from harness.running.run import Command, run
 
         chosen = HydraConfig.get()
         refuse_ignored(config.engine, config.system, chosen.overrides.task)
         take_checkpoint(config, str(chosen.runtime.choices["model"]), chosen.overrides.task)
         shared = chosen.sweep.dir if chosen.mode == RunMode.MULTIRUN else config.runs_dir
         output_dir = Path(chosen.runtime.output_dir)
-        run(
-            config,
-            output_dir=output_dir,
-            named=output_dir.resolve() != Path(str(shared)).resolve(),
-            choices=dict(chosen.runtime.choices),
-            overrides=list(chosen.overrides.task),
-        )
+        named = output_dir.resolve() != Path(str(shared)).resolve()
+        choices, overrides = dict(chosen.runtime.choices), list(chosen.overrides.task)
+        run(config, Command(output_dir, named, choices, overrides))
     except Exception as error:
         if HydraConfig.get().mode != RunMode.MULTIRUN:
             sys.exit(tell(error))

@@ -40,3 +40,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_text(path: Path, text: str) -> None:
     with replaced(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any, indent: int = 1) -> None:
+    write_text(path, json.dumps(content, indent=indent, ensure_ascii=False) + "\n")

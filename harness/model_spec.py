@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 
-from harness.errors import UsageError
+from harness.configuration.checks import at_least, one_of, require
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 MAX_POSITION = 2**31 - 1  # engines count positions in 32 bits
@@ -17,13 +17,11 @@ COUNTS = (
 
 
 def check_name(name: str) -> None:
-    """ValueError for a model's name that cannot be a folder below another's."""
-    if not 1 <= len(name.encode(errors="replace")) <= MAX_NAME_BYTES or not name.isprintable():
-        raise ValueError(f"name={name} must be printable and of 1 to {MAX_NAME_BYTES} bytes")
-    if name.startswith("/") or not all(part.strip(".") for part in name.split("/")):
-        raise ValueError(
-            f"name={name} must not leave the folder that it names: no .. and no first /"
-        )
+    """UsageError for a model's name that cannot be a folder below another's."""
+    fits = 1 <= len(name.encode(errors="replace")) <= MAX_NAME_BYTES and name.isprintable()
+    require(fits, f"name={name} must be printable and of 1 to {MAX_NAME_BYTES} bytes")
+    inside = not name.startswith("/") and all(part.strip(".") for part in name.split("/"))
+    require(inside, f"name={name} must not leave the folder that it names: no .. and no first /")
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -56,32 +54,27 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        for name in COUNTS:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        at_least(self, 1, "", *COUNTS)
         for name in ("rope_theta", "rms_norm_eps"):
             value = getattr(self, name)
-            if not (isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value} must be a finite number above 0")
-        if not 1 <= self.kv_layers <= self.num_layers:
-            raise ValueError(
-                f"num_kv_layers={self.num_kv_layers} must be 1 to num_layers={self.num_layers}"
-            )
-        if self.max_position < 2:
-            raise ValueError(f"max_position={self.max_position} has no room for prompt and output")
-        if self.max_position > MAX_POSITION:
-            raise ValueError(f"max_position={self.max_position} must be at most {MAX_POSITION}")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads={self.num_heads} is no multiple of num_kv_heads={self.num_kv_heads}"
-            )
-        if self.num_heads % self.tp:
-            valid = ", ".join(str(tp) for tp in range(1, 17) if self.num_heads % tp == 0)
-            raise ValueError(
-                f"tp={self.tp} does not divide the {self.num_heads} heads; valid up to 16: {valid}"
-            )
-        if self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"dtype={self.dtype} is unknown; valid: {', '.join(DTYPE_BYTES)}")
+            require(0 < value < inf, f"{name}={value} must be a finite number above 0")
+        require(
+            1 <= self.kv_layers <= self.num_layers,
+            f"num_kv_layers={self.num_kv_layers} must be 1 to num_layers={self.num_layers}",
+        )
+        position = f"max_position={self.max_position}"
+        require(self.max_position >= 2, f"{position} has no room for prompt and output")
+        require(self.max_position <= MAX_POSITION, f"{position} must be at most {MAX_POSITION}")
+        require(
+            self.num_heads % self.num_kv_heads == 0,
+            f"num_heads={self.num_heads} is no multiple of num_kv_heads={self.num_kv_heads}",
+        )
+        valid = ", ".join(str(tp) for tp in range(1, 17) if self.num_heads % tp == 0)
+        require(
+            self.num_heads % self.tp == 0,
+            f"tp={self.tp} does not divide the {self.num_heads} heads; valid up to 16: {valid}",
+        )
+        one_of(self.dtype, DTYPE_BYTES, "dtype")
 
     @property
     def dtype_bytes(self) -> int:
@@ -117,11 +110,11 @@ class ModelSpec:
 
     def layer_range(self, layers: range) -> range:
         """`layers`; UsageError where it is empty or not of this model."""
-        if not (0 <= layers.start < layers.stop <= self.num_layers and layers.step == 1):
-            raise UsageError(
-                f"layers [{layers.start}, {layers.stop}) are out of range: model {self.name} has "
-                f"layers 0 to {self.num_layers - 1}"
-            )
+        require(
+            0 <= layers.start < layers.stop <= self.num_layers and layers.step == 1,
+            f"layers [{layers.start}, {layers.stop}) are out of range: model {self.name} has "
+            f"layers 0 to {self.num_layers - 1}",
+        )
         return layers
 
     @property

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from harness.configuration.checks import require
 from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
-from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 
 
@@ -79,13 +79,12 @@ def dedicated(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[Place
     names = list(models)
     width = max(spec.tp for spec in models.values())
     places = within_nodes(width, hardware)
-    if len(places) < len(names):
-        raise UsageError(
-            f"{len(names)} models need at least {len(names)} instances of "
-            f"{width} devices, but hardware={hardware.name} has "
-            f"{hardware.num_devices} devices; raise hardware.num_devices, or set "
-            "workload.models.kind=single to send all requests to one model"
-        )
+    require(
+        len(places) >= len(names),
+        f"{len(names)} models need at least {len(names)} instances of {width} devices, but "
+        f"hardware={hardware.name} has {hardware.num_devices} devices; raise hardware.num_devices, "
+        "or set workload.models.kind=single to send all requests to one model",
+    )
     return [
         Placement(devices=devices, model=names[i % len(names)]) for i, devices in enumerate(places)
     ]
@@ -100,11 +99,11 @@ def pooled(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[Placemen
 def within_nodes(width: int, hardware: Hardware) -> list[range]:
     """Every `width` devices of a node, node by node: tensor parallelism does not cross nodes."""
     per_node = hardware.devices_per_node
-    if width > per_node:
-        raise UsageError(
-            f"model.tp={width} is wider than a node of hardware={hardware.name}, which has "
-            f"{per_node} devices; valid: 1 to {per_node}"
-        )
+    require(
+        width <= per_node,
+        f"model.tp={width} is wider than a node of hardware={hardware.name}, which has "
+        f"{per_node} devices; valid: 1 to {per_node}",
+    )
     return [
         range(first, first + width)
         for node in range(hardware.num_nodes)
@@ -117,11 +116,11 @@ def tensor_parallel(models: Mapping[str, ModelSpec]) -> int:
     """The models' common tp; UsageError where they differ: a pool is for one parallelism
     configuration (Aegaeon §7.5)."""
     widths = sorted({spec.tp for spec in models.values()})
-    if len(widths) > 1:
-        raise UsageError(
-            f"models of tp {', '.join(map(str, widths))} cannot share one pool: give every model "
-            "the same tp, or run a pool for each"
-        )
+    require(
+        len(widths) == 1,
+        f"models of tp {', '.join(map(str, widths))} cannot share one pool: give every model "
+        "the same tp, or run a pool for each",
+    )
     return widths[0]
 
 
@@ -132,22 +131,16 @@ def profile_of(hardware: Hardware) -> Profile:
 
 def resident_models(placements: Sequence[Placement]) -> list[str]:
     """Each placement's model, for engines that know no pooled instances and no shares."""
-    for p in placements:
-        if (p.compute_share, p.prefill_compute_share, p.memory_share) != (1.0, 1.0, 1.0):
-            raise UsageError(
-                "this system divides a device's multiprocessors and memory between instances, "
-                "which this engine cannot do: choose engine=sim"
-            )
-    if any(placement.elastic for placement in placements):
-        raise UsageError(
-            "this system moves weights and KV between instances, which this engine cannot do: "
-            "choose engine=torch or engine=sim"
-        )
-    assert not any(placement.own for placement in placements), "of elastic ones alone"
     names = [placement.model for placement in placements if placement.model is not None]
-    if len(names) < len(placements):
-        raise UsageError(
-            "this system shares instances between models, which this engine cannot do: choose "
-            "engine=torch or engine=sim"
-        )
+    shares = {(p.compute_share, p.prefill_compute_share, p.memory_share) for p in placements}
+    pooling = "engine=torch or engine=sim"
+    divides = "divides a device's multiprocessors and memory between instances"
+    asks = [
+        (bool(shares - {(1.0, 1.0, 1.0)}), divides, "engine=sim"),
+        (any(p.elastic for p in placements), "moves weights and KV between instances", pooling),
+        (len(names) < len(placements), "shares instances between models", pooling),
+    ]
+    for asked, what, engines in asks:
+        require(not asked, f"this system {what}, which this engine cannot do: choose {engines}")
+    assert not any(placement.own for placement in placements), "of elastic ones alone"
     return names

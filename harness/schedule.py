@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -101,28 +101,26 @@ class Schedule:
     priority: npt.NDArray[np.int64] | None = None  # higher is more important; None: all alike
 
     def __post_init__(self) -> None:
-        lengths = {len(getattr(self, column)) for column in COLUMNS}
-        if len(lengths) != 1:
-            raise ValueError(f"a schedule's columns must be of one length, got {sorted(lengths)}")
-        if len(self) == 0:
-            raise ValueError("the schedule is empty: no request is left to send")
+        lengths = sorted({len(getattr(self, column)) for column in COLUMNS})
+        _require(len(lengths) == 1, f"a schedule's columns must be of one length, got {lengths}")
+        _require(len(self) > 0, "the schedule is empty: no request is left to send")
         _check_arrivals(self.arrival_s)
         for column in ("prompt_tokens", "output_tokens"):
             values = getattr(self, column)
-            if (values < 1).any():
-                row = int(np.argmax(values < 1))
-                raise ValueError(f"row {row}: {column} must be at least 1, got {values[row]}")
+            row = int(np.argmax(values < 1))
+            least = f"row {row}: {column} must be at least 1, got {values[row]}"
+            _require(values[row] >= 1, least)
         if self.prompts is not None:
             sizes = np.array([len(prompt.ids) for prompt in self.prompts])
-            if not np.array_equal(sizes, self.prompt_tokens):
-                raise ValueError("prompts must be one for each row, of prompt_tokens tokens")
-        if self.priority is not None and len(self.priority) != len(self):
-            raise ValueError("priority must be one number for each row")
+            one_each = np.array_equal(sizes, self.prompt_tokens)
+            _require(one_each, "prompts must be one for each row, of prompt_tokens tokens")
+        one_each = self.priority is None or len(self.priority) == len(self)
+        _require(one_each, "priority must be one number for each row")
         if self.shared is not None:
-            if len(self.shared) != len(self) or self.prompts is not None:
-                raise ValueError("shared segments must be one list for each row of random prompts")
-            if any(s < 0 or n < 1 for row in self.shared for s, n in row):
-                raise ValueError("a shared segment is a stream of at least 0 and 1 token or more")
+            random = len(self.shared) == len(self) and self.prompts is None
+            _require(random, "shared segments must be one list for each row of random prompts")
+            right = all(s >= 0 and n >= 1 for row in self.shared for s, n in row)
+            _require(right, "a shared segment is a stream of at least 0 and 1 token or more")
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -138,21 +136,16 @@ class Schedule:
         return (len(self) - 1) / self.duration_s if self.duration_s > 0 else float("nan")
 
     def requests(self) -> list[Request]:
-        rows = zip(
-            self.arrival_s.tolist(),
-            self.model,
-            self.prompt_tokens.tolist(),
-            self.output_tokens.tolist(),
-            strict=True,
-        )
+        columns = (self.arrival_s.tolist(), self.model, self.prompt_tokens.tolist())
+        rows = zip(*columns, self.output_tokens.tolist(), strict=True)
         requests = [Request(i, *row) for i, row in enumerate(rows)]
         for request, prompt in zip(requests, self.prompts or [], strict=False):
             request.prompt = prompt
         for request, segments in zip(requests, self.shared or [], strict=False):
             request.shared = segments
-        if self.priority is not None:
-            for request, priority in zip(requests, self.priority.tolist(), strict=True):
-                request.priority = priority
+        priorities = [] if self.priority is None else self.priority.tolist()
+        for request, priority in zip(requests, priorities, strict=False):
+            request.priority = priority
         return requests
 
     def sha256(self) -> str:
@@ -174,22 +167,18 @@ class Schedule:
     def save(self, path: Path) -> None:
         columns = {column: getattr(self, column) for column in COLUMNS}
         if self.prompts is not None:
-            whole = pa.list_(pa.int32())
-            columns |= {
-                "prompt_text": [prompt.text for prompt in self.prompts],
-                "prompt_ids": pa.array([prompt.ids for prompt in self.prompts], whole),
-                "prompt_ends": pa.array([prompt.ends for prompt in self.prompts], whole),
-            }
+            columns["prompt_text"] = [prompt.text for prompt in self.prompts]
+            for name in ("ids", "ends"):
+                lists = [getattr(prompt, name) for prompt in self.prompts]
+                columns[f"prompt_{name}"] = pa.array(lists, pa.list_(pa.int32()))
         if self.priority is not None:
             columns["priority"] = self.priority
         if self.shared is not None:
-            whole = pa.list_(pa.int64())
             for index, name in enumerate(SHARED):
                 lists = [[segment[index] for segment in row] for row in self.shared]
-                columns[name] = pa.array(lists, whole)
-        table = pa.table(columns)
-        provenance = {name: getattr(self.provenance, name) for name in Provenance.__slots__}
-        table = table.replace_schema_metadata({"provenance": json.dumps(provenance)})
+                columns[name] = pa.array(lists, pa.list_(pa.int64()))
+        about = {"provenance": json.dumps(asdict(self.provenance))}
+        table = pa.table(columns).replace_schema_metadata(about)
         with replaced(path) as temporary:
             pq.write_table(table, temporary)
 
@@ -204,31 +193,32 @@ class Schedule:
         metadata: dict[bytes, bytes] = table.schema.metadata or {}
         if missing or b"provenance" not in metadata:
             raise ValueError(f"it lacks {', '.join(missing) or 'its provenance'}")
-        tokens = {name: _column(table, name, pa.int64()) for name in COLUMNS[2:]}
+        known = set(table.column_names)
+        whole = [name for name in (*COLUMNS[2:], "priority") if name in known]
         return Schedule(
             arrival_s=_column(table, "arrival_s", pa.float64()).to_numpy(),
             model=_column(table, "model", pa.string()).to_pylist(),
-            prompt_tokens=tokens["prompt_tokens"].to_numpy(),
-            output_tokens=tokens["output_tokens"].to_numpy(),
             provenance=Provenance.parsed(metadata[b"provenance"]),
-            prompts=_prompts(table) if "prompt_ids" in table.column_names else None,
-            shared=_shared(table) if SHARED[0] in table.column_names else None,
-            priority=_column(table, "priority", pa.int64()).to_numpy()
-            if "priority" in table.column_names
-            else None,
+            prompts=_prompts(table) if "prompt_ids" in known else None,
+            shared=_shared(table) if SHARED[0] in known else None,
+            **{name: _column(table, name, pa.int64()).to_numpy() for name in whole},
         )
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise ValueError(sentence)
 
 
 def _check_arrivals(arrival_s: npt.NDArray[np.float64]) -> None:
-    if not np.isfinite(arrival_s).all():
-        raise ValueError("arrival_s must be finite numbers")
-    if arrival_s[0] < 0 or (np.diff(arrival_s) < 0).any():
-        raise ValueError("arrival_s must start at 0 or later and never decrease")
-    if arrival_s[-1] > MAX_ARRIVAL_S:
-        raise ValueError(
-            f"the last request arrives at {arrival_s[-1]:.3g} s, later than "
-            f"{MAX_ARRIVAL_S:,.0f} s: latencies would be lost in the rounding of such times"
-        )
+    _require(bool(np.isfinite(arrival_s).all()), "arrival_s must be finite numbers")
+    in_order = arrival_s[0] >= 0 and not (np.diff(arrival_s) < 0).any()
+    _require(in_order, "arrival_s must start at 0 or later and never decrease")
+    _require(
+        arrival_s[-1] <= MAX_ARRIVAL_S,
+        f"the last request arrives at {arrival_s[-1]:.3g} s, later than "
+        f"{MAX_ARRIVAL_S:,.0f} s: latencies would be lost in the rounding of such times",
+    )
 
 
 def _prompts(table: pa.Table) -> list[Prompt]:

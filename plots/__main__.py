@@ -4,67 +4,72 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from harness.errors import RunError, UsageError
 from plots import bench_sim, compare, fidelity, report, run, sweep
 
+PUBLISHED = Path("results/published")
+OF_RUNS = {  # what each command says of itself, and how it makes its file of a run
+    "run": ("draw run.png into each run's folder", run.draw),
+    "report": ("write report.html into each run's folder", report.write),
+}
+OF_FOLDERS = {  # the same of a folder with published results
+    "fidelity": ("draw parity.png from parity.json", fidelity.draw, PUBLISHED / "fidelity"),
+    "bench_sim": ("draw bench_sim.png from bench_sim.json", bench_sim.draw, PUBLISHED),
+}
 
-def main(arguments: list[str] | None = None) -> int:
+
+def _parser() -> argparse.ArgumentParser:
+    """`made` of a chosen command yields what is to be printed."""
     parser = argparse.ArgumentParser(prog="python -m harness plots", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    folder = "the folder of a run"
-    one = commands.add_parser("run", help="draw run.png into each run's folder")
-    one.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=folder)
-    page = commands.add_parser("report", help="write report.html into each run's folder")
-    page.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=folder)
+    for name, (what, draw_run) in OF_RUNS.items():
+        one = commands.add_parser(name, help=what)
+        one.set_defaults(draw=draw_run, made=lambda chosen: map(chosen.draw, chosen.runs))
     several = commands.add_parser("compare", help="draw runs side by side and print their metrics")
-    several.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=folder)
     beside = "default: compare.png in the folder that holds the first RUN"
     several.add_argument("--out", type=Path, metavar="FILE", help=beside)
+    several.set_defaults(made=_compared)
+    for each in commands.choices.values():
+        each.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
     swept = commands.add_parser(
         "sweep", help="draw a metric of a sweep over a key, with 95 %% intervals"
     )
-    swept.add_argument(
-        "table", type=Path, metavar="CSV", help="the sweep's table, results/runs/sweep-ID.csv"
-    )
+    csv = "the sweep's table, results/runs/sweep-ID.csv"
+    swept.add_argument("table", type=Path, metavar="CSV", help=csv)
     swept.add_argument("--x", required=True, metavar="KEY", help="a key of the sweep")
-    swept.add_argument(
-        "--y", required=True, metavar="METRIC", help="a number of summary.json, e.g. ttft_s.p99"
-    )
-    swept.add_argument(
-        "--by", metavar="KEY", help="another key of the sweep: one line for each value"
-    )
+    metric = "a number of summary.json, e.g. ttft_s.p99"
+    swept.add_argument("--y", required=True, metavar="METRIC", help=metric)
+    by = "another key of the sweep: one line for each value"
+    swept.add_argument("--by", metavar="KEY", help=by)
     swept.add_argument("--out", type=Path, metavar="FILE", help="default: beside CSV, with .png")
-    parity = commands.add_parser("fidelity", help="draw parity.png from parity.json")
-    published = Path("results/published/fidelity")
-    parity.add_argument("folder", nargs="?", type=Path, default=published, help="%(default)s")
-    speed = commands.add_parser("bench_sim", help="draw bench_sim.png from bench_sim.json")
-    speed.add_argument("folder", nargs="?", type=Path, default=published.parent, help="%(default)s")
-    chosen = parser.parse_args(arguments)
+    swept.set_defaults(made=lambda c: [sweep.draw(c.table, c.x, c.y, c.by, c.out)])
+    for name, (what, draw, folder) in OF_FOLDERS.items():
+        one = commands.add_parser(name, help=what)
+        one.add_argument("folder", nargs="?", type=Path, default=folder, help="%(default)s")
+        one.set_defaults(draw=draw, made=lambda chosen: [chosen.draw(chosen.folder)])
+    return parser
+
+
+def _compared(chosen: argparse.Namespace) -> Iterator[Table | Path]:
+    yield compare.table(chosen.runs)
+    yield compare.draw(chosen.runs, chosen.out or chosen.runs[0].resolve().parent / "compare.png")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
     console = Console()
     try:
-        if chosen.command == "run":
-            for path in chosen.runs:
-                console.print(str(run.draw(path)))
-        elif chosen.command == "report":
-            for path in chosen.runs:
-                console.print(str(report.write(path)), soft_wrap=True)
-        elif chosen.command == "sweep":
-            drawn = sweep.draw(chosen.table, chosen.x, chosen.y, chosen.by, chosen.out)
-            console.print(str(drawn))
-        elif chosen.command == "fidelity":
-            made = fidelity.draw(chosen.folder / "parity.json", chosen.folder / "parity.png")
-            console.print(str(made))
-        elif chosen.command == "bench_sim":
-            source = chosen.folder / "bench_sim.json"
-            console.print(str(bench_sim.draw(source, source.with_suffix(".png"))))
-        else:
-            console.print(compare.table(chosen.runs))
-            out = chosen.out or chosen.runs[0].resolve().parent / "compare.png"
-            console.print(str(compare.draw(chosen.runs, out)))
+        for made in chosen.made(chosen):
+            if isinstance(made, Table):
+                console.print(made)
+            else:
+                console.print(str(made), soft_wrap=True)
     except (UsageError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

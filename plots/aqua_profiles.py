@@ -22,15 +22,16 @@ import pandas as pd
 
 from harness.configuration.resolvers import MAKE, STABLE_RATES, profile_name
 from harness.errors import RunError, UsageError
-from harness.experiments.batch import run_all
+from harness.experiments.batch import Making, run_all
 from harness.experiments.compose import ROOT, composed, conf
 from harness.experiments.figure_progress import RunsProgress
 from harness.experiments.points import Point, run_point
 from harness.records.manifest import git_revision
 from harness.running import interrupts
 from harness.running.prepare import announce
-from plots.aqua import config, most_paged_bytes, overrides
-from plots.aqua_table_rates import EXPERIMENTS, FIRST_SEED, constants, sampled, searched
+from plots.aqua import most_paged_bytes
+from plots.aqua.rates import EXPERIMENTS, FIRST_SEED, constants, sampled, searched
+from plots.runs import config, overrides
 from systems.aqua.profiler.profile import MemoryProfile, llm_profile, swap_demand, write_profile
 
 
@@ -44,7 +45,7 @@ def profiles(points: Sequence[Point]) -> list[MemoryProfile]:
 
 
 def profile(served: str, points: Sequence[Point]) -> MemoryProfile:
-    asked, made = constants(), config(points[0])
+    asked, made = constants(), config(points[0].folder)
     result, rule = searched(pd.DataFrame([sampled(point) for point in points]), served)
     assert result.best is not None
     rate_per_s = result.best.rate_per_s
@@ -83,16 +84,10 @@ def paged_bytes(served: str, stable_per_s: float, bursts: list[Point], rate_per_
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m plots.aqua_profiles", description=__doc__)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=STABLE_RATES,
-        metavar="DIR",
-        help="default: conf/system/aqua/profiles",
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="runs at a time (%(default)s)"
-    )
+    there = "default: conf/system/aqua/profiles"
+    parser.add_argument("--out", type=Path, default=STABLE_RATES, metavar="DIR", help=there)
+    at_once = "runs at a time (%(default)s)"
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help=at_once)
     chosen = parser.parse_args(arguments)
     out = chosen.out.absolute()
     os.chdir(ROOT)
@@ -100,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     conf()
     try:
         with RunsProgress() as progress:
-            runs = run_all(EXPERIMENTS, chosen.jobs, {}, again=False, progress=progress)
+            runs = run_all(EXPERIMENTS, {}, Making(chosen.jobs), progress)
             with closing(runs):
                 points = [point for _, of_experiment in runs for point in of_experiment]
         out.mkdir(parents=True, exist_ok=True)

@@ -7,39 +7,35 @@ python -m plots bench_sim
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 
-from harness.schedule import shown
+from harness.files import read_json
+from harness.schedule import shown as shown_kinds
 from plots.caption import caption
 from plots.style import PALETTE, figure, log_scale, save
 
-MARKS = {
-    "macro, compiled": "o-",
-    "macro": "o--",
-    "per token": "s",
-}  # line and mark of each way of stepping
+MARKS = {"macro, compiled": "o-", "macro": "o--", "per token": "s"}  # of each way of stepping
 
 
-def draw(bench: Path, out: Path) -> Path:
-    found = json.loads(bench.read_text())
+def draw(folder: Path) -> Path:
+    """Makes bench_sim.png beside bench_sim.json and returns its path."""
+    found = read_json(folder / "bench_sim.json")
     made, (speed, memory, whole) = figure(1, 3, width=13, height=3.6)
     speed.set(title="Speed", xlabel="requests", ylabel="requests/s of one process")
     memory.set(title="Memory", xlabel="requests", ylabel="peak memory (GiB)")
-    instances = sorted({row["instances"] for row in found["rows"]})
-    for colour, count in zip(PALETTE, instances, strict=False):
+    rows = pd.DataFrame(found["rows"]).sort_values("requests", kind="stable")
+    for colour, (count, of_count) in zip(PALETTE, rows.groupby("instances"), strict=False):
         for stepping, style in MARKS.items():
-            rows = [
-                row for row in found["rows"]
-                if (row["instances"], row["stepping"]) == (count, stepping)
-            ]  # fmt: skip
-            if rows:
-                label = f"{count} instance{'s' * (count > 1)}, {stepping}"
-                _line(speed, rows, "requests_per_s", style, color=colour, label=label)
-                _line(memory, rows, "peak_memory_gib", style, color=colour)
+            shown = of_count[of_count.stepping == stepping]
+            if len(shown):
+                looks = {"ms": 4, "color": colour}
+                label = f"{count} instance{'s' * (count != 1)}, {stepping}"
+                speed.plot(shown.requests, shown.requests_per_s, style, label=label, **looks)
+                memory.plot(shown.requests, shown.peak_memory_gib, style, **looks)
     for panel in (speed, memory):
         log_scale(panel, "x")
         panel.set_ylim(bottom=0)
@@ -49,8 +45,8 @@ def draw(bench: Path, out: Path) -> Path:
     on = f"{machine['cpu']}, {machine['num_cores']} cores, one process"
     revision = f"git {git['revision'][:10]}" + (" with changes" if git["dirty"] else "")
     synthetic = dict.fromkeys(kind for row in found["rows"] for kind in row.get("synthetic", []))
-    caption(made, shown(synthetic), [on, revision])
-    return save(made, out)
+    caption(made, shown_kinds(synthetic), [on, revision])
+    return save(made, folder / "bench_sim.png")
 
 
 def _whole_runs(axes: Axes, runs: list[dict[str, Any]]) -> None:
@@ -68,8 +64,3 @@ def _whole_runs(axes: Axes, runs: list[dict[str, Any]]) -> None:
     axes.set_yticks(range(len(names)), [name.replace(": ", ":\n") for name in names], fontsize=6)
     axes.invert_yaxis()
     axes.margins(x=0.3)
-
-
-def _line(axes: Axes, rows: list[dict[str, Any]], value: str, style: str, **looks: Any) -> None:
-    rows = sorted(rows, key=lambda row: row["requests"])
-    axes.plot([row["requests"] for row in rows], [row[value] for row in rows], style, ms=4, **looks)

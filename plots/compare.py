@@ -6,7 +6,7 @@ so, and no ratio is given across what does not compare (`plots.conditions`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, absent, captions, seeds
 from harness.records.token_log import TokenLog
-from plots.conditions import differences, model, schedule, slo, valid
+from plots.conditions import differences, same, valid
 from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp_runs
 
 
@@ -74,39 +74,34 @@ def table(run_dirs: Sequence[Path]) -> Table:
     """Each metric of each run, with its ratio to the first run's: where both ran one model on one
     schedule and both are VALID, and for what an SLO decides, under one SLO."""
     runs = [FinishedRun.load(path) for path in run_dirs]
-    first = runs[0]
-    same_work = [
-        (schedule(run), model(run), valid(run)) == (schedule(first), model(first), True)
-        for run in runs
-    ]
-    same_slo = [slo(run) == slo(first) for run in runs]
-    same = [work and slo for work, slo in zip(same_work, same_slo, strict=True)]
+    same_work = [valid(run) and same(run, runs[0], "schedule", "model") for run in runs]
+    same_slo = [valid(run) and same(run, runs[0], "schedule", "model", "SLO") for run in runs]
     said = [*differences(runs), *captions([run.manifest for run in runs])]
     made = Table("metric", *labels(runs), caption="\n".join(said), box=SIMPLE_HEAD)
     for key, name in LATENCIES.items():
         for column, statistic in COLUMNS.items():
-            values = [run.summary[key][column] for run in runs]
-            shown = _cells(values, seconds, same_work)
-            for place, run in enumerate(runs):
-                if values[place] is None:
-                    shown[place] = absent(run.summary[key], column)
-            made.add_row(f"{name} {statistic}", *shown)
+            of_runs = [run.summary[key] for run in runs]
+            values = [row[column] for row in of_runs]
+            why = ["" if row[column] is not None else absent(row, column) for row in of_runs]
+            made.add_row(f"{name} {statistic}", *_cells(values, seconds, same_work, why))
     rates = [run.summary["output_throughput_tokens_per_s"] for run in runs]
     made.add_row("tokens/s", *_cells(rates, number, same_work))
     rates = [run.summary["goodput_per_s"] for run in runs]
-    made.add_row("goodput/s", *_cells(rates, number, same))
+    made.add_row("goodput/s", *_cells(rates, number, same_slo))
     for key in ("token", "time", "request"):
         values = [run.summary["slo_attainment"][key] for run in runs]
-        made.add_row(f"SLO {key}", *_cells(values, "{:.1%}".format, same))
+        made.add_row(f"SLO {key}", *_cells(values, "{:.1%}".format, same_slo))
     return made
 
 
 def _cells(
-    values: Sequence[float | None], show: Callable[[float], str], compares: Sequence[bool]
-) -> list[str]:
+    values: Sequence[float | None], show: Callable[[float], str], compares: Sequence[bool],
+    why: Sequence[str] = (),
+) -> Iterator[str]:  # fmt: skip
+    """With ratios to the first where runs compare. `why` says for each value that is missing."""
     first = values[0] if sum(compares) > 1 else None  # not to itself alone
-    cells = []
-    for value, comparable in zip(values, compares, strict=True):
-        ratio = f" (x{value / first:.2f})" if comparable and value is not None and first else ""
-        cells.append("none" if value is None else show(value) + ratio)
-    return cells
+    for i, (value, comparable) in enumerate(zip(values, compares, strict=True)):
+        if value is None:
+            yield why[i] if why else "none"
+        else:
+            yield show(value) + (f" (x{value / first:.2f})" if comparable and first else "")

@@ -11,17 +11,22 @@ from typing import Any
 
 from harness.records.run_folder import FinishedRun
 
+NEEDED: dict[str, Callable[[FinishedRun], Any]] = {  # the same in runs that compare
+    "schedule": lambda run: run.manifest["schedule_sha256"],
+    "model": lambda run: run.manifest["choices"]["model"],
+    "SLO": lambda run: (run.summary["slo"]["ttft_s"], run.summary["slo"]["tbt_s"]),
+}
+
 
 def differences(runs: Sequence[FinishedRun]) -> list[str]:
     """A line on what does not compare and why, one on other conditions, and one for each INVALID
     run; none where there is nothing to say."""
-    traits = {"schedule": schedule, "model": model, "SLO": slo}
-    found = [name for name, trait in traits.items() if len({trait(run) for run in runs}) > 1]
+    found = [name for name, trait in NEEDED.items() if len({trait(run) for run in runs}) > 1]
     lines = []
     if found:
         what = "goodput and SLO attainment" if found == ["SLO"] else "their numbers"
         lines.append(f"The runs differ in {', '.join(found)}: {what} do not compare.")
-    if more := conditions(runs):
+    if more := _conditions([run.manifest for run in runs]):
         lines.append(f"The runs {'also ' if found else ''}differ in {', '.join(more)}.")
     for run in runs:
         if not valid(run):
@@ -30,46 +35,43 @@ def differences(runs: Sequence[FinishedRun]) -> list[str]:
     return lines
 
 
-def conditions(runs: Sequence[FinishedRun]) -> list[str]:
-    """E.g. "devices (1 x cpu; 2 x cpu)", in the order of the runs; what one of them does not say
-    is not compared."""
-    manifests = [run.manifest for run in runs]
-    traits: dict[str, Callable[[dict[str, Any]], str | None]] = {
-        "engine": lambda manifest: str(manifest["engine_name"]),
-        "devices": _devices,
-        "KV memory": _kv_memory,
-    }
-    packages = set.intersection(*(set(_versions(manifest)) for manifest in manifests))
-    found = [
-        *(_told(name, [trait(manifest) for manifest in manifests])
-          for name, trait in traits.items()),
-        *(_told(name, [_versions(manifest)[name] for manifest in manifests])
-          for name in sorted(packages)),
-        _sources(manifests),
-    ]  # fmt: skip
-    return [each for each in found if each]
+def same(run: FinishedRun, other: FinishedRun, *names: str) -> bool:
+    """Whether they share those of NEEDED."""
+    return all(NEEDED[name](run) == NEEDED[name](other) for name in names)
 
 
 def valid(run: FinishedRun) -> bool:
     return bool(run.summary["verdict"]["status"] == "VALID")
 
 
-def schedule(run: FinishedRun) -> str:
-    return str(run.manifest["schedule_sha256"])
-
-
-def model(run: FinishedRun) -> str:
-    return str(run.manifest["choices"]["model"])
-
-
-def slo(run: FinishedRun) -> tuple[float, float]:
-    return run.summary["slo"]["ttft_s"], run.summary["slo"]["tbt_s"]
-
-
-def _told(name: str, values: Sequence[str | None]) -> str:
-    if None in values or len(set(values)) == 1:
-        return ""
-    return f"{name} ({'; '.join(map(str, values))})"
+def _conditions(manifests: Sequence[dict[str, Any]]) -> list[str]:
+    """E.g. "devices (1 x cpu; 2 x cpu)", in the order of the runs; what one of them does not say
+    is not compared. Versions are those of what shapes a result, as the engine says or as was
+    installed."""
+    traits: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "engine": lambda manifest: manifest["engine_name"],
+        "devices": _devices,
+        "KV memory": lambda manifest: _kv_memory(manifest["engine"]),
+        "numpy": lambda manifest: manifest["versions"].get("numpy"),
+        "python": lambda manifest: manifest["versions"].get("python"),
+        "torch": lambda manifest: manifest["engine"].get(
+            "torch", manifest["versions"].get("torch")
+        ),
+        "vllm": lambda manifest: manifest["engine"].get(
+            "vllm_version", manifest["versions"].get("vllm")
+        ),
+    }
+    by_source = all("sources" in manifest for manifest in manifests)
+    if not by_source:
+        traits["revision"] = lambda manifest: (
+            (manifest["git"] or {}).get("revision", "")[:7] or None
+        )
+    found = []
+    for name, trait in traits.items():
+        values = [trait(manifest) for manifest in manifests]
+        if None not in values and len(set(values)) > 1:
+            found.append(f"{name} ({'; '.join(map(str, values))})")
+    return [*found, *_sources([manifest["sources"] for manifest in manifests if by_source])]
 
 
 def _devices(manifest: dict[str, Any]) -> str | None:
@@ -81,9 +83,8 @@ def _devices(manifest: dict[str, Any]) -> str | None:
     return f"{count} x {hardware['device']}"
 
 
-def _kv_memory(manifest: dict[str, Any]) -> str | None:
+def _kv_memory(engine: dict[str, Any]) -> str | None:
     """Of one instance."""
-    engine = manifest["engine"]
     if "pool" in engine:
         return f"{engine['pool']['kv_bytes'] / 2**20:,.0f} MiB"
     if "num_kv_blocks" not in engine or "block_tokens" not in engine:
@@ -92,25 +93,9 @@ def _kv_memory(manifest: dict[str, Any]) -> str | None:
     return "/".join(f"{tokens:,}" for tokens in sorted(rooms)) + " tokens"
 
 
-def _versions(manifest: dict[str, Any]) -> dict[str, str]:
-    """Of what shapes a result, as the engine says or as was installed."""
-    known = {name: manifest["versions"].get(name) for name in ("python", "numpy", "torch", "vllm")}
-    engine = manifest["engine"]
-    known |= {"torch": engine.get("torch", known["torch"])}
-    known |= {"vllm": engine.get("vllm_version", known["vllm"])}
-    return {name: version for name, version in known.items() if version is not None}
-
-
-def _sources(manifests: Sequence[dict[str, Any]]) -> str:
+def _sources(hashes: Sequence[dict[str, str]]) -> list[str]:
     """Those files that all runs were made by and that were not the same."""
-    if not all("sources" in manifest for manifest in manifests):
-        revisions = [(manifest["git"] or {}).get("revision", "")[:7] for manifest in manifests]
-        return _told("revision", [revision or None for revision in revisions])
-    common = set.intersection(*(set(manifest["sources"]) for manifest in manifests))
-    files = [
-        path
-        for path in sorted(common)
-        if len({manifest["sources"][path] for manifest in manifests}) > 1
-    ]
+    common = set(hashes[0]).intersection(*hashes) if hashes else ()
+    files = sorted(path for path in common if len({of_run[path] for of_run in hashes}) > 1)
     more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-    return f"sources ({', '.join(files[:3])}{more})" if files else ""
+    return [f"sources ({', '.join(files[:3])}{more})"] if files else []

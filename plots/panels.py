@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
 
 from plots.style import log_scale
@@ -28,6 +28,17 @@ class Look(NamedTuple):
     marker: str = ""
     line: Any = "-"
 
+    @property
+    def curve(self) -> dict[str, Any]:
+        """For Axes.plot."""
+        return {"color": self.colour, "ls": self.line, "label": self.label}
+
+
+def over_seeds(rows: pd.DataFrame, x: str, y: str, factor: float = 1.0) -> pd.DataFrame:
+    """At each `x`, `factor` x the mean of `y`, and from there to the least and the most of it."""
+    found = rows.groupby(x)[y].agg(["mean", "min", "max"]) * factor
+    return found.assign(below=found["mean"] - found["min"], above=found["max"] - found["mean"])
+
 
 def lines(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[Any, Look], *,
@@ -41,27 +52,18 @@ def lines(
     counts = rows.dropna(subset=[y]).groupby(by)[x].nunique()
     few = [name for name in looks if 0 < counts.get(name, 0) < 3]
     for name, look in looks.items():
-        of_name = rows[rows[by] == name].dropna(subset=[y])
-        if of_name.empty:
-            continue
-        shown = of_name.groupby(x)[y].agg(["mean", "min", "max"]) * factor
-        if len(shown) < 3:
-            axes.errorbar(
-                shown.index + apart * (few.index(name) - (len(few) - 1) / 2), shown["mean"],
-                yerr=_spread(shown), fmt=look.marker or "o", ms=4, color=look.colour,
-                label=look.label,
-            )  # fmt: skip
-            continue
-        (line,) = axes.plot(
-            shown.index, shown["mean"], color=look.colour, marker=look.marker, ms=4, ls=look.line,
-            label=look.label,
-        )  # fmt: skip
-        axes.fill_between(shown.index, shown["min"], shown["max"], color=look.colour, alpha=0.15)
-        _lay(line, shown["mean"], drawn)
-
-
-def _spread(shown: pd.DataFrame) -> list[pd.Series]:
-    return [shown["mean"] - shown["min"], shown["max"] - shown["mean"]]
+        shown = over_seeds(rows[rows[by] == name].dropna(subset=[y]), x, y, factor)
+        mean, marked = shown["mean"], {"ms": 4, "color": look.colour, "label": look.label}
+        if name in few:
+            at = shown.index + apart * (few.index(name) - (len(few) - 1) / 2)
+            spread = [shown.below, shown.above]
+            axes.errorbar(at, mean, yerr=spread, fmt=look.marker or "o", **marked)
+        elif len(shown):
+            (line,) = axes.plot(shown.index, mean, marker=look.marker, ls=look.line, **marked)
+            axes.fill_between(
+                shown.index, shown["min"], shown["max"], color=look.colour, alpha=0.15
+            )
+            _lay(line, mean, drawn)
 
 
 def _lay(line: Line2D, curve: pd.Series, drawn: list[tuple[pd.Series, Line2D]]) -> None:
@@ -99,15 +101,14 @@ def cdfs(
         shown = rows[rows[by] == name].sort_values("share")
         if not shown.empty:
             (line,) = axes.plot(
-                factor * shown.value, shown.share, color=look.colour, ls=look.line,
-                label=look.label,
-            )  # fmt: skip
+                factor * shown.value, shown.share, color=look.colour, ls=look.line, label=look.label
+            )
             _lay(line, np.log(shown.set_index("share").value.clip(lower=1e-9)), drawn)
     axes.set(ylim=(0, 1.02), ylabel="share")
     log_scale(axes, "x")
 
 
-def legend_above(made: Figure, axes: Sequence[Axes], columns: int) -> None:
+def legend_above(made: FigureBase, axes: Sequence[Axes], columns: int) -> None:
     """One legend for all of `axes` above them, each name once."""
     named: dict[str, Any] = {}
     for panel in axes:
@@ -125,11 +126,22 @@ def bars(
     groups = sorted(rows[x].dropna().unique())
     wide = 0.8 / len(looks)
     for k, (name, look) in enumerate(looks.items()):
-        shown = rows[rows[by] == name].groupby(x)[y].agg(["mean", "min", "max"]) * factor
+        shown = over_seeds(rows[rows[by] == name], x, y, factor)
         at = [groups.index(value) + wide * (k - (len(looks) - 1) / 2) for value in shown.index]
-        axes.bar(
-            at, shown["mean"], 0.92 * wide, yerr=_spread(shown), color=look.colour,
-            error_kw={"lw": 0.8}, label=look.label,
-        )  # fmt: skip
+        how: dict[str, Any] = {"color": look.colour, "label": look.label, "error_kw": {"lw": 0.8}}
+        axes.bar(at, shown["mean"], 0.92 * wide, yerr=[shown.below, shown.above], **how)
     axes.set_xticks(range(len(groups)), [f"{value:g}" for value in groups])
     axes.grid(False, axis="x")
+
+
+def spans(axes: Axes, rows: pd.DataFrame, place: int, height: float, **look: Any) -> None:
+    """Boxes from `start_s` to `end_s` in one lane of a Gantt chart."""
+    times = list(zip(rows.start_s, rows.end_s - rows.start_s, strict=True))
+    axes.broken_barh(times, (place - height / 2, height), **look)
+
+
+def lanes(axes: Axes, names: Sequence[str]) -> None:
+    """The lanes of a Gantt chart, the first one above."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(False, axis="y")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,12 @@ import pyarrow.parquet as pq
 from harness.errors import RunError
 from harness.files import write_text
 from harness.records import run_table
-from harness.records.answers import EARLY_ENDS, early_ends_allowed, summarise_answers
-from harness.records.device_events import standstills_s
+from harness.records.answers import EARLY_ENDS
 from harness.records.numbers import number, seconds
-from harness.records.receive_lag import receive_lag
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, absent, origin, title
 from harness.records.sources import code_hash
-from harness.records.token_log import TokenLog
-from harness.records.verdict import Rule, rules
+from harness.records.verdict import Evidence, Rule, rules
 from plots import run as picture
 from plots.timeline import timeline
 
@@ -64,8 +61,8 @@ def page(run: FinishedRun) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters |= {"seconds": seconds, "number": number, "percent": percent}
     template = environment.from_string((PAGE / "report.html").read_text())
-    drawn = timeline(run.requests, events)
     return template.render(
         style=(PAGE / "report.css").read_text(),
         script=(PAGE / "report.js").read_text(),
@@ -73,76 +70,42 @@ def page(run: FinishedRun) -> str:
         name=run.path.resolve().name,
         origin=origin(run.manifest),
         simulator=run_table.simulator([run.manifest]),
-        verdict=run.summary["verdict"],
+        manifest=run.manifest,
+        summary=run.summary,
         rules=_rules(run, events.filter(pc.is_in(events["kind"], JUDGED)).to_pylist()),
-        tiles=list(_tiles(run.summary)),
-        latencies=_latencies(run.summary),
-        columns=list(COLUMNS.values()),
-        models=_models(run.summary["models"]),
-        num_more_models=max(0, len(run.summary["models"]) - MAX_MODELS),
-        totals=list(_totals(run)),
-        pictures=[_embedded(path) for path in sorted(run.path.glob("*.png"))],
-        timeline=drawn.as_json(),
-        by_requests=any("served" in rows for rows in drawn.rows),
-        within=seconds(drawn.within_s) if drawn.within_s else "",
-        num_left_out=drawn.num_left_out,
+        latencies=LATENCIES,
+        columns=COLUMNS,
+        cell=_cell,
+        max_models=MAX_MODELS,
+        device_lines=run_table.device_lines(run.summary),
+        workload="; ".join(run_table.workload_lines(run.manifest["dataset"])),
+        pictures={path.name: _data_url(path) for path in sorted(run.path.glob("*.png"))},
+        timeline=timeline(run.requests, events),
         repeat=repeat(run.manifest),
-        provenance=list(_provenance(run)),
+        code_hash=code_hash,
+        seeds=run_table.seeds(run.manifest),
     )
 
 
 def repeat(manifest: Mapping[str, Any]) -> list[str]:
     """Shell lines that run the same again: the revision, where it is known, and the command."""
-    git = manifest["git"]
-    lines = [f"git checkout {git['revision']}"] if git else []
-    groups = manifest["overrides"]
     typed = manifest["command"]
-    if len(typed) > 2 and typed[2] == "harness" and not _swept(typed):
-        return [*lines, shlex.join(typed)]
-    return [*lines, shlex.join(["python", "-m", "harness", *groups])]
+    swept = {"-m", "--multirun"} & set(typed[3:])
+    if swept or typed[2:3] != ["harness"]:
+        typed = ["python", "-m", "harness", *manifest["overrides"]]
+    git = manifest["git"]
+    return [*([f"git checkout {git['revision']}"] if git else []), shlex.join(typed)]
 
 
-def _swept(words: list[str]) -> bool:
-    return bool({"-m", "--multirun"} & set(words[3:]))
+def percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.1%}"
 
 
 def _rules(run: FinishedRun, events: list[dict[str, Any]]) -> list[Rule]:
     """As the run was judged, from its files; `summary.json` has the reasons alone."""
-    log = TokenLog.from_table(run.requests)
     for event in events:
         event["fields"] = json.loads(event["fields"])
-    log = log.as_ended() if early_ends_allowed(events) else log
-    return rules(
-        log,
-        run.requests["error"].to_pylist(),
-        run.summary["littles_law"],
-        simulated=run.manifest["simulated"],
-        receive_lag=receive_lag(log, events),
-        answers=summarise_answers(run.requests, events),
-        standstills=standstills_s(events),
-    )
-
-
-def _tiles(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(name, number, what is beside it)."""
-    for key in ("ttft_s", "tpot_s", "e2e_s"):
-        row = summary[key]
-        yield f"{LATENCIES[key]} P50", _cell(row, "p50"), f"P99 {_cell(row, 'p99')}"
-    rate = number(summary["output_throughput_tokens_per_s"])
-    yield "output", f"{rate} tok/s", f"{number(summary['request_throughput_per_s'])} requests/s"
-    slo = summary["slo"]
-    limits = f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
-    share = summary["slo_attainment"]["request"]
-    yield "requests within SLO", "none" if share is None else f"{share:.1%}", limits
-    done = f"{summary['num_completed']:,} of {summary['num_requests']:,}"
-    yield "completed", done, f"{summary['num_failed']:,} failed"
-
-
-def _latencies(summary: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    return [
-        (name, [_cell(summary[key], column) for column in COLUMNS])
-        for key, name in LATENCIES.items()
-    ]
+    return rules(Evidence.of(run.requests, events, simulated=run.manifest["simulated"]))
 
 
 def _cell(row: Mapping[str, float | None], column: str) -> str:
@@ -150,47 +113,5 @@ def _cell(row: Mapping[str, float | None], column: str) -> str:
     return absent(row, column) if value is None else seconds(value)
 
 
-def _models(models: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
-    if len(models) < 2:
-        return []
-    return [
-        (name, f"{row['num_requests']:,}", [
-            "none" if (value := row["slo_attainment"][kind]) is None else f"{value:.1%}"
-            for kind in ("token", "time", "request")
-        ])
-        for name, row in list(models.items())[:MAX_MODELS]
-    ]  # fmt: skip
-
-
-def _totals(run: FinishedRun) -> Iterator[tuple[str, str]]:
-    """What the table at the end of a run has below its latencies, as text."""
-    goodput = number(run.summary["goodput_per_s"])
-    yield "goodput", f"{goodput} requests/s within SLO {run.summary['slo']['name']}"
-    yield from run_table.device_lines(run.summary)
-    yield "workload", "; ".join(run_table.workload_lines(run.manifest["dataset"]))
-    errors = run.summary.get("errors", {})
-    if errors:
-        yield "errors", "; ".join(f"{count} x {text}" for text, count in errors.items())
-
-
-def _provenance(run: FinishedRun) -> Iterator[tuple[str, str]]:
-    manifest, git = run.manifest, run.manifest["git"]
-    yield "configuration", manifest["config_hash"]
-    yield "schedule sha256", manifest["schedule_sha256"]
-    if sources := manifest.get("sources"):
-        yield "sources", f"{code_hash(sources)}, of {len(sources)} files (manifest.json names them)"
-    if git:
-        yield "revision", git["revision"] + (", with changes" if git["dirty"] else "")
-    yield "ran", f"{manifest['started_utc']} to {manifest['ended_utc']}"
-    machine = manifest["machine"]
-    yield "harness on", f"{machine['cpu']}, {machine['num_cores']} cores, {machine['platform']}"
-    if machine.get("gpus"):
-        yield "GPUs", ", ".join(str(gpu.get("name", gpu)) for gpu in machine["gpus"])
-    yield "versions", ", ".join(f"{name} {v}" for name, v in manifest["versions"].items())
-    yield "options", ", ".join(f"{group}={name}" for group, name in manifest["choices"].items())
-    yield "seeds", run_table.seeds(manifest)
-
-
-def _embedded(path: Path) -> tuple[str, str]:
-    """(name, data URL)."""
-    return path.name, f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}"
+def _data_url(path: Path) -> str:
+    return f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}"

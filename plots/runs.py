@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+import yaml
 
 from harness.experiments.points import Point
+from harness.files import read_json
 from harness.schedule import Synthetic, synthetic_kinds
 
 SWITCHING = ("aegaeon", "serverlessllm")  # how systems begin that put models onto GPUs in turn
@@ -40,8 +42,7 @@ def overrides(point: Point) -> dict[str, Any]:
 
 
 def _numbers(path: Path) -> dict[str, Any]:
-    summary = json.loads((path / "summary.json").read_text())
-    manifest = json.loads((path / "manifest.json").read_text())
+    summary, manifest = read_json(path / "summary.json"), read_json(path / "manifest.json")
     kinds = set(synthetic_kinds(manifest["dataset"]))
     system = manifest["choices"]["system"]
     return {
@@ -83,6 +84,21 @@ def events(path: Path, *kinds: str) -> pd.DataFrame:
 
 
 def requests(path: Path) -> pd.DataFrame:
-    columns = ["request_id", "model", "arrival_s", "status", "output_tokens", "token_times_s"]
+    """A row per request, with when its first and last token came (`first_s`, `last_s`), its TTFT
+    and the mean gap between its tokens (`tpot_s`), in s; nan where it has no such tokens."""
+    columns = [
+        "request_id", "model", "instance", "arrival_s", "status", "prompt_tokens", "output_tokens",
+        "num_preemptions", "token_times_s",
+    ]  # fmt: skip
     found: pd.DataFrame = pq.read_table(path / "requests.parquet", columns=columns).to_pandas()
+    times, count = found.token_times_s.str, found.token_times_s.str.len()
+    found["first_s"], found["last_s"] = times[0].astype(float), times[-1].astype(float)
+    found["ttft_s"] = found.first_s - found.arrival_s
+    found["tpot_s"] = (found.last_s - found.first_s) / (count - 1).where(count > 1)
+    return found
+
+
+def config(path: Path) -> dict[str, Any]:
+    """What the run was configured to be."""
+    found: dict[str, Any] = yaml.safe_load((path / "config.yaml").read_text())
     return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from pandas.api.types import is_numeric_dtype
 
 from harness.errors import UsageError
-from harness.records.interval import Interval, interval
+from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
 from plots.style import PALETTE, figure, save, stamp_runs
 
@@ -28,11 +30,9 @@ def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -
             raise UsageError(
                 f"{flag} {key} is no column of {table}; valid: {', '.join(near or columns)}"
             )
-    valid = rows[rows["verdict"] == "VALID"]
-    left_out = len(rows) - len(valid)
-    if valid.empty:
+    num_runs, rows = len(rows), rows[rows["verdict"] == "VALID"]
+    if rows.empty:
         raise UsageError(f"no run of {table} is VALID")
-    rows = valid
     made, (axes,) = figure(1, 1, width=6, height=4)
     lines = rows.groupby(by) if by else [(None, rows)]
     for (label, of_line), color in zip(lines, PALETTE * 10, strict=False):
@@ -43,26 +43,21 @@ def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -
     seeds = rows.groupby([x] + ([by] if by else [])).size()
     said = f"mean and 95 % interval of {seeds.min()} to {seeds.max()} runs a point"
     runs = [FinishedRun.load(Path(folder)) for folder in rows[RUN]]
+    left_out = num_runs - len(runs)
     invalid = f"; {left_out} INVALID ones left out" if left_out else ""
     stamp_runs(made, runs[:1], said, f"{len(runs)} runs of {table.name}{invalid}")
     return save(made, out or table.with_suffix(".png"))
 
 
 def _line(axes: Axes, rows: pd.DataFrame, x: str, y: str, label: object, color: object) -> None:
-    groups: list[tuple[Any, Interval]] = [
-        (value, interval(list(of_x[y].dropna())))
-        for value, of_x in rows.groupby(x)
-        if of_x[y].notna().any()
-    ]
-    if not groups:
+    found = {at: interval(list(of_x)) for at, of_x in rows.dropna(subset=[y]).groupby(x)[y]}
+    if not found:
         raise UsageError(f"no run has {y} where {label or 'the sweep'} is")
-    values = [value for value, _ in groups]
-    means = [found.mean for _, found in groups]
+    values: list[Any] = list(found)
+    means = np.array([each.mean for each in found.values()])
+    halves = np.array([each.half or 0.0 for each in found.values()])
     axes.plot(values, means, marker="o", color=color, label=str(label))
-    halves = [found.half or 0.0 for _, found in groups]
-    if any(halves) and all(isinstance(value, (int, float)) for value in values):
-        low = [m - h for m, h in zip(means, halves, strict=True)]
-        high = [m + h for m, h in zip(means, halves, strict=True)]
-        axes.fill_between(values, low, high, color=color, alpha=0.2, linewidth=0)
-    elif any(halves):
+    if halves.any() and is_numeric_dtype(rows[x]):
+        axes.fill_between(values, means - halves, means + halves, color=color, alpha=0.2, lw=0)
+    elif halves.any():
         axes.errorbar(values, means, halves, color=color, fmt="none", capsize=3)

@@ -52,6 +52,11 @@ class Timeline:
     within_s: float
     num_left_out: int  # lanes beyond MAX_LANES
 
+    @property
+    def by_requests(self) -> bool:
+        """Whether some lane shows requests instead of batches."""
+        return any("served" in rows for rows in self.rows)
+
     def as_json(self) -> str:
         """For a script element of a page."""
         plain = {name: getattr(self, name) for name in self.__slots__}

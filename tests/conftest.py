@@ -70,8 +70,7 @@ def cold_workers() -> Iterator[None]:
     """Workers that tests start in this process skip the warm-up, half of their start: no test is
     about speed. Those of a command have it."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("engine", "elastic"):
-            patch.setattr(f"harness.engine.{module}.WARM_UP_TOKENS", 0)
+        patch.setattr("harness.engine.workers.WARM_UP_TOKENS", 0)
         yield
 
 

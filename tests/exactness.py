@@ -20,7 +20,7 @@ from harness.engine.kv_cache import new_cache
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
-from harness.engine.work import ChunkWork, DecodeWork
+from harness.engine.work import BatchWork, Chunk
 from harness.model_spec import ModelSpec
 from harness.prompts import prompt_ids
 from harness.request import Prompt, Request
@@ -45,8 +45,9 @@ class Reference(Runner):
 
     gaps: list[float]
 
-    def pick(self, hidden: torch.Tensor) -> torch.Tensor:
-        best = self._decoder.logits(hidden[:1]).topk(2)
+    def picked(self, hidden: torch.Tensor, sampled: torch.Tensor | None) -> torch.Tensor:
+        row = hidden[:1] if sampled is None else hidden[sampled]
+        best = self._decoder.logits(row).topk(2)
         first, second = best.values[0].tolist()
         self.gaps.append(first - second)
         return best.indices[:, 0]
@@ -57,8 +58,6 @@ def _runner(model: ModelSpec) -> Reference:
     torch.set_num_threads(1)  # others are at work beside it
     device = torch.device("cpu")
     layers = LoadedLayers(model, device)
-    for layer in range(model.num_layers):
-        layers.load(layer)
     kv = new_cache(model, BLOCKS, 16, device)
     decoder = TransformerDecoder(model, layers.ends, device)
     return Reference(model, decoder, layers.on_device, kv, device)
@@ -79,11 +78,12 @@ def _generated(model: ModelSpec, ids: list[int], num_tokens: int) -> Alone:
     runner = _runner(model)
     runner.gaps = []
     blocks = range(FIRST_BLOCK, FIRST_BLOCK + BLOCKS)
-    ((token,),) = runner.steps([ChunkWork(ids, 0, True, blocks)], [], 1)
+    prompt = BatchWork([Chunk(0, len(ids), True)], [], ids, [blocks])
+    ((token,),) = runner.steps(prompt, 1)
     found = Alone([token], runner.gaps)
     if num_tokens > 1:
-        decode = [DecodeWork(token, len(ids), blocks)]
-        for (token,) in runner.steps([], decode, num_tokens - 1):
+        decode = BatchWork([], [len(ids)], [token], [blocks])
+        for (token,) in runner.steps(decode, num_tokens - 1):
             found.tokens.append(token)
             if found.gaps[-1] <= MIN_GAP:
                 break

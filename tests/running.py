@@ -17,7 +17,7 @@ from harness.configuration.config import typed
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.model_spec import ModelSpec
-from harness.running.run import run
+from harness.running.run import Command, run
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -52,7 +52,7 @@ def run_here(run_dir: Path, *overrides: str, progress: str = "false") -> dict[st
         config = compose("config", [*overrides, *quiet], return_hydra_config=True)
     choices = dict(config.hydra.runtime.choices)
     del config.hydra
-    run(config, output_dir=run_dir, named=True, choices=choices, overrides=overrides)
+    run(config, Command(run_dir, True, choices, overrides))
     summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
     return summary
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import UsageError
+from harness.configuration.checks import at_least, one_of, positive, require
 from workloads.trace import Floats
 
 KINDS = ("trace", "poisson", "gamma", "ramp")
@@ -26,6 +26,14 @@ class BurstConfig:
     # After it as many requests as came in it go elsewhere, as to instances that were started
     # meanwhile (AQUA section 9.1, after Llumnix); of drawn arrivals alone
     redirected: bool = False
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
+
+    def has(self, times_s: Floats) -> npt.NDArray[np.bool_]:
+        """Which of `times_s` lie in it."""
+        return (times_s >= self.start_s) & (times_s < self.end_s)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,70 +54,49 @@ class ArrivalsConfig:
     ramp: RampConfig | None
 
     def check(self) -> None:
-        if self.kind not in KINDS:
-            raise UsageError(
-                f"workload.arrivals.kind={self.kind} is unknown; valid kinds: {', '.join(KINDS)}"
-            )
-        if self.rate_per_s is not None:
-            if self.kind not in ("poisson", "gamma"):
-                raise UsageError(
-                    f"workload.arrivals.rate_per_s is for kind=poisson or gamma, not {self.kind}; "
-                    "a trace is sped up by workload.scale.rate"
-                )
-            require_positive(self.rate_per_s, "workload.arrivals.rate_per_s")
+        where, burst = "workload.arrivals", self.burst
+        one_of(self.kind, KINDS, f"{where}.kind", "valid kinds:")
+        require(
+            self.rate_per_s is None or self.kind in ("poisson", "gamma"),
+            f"{where}.rate_per_s is for kind=poisson or gamma, not {self.kind}; "
+            "a trace is sped up by workload.scale.rate",
+        )
         self._check_own("cv", "gamma", self.cv)
         self._check_own("ramp", "ramp", self.ramp)
-        if self.cv is not None:
-            require_positive(self.cv, "workload.arrivals.cv")
+        positive(self, where, "rate_per_s", "cv")
         if self.ramp is not None:
-            where = "workload.arrivals.ramp"
-            require_positive(self.ramp.end_rate_per_s, f"{where}.end_rate_per_s")
-            require_positive(self.ramp.duration_s, f"{where}.duration_s")
-            require_at_least_0(self.ramp.start_rate_per_s, f"{where}.start_rate_per_s")
-        if self.burst is not None:
-            where = "workload.arrivals.burst"
-            require_at_least_0(self.burst.factor, f"{where}.factor")
-            require_at_least_0(self.burst.start_s, f"{where}.start_s")
-            require_positive(self.burst.duration_s, f"{where}.duration_s")
-            if self.burst.redirected and self.kind == "trace":
-                raise UsageError(
-                    f"{where}.redirected=true is for drawn arrivals, not kind=trace; valid kinds: "
-                    "poisson, gamma, ramp"
-                )
+            positive(self.ramp, f"{where}.ramp", "end_rate_per_s", "duration_s")
+            at_least(self.ramp, 0, f"{where}.ramp", "start_rate_per_s")
+        if burst is not None:
+            at_least(burst, 0, f"{where}.burst", "factor", "start_s")
+            positive(burst, f"{where}.burst", "duration_s")
+            require(
+                not (burst.redirected and self.kind == "trace"),
+                f"{where}.burst.redirected=true is for drawn arrivals, not kind=trace; valid "
+                "kinds: poisson, gamma, ramp",
+            )
 
     def _check_own(self, key: str, kind: str, value: object) -> None:
-        if self.kind == kind and value is None:
-            raise UsageError(f"workload.arrivals.kind={kind} needs workload.arrivals.{key}")
-        if self.kind != kind and value is not None:
-            raise UsageError(f"workload.arrivals.{key} is for kind={kind}, not {self.kind}")
+        key, given = f"workload.arrivals.{key}", value is not None
+        require(self.kind != kind or given, f"workload.arrivals.kind={kind} needs {key}")
+        require(self.kind == kind or not given, f"{key} is for kind={kind}, not {self.kind}")
 
 
 def require_within(burst: BurstConfig, last_s: float) -> None:
     """Raises UsageError for a burst after the last arrival, which would change nothing."""
-    if burst.start_s > last_s:
-        raise UsageError(
-            f"workload.arrivals.burst.start_s={burst.start_s:g} is after the last request, which "
-            f"arrives at {last_s:.3f} s"
-        )
+    require(
+        burst.start_s <= last_s,
+        f"workload.arrivals.burst.start_s={burst.start_s:g} is after the last request, which "
+        f"arrives at {last_s:.3f} s",
+    )
 
 
 def served(burst: BurstConfig, times: Floats) -> npt.NDArray[np.bool_]:
     """Which requests of `times` are not redirected."""
-    end = int(np.searchsorted(times, burst.start_s + burst.duration_s))
-    count = end - int(np.searchsorted(times, burst.start_s))
+    end = int(np.searchsorted(times, burst.end_s))
     kept = np.ones(len(times), dtype=bool)
-    kept[end : end + count] = False
+    kept[end : end + int(burst.has(times).sum())] = False
     return kept
-
-
-def require_positive(value: float, where: str) -> None:
-    if not 0 < value < np.inf:
-        raise UsageError(f"{where}={value:g} must be more than 0 and finite")
-
-
-def require_at_least_0(value: float, where: str) -> None:
-    if not 0 <= value < np.inf:
-        raise UsageError(f"{where}={value:g} must be at least 0 and finite")
 
 
 @dataclass(slots=True)
@@ -142,14 +129,12 @@ def profile(config: ArrivalsConfig, rate_per_s: float, factor: float) -> RatePro
     if config.ramp is not None:
         base_s = np.array([0.0, config.ramp.duration_s])
         base = np.array([config.ramp.start_rate_per_s, config.ramp.end_rate_per_s])
-    cuts = base_s
-    burst = config.burst
+    cuts, burst = base_s, config.burst
     if burst is not None:
-        cuts = np.union1d(base_s, [burst.start_s, burst.start_s + burst.duration_s])
+        cuts = np.union1d(base_s, [burst.start_s, burst.end_s])
     gain = np.full(len(cuts), factor)
     if burst is not None:
-        in_burst = (cuts >= burst.start_s) & (cuts < burst.start_s + burst.duration_s)
-        gain[in_burst] *= burst.factor
+        gain[burst.has(cuts)] *= burst.factor
     left = np.interp(cuts, base_s, base)
     right = np.append(left[1:], left[-1])
     return RateProfile(cuts, left * gain, right * gain)
@@ -179,6 +164,5 @@ def describe(config: ArrivalsConfig, rate_per_s: float, factor: float) -> str:
 def describe_burst(burst: BurstConfig | None) -> str:
     if burst is None:
         return ""
-    end_s = burst.start_s + burst.duration_s
     then = ", as many redirected after it" if burst.redirected else ""
-    return f", rate x{burst.factor:g} in seconds [{burst.start_s:g}, {end_s:g}){then}"
+    return f", rate x{burst.factor:g} in seconds [{burst.start_s:g}, {burst.end_s:g}){then}"

@@ -14,6 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.configuration.checks import require
 from harness.configuration.config import build, typed
 from harness.configuration.options import named_options, plain
 from harness.errors import UsageError
@@ -38,9 +39,9 @@ def titles() -> dict[str, str]:
 def composed(name: str, overrides: list[str]) -> DictConfig:
     if name not in titles():
         raise UsageError(f"no workload is called {name!r}; there are {', '.join(titles())}")
-    bare = [text for text in overrides if "=" not in text]
-    if bare:
-        raise UsageError(f"{bare[0]!r} is not of the form key=value, as in workload.scale.rate=2")
+    for text in overrides:
+        form = f"{text!r} is not of the form key=value, as in workload.scale.rate=2"
+        require("=" in text, form)
     named_options(overrides)
     # only these parts of config.yaml matter here; its other groups need not be composed
     defaults = OmegaConf.load(CONF / "config.yaml").defaults

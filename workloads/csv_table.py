@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from harness.configuration.checks import require
 from harness.errors import UsageError, first_line
 from workloads.trace import Floats, Ints, Strings
 
@@ -63,8 +64,7 @@ class CsvTable:
             texts = [pc.equal(table[name], "") for name in table.column_names]
             blank = np.logical_and.reduce([text.to_numpy() for text in texts])
             table, line = table.filter(pa.array(~blank)), line[~blank]
-        if len(table) == 0:
-            raise UsageError(f"{path} has a header but no rows")
+        require(len(table), f"{path} has a header but no rows")
         columns = dict(zip(table.column_names, table.columns, strict=True))
         named = {name: column for name, column in columns.items() if not name.startswith(UNNAMED)}
         return CsvTable(path, named, line)
@@ -116,11 +116,10 @@ def header(path: Path) -> list[str]:
             words = next(read_row([file.readline()]), [])
     except (ValueError, CsvError) as error:
         raise UsageError(f"{path} cannot be read as CSV: {first_line(error)}") from error
-    if not words:
-        raise UsageError(f"{path} cannot be read as CSV: its first line is empty")
+    require(words, f"{path} cannot be read as CSV: its first line is empty")
     names = [word.strip().strip('"').strip() for word in words]
     names = [name or f"{UNNAMED}{place}" for place, name in enumerate(names)]
     for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"{path} has two columns called {name}: which is meant?")
+        once = names.count(name) == 1
+        require(once, f"{path} has two columns called {name}: which is meant?")
     return names

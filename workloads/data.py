@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import logging
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,12 +91,7 @@ class DataHome:
             return None
         try:
             download(file, cached)
-        except (
-            urllib.error.URLError,
-            http.client.HTTPException,
-            ConnectionError,
-            TimeoutError,
-        ) as error:
+        except (OSError, http.client.HTTPException) as error:
             log.warning("%s cannot be downloaded from %s: %s", file.path, file.url, error)
             return None
         return Found(cached, FULL)
@@ -131,18 +125,17 @@ def download(file: FileConfig, target: Path) -> None:
                         digest.update(chunk)
                         num_bytes += len(chunk)
                         out.write(chunk)
-                check_published(file, digest.hexdigest(), num_bytes)
+                sha256 = digest.hexdigest()
+                if file.bytes not in (None, num_bytes):
+                    what = f"{num_bytes} bytes where {file.bytes} were expected"
+                    raise RunError(f"{file.url} gave {what}")
+                if file.sha256 not in (None, sha256):
+                    what = f"sha256 {sha256} where {file.sha256} was expected"
+                    raise RunError(f"{file.url} has {what}")
         except (ConnectionError, TimeoutError):
             raise
         except OSError as error:
             raise RunError(f"downloading {file.url} to {target} failed: {error}") from error
-
-
-def check_published(file: FileConfig, sha256: str, num_bytes: int) -> None:
-    if file.bytes is not None and num_bytes != file.bytes:
-        raise RunError(f"{file.url} gave {num_bytes} bytes where {file.bytes} were expected")
-    if file.sha256 is not None and sha256 != file.sha256:
-        raise RunError(f"{file.url} has sha256 {sha256} where {file.sha256} was expected")
 
 
 def sha256_of(path: Path) -> str:

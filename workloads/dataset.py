@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.errors import UsageError
+from harness.configuration.checks import require
 from harness.schedule import Provenance, Synthetic
 from workloads import formats
 from workloads.data import SLICE, FileConfig, Found, sha256_of
@@ -30,8 +30,7 @@ def read_file(
 ) -> Trace:
     """All rows of `found`. `name`: the workload's; `published`: what the file should be."""
     path = found.path
-    if not path.is_file():
-        raise UsageError(f"workload.path={path} is not a file")
+    require(path.is_file(), f"workload.path={path} is not a file")
     sha256 = sha256_of(path)
     known = published is not None and published.sha256 == sha256
     own = found.what != GIVEN or known

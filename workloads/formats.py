@@ -3,13 +3,14 @@
 Each returns a `Trace` as the file has it: failed rows included, arrivals in seconds since the
 first row (or as they stand, where the format's times already count from a start; a file whose
 first row comes late by that count is shifted, and labelled).
-A new CSV format is one function and one line in `CSV_FORMATS`.
+A new CSV format is one line in `CSV_FORMATS`, and a function where its times are no seconds.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
+from harness.configuration.checks import require
 from harness.errors import UsageError, first_line
 from harness.request import Segments
 from harness.schedule import Provenance, Schedule
@@ -41,98 +43,82 @@ def read(path: Path, provenance: Provenance) -> Trace:
         table = CsvTable.read(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    for columns, reader in CSV_FORMATS:
-        if set(columns) <= set(table.columns):
-            return without_lead_in(in_order(reader(table, provenance)))
-    known = "; ".join(",".join(columns) for columns, _ in CSV_FORMATS)
+    for form in CSV_FORMATS:
+        if set(form.columns) <= set(table.columns):
+            return without_lead_in(in_order(form.read(table, provenance)))
+    known = "; ".join(",".join(form.columns) for form in CSV_FORMATS)
     raise UsageError(
         f"{path} is in no known format: its first line is {','.join(table.columns)[:120]!r}, "
         f"known CSV headers are {known}; Mooncake JSON lines and schedule.parquet are read too"
     )
 
 
-def read_azure(table: CsvTable, provenance: Provenance) -> Trace:
-    """Azure LLM inference traces, 2023 and 2024. NanoFlow's files of lengths have the same
-    header, with XXX for every timestamp."""
-    text = table.columns["TIMESTAMP"].to_pandas()
-    arrival_s = None
-    if text.iloc[0] != "XXX":
-        # seven digits of a second: more than a float of seconds since 1970 holds
-        times = pd.to_datetime(text, format="ISO8601", utc=True, errors="coerce")
-        table.require("TIMESTAMP", times.notna().to_numpy(), "a date and time")
-        near = times.dt.year <= times.dt.year.min() + MAX_YEARS
-        table.require("TIMESTAMP", near.to_numpy(), f"within {MAX_YEARS} years of the first")
-        arrival_s = seconds(times - times.min())
-    return Trace(
-        arrival_s,
-        None,
-        table.integers("ContextTokens"),
-        table.integers("GeneratedTokens"),
-        provenance,
-    )
+def azure_times(table: CsvTable, column: str) -> Floats | None:
+    """Dates with seven digits of a second, more than a float of seconds since 1970 holds; or XXX
+    for every one, which is none."""
+    text = table.columns[column].to_pandas()
+    if text.iloc[0] == "XXX":
+        return None
+    times = pd.to_datetime(text, format="ISO8601", utc=True, errors="coerce")
+    table.require(column, times.notna().to_numpy(), "a date and time")
+    near = times.dt.year <= times.dt.year.min() + MAX_YEARS
+    table.require(column, near.to_numpy(), f"within {MAX_YEARS} years of the first")
+    return seconds(times - times.min())
 
 
-def read_burstgpt(table: CsvTable, provenance: Provenance) -> Trace:
-    arrival_s = table.numbers("Timestamp")
-    return Trace(
-        arrival_s - arrival_s.min(),
-        table.strings("Model"),
-        table.integers("Request tokens"),
-        table.integers("Response tokens"),
-        provenance,
-    )
+def since_first(table: CsvTable, column: str) -> Floats:
+    times_s: Floats = table.numbers(column)
+    since_s: Floats = times_s - times_s.min()
+    return since_s
 
 
-def read_aegaeon(table: CsvTable, provenance: Provenance) -> Trace:
-    """Inputs of Aegaeon's artifact; times of day from 00:00:00 on are kept as they stand."""
-    text = table.columns["Request Time"]
+def times_of_day(table: CsvTable, column: str) -> Floats:
+    """From 00:00:00 on, kept as they stand."""
+    text = table.columns[column]
     of_day = pc.match_substring_regex(text, TIME_OF_DAY).to_numpy()
-    table.require("Request Time", of_day, "a time HH:MM:SS.mmm")
-    times = pd.to_timedelta(text.to_pandas())
-    return Trace(
-        seconds(times),
-        table.strings("Model Name"),
-        table.integers("Input Length"),
-        table.integers("Output Length"),
-        provenance,
-    )
+    table.require(column, of_day, "a time HH:MM:SS.mmm")
+    return seconds(pd.to_timedelta(text.to_pandas()))
 
 
-def read_arena(table: CsvTable, provenance: Provenance) -> Trace:
-    """The VTC artifact's Chatbot Arena trace, as CSV (its pickle is not read)."""
-    return Trace(
-        table.numbers("req_time_s"),
-        table.strings("adapter"),
-        table.integers("prompt_len"),
-        table.integers("output_len"),
-        provenance,
-    )
+@dataclass(frozen=True, slots=True)
+class CsvFormat:
+    """The columns of a row's arrival, model, prompt and output. None: the format has none."""
+
+    arrival: str | None
+    model: str | None
+    prompt: str
+    output: str
+    times: Callable[[CsvTable, str], Floats | None] = CsvTable.numbers
+    priority: str | None = None  # a column that may be there
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for name in (self.arrival, self.model, self.prompt, self.output) if name]
+
+    def read(self, table: CsvTable, provenance: Provenance) -> Trace:
+        return Trace(
+            None if self.arrival is None else self.times(table, self.arrival),
+            None if self.model is None else table.strings(self.model),
+            table.integers(self.prompt),
+            table.integers(self.output),
+            provenance,
+            priority=table.integers(self.priority) if self.priority in table.columns else None,
+        )
 
 
-def read_lengths(table: CsvTable, provenance: Provenance) -> Trace:
-    """Lengths alone, as Vidur, Sarathi-Serve and Etalon keep them."""
-    prompts = table.integers("num_prefill_tokens")
-    return Trace(None, None, prompts, table.integers("num_decode_tokens"), provenance)
-
-
-def read_canonical(table: CsvTable, provenance: Provenance) -> Trace:
-    return Trace(
-        table.numbers("arrival_s"),
-        table.strings("model"),
-        table.integers("prompt_tokens"),
-        table.integers("output_tokens"),
-        provenance,
-        priority=table.integers("priority") if "priority" in table.columns else None,
-    )
-
-
-CSV_FORMATS: list[tuple[tuple[str, ...], Callable[[CsvTable, Provenance], Trace]]] = [
-    (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), read_azure),
-    (("Timestamp", "Model", "Request tokens", "Response tokens"), read_burstgpt),
-    (("Request Time", "Model Name", "Input Length", "Output Length"), read_aegaeon),
-    (("req_time_s", "adapter", "prompt_len", "output_len"), read_arena),
-    (("num_prefill_tokens", "num_decode_tokens"), read_lengths),
-    (("arrival_s", "model", "prompt_tokens", "output_tokens"), read_canonical),
+CSV_FORMATS = [
+    # Azure LLM inference traces, 2023 and 2024; NanoFlow's files of lengths have the same header.
+    CsvFormat("TIMESTAMP", None, "ContextTokens", "GeneratedTokens", azure_times),
+    # BurstGPT.
+    CsvFormat("Timestamp", "Model", "Request tokens", "Response tokens", since_first),
+    # Inputs of Aegaeon's artifact.
+    CsvFormat("Request Time", "Model Name", "Input Length", "Output Length", times_of_day),
+    # The VTC artifact's Chatbot Arena trace, as CSV (its pickle is not read).
+    CsvFormat("req_time_s", "adapter", "prompt_len", "output_len"),
+    # Lengths alone, as Vidur, Sarathi-Serve and Etalon keep them.
+    CsvFormat(None, None, "num_prefill_tokens", "num_decode_tokens"),
+    # Ours.
+    CsvFormat("arrival_s", "model", "prompt_tokens", "output_tokens", priority="priority"),
 ]
 
 
@@ -151,14 +137,12 @@ def read_mooncake(path: Path, provenance: Provenance) -> Trace:
             except (ValueError, RecursionError) as error:
                 why = getattr(error, "msg", None) or first_line(error)
                 raise UsageError(f"{path}, line {number}: not JSON ({why})") from error
-            if not isinstance(record, dict):
-                raise UsageError(f"{path}, line {number}: not a JSON object")
+            require(isinstance(record, dict), f"{path}, line {number}: not a JSON object")
             for key in keys:
                 check_json(path, number, key, record.get(key))
             rows.append(tuple(record[key] for key in keys))
             ids = record.get("hash_ids", [])
-            if not isinstance(ids, list):
-                raise UsageError(f"{path}, line {number}: hash_ids must be a list")
+            require(isinstance(ids, list), f"{path}, line {number}: hash_ids must be a list")
             for each in ids:
                 check_json(path, number, "hash_ids", each)
             shared.append(tuple((each, MOONCAKE_BLOCK) for each in ids))

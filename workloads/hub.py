@@ -19,12 +19,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.configuration.checks import require
 from harness.errors import RunError, UsageError
 from harness.files import replaced
 from workloads.data import DataHome
 
 LOCAL = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 COMMIT = re.compile(r"[0-9a-f]{40}")
+ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME
 ASK_TIMEOUT_S = 30.0
 ASKING = ("human", "user")
 ANSWERING = ("gpt", "chatgpt", "assistant", "bing", "bard")  # ShareGPT has all of them
@@ -73,10 +75,9 @@ def read(source: SourceConfig, num_rows: int | None, home: DataHome) -> Texts:
     if path.exists():
         source = replace(source, revision=None)
         return taken(source, _rows(_of_files(path, source), source), num_rows, local=True)
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", source.dataset) or path.suffix in LOCAL:
-        raise UsageError(
-            f"workload.text.dataset={source.dataset} is no file, no folder and no OWNER/NAME"
-        )
+    of_hub = re.fullmatch(ON_HUB, source.dataset) and path.suffix not in LOCAL
+    told = f"workload.text.dataset={source.dataset} is no file, no folder and no OWNER/NAME"
+    require(of_hub, told)
     is_commit = source.revision is not None and COMMIT.fullmatch(source.revision) is not None
     if is_commit and (kept := _kept(source, num_rows, home)).is_file():
         return _load(kept, source)
@@ -94,14 +95,12 @@ def read(source: SourceConfig, num_rows: int | None, home: DataHome) -> Texts:
 
 def pinned(source: SourceConfig, home: DataHome) -> SourceConfig:
     """With the commit that its revision is now, as the hub says."""
-    if not home.config.download:
-        raise UsageError(f"{source} is not in the cache, and data.download is false")
-    with told(source):
+    require(home.config.download, f"{source} is not in the cache, and data.download is false")
+    with in_a_sentence(source):
         from huggingface_hub import HfApi
 
-        about = HfApi().dataset_info(
-            source.dataset, revision=source.revision, timeout=ASK_TIMEOUT_S
-        )
+        name, revision = source.dataset, source.revision
+        about = HfApi().dataset_info(name, revision=revision, timeout=ASK_TIMEOUT_S)
     return replace(source, revision=about.sha)
 
 
@@ -118,31 +117,31 @@ def taken(
             texts.outputs.append(pair[1])
         if len(texts.prompts) == num_rows:
             break
-    if not texts.prompts:
-        raise UsageError(f"none of the {texts.num_read} rows of {source} has prompt and answer")
+    none = f"none of the {texts.num_read} rows of {source} has prompt and answer"
+    require(texts.prompts, none)
     return texts
 
 
 def exchange(row: Mapping[str, Any], source: SourceConfig) -> tuple[str, str] | None:
     """The prompt and the answer of a row; None where it lacks either. Of a conversation: its first
     question and the answer right after it."""
+    columns = ", ".join(row)
     for column in (source.prompt, source.output):
-        if column is not None and column not in row:
-            raise UsageError(f"{source} has no column {column}; it has {', '.join(row)}")
+        known = column is None or column in row
+        require(known, f"{source} has no column {column}; it has {columns}")
     if source.prompt is None:
         raise UsageError(
-            f"workload.text.prompt must name the column of the prompts; {source} has "
-            f"{', '.join(row)}"
+            f"workload.text.prompt must name the column of the prompts; {source} has {columns}"
         )
     prompt = row[source.prompt]
     if source.output is not None:
         pair = (prompt, row[source.output])
         return pair if all(isinstance(text, str) and text for text in pair) else None
-    if not isinstance(prompt, list):
-        raise UsageError(
-            f"column {source.prompt} of {source} holds no lists of turns: name the column of the "
-            f"answers with workload.text.output; there are {', '.join(row)}"
-        )
+    require(
+        isinstance(prompt, list),
+        f"column {source.prompt} of {source} holds no lists of turns: name the column of the "
+        f"answers with workload.text.output; there are {columns}",
+    )
     turns = [_turn(each) for each in prompt]
     for (who, question), (whose, answer) in pairwise(turns):
         if who in ASKING:
@@ -163,16 +162,13 @@ def _of_files(path: Path, source: SourceConfig) -> dict[str, Any]:
     found = sorted(path.glob(source.files or "*")) if path.is_dir() else [path]
     files = [str(each) for each in found if each.suffix in LOCAL]
     kinds = {LOCAL[Path(each).suffix] for each in files}
-    if len(kinds) != 1:
-        raise UsageError(
-            f"workload.text.dataset={path} must be a file or a folder of files of one kind: "
-            f"{', '.join(LOCAL)}"
-        )
+    valid = f"must be a file or a folder of files of one kind: {', '.join(LOCAL)}"
+    require(len(kinds) == 1, f"workload.text.dataset={path} {valid}")
     return {"path": kinds.pop(), "data_files": {source.split: files}}
 
 
 def _rows(asked: Mapping[str, Any], source: SourceConfig) -> Iterator[Mapping[str, Any]]:
-    with told(source):
+    with in_a_sentence(source):
         import datasets  # takes 0.7 s, which no other workload need wait for
 
         datasets.disable_progress_bars()
@@ -180,7 +176,7 @@ def _rows(asked: Mapping[str, Any], source: SourceConfig) -> Iterator[Mapping[st
 
 
 @contextmanager
-def told(what: object) -> Iterator[None]:
+def in_a_sentence(what: object) -> Iterator[None]:
     """Whatever the Hugging Face libraries raise, of theirs or of what they use, as one sentence."""
     try:
         yield

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.configuration.checks import require
 from harness.configuration.config import build
-from harness.errors import UsageError
 from harness.request import Segments
 from harness.schedule import Provenance, Schedule, Synthetic
 from workloads.data import DataHome
@@ -29,8 +29,7 @@ class Joined:
         parts: dict[str, dict[str, Any]]  # a workload's values, by the model's name
 
     def __init__(self, config: Config, data: DataHome, seed: int) -> None:
-        if not config.parts:
-            raise UsageError("workload.parts={} names no workload; valid: one or more")
+        require(config.parts, "workload.parts={} names no workload; valid: one or more")
         self.name = config.name
         self._parts: dict[str, Workload] = {
             name: build(part, f"workload.parts.{name}", data=data, seed=seed + 1000 * k)
@@ -40,8 +39,8 @@ class Joined:
     def schedule(self) -> Schedule:
         """In order of arrival; of equal ones in the parts' order. UsageError for real prompts."""
         parts = {name: part.schedule() for name, part in self._parts.items()}
-        if any(part.prompts is not None for part in parts.values()):
-            raise UsageError(f"workload={self.name}: workloads with real prompts cannot be joined")
+        random = all(part.prompts is None for part in parts.values())
+        require(random, f"workload={self.name}: workloads with real prompts cannot be joined")
         arrival_s = np.concatenate([part.arrival_s for part in parts.values()])
         order = np.argsort(arrival_s, kind="stable")
         names = np.repeat(list(parts), [len(part) for part in parts.values()])
@@ -74,9 +73,8 @@ def priorities(parts: Sequence[Schedule], order: Ints) -> Ints | None:
     """0 where a part has none. None: no part has any."""
     if all(part.priority is None for part in parts):
         return None
-    alike = [np.zeros(len(part), np.int64) for part in parts]
     of = [
-        a if part.priority is None else part.priority for part, a in zip(parts, alike, strict=True)
+        np.zeros(len(part), np.int64) if part.priority is None else part.priority for part in parts
     ]
     return np.concatenate(of)[order]
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.errors import UsageError
+from harness.configuration.checks import at_least, one_of, require
 from harness.schedule import Synthetic
-from workloads.arrivals import require_at_least_0
 from workloads.trace import Floats, Strings, Trace
 
 KINDS = ("single", "trace", "auto", "uniform", "zipf")
@@ -23,25 +22,19 @@ class ModelsConfig:
     alpha: float | None  # zipf: the k-th model's share is proportional to k^-alpha
 
     def check(self) -> None:
-        if self.kind not in KINDS:
-            raise UsageError(
-                f"workload.models.kind={self.kind} is unknown; valid kinds: {', '.join(KINDS)}"
-            )
-        drawn = self.kind in ("uniform", "zipf")
-        if drawn != (self.num_models is not None):
-            verb = "needs" if drawn else "takes no"
-            raise UsageError(f"workload.models.kind={self.kind} {verb} workload.models.num_models")
-        if (self.kind == "zipf") != (self.alpha is not None):
-            verb = "needs" if self.kind == "zipf" else "takes no"
-            raise UsageError(f"workload.models.kind={self.kind} {verb} workload.models.alpha")
-        if self.num_models is not None and self.num_models < 1:
-            raise UsageError(f"workload.models.num_models={self.num_models} must be at least 1")
-        if self.num_models is not None and self.num_models > MAX_MODELS:
-            raise UsageError(
-                f"workload.models.num_models={self.num_models} must be at most {MAX_MODELS:,}"
-            )
-        if self.alpha is not None:
-            require_at_least_0(self.alpha, "workload.models.alpha")
+        where = "workload.models"
+        one_of(self.kind, KINDS, f"{where}.kind", "valid kinds:")
+        for key, kinds in (("num_models", ("uniform", "zipf")), ("alpha", ("zipf",))):
+            needed = self.kind in kinds
+            verb = "needs" if needed else "takes no"
+            given = getattr(self, key) is not None
+            require(given == needed, f"{where}.kind={self.kind} {verb} {where}.{key}")
+        at_least(self, 1, where, "num_models")
+        require(
+            (self.num_models or 0) <= MAX_MODELS,
+            f"{where}.num_models={self.num_models} must be at most {MAX_MODELS:,}",
+        )
+        at_least(self, 0, where, "alpha")
 
 
 def zipf_shares(num_models: int, alpha: float) -> Floats:
@@ -68,11 +61,11 @@ def assign(trace: Trace, config: ModelsConfig, rng: np.random.Generator) -> Trac
         text = f"zipf({alpha:g})" if config.kind == "zipf" else "uniform"
         step = f"models drawn: {text} over {config.num_models}"
         return mixed.labelled(step, Synthetic.MODELS_DRAWN)
-    if config.kind == "trace" and trace.model is None:
-        raise UsageError(
-            f"workload.models.kind=trace: {trace.provenance.source} names no models; "
-            "choose single, uniform or zipf"
-        )
+    require(
+        config.kind != "trace" or trace.model is not None,
+        f"workload.models.kind=trace: {trace.provenance.source} names no models; choose single, "
+        "uniform or zipf",
+    )
     if config.kind != "single" and trace.model is not None:
         return trace
     single = replace(trace, model=np.full(len(trace), DEFAULT, dtype=object))

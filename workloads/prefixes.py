@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from harness.configuration.checks import at_least, require
 from harness.errors import UsageError
 from harness.schedule import Synthetic
 from workloads.trace import Trace, objects
@@ -21,16 +22,16 @@ class PrefixesConfig:
     system_prompt_tokens: int | None  # of each
 
     def check(self) -> None:
-        for name in ("distinct_prompts", "system_prompts", "system_prompt_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"workload.prefixes.{name}={value} must be at least 1")
-        if (self.system_prompts is None) != (self.system_prompt_tokens is None):
-            raise UsageError(
-                "workload.prefixes.system_prompts and system_prompt_tokens go together: give both"
-            )
-        if self.distinct_prompts is not None and self.system_prompts is not None:
-            raise UsageError("workload.prefixes takes distinct_prompts or system_prompts, not both")
+        where = "workload.prefixes"
+        at_least(self, 1, where, "distinct_prompts", "system_prompts", "system_prompt_tokens")
+        require(
+            (self.system_prompts is None) == (self.system_prompt_tokens is None),
+            f"{where}.system_prompts and system_prompt_tokens go together: give both",
+        )
+        require(
+            self.distinct_prompts is None or self.system_prompts is None,
+            f"{where} takes distinct_prompts or system_prompts, not both",
+        )
 
 
 def shared(trace: Trace, config: PrefixesConfig) -> Trace:
@@ -48,11 +49,11 @@ def shared(trace: Trace, config: PrefixesConfig) -> Trace:
     else:
         tokens, longest = config.system_prompt_tokens, int(trace.prompt_tokens.max())
         assert tokens is not None, "check has seen to it"
-        if tokens >= longest:
-            raise UsageError(
-                f"workload.prefixes.system_prompt_tokens={tokens} leaves nothing of any prompt: "
-                f"the longest has {longest} tokens"
-            )
+        require(
+            tokens < longest,
+            f"workload.prefixes.system_prompt_tokens={tokens} leaves nothing of any prompt: "
+            f"the longest has {longest} tokens",
+        )
         step = f"{made} system prompts of {tokens} tokens by turns, at the start of each prompt"
         if cut := int((trace.prompt_tokens < tokens).sum()):
             step += f"; {cut} of {len(trace)} prompts are shorter and have their beginning"

@@ -18,11 +18,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.errors import UsageError
+from harness.configuration.checks import at_least, one_of, positive
 from harness.schedule import Synthetic
-from workloads.arrivals import BurstConfig, describe_burst, require_at_least_0, require_positive
-from workloads.streams import stream
-from workloads.trace import Floats, Trace, require_feasible
+from workloads.arrivals import BurstConfig, describe_burst
+from workloads.trace import Floats, Trace, require_feasible, stream
 
 HOW = ("preserve", "stretch")
 
@@ -35,12 +34,9 @@ class ScaleConfig:
     max_jitter_s: float  # preserve: a copy arrives at most so long after its original
 
     def check(self) -> None:
-        require_positive(self.rate, "workload.scale.rate")
-        if self.to_rate_per_s is not None:
-            require_positive(self.to_rate_per_s, "workload.scale.to_rate_per_s")
-        require_at_least_0(self.max_jitter_s, "workload.scale.max_jitter_s")
-        if self.how not in HOW:
-            raise UsageError(f"workload.scale.how={self.how} is unknown; valid: {', '.join(HOW)}")
+        positive(self, "workload.scale", "rate", "to_rate_per_s")
+        at_least(self, 0, "workload.scale", "max_jitter_s")
+        one_of(self.how, HOW, "workload.scale.how")
 
 
 def stretched_to(trace: Trace, rate_per_s: float, num_requests: int | None) -> Trace:
@@ -71,9 +67,7 @@ def scaled(trace: Trace, config: ScaleConfig, seed: int) -> Trace:
 
 def with_burst(trace: Trace, burst: BurstConfig, max_jitter_s: float, seed: int) -> Trace:
     """The trace's own rate times `burst.factor` within the burst, by the rule of `preserve`."""
-    arrival_s = trace.arrivals()
-    end_s = burst.start_s + burst.duration_s
-    inside = (arrival_s >= burst.start_s) & (arrival_s < end_s)
+    inside = burst.has(trace.arrivals())
     num_inside = burst.factor * float(inside.sum())
     require_feasible(num_inside, f"workload.arrivals.burst.factor={burst.factor:g}")
     factor = np.where(inside, burst.factor, 1.0)

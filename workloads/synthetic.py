@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.errors import UsageError
+from harness.configuration.checks import positive, require
 from harness.schedule import Provenance, Synthetic
-from workloads.arrivals import require_at_least_0, require_positive, unit_process
+from workloads.arrivals import unit_process
 from workloads.mix import draw_models, zipf_shares
-from workloads.streams import stream
-from workloads.trace import Floats, Ints, Trace
+from workloads.trace import Floats, Ints, Trace, stream
 
 LEVELS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
@@ -42,33 +41,27 @@ class SyntheticConfig:
     output_mean_tokens: float | None
 
     def check(self) -> None:
+        where, rates = "workload.synthetic", self.rates_per_model_per_s
         for key in ("prompt_quantiles", "output_quantiles"):
             values = getattr(self, key)
-            if len(values) != len(LEVELS) or values[0] < 1 or (np.diff(values) < 0).any():
-                raise UsageError(
-                    f"workload.synthetic.{key} must be {len(LEVELS)} lengths from 1 up, "
-                    "not decreasing"
-                )
-        self._check_pattern()
-        for key in ("slot_s", "cv", "num_models", "num_requests_per_model"):
-            require_positive(getattr(self, key), f"workload.synthetic.{key}")
-
-    def _check_pattern(self) -> None:
-        rates, shares = self.rates_per_model_per_s, self.busy_shares
-        if rates is not None:
-            for rate in rates:
-                require_at_least_0(rate, "workload.synthetic.rates_per_model_per_s")
-            require_positive(sum(rates), "the sum of workload.synthetic.rates_per_model_per_s")
-        if rates is not None and shares is not None:
-            fitting = (0 <= share <= 1 for share in shares)
-            possible = (share > 0 or rate == 0 for rate, share in zip(rates, shares, strict=False))
-            if len(shares) != len(rates) or not all(fitting) or not all(possible):
-                raise UsageError(
-                    "workload.synthetic.busy_shares must be a share for each rate, from 0 to 1, "
-                    "and above 0 where the rate is"
-                )
-        if self.tick_s is not None:
-            require_positive(self.tick_s, "workload.synthetic.tick_s")
+            require(
+                len(values) == len(LEVELS) and values[0] >= 1 and (np.diff(values) >= 0).all(),
+                f"{where}.{key} must be {len(LEVELS)} lengths from 1 up, not decreasing",
+            )
+        positive(self, where, "slot_s", "cv", "num_models", "num_requests_per_model", "tick_s")
+        if rates is None:
+            return
+        key = f"{where}.rates_per_model_per_s"
+        lowest = min(rates, default=0.0)
+        require(lowest >= 0, f"{key}={lowest:g} must be at least 0 and finite")
+        require(sum(rates) > 0, f"the sum of {key}={sum(rates):g} must be more than 0 and finite")
+        shares = [1.0] * len(rates) if self.busy_shares is None else self.busy_shares
+        require(
+            len(shares) == len(rates)
+            and all(0 < s <= 1 or s == r == 0 for s, r in zip(shares, rates, strict=True)),
+            f"{where}.busy_shares must be a share for each rate, from 0 to 1, and above 0 where "
+            "the rate is",
+        )
 
 
 def trace(config: SyntheticConfig, name: str, num_requests: int, seed: int) -> Trace:

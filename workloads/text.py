@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.configuration.checks import at_least
 from harness.errors import UsageError
 from harness.schedule import Provenance
 from workloads.data import DataHome
@@ -32,8 +33,7 @@ class TextConfig:
     known: dict[str, SourceConfig]
 
     def check(self) -> None:
-        if self.num_rows is not None and self.num_rows < 1:
-            raise UsageError(f"workload.text.num_rows={self.num_rows} must be at least 1")
+        at_least(self, 1, "workload.text", "num_rows")
 
     def source(self) -> SourceConfig:
         """Of `known`, or a dataset of its own, with what is given changed."""

@@ -5,16 +5,15 @@ Only this file knows the library `tokenizers`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError
+from harness.configuration.checks import require
 from harness.request import Prompt
 from workloads.data import DataHome, sha256_of
-from workloads.hub import told
+from workloads.hub import ON_HUB, in_a_sentence
 
 FILE = "tokenizer.json"
 
@@ -34,7 +33,7 @@ class Tokenizer:
         if not path.is_file():
             path = _from_hub(name, revision, home)
             about = f"{name}, revision {path.parent.name}"
-        with told(path):
+        with in_a_sentence(path):
             from tokenizers import Tokenizer as Library
 
             library = Library.from_file(str(path))
@@ -57,19 +56,12 @@ class Tokenizer:
 
 def _from_hub(name: str, revision: str | None, home: DataHome) -> Path:
     """The file in the hub's own layout, in the cache: its folder is named by the commit."""
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UsageError(
-            f"workload.text.tokenizer={name} is no {FILE}, no folder with one and no OWNER/NAME"
-        )
-    with told(f"the tokenizer {name}"):
+    what = f"is no {FILE}, no folder with one and no OWNER/NAME"
+    require(ON_HUB.fullmatch(name), f"workload.text.tokenizer={name} {what}")
+    where, here = home.cache_dir / "hub", not home.config.download
+    with in_a_sentence(f"the tokenizer {name}"):
         from huggingface_hub import hf_hub_download
 
         return Path(
-            hf_hub_download(
-                name,
-                FILE,
-                revision=revision,
-                cache_dir=home.cache_dir / "hub",
-                local_files_only=not home.config.download,
-            )
+            hf_hub_download(name, FILE, revision=revision, cache_dir=where, local_files_only=here)
         )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.configuration.checks import require
 from harness.errors import UsageError
 from harness.schedule import Provenance, Synthetic
 
@@ -45,16 +46,10 @@ class Trace:
         return len(self.prompt_tokens)
 
     def take(self, rows: Rows) -> Trace:
-        return replace(
-            self,
-            arrival_s=None if self.arrival_s is None else self.arrival_s[rows],
-            model=None if self.model is None else self.model[rows],
-            prompt_tokens=self.prompt_tokens[rows],
-            output_tokens=self.output_tokens[rows],
-            prompts=None if self.prompts is None else self.prompts[rows],
-            shared=None if self.shared is None else self.shared[rows],
-            priority=None if self.priority is None else self.priority[rows],
-        )
+        names = [field.name for field in fields(self) if field.name != "provenance"]
+        columns = {name: getattr(self, name) for name in names}
+        taken = {name: column[rows] for name, column in columns.items() if column is not None}
+        return replace(self, **taken)
 
     def labelled(self, step: str, *synthetic: Synthetic) -> Trace:
         """With `step` added, and the kinds of what is no longer the dataset's own by it."""
@@ -81,6 +76,12 @@ class Trace:
         return float((len(self) - 1) / (arrival_s[-1] - arrival_s[0]))
 
 
+def stream(seed: int, purpose: str) -> np.random.Generator:
+    """One random stream for each purpose, so that changing one draw leaves all others as they were:
+    a function of both arguments alone. `seed` ≥ 0."""
+    return np.random.default_rng([seed, *purpose.encode()])
+
+
 def objects(values: Sequence[object]) -> Strings:
     """A column of `values`, which numpy must not look into."""
     column = np.empty(len(values), dtype=object)
@@ -96,33 +97,32 @@ class WindowConfig:
     seconds: list[float] | None  # [start, end) since the first row
 
     def check(self) -> None:
-        if self.rows is not None and self.seconds is not None:
-            raise UsageError("workload.window takes rows or seconds, not both")
-        if self.rows is not None:
-            check_range(self.rows, "workload.window.rows")
-        if self.seconds is not None:
-            check_range(self.seconds, "workload.window.seconds")
+        one = self.rows is None or self.seconds is None
+        require(one, "workload.window takes rows or seconds, not both")
+        check_range(self.rows, "workload.window.rows")
+        check_range(self.seconds, "workload.window.seconds")
 
 
 def require_feasible(num_requests: float, where: str) -> None:
     """Raises UsageError for more requests than a schedule can hold."""
-    if not num_requests <= MAX_REQUESTS:
-        many = f"{num_requests:.3g}" if num_requests < np.inf else "endlessly many"
-        raise UsageError(f"{where} asks for {many} requests; at most {MAX_REQUESTS:,}")
+    many = f"{num_requests:.3g}" if num_requests < np.inf else "endlessly many"
+    told = f"{where} asks for {many} requests; at most {MAX_REQUESTS:,}"
+    require(num_requests <= MAX_REQUESTS, told)
 
 
-def check_range(bounds: list[int] | list[float], where: str) -> None:
-    if len(bounds) != 2 or not 0 <= bounds[0] < bounds[1]:
-        raise UsageError(f"{where}={list(bounds)} must be [start, end) with 0 <= start < end")
+def check_range(bounds: list[int] | list[float] | None, where: str) -> None:
+    if bounds is not None:
+        right = len(bounds) == 2 and 0 <= bounds[0] < bounds[1]
+        require(right, f"{where}={list(bounds)} must be [start, end) with 0 <= start < end")
 
 
 def rows_window(trace: Trace, bounds: list[int], where: str = "workload.window.rows") -> Trace:
     """Rows [start, end); arrivals count from the first of them."""
     start, end = bounds
-    if end > len(trace):
-        raise UsageError(
-            f"{where}=[{start},{end}) is beyond the {len(trace)} rows of {trace.provenance.source}"
-        )
+    source = trace.provenance.source
+    require(
+        end <= len(trace), f"{where}=[{start},{end}) is beyond the {len(trace)} rows of {source}"
+    )
     cut = trace.take(slice(start, end))
     if cut.arrival_s is not None:
         cut = replace(cut, arrival_s=cut.arrival_s - cut.arrival_s[0])
@@ -163,11 +163,8 @@ def before(trace: Trace, end_s: float) -> Trace:
     if trace.arrival_s is None:
         return trace
     keep = trace.arrival_s < end_s
-    num_dropped = int((~keep).sum())
-    if num_dropped == len(trace):
-        raise UsageError(
-            f"no row of {trace.provenance.source} arrives before workload.read_until_s={end_s:g}"
-        )
+    source, num_dropped = trace.provenance.source, int((~keep).sum())
+    require(keep.any(), f"no row of {source} arrives before workload.read_until_s={end_s:g}")
     if num_dropped == 0:
         return trace
     return trace.take(keep).labelled(f"{num_dropped} rows from {end_s:g} s on left out")

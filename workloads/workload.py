@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.configuration.checks import at_least, require
 from harness.errors import UsageError
 from harness.schedule import Provenance, Schedule, Synthetic, shown
 from workloads import arrivals, formats, lengths, mix, scale, synthetic
 from workloads.data import DataHome, FileConfig, Found, sha256_of
 from workloads.dataset import GIVEN, DatasetConfig, read_file
 from workloads.prefixes import PrefixesConfig, shared
-from workloads.streams import stream
 from workloads.text import TextConfig, read_texts
 from workloads.trace import (
     Trace,
@@ -30,6 +30,7 @@ from workloads.trace import (
     require_feasible,
     rows_window,
     seconds_window,
+    stream,
     usable,
 )
 
@@ -56,27 +57,27 @@ class Workload:
         synthetic: synthetic.SyntheticConfig | None  # null: nothing can stand in for the dataset
 
     def __init__(self, config: Config, data: DataHome, seed: int) -> None:
-        config.prefixes.check()
-        for part in (config.window, config.scale, config.arrivals, config.lengths, config.models):
-            part.check()
-        if config.text is not None:
-            config.text.check()
-            if config.path is not None:
-                raise UsageError("a workload of texts reads workload.text.dataset, not its path")
+        parts = (
+            config.prefixes, config.window, config.scale, config.arrivals, config.lengths,
+            config.models, config.text, config.synthetic,
+        )  # fmt: skip
+        for part in parts:
+            if part is not None:
+                part.check()
+        require(
+            config.text is None or config.path is None,
+            "a workload of texts reads workload.text.dataset, not its path",
+        )
         self._one_rate(config)
-        if config.synthetic is not None:
-            config.synthetic.check()
-        if config.num_requests is not None and config.num_requests < 1:
-            raise UsageError(f"workload.num_requests={config.num_requests} must be at least 1")
+        at_least(config, 1, "workload", "num_requests")
         require_feasible(config.num_requests or 0, f"workload.num_requests={config.num_requests}")
-        if seed < 0:
-            raise UsageError(f"seed={seed} must be at least 0")
+        require(seed >= 0, f"seed={seed} must be at least 0")
         dataset = config.dataset
-        if dataset.file is not None and dataset.file not in dataset.files:
-            raise UsageError(
-                f"workload.dataset.file={dataset.file} is unknown; {config.name} has "
-                f"{', '.join(dataset.files)}"
-            )
+        require(
+            dataset.file is None or dataset.file in dataset.files,
+            f"workload.dataset.file={dataset.file} is unknown; {config.name} has "
+            f"{', '.join(dataset.files)}",
+        )
         self.name = config.name
         self._config = config
         self._data = data
@@ -162,10 +163,9 @@ class Workload:
         return made
 
     def _read_file(self, found: Found, published: FileConfig | None) -> Trace:
+        until_s = self._config.read_until_s
         trace = read_file(self._config.dataset, self.name, found, published)
-        return (
-            trace if self._config.read_until_s is None else before(trace, self._config.read_until_s)
-        )
+        return trace if until_s is None else before(trace, until_s)
 
     def _beginning(self, whole: FileConfig) -> Trace | None:
         """The first rows of `whole`, where the repository carries them."""
@@ -215,7 +215,9 @@ class Workload:
         """With the arrivals of the run: the trace's, scaled, or drawn ones."""
         if self._config.arrivals.kind != "trace":
             return self._redrawn(trace)
-        trace = some_left(self._rescaled(trace))
+        trace = self._rescaled(trace)
+        last = trace.provenance.steps[-1] if trace.provenance.steps else ""
+        require(len(trace), f"no request left of {trace.provenance.source}: {last}")
         num_requests = self._config.num_requests
         return trace if num_requests is None else head(trace, num_requests)
 
@@ -238,22 +240,21 @@ class Workload:
         process, factor = self._config.arrivals, self._config.scale.rate
         to_rate_per_s = self._config.scale.to_rate_per_s
         rate_per_s = process.rate_per_s or to_rate_per_s or 0.0
-        if process.rate_per_s is None and process.ramp is None and to_rate_per_s is None:
+        if rate_per_s == 0 and process.ramp is None:
             rate_per_s = trace.mean_rate_per_s()
         num_requests = self._config.num_requests or len(trace)
         if self._config.lengths.order == "sample":  # only the model, if any, is the row's own
             trace = trace.take(np.arange(num_requests) % len(trace))
-        elif num_requests > len(trace):
-            raise UsageError(
+        else:
+            require(
+                num_requests <= len(trace),
                 f"workload.num_requests={num_requests} is more than the {len(trace)} requests of "
                 f"{trace.provenance.source}: ask for fewer, or draw their lengths with "
-                "replacement (workload.lengths.order=sample)"
+                "replacement (workload.lengths.order=sample)",
             )
-        else:
             trace = head(trace, num_requests)
-        unit = arrivals.unit_process(
-            num_requests, process.cv or 1.0, stream(self._seed, "arrivals")
-        )
+        rng = stream(self._seed, "arrivals")
+        unit = arrivals.unit_process(num_requests, process.cv or 1.0, rng)
         times = arrivals.profile(process, rate_per_s, factor).times(unit)
         if process.burst is not None:
             arrivals.require_within(process.burst, float(times[-1]))
@@ -268,19 +269,10 @@ class Workload:
         config = self._config.lengths
         if config.path is not None:
             path = Path(config.path)
-            if not path.is_file():
-                raise UsageError(f"workload.lengths.path={path} is not a file")
+            require(path.is_file(), f"workload.lengths.path={path} is not a file")
             sha256 = sha256_of(path)
             about = Provenance(path.stem, f"{path.name} (sha256 {sha256})", [], "", sha256)
             return formats.read(path, about)
         if config.rows is not None:
             return dataset
         return windowed if config.order == "sample" else None
-
-
-def some_left(trace: Trace) -> Trace:
-    """`trace`; a UsageError names the step that left no request of it."""
-    if len(trace) == 0:
-        last = trace.provenance.steps[-1]
-        raise UsageError(f"no request left of {trace.provenance.source}: {last}")
-    return trace

@@ -6,6 +6,7 @@ memory back, and the KV that lies there goes to DRAM.
 
 from __future__ import annotations
 
+from harness.elastic.fabric import Sending
 from harness.request import Request
 from harness.running.testbed import Bed, decode, finish, prefill
 
@@ -26,18 +27,18 @@ async def story(bed: Bed) -> list[Request]:
     pages = lender.kv.num_pages
     lent = await cluster.lend(lender, 12 * lender.page_bytes, consumer.layout)
     assert lender.kv.num_pages < pages
-    assert await cluster.move_kv(paged, every, consumer, lent, purpose="page out")
+    assert await cluster.move_kv(paged, every, consumer, lent, Sending("page out"))
     assert not consumer.kv.held.keys() & {request.request_id for request in paged}
     kept = await decode(consumer, kept, max_steps=10)
     served = await decode(lender, served, max_steps=8)
 
-    assert await cluster.move_kv(paged[:1], every, lent, consumer, purpose="page in")
+    assert await cluster.move_kv(paged[:1], every, lent, consumer, Sending("page in"))
     await decode(consumer, paged[:1], max_steps=6)
     dram = cluster.dram_store(0, 2**20, consumer.layout)  # the lender reclaims
-    assert await cluster.move_kv(paged[1:], every, lent, dram, purpose="reclaim")
+    assert await cluster.move_kv(paged[1:], every, lent, dram, Sending("reclaim"))
     cluster.reclaim(lent)
     assert lender.kv.num_pages == pages
     await finish(lender, served)
-    assert await cluster.move_kv(paged[1:], every, dram, consumer, purpose="page in")
+    assert await cluster.move_kv(paged[1:], every, dram, consumer, Sending("page in"))
     await finish(consumer, paged + kept)
     return bed.requests

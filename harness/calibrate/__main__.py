@@ -8,31 +8,32 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
 
-from harness.calibrate import published_fit, published_page, report, silicon, zoo
+from harness.calibrate import pages, published_fit, silicon, zoo
 from harness.calibrate.conf_files import calibrations, write_calibrations
-from harness.calibrate.crossval import leave_one_out
 from harness.calibrate.fit import fit_law, fit_pair, on_limits
 from harness.calibrate.outputs import writable_file, writable_folder
 from harness.calibrate.predict import COLUMNS, predict
 from harness.calibrate.profiles import read_profiles
-from harness.calibrate.scores import batch_alone_pct, scores, table
+from harness.calibrate.scores import batch_alone_pct, leave_one_out, scores, table
 from harness.calibrate.sources import DEVICE, compare, distserve
+from harness.calibrate.tables import save_csv, show
 from harness.configuration.threads import engine_threads
 from harness.errors import RunError, UsageError
+from harness.files import write_text
 
 REPEATS = 5
 RESULTS = zoo.CONF.parent / "results" / "published" / "calibration"
 
 
 def fit(chosen: argparse.Namespace, console: Console) -> None:
-    writable_folder(chosen.conf, "--conf")
-    writable_folder(chosen.results, "--results")
-    writable_folder(chosen.silicon, "--silicon")
-    writable_folder(chosen.engines, "--engines")
+    for option in ("conf", "results", "silicon", "engines"):
+        writable_folder(vars(chosen)[option], f"--{option}")
     distserve(chosen.profiles)  # compared last: that it can be read is known first
     cells = read_profiles(chosen.profiles)
     seen = published_fit.read(chosen.published, chosen.profiles)
@@ -43,17 +44,13 @@ def fit(chosen: argparse.Namespace, console: Console) -> None:
     written = write_calibrations(chosen.conf, found)
     fitted = table(scores(c, terms) | {"batch_alone_pct": batch_alone_pct(c)} for c, terms in pairs)
     by_law = table(scores(c, law.terms(c)) for c in cells)
-    report.show(console, fitted.drop(columns=["prefill_bias_pct", "decode_bias_pct"]), "fitted")
-    report.show(console, sources, "independent sources on A100, and the model")
+    show(console, fitted.drop(columns=["prefill_bias_pct", "decode_bias_pct"]), "fitted")
+    show(console, sources, "independent sources on A100, and the model")
     limited = {name: on_limits(each) for name, each in law.devices.items()}
-    console.print(f"constants on a limit: {report.limits(limited)}", soft_wrap=True)
-    report.save_csv(fitted, chosen.results / "fit.csv")
-    report.save_csv(by_law, chosen.results / "law.csv")
-    report.save_csv(sources, chosen.results / "sources.csv")
-    report.write_markdown(
-        chosen.results / "fit.md", report.fit_report(fitted, by_law, sources, limited)
-    )
-    report.written(console, [*written, chosen.results / "fit.md"])
+    console.print(f"constants on a limit: {pages.limits(limited)}", soft_wrap=True)
+    tables = {"fit": fitted, "law": by_law, "sources": sources}
+    page = chosen.results / "fit.md"
+    publish(page, pages.fit_page(fitted, by_law, sources, limited), tables, console, written)
     fit_silicon(chosen, seen, console)
 
 
@@ -67,11 +64,9 @@ def fit_silicon(
     costs = fitted.costs(silicon.V1, published_fit.path_s(fitted, seen.served))
     written = published_fit.write_conf(chosen.silicon, chosen.engines, found, costs)
     scored = published_fit.score(fitted, rows)
-    report.show(console, published_page.summed(scored), "silicon and engines")
-    report.save_csv(scored, chosen.results / "silicon.csv")
-    page = chosen.results / "silicon.md"
-    report.write_markdown(page, published_page.fit_page(seen, fitted, scored, found))
-    report.written(console, [*written, page])
+    show(console, pages.summed(scored), "silicon and engines")
+    text = pages.silicon_page(seen, fitted, scored, found)
+    publish(chosen.results / "silicon.md", text, {"silicon": scored}, console, written)
 
 
 def crossval(chosen: argparse.Namespace, console: Console) -> None:
@@ -80,17 +75,29 @@ def crossval(chosen: argparse.Namespace, console: Console) -> None:
     seen = published_fit.read(chosen.published, chosen.profiles)
     left_out = {"model": leave_one_out(cells, "model"), "device": leave_one_out(cells, "device")}
     for what, frame in left_out.items():
-        report.show(console, frame[report.LEFT_OUT_COLUMNS], f"each {what} left out")
-        report.save_csv(frame, chosen.results / f"crossval_{what}.csv")
-    report.show(console, report.medians(left_out), "median over pairs")
-    report.write_markdown(chosen.results / "crossval.md", report.crossval_report(left_out))
-    report.written(console, [chosen.results / "crossval.md"])
+        show(console, frame[pages.LEFT_OUT_COLUMNS], f"each {what} left out")
+    show(console, pages.medians(left_out), "median over pairs")
+    tables = {f"crossval_{what}": frame for what, frame in left_out.items()}
+    publish(chosen.results / "crossval.md", pages.crossval_page(left_out), tables, console)
     served = {what: published_fit.left_out(seen, what) for what in ("model", "chip")}
-    for what, frame in served.items():
-        report.save_csv(frame, chosen.results / f"silicon_crossval_{what}.csv")
-    page = chosen.results / "silicon_crossval.md"
-    report.write_markdown(page, published_page.crossval_page(served))
-    report.written(console, [page])
+    tables = {f"silicon_crossval_{what}": frame for what, frame in served.items()}
+    text = pages.silicon_crossval_page(served)
+    publish(chosen.results / "silicon_crossval.md", text, tables, console)
+
+
+def publish(
+    page: Path,
+    text: str,
+    tables: Mapping[str, pd.DataFrame],
+    console: Console,
+    written: Sequence[Path] = (),
+) -> None:
+    """Writes `page`, beside it `tables`, and tells of the page and what was `written` before."""
+    for name, frame in tables.items():
+        save_csv(frame, page.with_name(f"{name}.csv"))
+    write_text(page, text)
+    for path in (*written, page):
+        console.print(f"wrote {path}", soft_wrap=True)
 
 
 def predict_cells(chosen: argparse.Namespace, console: Console) -> None:
@@ -103,19 +110,19 @@ def measure(chosen: argparse.Namespace, console: Console) -> None:
     from harness.calibrate import measure as torch_engine
     from harness.calibrate import measure_vllm
 
-    model, lengths, batches, num = chosen.model, chosen.lengths, chosen.batches, chosen.num_requests
     local = "local_vllm" if chosen.engine == "vllm" else "local_gpu" if chosen.hardware else "local"
-    out = chosen.out or zoo.CONF / "hardware" / f"{local}.yaml"
-    writable_file(out, "--out")
+    chosen.out = chosen.out or zoo.CONF / "hardware" / f"{local}.yaml"
+    writable_file(chosen.out, "--out")
     if chosen.engine == "vllm":
         refuse_torchs(chosen)
-        measure_vllm.profile(model, lengths, batches, num, out, console)
-        return
-    repeats = REPEATS if chosen.repeats is None else chosen.repeats
-    threads = engine_threads() if chosen.num_threads is None else chosen.num_threads
-    torch_engine.profile(
-        model, lengths, batches, repeats, num, threads, chosen.hardware, out, console
-    )
+    chosen.repeats = REPEATS if chosen.repeats is None else chosen.repeats
+    chosen.num_threads = engine_threads() if chosen.num_threads is None else chosen.num_threads
+    if chosen.repeats < 1:
+        raise UsageError(f"--repeats {chosen.repeats} must be at least 1")
+    if chosen.num_requests < 10:
+        raise UsageError(f"--num-requests {chosen.num_requests} are too few to fit: at least 10")
+    profile = measure_vllm.profile if chosen.engine == "vllm" else torch_engine.profile
+    profile(chosen, console)
 
 
 def refuse_torchs(chosen: argparse.Namespace) -> None:
@@ -149,55 +156,44 @@ def parser() -> argparse.ArgumentParser:
         one.set_defaults(function=function)
         return one
 
-    for name, function, what in (
-        (
-            "fit",
-            fit,
-            "fit iteration times to measured latencies, and write them to conf/",
-        ),
-        (
-            "crossval",
-            crossval,
-            "fit without each model and each device in turn, and predict the one left out",
-        ),
-    ):
-        one = command(name, function, what)
-        data = "$HARNESS_DATA_DIR"
+    def fitting(name: str, function: object, what: str) -> argparse.ArgumentParser:
+        one, data = command(name, function, what), "$HARNESS_DATA_DIR"
         folder(one, "--profiles", None, f"measured latencies; default: {data}/profiles")
         folder(one, "--published", None, f"published GPU runs; default: {data}/gpu_e2e")
         folder(one, "--results", RESULTS, "reports; default: results/published/calibration")
-        if name == "fit":
-            hardware, engines = zoo.CONF / "hardware", zoo.CONF / "engine" / "profile"
-            folder(one, "--silicon", hardware / "silicon", "default: conf/hardware/silicon")
-            folder(one, "--engines", engines, "default: conf/engine/profile")
-            folder(one, "--conf", hardware / "calibration", "default: conf/hardware/calibration")
-    one = command(
-        "predict", predict_cells, "predict the iteration times of the cells in a CSV file"
-    )
+        return one
+
+    one = fitting("fit", fit, "fit iteration times to measured latencies, and write them to conf/")
+    hardware, engines = zoo.CONF / "hardware", zoo.CONF / "engine" / "profile"
+    folder(one, "--silicon", hardware / "silicon", "default: conf/hardware/silicon")
+    folder(one, "--engines", engines, "default: conf/engine/profile")
+    folder(one, "--conf", hardware / "calibration", "default: conf/hardware/calibration")
+    what = "fit without each model and each device in turn, and predict the one left out"
+    fitting("crossval", crossval, what)
+    what = "predict the iteration times of the cells in a CSV file"
+    add = command("predict", predict_cells, what).add_argument
     columns = f"CSV file to read, with {', '.join(COLUMNS)}"
-    one.add_argument("--cells", type=Path, required=True, metavar="FILE", help=columns)
-    one.add_argument("--out", type=Path, required=True, metavar="FILE", help="CSV file to write")
-    one = command(
-        "measure", measure, "profile an engine on this machine; write conf/hardware/local*"
-    )
+    add("--cells", type=Path, required=True, metavar="FILE", help=columns)
+    add("--out", type=Path, required=True, metavar="FILE", help="CSV file to write")
+    what = "profile an engine on this machine; write conf/hardware/local*"
+    add = command("measure", measure, what).add_argument
     engine = "our engine, or a vLLM server (%(default)s)"
-    one.add_argument("--engine", choices=("torch", "vllm"), default="torch", help=engine)
-    one.add_argument("--model", default="tiny-llama", metavar="NAME", help="%(default)s")
+    add("--engine", choices=("torch", "vllm"), default="torch", help=engine)
+    add("--model", default="tiny-llama", metavar="NAME", help="%(default)s")
     tokens, sizes = "prompt lengths, tokens (%(default)s)", "batch sizes (%(default)s)"
-    lengths, batches = "16,64,256,1024", "1,2,4,8,16,32"
-    one.add_argument("--lengths", type=numbers, default=lengths, metavar="N,N", help=tokens)
-    one.add_argument("--batches", type=numbers, default=batches, metavar="N,N", help=sizes)
+    add("--lengths", type=numbers, default="16,64,256,1024", metavar="N,N", help=tokens)
+    add("--batches", type=numbers, default="1,2,4,8,16,32", metavar="N,N", help=sizes)
     repeats = f"runs of each length and batch, torch alone ({REPEATS})"
-    one.add_argument("--repeats", type=int, metavar="N", help=repeats)
+    add("--repeats", type=int, metavar="N", help=repeats)
     per_load = "requests of each round, mix and load (%(default)s)"
-    one.add_argument("--num-requests", type=int, default=100, metavar="N", help=per_load)
+    add("--num-requests", type=int, default=100, metavar="N", help=per_load)
     threads = "CPU threads, torch alone (all cores but one)"
-    one.add_argument("--num-threads", type=int, metavar="N", help=threads)
+    add("--num-threads", type=int, metavar="N", help=threads)
     gpu = "profile of this machine's GPU, torch alone, e.g. h100x1; without it, the CPU"
-    one.add_argument("--hardware", metavar="NAME", help=gpu)
+    add("--hardware", metavar="NAME", help=gpu)
     outs = "local.yaml for a CPU, local_gpu.yaml for a GPU, local_vllm.yaml for vLLM"
     out = f"profile to write; default, in conf/hardware: {outs}"
-    one.add_argument("--out", type=Path, metavar="FILE", help=out)
+    add("--out", type=Path, metavar="FILE", help=out)
     return made
 
 

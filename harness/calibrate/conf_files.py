@@ -36,7 +36,6 @@ def calibrations(
 
 def write_calibrations(directory: Path, found: Mapping[str, Calibration]) -> list[Path]:
     written = []
-    directory.mkdir(parents=True, exist_ok=True)
     for device, calibration in found.items():
         like = f"; the chip is that of {SAME_CHIP[device]}" if device in SAME_CHIP else ""
         if device == UNMEASURED:
@@ -46,10 +45,19 @@ def write_calibrations(directory: Path, found: Mapping[str, Calibration]) -> lis
             "# artifact (Zenodo 10.5281/zenodo.16673199; vLLM, eager mode, fp16), clean cells.\n"
             f"# How well it fits: results/published/calibration/fit.md. {device}{like}.\n"
         )
-        path = directory / f"{device}.yaml"
-        write_text(path, header + "\n".join(yaml_lines(asdict(calibration))) + "\n")
-        written.append(path)
+        written.append(write_yaml(directory / f"{device}.yaml", header, asdict(calibration)))
     return written
+
+
+def write_yaml(path: Path, header: str, node: Mapping[str, Any]) -> Path:
+    """`header`: comments. Returns `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, header + yaml_text(node))
+    return path
+
+
+def yaml_text(node: Mapping[str, Any]) -> str:
+    return "\n".join(yaml_lines(node)) + "\n"
 
 
 def yaml_lines(node: Mapping[str, Any], indent: str = "") -> list[str]:

@@ -13,7 +13,7 @@ then scaled until the fitted times add up to the measured ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -74,7 +74,7 @@ def fit_law(cells: Sequence[Cells], hardware: Mapping[str, Hardware] | None = No
     `hardware`: devices that the zoo does not have, by name.
     """
     devices = sorted({c.device for c in cells})
-    start, low, high = (np.log([START[name][i] for name in LAW]) for i in range(3))
+    start, low, high = np.log(list(START.values())).T
     weights = [np.sqrt(PAIR_WEIGHT / (2 * len(c.batch))) / NOISE for c in cells]
 
     def unpack(x: Floats) -> Law:
@@ -117,25 +117,28 @@ def on_limits(found: Calibration) -> list[str]:
 
 
 def robust(error: Floats) -> Floats:
-    """Residuals whose squares are soft L1 in `error`: a straggler counts by its size, not more."""
-    scaled = error / NOISE
-    loss = 2 * (np.sqrt(1 + scaled**2) - 1)
-    residuals: Floats = np.sign(error) * np.sqrt(loss) * NOISE
-    return residuals
+    """Residuals in the unit of `error`, most of which is below NOISE."""
+    return soft_l1(error / NOISE) * NOISE
+
+
+def soft_l1(scaled: Floats) -> Floats:
+    """Residuals whose squares are soft L1: a straggler counts by its size, not more."""
+    found: Floats = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
+    return found
 
 
 def fit_pair(cells: Cells, prior: StepCoefficients) -> StepCoefficients:
     """The terms of this pair alone, near `prior` where its cells say nothing."""
-    return _terms(_nearby(_values(prior), lambda x: np.concatenate(errors(_terms(x), cells))))
+    return _terms(_nearby(astuple(prior), lambda x: np.concatenate(errors(_terms(x), cells))))
 
 
 def served_errors(terms: StepCoefficients, turnaround_s: float, seen: Iterations) -> Floats:
     """Relative errors, execute by execute."""
-    counts = seen.tokens, seen.pairs, seen.chunks, seen.decodes, seen.context_tokens
+    work = seen.tokens, seen.pairs, seen.chunks, seen.decodes, seen.context_tokens
     step = decode_s(terms, seen.decodes, seen.context_tokens)
     growth = terms.context_s * seen.decodes  # from step to step: `steps_time_s`, of arrays
     decodes = seen.steps * step + growth * seen.steps * (seen.steps - 1) / 2
-    iterations = np.where(seen.chunks > 0, mixed_s(terms, *counts), decodes)
+    iterations = np.where(seen.chunks > 0, mixed_s(terms, *work), decodes)
     relative: Floats = (turnaround_s + iterations) / seen.seconds - 1
     return relative
 
@@ -146,14 +149,14 @@ def fit_served(seen: Iterations, prior: StepCoefficients) -> tuple[StepCoefficie
     def unpack(x: Floats) -> tuple[StepCoefficients, float]:
         return _terms(x[:-1]), float(np.exp(x[-1]))
 
-    start = [*_values(prior), START_TURNAROUND_S]
+    start = [*astuple(prior), START_TURNAROUND_S]
     found = _nearby(start, lambda x: np.log1p(served_errors(*unpack(x), seen)))
     return unpack(found + _shortfall(served_errors(*unpack(found), seen), seen))
 
 
 def fit_iterations(seen: Iterations, prior: StepCoefficients) -> StepCoefficients:
     """The same of a server that schedules by itself, where nothing comes between iterations."""
-    found = _nearby(_values(prior), lambda x: np.log1p(served_errors(_terms(x), 0.0, seen)))
+    found = _nearby(astuple(prior), lambda x: np.log1p(served_errors(_terms(x), 0.0, seen)))
     return _terms(found + _shortfall(served_errors(_terms(found), 0.0, seen), seen))
 
 
@@ -171,10 +174,6 @@ def _nearby(start: Sequence[float], error: Callable[[Floats], Floats]) -> Floats
 
     found: Floats = least_squares(residuals, first, x_scale=0.3).x
     return found
-
-
-def _values(terms: StepCoefficients) -> list[float]:
-    return [getattr(terms, name) for name in TERMS]
 
 
 def _terms(logarithms: Floats) -> StepCoefficients:

@@ -8,8 +8,7 @@ those that have both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -61,78 +60,65 @@ def silicon(device: str, profile: KernelProfile) -> Silicon:
     model, hardware = zoo.model(MODEL), zoo.device(device)
     whole = work(model, hardware)
     layers = model.num_layers
-    dense = profile.dense
+    dense, cells = profile.dense, profile.attention
     kernels = dense[[*PRODUCTS, *SMALL]].sum(axis=1)  # the norm counts twice
     small_s = float(sum(dense[name].iloc[0] for name in SMALL))  # what they take for one token
     knots = np.array([k for k in KNOTS if k in dense.index], float)
     roofline = np.maximum(float(whole.read_s), float(whole.token_s) * knots) / layers
-    attend_s, kv_s = float(whole.attend_s) / layers, float(whole.kv_read_s) / layers
-    alone, fixed_s = _decodes(profile.attention, kv_s)
-    share, fewest = _prompts(profile.attention, attend_s, fixed_s)
-    sampler = profile.sequence["sampler"]
+    attention = Attention(float(whole.attend_s) / layers, float(whole.kv_read_s) / layers)
+
+    alone = (cells.n == 0) & (cells.before == 0) & (cells.context >= LEAST_CONTEXT)
+    attention = attention.fitted(cells[alone], kv_share=0.7, decode_s=1e-7, fixed_s=8e-6)
+    with_prompts = attention.fitted(cells[cells.decodes == 0], share=0.4, fewest=200.0)
+    served = cells.context.between(LEAST_CONTEXT, MOST_CONTEXT) & (cells.before <= MOST_CONTEXT)
+    mixed = cells[(cells.n > 0) & (cells.decodes >= 8) & served]
+    beside = replace(with_prompts, decode_s=0.0).fitted(mixed, kv_share=0.6)
     return Silicon(
         basis="kernel profiles",
         products_tokens=knots.tolist(),
         products_efficiency=(roofline / (kernels.loc[knots].to_numpy() - small_s)).tolist(),
-        layer_s=small_s + fixed_s,
-        attention_efficiency=share,
-        fewest_queries=fewest,
-        kv_efficiency=alone[0],
-        mixed_kv_efficiency=_beside(profile.attention, attend_s, kv_s, fixed_s, share, fewest),
-        sequence_layer_s=alone[1],
-        sequence_s=float(sampler.loc[128] / 128),
+        layer_s=small_s + attention.fixed_s,
+        attention_efficiency=with_prompts.share,
+        fewest_queries=with_prompts.fewest,
+        kv_efficiency=attention.kv_share,
+        mixed_kv_efficiency=beside.kv_share,
+        sequence_layer_s=attention.decode_s,
+        sequence_s=float(profile.sequence["sampler"].loc[128] / 128),
     )
 
 
-def _decodes(cells: pd.DataFrame, kv_s: float) -> tuple[tuple[float, float], float]:
-    """(share of the bandwidth, seconds of each decode), seconds of the kernel itself."""
-    rows = cells[(cells.n == 0) & (cells.before == 0) & (cells.context >= LEAST_CONTEXT)]
-    read = (rows.decodes * rows.context).to_numpy(float)
+@dataclass(frozen=True)
+class Attention:
+    """What one layer's attention takes, in seconds."""
 
-    def seconds(x: Floats) -> Floats:
-        found: Floats = x[2] + kv_s * read / x[0] + x[1] * rows.decodes.to_numpy(float)
+    attend_s: float  # a query and a key, at the datasheet's peak
+    kv_s: float  # a token of context, at the datasheet's peak
+    fixed_s: float = 0.0  # the kernel itself
+    share: float = 1.0  # of the FLOP/s, in prompts
+    fewest: float = 0.0  # queries that fill the board
+    kv_share: float = 1.0  # of the bandwidth
+    decode_s: float = 0.0  # each decode
+
+    def seconds(self, cells: pd.DataFrame) -> Floats:
+        n, before, decodes, context = (cells[name].to_numpy(float) for name in cells.columns[:4])
+        pairs = np.maximum(n, self.fewest) * before + n * (n + 1) / 2
+        read_s = self.kv_s * decodes * context / self.kv_share
+        found: Floats = self.fixed_s + self.attend_s * pairs / self.share + read_s
+        found += self.decode_s * decodes
         return found
 
-    x = _fitted(seconds, rows.seconds.to_numpy(), (0.7, 1e-7, 8e-6))
-    return (x[0], x[1]), x[2]
+    def fitted(self, cells: pd.DataFrame, **start: float) -> Attention:
+        """With constants, searched from `start`, that have small logarithms of `seconds` over the
+        measured ones, robustly."""
 
+        def moved(x: Floats) -> Attention:
+            return replace(self, **dict(zip(start, np.exp(x).tolist(), strict=True)))
 
-def _prompts(cells: pd.DataFrame, attend_s: float, fixed_s: float) -> tuple[float, float]:
-    """Share of the FLOP/s, and the fewest queries that fill the board."""
-    rows = cells[cells.decodes == 0]
-    n, before = rows.n.to_numpy(float), rows.before.to_numpy(float)
-
-    def seconds(x: Floats) -> Floats:
-        pairs = np.maximum(n, x[1]) * before + n * (n + 1) / 2
-        found: Floats = fixed_s + attend_s * pairs / x[0]
-        return found
-
-    x = _fitted(seconds, rows.seconds.to_numpy(), (0.4, 200.0))
-    return x[0], x[1]
-
-
-def _beside(
-    cells: pd.DataFrame, attend_s: float, kv_s: float, fixed_s: float, share: float, fewest: float
-) -> float:
-    """The share of the bandwidth that decodes reach beside a prompt."""
-    served = cells.context.between(LEAST_CONTEXT, MOST_CONTEXT) & (cells.before <= MOST_CONTEXT)
-    rows = cells[(cells.n > 0) & (cells.decodes >= 8) & served]
-    n, before = rows.n.to_numpy(float), rows.before.to_numpy(float)
-    pairs = np.maximum(n, fewest) * before + n * (n + 1) / 2
-    read = (rows.decodes * rows.context).to_numpy(float)
-
-    def seconds(x: Floats) -> Floats:
-        found: Floats = fixed_s + attend_s * pairs / share + kv_s * read / x[0]
-        return found
-
-    return _fitted(seconds, rows.seconds.to_numpy(), (0.6,))[0]
-
-
-def _fitted(
-    seconds: Callable[[Floats], Floats], measured: Floats, start: tuple[float, ...]
-) -> tuple[float, ...]:
-    """Constants with small logarithms of `seconds` over `measured`, robustly."""
-    found = least_squares(
-        lambda x: np.log(seconds(np.exp(x)) / measured), np.log(start), loss="soft_l1", f_scale=0.05
-    )
-    return tuple(float(value) for value in np.exp(found.x))
+        measured = cells.seconds.to_numpy()
+        found = least_squares(
+            lambda x: np.log(moved(x).seconds(cells) / measured),
+            np.log(list(start.values())),
+            loss="soft_l1",
+            f_scale=0.05,
+        )
+        return moved(found.x)

@@ -12,13 +12,13 @@ prompts computed before their turn for none but the next in line, as vLLM does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.calibrate.profiles import Floats
-from harness.calibrate.serving import Iterations
+from harness.calibrate.serving import Iterations, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +95,6 @@ def misplaced(streams: Sequence[Stream], found: Timeline) -> int:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one iteration computed, as the columns of `Iterations`."""
-
-    tokens: int
-    pairs: float
-    chunks: int
-    decodes: int
-    context_tokens: int
-
-
 def works(streams: Sequence[Stream], found: Timeline, budget: Budget) -> list[Work]:
     """The content of every iteration of `found`."""
     num = len(found.ends_s)
@@ -115,7 +104,7 @@ def works(streams: Sequence[Stream], found: Timeline, budget: Budget) -> list[Wo
         decodes[begun + steps] += 1
         context[begun + steps] += stream.prompt_tokens + steps
     chunks = _chunks(streams, found, budget, decodes)
-    return [_work(chunks[j], int(decodes[j]), int(context[j])) for j in range(num)]
+    return [Work.of(chunks[j], int(decodes[j]), int(context[j])) for j in range(num)]
 
 
 def _chunks(
@@ -148,16 +137,6 @@ def _chunks(
     return made
 
 
-def _work(chunks: list[tuple[int, int]], decodes: int, context_tokens: int) -> Work:
-    return Work(
-        tokens=decodes + sum(n for _, n in chunks),
-        pairs=sum(n * before + n * (n + 1) / 2 for before, n in chunks),
-        chunks=len(chunks),
-        decodes=decodes,
-        context_tokens=context_tokens + sum(before for before, _ in chunks),
-    )
-
-
 def iterations(works: Sequence[Work], ends_s: Floats) -> Iterations:
     """The iterations that followed another at once, which those with decodes did.
 
@@ -169,17 +148,17 @@ def iterations(works: Sequence[Work], ends_s: Floats) -> Iterations:
     while j < len(works):
         work, start = works[j], j
         j += 1
-        while not work.chunks and j < len(works) and _goes_on(work, works[j]):
+        # As long as no prompt comes and no request ends.
+        while (
+            j < len(works)
+            and not (work.chunks or works[j].chunks)
+            and works[j].decodes == work.decodes
+        ):
             j += 1
         seconds = ends_s[j - 1] - ends_s[start - 1]
         if work.decodes and seconds > 0:
-            rows.append((*astuple(work), j - start, seconds))
-    return Iterations(*np.array(rows, float).reshape(len(rows), len(fields(Iterations))).T)
-
-
-def _goes_on(batch: Work, other: Work) -> bool:
-    """No prompt came and no request ended: with as many decodes they are the same."""
-    return not other.chunks and other.decodes == batch.decodes
+            rows.append((*work, j - start, seconds))
+    return Iterations(*np.array(rows, float).reshape(-1, len(Iterations._fields)).T)
 
 
 def alone(

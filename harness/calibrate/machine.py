@@ -10,23 +10,21 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
+from timeit import repeat
 
 import numpy as np
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from harness.calibrate import zoo
-from harness.calibrate.conf_files import yaml_lines
+from harness.calibrate.conf_files import yaml_text
 from harness.calibrate.profiles import Cells
 from harness.configuration.config import typed
-from harness.configuration.options import plain
 from harness.cost.hardware import Hardware, StepCoefficients
 from harness.cost.terms import decode_s, prefill_s
 from harness.errors import UsageError
@@ -34,6 +32,19 @@ from harness.model_spec import ModelSpec
 
 CPU = "cpu"
 MODEL_LINE = "# engine=torch ("  # the first of a measured model's comment lines
+CPU_HEAD = """\
+# This machine, as one device (or more: hardware.num_devices=2 runs two CPU instances).
+# Written by `python -m harness.calibrate measure`; the constants serve engine=sim only.
+# Measured: dense_flop_per_s, memory_bandwidth_bytes_per_s, pcie_peak_bytes_per_s,
+# pcie_bytes_per_s and calibration. Copied from hardware=local, not measured: all
+# others, that is memory sizes, NVLink, NIC, SSD and the latencies of links.
+"""
+GPU_HEAD = """\
+# This machine's {device}. Only the calibration is measured; all other constants are
+# those of hardware={origin}.
+# Written by `python -m harness.calibrate measure`, which adds a model at a time: the
+# law for others is fitted to all of them, turnaround_s is that of the last.
+"""
 
 
 def base(name: str | None) -> Hardware:
@@ -72,10 +83,7 @@ def kept(out: Path, profile: Hardware) -> Mapping[str, StepCoefficients]:
     if profile.device == CPU or not out.exists():
         return {}
     try:
-        loaded = OmegaConf.load(out)
-        if not isinstance(loaded, DictConfig):
-            raise ValueError("a list")
-        found: Hardware = typed(plain(loaded), Hardware, str(out))
+        found: Hardware = typed(zoo.node(out.absolute()), Hardware, str(out))
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise UsageError(f"--out {out} is there and is no measured profile of a GPU") from error
     if found.device != profile.device:
@@ -90,15 +98,9 @@ def peaks() -> tuple[float, float]:
     """(float32 FLOP/s, bytes/s copied) of this machine's CPU, best of several."""
     side, copied = 1024, np.ones(1 << 26, np.uint8)
     square, target = np.ones((side, side), np.float32), np.empty_like(copied)
-    product_s = min(_seconds(lambda: square @ square) for _ in range(10))
-    copy_s = min(_seconds(lambda: np.copyto(target, copied)) for _ in range(10))
+    product_s = min(repeat(lambda: square @ square, number=1, repeat=10))
+    copy_s = min(repeat(lambda: np.copyto(target, copied), number=1, repeat=10))
     return 2 * side**3 / product_s, 2 * copied.nbytes / copy_s
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    start_s = perf_counter()
-    action()
-    return perf_counter() - start_s
 
 
 def as_cells(spec: ModelSpec, terms: StepCoefficients, grid: list[tuple[int, int]]) -> Cells:
@@ -116,26 +118,12 @@ def profile_yaml(measured: Hardware, origin: Hardware, models: Sequence[str]) ->
     """The file's text; `origin` lent what was not measured, `models` are comments on those that
     were."""
     if measured.device == CPU:
-        head = [
-            "# This machine, as one device (or more: hardware.num_devices=2 runs two CPU "
-            "instances).",
-            "# Written by `python -m harness.calibrate measure`; the constants serve engine=sim "
-            "only.",
-            "# Measured: dense_flop_per_s, memory_bandwidth_bytes_per_s, pcie_peak_bytes_per_s,",
-            "# pcie_bytes_per_s and calibration. Copied from hardware=local, not measured: all",
-            "# others, that is memory sizes, NVLink, NIC, SSD and the latencies of links.",
-        ]
-        source = "measured"
+        head, source = CPU_HEAD, "measured"
     else:
-        head = [
-            f"# This machine's {measured.device}. Only the calibration is measured; all other "
-            "constants are",
-            f"# those of hardware={origin.name} ({origin.source}).",
-            "# Written by `python -m harness.calibrate measure`, which adds a model at a time: the",
-            "# law for others is fitted to all of them, turnaround_s is that of the last.",
-        ]
+        head = GPU_HEAD.format(device=measured.device, origin=f"{origin.name} ({origin.source})")
         source = f"{origin.source}; calibration measured"
-    return "\n".join([*head, *models, *yaml_lines(asdict(replace(measured, source=source)))]) + "\n"
+    comments = "".join(f"{line}\n" for line in models)
+    return head + comments + yaml_text(asdict(replace(measured, source=source)))
 
 
 def earlier_comments(out: Path, spec: ModelSpec) -> list[str]:

@@ -10,11 +10,10 @@ Anything else that runs meanwhile is measured too.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from itertools import count
 from time import perf_counter
 from typing import Any
 
@@ -26,25 +25,21 @@ from rich.progress import track
 from harness.calibrate import machine, zoo
 from harness.calibrate.fit import fit_law, fit_served, served_errors
 from harness.calibrate.profiles import DECODE_STEPS, Cells, Floats
-from harness.calibrate.report import show
 from harness.calibrate.scores import mape_pct, r2
-from harness.calibrate.serving import Iterations, served
-from harness.clock import Loop
-from harness.cluster import Cluster
+from harness.calibrate.serving import NAME, Iterations, running, served
+from harness.calibrate.tables import show
 from harness.configuration.config import build
 from harness.cost.hardware import Calibration, Hardware, pair_key
 from harness.device.instance import Instance
-from harness.engine_api import Experiment
+from harness.engine.instance import TorchInstance
 from harness.errors import UsageError
 from harness.files import write_text
 from harness.model_spec import ModelSpec
-from harness.placement import dedicated
 from harness.records.gpu_monitor import devices
 from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 MAX_TOKENS = 4096  # of one prefill: larger cells are left out
-NAME = "default"
 
 
 @dataclass(frozen=True)
@@ -52,48 +47,39 @@ class MeasuredEngine:
     cells: Cells
     seen: Iterations
     layer_load_s: float
-    engine: dict[str, object]  # as the engine resolved it
+    engine: Mapping[str, Any]  # as the engine resolved it
     device: str  # that the worker ran on: cpu, or the GPU's name
 
 
-def profile(
-    model: str,
-    lengths: Sequence[int],
-    batches: Sequence[int],
-    repeats: int,
-    num_requests: int,
-    num_threads: int,
-    hardware: str | None,
-    out: Path,
-    console: Console,
-) -> None:
-    """Measures `model` over lengths x batches, fits, and writes `out`. `hardware`: the profile of
-    the GPU here, if there is one."""
-    if repeats < 1:
-        raise UsageError(f"--repeats {repeats} must be at least 1")
-    if num_requests < 10:
-        raise UsageError(f"--num-requests {num_requests} are too few to fit: at least 10")
-    spec, origin = zoo.model(zoo.model_name(model)), machine.base(hardware)
-    cells = grid(spec, lengths, batches)
-    kept = machine.kept(out, origin)
+def profile(chosen: Namespace, console: Console) -> None:
+    """Measures a model over lengths x batches, fits, and writes `chosen.out`. `chosen.hardware`:
+    the profile of the GPU here, if there is one."""
+    spec, origin = zoo.model(zoo.model_name(chosen.model)), machine.base(chosen.hardware)
+    cells = grid(spec, chosen.lengths, chosen.batches)
+    kept = machine.kept(chosen.out, origin)
     others = {pair: terms for pair, terms in kept.items() if pair != pair_key(spec.name, spec.tp)}
     told = [  # to the law, by the models that were measured before
-        machine.as_cells(other, terms, grid(other, lengths, batches))
+        machine.as_cells(other, terms, grid(other, chosen.lengths, chosen.batches))
         for other, terms in ((measured_model(pair), terms) for pair, terms in others.items())
     ]
     if not devices():
         machine.check_device(origin, machine.CPU)
-    found = run_engine(spec, origin, cells, repeats, num_requests, num_threads)
+    threads = chosen.num_threads
+    found = run_engine(spec, origin, cells, chosen.repeats, chosen.num_requests, threads)
     known = with_peaks(origin, spec, found)
     calibration, score = fitted(spec, known, found, told)
     show(console, score, "executes as serving makes them")
     calibration = replace(calibration, measured={**others, **calibration.measured})
-    comments = machine.earlier_comments(out, spec) if kept else []
-    comments += model_comments(spec, found, num_threads, score)
-    name = origin.name if origin.device == machine.CPU else out.stem
+    comments = machine.earlier_comments(chosen.out, spec) if kept else []
+    comments += [
+        f"{machine.MODEL_LINE}torch {found.engine['torch']}) with {spec.name}, "
+        f"engine.num_threads={threads}, {machine.measured_on(found.device)}.",
+        *machine.score_lines(score, "executes"),
+    ]
+    name = origin.name if origin.device == machine.CPU else chosen.out.stem
     measured = replace(known, name=name, calibration=calibration)
-    write_text(out, machine.profile_yaml(measured, origin, comments))
-    console.print(f"wrote {out}", soft_wrap=True)
+    write_text(chosen.out, machine.profile_yaml(measured, origin, comments))
+    console.print(f"wrote {chosen.out}", soft_wrap=True)
 
 
 def fitted(
@@ -133,18 +119,6 @@ def measured_model(pair: str) -> ModelSpec:
     return zoo.sharded(zoo.model_name(name), int(tp))
 
 
-def model_comments(
-    spec: ModelSpec, found: MeasuredEngine, num_threads: int, score: pd.DataFrame
-) -> list[str]:
-    """What a profile says of the model measured into it."""
-    where = machine.measured_on(found.device)
-    return [
-        f"{machine.MODEL_LINE}torch {found.engine['torch']}) with {spec.name}, "
-        f"engine.num_threads={num_threads}, {where}.",
-        *machine.score_lines(score, "executes"),
-    ]
-
-
 def grid(spec: ModelSpec, lengths: Sequence[int], batches: Sequence[int]) -> list[tuple[int, int]]:
     cells = [
         (length, batch)
@@ -165,9 +139,15 @@ def run_engine(
     num_requests: int,
     num_threads: int,
 ) -> MeasuredEngine:
-    """Serves, then takes medians over `repeats` of each cell's prefill and mean decode step."""
-    with running(spec, hardware, num_threads) as (engine, cluster, loop, recorder):
-        seen = served(cluster, loop, recorder, NAME, num_requests)
+    """Serves, then takes medians over `repeats` of each cell's prefill and mean decode step.
+    UsageError, before anything is measured, where `hardware` is not what the worker runs on."""
+    engine = build(zoo.node("engine/torch.yaml") | {"num_threads": num_threads}, "engine")
+    recorder = Recorder([])
+    with running(engine, spec, replace(hardware, num_devices=1), recorder) as (cluster, loop):
+        resolved = engine.resolved()
+        (device,) = resolved["devices"]
+        machine.check_device(hardware, device)
+        seen = served(cluster, loop, recorder, num_requests)
         bench = _Bench(cluster.instances[0], recorder)
         times = [
             np.median([loop.run(bench.cell(*cell)) for _ in range(repeats + 1)][1:], axis=0)
@@ -176,39 +156,16 @@ def run_engine(
         layer_s = loop.run(bench.layer_load_s())
     (length, batch), (prefill_s, decode_s) = (np.array(x, float).T for x in (cells, times))
     measured = Cells(spec.name, "local", spec.tp, length, batch, prefill_s, decode_s)
-    return MeasuredEngine(measured, seen, layer_s, dict(engine), engine["devices"][0])
-
-
-@contextmanager
-def running(
-    spec: ModelSpec, hardware: Hardware, num_threads: int
-) -> Iterator[tuple[Mapping[str, Any], Cluster, Loop, Recorder]]:
-    """One instance of `spec`, called NAME: the engine as it resolved itself, and what serves.
-
-    UsageError, before anything is measured, where `hardware` is not what the worker runs on.
-    """
-    hardware = replace(hardware, num_devices=1)
-    node = zoo.node("engine/torch.yaml")
-    engine = build(node | {"num_threads": num_threads}, "engine")
-    loop, recorder = engine.make_loop(), Recorder([])
-    with tempfile.TemporaryDirectory() as run_dir:
-        experiment = Experiment(
-            loop=loop, recorder=recorder, models={NAME: spec}, hardware=hardware,
-            run_dir=Path(run_dir), seed=0, placements=dedicated({NAME: spec}, hardware),
-            scheduler={}, announce=lambda line: None,
-        )  # fmt: skip
-        with engine.start(experiment) as cluster:
-            (device,) = engine.resolved()["devices"]
-            machine.check_device(hardware, device)
-            yield engine.resolved(), cluster, loop, recorder
+    return MeasuredEngine(measured, seen, layer_s, resolved, device)
 
 
 class _Bench:
     """One instance, driven cell by cell."""
 
     def __init__(self, instance: Instance, recorder: Recorder) -> None:
+        assert isinstance(instance, TorchInstance)
         self._instance, self._recorder = instance, recorder
-        self._next_id = 0
+        self._ids = count()
 
     async def cell(self, length: int, batch: int) -> tuple[float, float]:
         """(seconds of one prefill of `batch` prompts, seconds per decode step after it)."""
@@ -230,15 +187,12 @@ class _Bench:
         return prefill_s, decode_s
 
     async def layer_load_s(self) -> float:
-        layers = range(self._instance.model.num_layers)
-        await self._instance.drop(layers)
         start_s = perf_counter()
-        await self._instance.load(layers)
-        return (perf_counter() - start_s) / len(layers)
+        await self._instance.reload()
+        return (perf_counter() - start_s) / self._instance.model.num_layers
 
     def _request(self, length: int) -> Request:
-        request = Request(self._next_id, 0.0, NAME, length, DECODE_STEPS + 1)
-        self._next_id += 1
+        request = Request(next(self._ids), 0.0, NAME, length, DECODE_STEPS + 1)
         self._recorder.add([request])
         return request
 
@@ -252,13 +206,6 @@ def served_scores(error: Floats, seen: Iterations) -> pd.DataFrame:
     rows = []
     for kind, chosen in (("with prompts", seen.chunks > 0), ("decodes", seen.chunks == 0)):
         seconds, wrong = seen.seconds[chosen], error[chosen]
-        rows.append(
-            {
-                "executes": kind,
-                "number": len(seconds),
-                "mape_pct": mape_pct(wrong),
-                "r2": r2(seconds, wrong),
-                "total_pct": float(100 * (wrong * seconds).sum() / seconds.sum()),
-            }
-        )
-    return pd.DataFrame(rows)
+        total_pct = float(100 * (wrong * seconds).sum() / seconds.sum())
+        rows.append((kind, len(seconds), mape_pct(wrong), r2(seconds, wrong), total_pct))
+    return pd.DataFrame(rows, columns=["executes", "number", "mape_pct", "r2", "total_pct"])

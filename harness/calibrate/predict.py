@@ -9,10 +9,10 @@ import pandas as pd
 
 from harness.calibrate import zoo
 from harness.calibrate.profiles import DECODE_STEPS
+from harness.calibrate.tables import read_csv, write_csv
 from harness.cost.model import CostModel
 from harness.cost.terms import mixed_s
 from harness.errors import UsageError
-from harness.files import replaced
 from harness.placement import within_nodes
 
 LARGEST = 1e15  # counts up to here are exact in floating point
@@ -29,22 +29,14 @@ def predict(cells: Path, out: Path) -> pd.DataFrame:
     parts = [_predicted(key, rows) for key, rows in table.groupby(COLUMNS[:3], sort=False)]
     no_rows = [table.assign(prefill_s=[], decode_s=[], source=[])] if table.empty else []
     result = pd.concat(parts or no_rows).loc[table.index]
-    try:
-        with replaced(out) as temporary:
-            result.to_csv(temporary, index=False)
-    except (OSError, ValueError) as error:  # a folder that is not there, or no name of a file
-        raise UsageError(f"--out {out} cannot be written: {error}") from error
+    write_csv(result, out, "--out")
     return result
 
 
 def _read(cells: Path) -> pd.DataFrame:
     """A CSV file with at least COLUMNS and counts that are counts. An empty name stays one."""
-    try:
-        table = pd.read_csv(cells, keep_default_na=False, dtype=dict.fromkeys(COLUMNS[:2], str))
-    except OSError as error:
-        raise UsageError(f"--cells {cells} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # empty, not text, not CSV
-        raise UsageError(f"--cells {cells} is not a CSV file: {error}") from error
+    names = dict.fromkeys(COLUMNS[:2], str)
+    table = read_csv(cells, "--cells", keep_default_na=False, dtype=names)
     absent = [column for column in COLUMNS if column not in table]
     if absent:
         raise UsageError(f"{cells} lacks {', '.join(absent)}; needed: {', '.join(COLUMNS)}")

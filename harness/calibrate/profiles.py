@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.calibrate import zoo
+from harness.calibrate.tables import read_csv
 from harness.errors import UsageError
 
 Floats = npt.NDArray[np.float64]
@@ -90,12 +91,7 @@ def read_table(path: Path, names: Sequence[str], numbers: Sequence[str]) -> pd.D
     """The CSV file, whose columns `names` must be there, and `numbers` and be numbers."""
     if not path.is_file():
         raise UsageError(f"the measured profiles are missing: {path} (set HARNESS_DATA_DIR)")
-    try:
-        table = pd.read_csv(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # empty, not text, not CSV
-        raise UsageError(f"{path} is not a CSV file: {error}") from error
+    table = read_csv(path)
     absent = [name for name in (*names, *numbers) if name not in table]
     if absent:
         raise UsageError(f"{path} lacks the columns {', '.join(absent)}")

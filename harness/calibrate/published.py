@@ -17,6 +17,12 @@ from harness.calibrate.profiles import DATA_DIR, Floats, read_profiles, read_tab
 from harness.cost.silicon import work
 
 GPU_E2E = "gpu_e2e"
+POINT = (
+    "set", "run", "stage", "model", "gpu", "num_gpus", "tp", "max_num_seqs",
+    "max_num_batched_tokens", "chunked_prefill", "prefix_caching", "distinct_prompts",
+    "rate_per_s", "duration_s", "prompt_tokens", "output_tokens", "max_outstanding",
+)  # fmt: skip
+MEASURED = ("ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "e2e_p90_s", "e2e_p99_s")
 # SOURCE.txt of LLM-Inference-Bench: A100s of ALCF Polaris, of 40 GB.
 BENCH_DEVICE = {"A100": "a100_40gb", "H100": "h100_sxm"}
 BENCH_ENGINE = {"vLLM": "vllm_0.5", "TensorRT-LLM": "tensorrt_llm"}
@@ -87,7 +93,13 @@ def served_points(directory: Path | None = None) -> pd.DataFrame:
     """The stages of inference-perf's and BLIS's runs, in the columns of a replay, and what was
     measured: `set` (kubecon, kubecon_prefix, trainval13 or eval38), run, stage, ttft_mean_s,
     tpot_mean_s, e2e_mean_s, e2e_p90_s, e2e_p99_s, and capacity_per_s where a stage shows it."""
-    return pd.concat([_kubecon(directory), _blis(directory)], ignore_index=True)
+    table = pd.concat([_kubecon(directory), _blis(directory)], ignore_index=True)
+    table["model"] = [zoo.model_name(name) for name in table.model]
+    table["distinct_prompts"] = 100
+    table["tpot_mean_s"] = table.tpot_nominal_ms / 1e3
+    for name in ("ttft_mean", "e2e_mean", "e2e_p90", "e2e_p99"):
+        table[f"{name}_s"] = table[f"{name}_ms"] / 1e3
+    return table[[*POINT, *MEASURED, "capacity_per_s"]]
 
 
 def _kubecon(directory: Path | None) -> pd.DataFrame:
@@ -95,30 +107,22 @@ def _kubecon(directory: Path | None) -> pd.DataFrame:
     table = read_table(path, ["variant", "model"], ["stage", "requested_rps", "tpot_nominal_ms"])
     sets = {"vllm": "kubecon", "vllm+chunking_and_prefix_caching": "kubecon_prefix"}
     table = table[table.variant.isin(sets) & (table.stage >= 0)]
-    prefix = table.variant.map(sets) == "kubecon_prefix"
     saturated = table.requested_rps > 1.02 * table.achieved_send_rps
-    return pd.DataFrame(
-        {
-            "set": table.variant.map(sets),
-            "run": table.variant,
-            "stage": table.stage,
-            "model": [zoo.model_name(name) for name in table.model],
-            "gpu": "h100_sxm",
-            "num_gpus": 1,
-            "tp": table.tp,
-            "max_num_seqs": table.max_num_seqs,
-            "max_num_batched_tokens": KUBECON_BATCHED_TOKENS,
-            "chunked_prefill": prefix,
-            "prefix_caching": prefix,
-            "distinct_prompts": 100,
-            "rate_per_s": table.requested_rps,
-            "duration_s": 60.0,
-            "prompt_tokens": table.prompt_tokens_mean.round().astype(int),
-            "output_tokens": table.output_tokens_requested,
-            "max_outstanding": KUBECON_OUTSTANDING,
-            **_measured(table),
-            "capacity_per_s": np.where(saturated, table.achieved_send_rps, np.nan),
-        }
+    prefix = table.variant.map(sets) == "kubecon_prefix"
+    return table.assign(
+        set=table.variant.map(sets),
+        run=table.variant,
+        gpu="h100_sxm",
+        num_gpus=1,
+        max_num_batched_tokens=KUBECON_BATCHED_TOKENS,
+        chunked_prefill=prefix,
+        prefix_caching=prefix,
+        rate_per_s=table.requested_rps,
+        duration_s=60.0,
+        prompt_tokens=table.prompt_tokens_mean.round().astype(int),
+        output_tokens=table.output_tokens_requested,
+        max_outstanding=KUBECON_OUTSTANDING,
+        capacity_per_s=table.achieved_send_rps.where(saturated),
     )
 
 
@@ -129,40 +133,18 @@ def _blis(directory: Path | None) -> pd.DataFrame:
     table = table[(table.stage >= 0) & (table.set != "first300")]
     # An overloaded run of which requests failed (SOURCE.txt, caveat 4), but for 8B, which held.
     table = table[(table.workload != "reasoning") | table.model.str.contains("8B")]
-    gpus = {name: zoo.device_name(name) for name in table.hardware.unique()}
-    return pd.DataFrame(
-        {
-            "set": table.set,
-            "run": table.run,
-            "stage": table.stage,
-            "model": [zoo.model_name(name) for name in table.model],
-            "gpu": table.hardware.map(gpus),
-            "num_gpus": table.tp,
-            "tp": table.tp,
-            "max_num_seqs": BLIS_SEQS,
-            "max_num_batched_tokens": table.max_num_batched_tokens,
-            "chunked_prefill": True,
-            "prefix_caching": True,
-            "distinct_prompts": 100,
-            "rate_per_s": table.rate_rps,
-            "duration_s": table.duration_s,
-            "prompt_tokens": table.system_prompt_len + table.question_len,
-            "output_tokens": table.output_len,
-            "max_outstanding": np.nan,
-            **_measured(table),
-            "capacity_per_s": np.nan,
-        }
+    return table.assign(
+        gpu=[zoo.device_name(name) for name in table.hardware],
+        num_gpus=table.tp,
+        max_num_seqs=BLIS_SEQS,
+        chunked_prefill=True,
+        prefix_caching=True,
+        rate_per_s=table.rate_rps,
+        prompt_tokens=table.system_prompt_len + table.question_len,
+        output_tokens=table.output_len,
+        max_outstanding=np.nan,
+        capacity_per_s=np.nan,
     )
-
-
-def _measured(table: pd.DataFrame) -> dict[str, pd.Series]:
-    return {
-        "ttft_mean_s": table.ttft_mean_ms / 1e3,
-        "tpot_mean_s": table.tpot_nominal_ms / 1e3,
-        "e2e_mean_s": table.e2e_mean_ms / 1e3,
-        "e2e_p90_s": table.e2e_p90_ms / 1e3,
-        "e2e_p99_s": table.e2e_p99_ms / 1e3,
-    }
 
 
 def cached_tokens(prompt_tokens: Floats) -> Floats:

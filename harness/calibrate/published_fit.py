@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from harness.calibrate import kernel_profiles
-from harness.calibrate.conf_files import yaml_lines
+from harness.calibrate.conf_files import write_yaml
 from harness.calibrate.published import offline_batches, prefills, served_points
 from harness.calibrate.silicon import CHIPS, EAGER, KNOTS, V1, Fitted, Rows, fit
 from harness.cost.hardware import Silicon
 from harness.cost.served import EngineCosts
-from harness.files import write_text
 
 # The part of the end-to-end points that is fitted: loads below saturation, of these sets.
 FITTED_SETS = ("kubecon", "kubecon_prefix", "trainval13")
@@ -39,34 +38,33 @@ class Measurements:
         found: pd.Series = self.served.set.isin(FITTED_SETS) & below
         return found
 
-    def without(self, model: str | None = None, chip: str | None = None) -> Measurements:
-        """Without a model, on any device, or a chip, of any model."""
+    def only(self, column: str, value: str) -> Measurements:
+        """Of a model, on any device, or a chip, of any model."""
+        tables = self.offline, self.prefill, self.served
+        return Measurements(*(table[table[column] == value] for table in tables))
 
-        def kept(table: pd.DataFrame, device: str) -> pd.DataFrame:
-            out = table.model == model if chip is None else table[device].map(CHIPS) == chip
-            return table[~out]
-
-        return Measurements(
-            kept(self.offline, "device"), kept(self.prefill, "device"), kept(self.served, "gpu")
-        )
+    def without(self, column: str, value: str) -> Measurements:
+        tables = self.offline, self.prefill, self.served
+        return Measurements(*(table[table[column] != value] for table in tables))
 
     def rows(self) -> list[Rows]:
-        found = []
-        for key, table in self.offline.groupby(["device", "engine"]):
-            device, engine = cast("tuple[str, str]", key)
-            found.append(Rows("offline", CHIPS[device], engine, table))
-        for name, table in self.prefill.groupby("device"):
-            found.append(Rows("prefill", CHIPS[str(name)], EAGER, table))
-        for name, table in self.served[self.fitted].groupby("gpu"):
-            found.append(Rows("served", CHIPS[str(name)], V1, table))
-        return found
+        """By kind, device and engine."""
+        served = self.served[self.fitted]
+        kinds = {"offline": self.offline, "prefill": self.prefill, "served": served}
+        return [
+            Rows(kind, table.chip.iloc[0], table.engine.iloc[0], table)
+            for kind, tables in kinds.items()
+            for _, table in tables.groupby(["device", "engine"])
+        ]
 
 
 def read(published: Path | None, profiles: Path | None) -> Measurements:
     prefill = prefills(profiles)
-    return Measurements(
-        offline_batches(published), prefill[prefill.device.isin(CHIPS)], served_points(published)
-    )
+    prefill = prefill[prefill.device.isin(CHIPS)].assign(engine=EAGER)
+    served = served_points(published)
+    served = served.assign(device=served.gpu, engine=V1)
+    tables = offline_batches(published), prefill, served
+    return Measurements(*(table.assign(chip=table.device.map(CHIPS)) for table in tables))
 
 
 def silicons(fitted: Fitted, published: Path | None) -> dict[str, Silicon]:
@@ -81,21 +79,17 @@ def silicons(fitted: Fitted, published: Path | None) -> dict[str, Silicon]:
 
 def mean_of(parts: Sequence[Silicon]) -> Silicon:
     """Geometric means, for devices that nobody measured."""
-
-    def mean(values: Iterable[float]) -> float:
-        return float(np.exp(np.mean(np.log(list(values)))))
-
     knots = np.log(KNOTS)
     shares = [
         np.interp(knots, np.log(one.products_tokens), np.log(one.products_efficiency))
         for one in parts
     ]
-    single = [name for name, value in asdict(parts[0]).items() if isinstance(value, float)]
+    single = pd.DataFrame(list(parts)).select_dtypes(float)
     return Silicon(
         basis=DATASHEET,
         products_tokens=list(KNOTS),
         products_efficiency=np.exp(np.mean(shares, axis=0)).tolist(),
-        **{name: mean(getattr(one, name) for one in parts) for name in single},
+        **np.exp(np.log(single).mean()).to_dict(),
     )
 
 
@@ -104,9 +98,8 @@ def path_s(fitted: Fitted, served: pd.DataFrame) -> float:
     Llama-3.1-8B on an H100, at 1 request/s without prefix caching. Beyond the prefill, and half an
     iteration where another request was running."""
     point = served[(served.set == "kubecon") & (served.stage == 0)]
-    prompt = Rows("prefill", CHIPS["h100_sxm"], V1, point.assign(
-        device=point.gpu, input_len=point.prompt_tokens, batch=1, prefill_s=point.ttft_mean_s
-    ))  # fmt: skip
+    point = point.assign(input_len=point.prompt_tokens, batch=1, prefill_s=point.ttft_mean_s)
+    prompt = Rows("prefill", CHIPS["h100_sxm"], V1, point)
     busy = float((point.rate_per_s * point.e2e_mean_s).iloc[0])
     waited_s = busy * float(point.tpot_mean_s.iloc[0]) / 2
     return float(point.ttft_mean_s.iloc[0] - prompt.predicted_s(fitted)[0] - waited_s)
@@ -115,8 +108,6 @@ def path_s(fitted: Fitted, served: pd.DataFrame) -> float:
 def write_conf(
     silicon_folder: Path, engine_folder: Path, found: dict[str, Silicon], costs: EngineCosts
 ) -> list[Path]:
-    silicon_folder.mkdir(parents=True, exist_ok=True)
-    engine_folder.mkdir(parents=True, exist_ok=True)
     written = []
     page = "results/published/calibration/silicon.md"
     for name, silicon in found.items():
@@ -132,9 +123,7 @@ def write_conf(
             "# Written by `python -m harness.calibrate fit`. How well it fits, what was left out:\n"
             f"# {page}.\n# {name}: {words}.\n"
         )
-        path = silicon_folder / f"{name}.yaml"
-        write_text(path, head + "\n".join(yaml_lines(asdict(silicon))) + "\n")
-        written.append(path)
+        written.append(write_yaml(silicon_folder / f"{name}.yaml", head, asdict(silicon)))
     head = (
         "# vLLM V1 as it is served by default, 0.11 to 0.19, with CUDA graphs.\n"
         "# Written by `python -m harness.calibrate fit`, from loads below saturation that others\n"
@@ -142,46 +131,35 @@ def write_conf(
         "# of one point: 1 request/s of inference-perf to Llama-3.1-8B on an H100. launch_layer_s\n"
         "# is an estimate, graph_tokens are vLLM's defaults (resolved_config of 0.19).\n"
     )
-    path = engine_folder / f"{V1}.yaml"
-    lines = yaml_lines({"costs": asdict(costs)})
-    write_text(path, head + "\n".join(lines) + "\n")
-    return [*written, path]
+    return [*written, write_yaml(engine_folder / f"{V1}.yaml", head, {"costs": asdict(costs)})]
 
 
 def score(fitted: Fitted, rows: Sequence[Rows]) -> pd.DataFrame:
     """Errors by kind, chip and engine, and of each model in it."""
     found = []
     for part in rows:
-        error = 100 * np.expm1(part.errors(fitted))
-        frame = pd.DataFrame({"model": part.table.model.to_numpy(), "error": error})
-        for model, own in frame.groupby("model"):
-            found.append(_scored(part, str(model), own.error))
+        errors = pd.Series(100 * np.expm1(part.errors(fitted)))
+        for model, error in errors.groupby(part.table.model.to_numpy()):
+            found.append(
+                {
+                    "measured": part.kind, "chip": part.chip, "engine": part.engine,
+                    "model": model, "cells": len(error), "median_error_pct": error.abs().median(),
+                    "mean_error_pct": error.abs().mean(), "bias_pct": error.mean(),
+                }
+            )  # fmt: skip
     return pd.DataFrame(found)
 
 
-def _scored(part: Rows, model: str, error: pd.Series) -> dict[str, object]:
-    return {
-        "measured": part.kind, "chip": part.chip, "engine": part.engine, "model": model,
-        "cells": len(error), "median_error_pct": float(error.abs().median()),
-        "mean_error_pct": float(error.abs().mean()), "bias_pct": float(error.mean()),
-    }  # fmt: skip
-
-
-def left_out(seen: Measurements, what: str) -> pd.DataFrame:
+def left_out(seen: Measurements, what: Literal["model", "chip"]) -> pd.DataFrame:
     """Errors of each model, or chip, by constants fitted without it. A chip is predicted by the
     mean of the others, as a device that nobody measured."""
+    models = {*seen.offline.model, *seen.served.model[seen.fitted]}
     frames = []
-    if what == "model":
-        for name in sorted(set(seen.offline.model) | set(seen.served.model[seen.fitted])):
-            fitted = fit(seen.without(model=name).rows())
-            own = [r for r in seen.rows() if name in set(r.table.model)]
-            own = [Rows(r.kind, r.chip, r.engine, r.table[r.table.model == name]) for r in own]
-            frames.append(score(fitted, [r for r in own if r.engine in fitted.engines]))
-        return pd.concat(frames, ignore_index=True)
-    for chip in sorted(set(CHIPS.values())):
-        fitted = fit(seen.without(chip=chip).rows())
-        (other,) = fitted.chips.values()
-        moved = Fitted({chip: other}, fitted.engines)
-        own = [r for r in seen.rows() if r.chip == chip and r.engine in fitted.engines]
-        frames.append(score(moved, own))
+    for name in sorted(models if what == "model" else set(CHIPS.values())):
+        fitted = fit(seen.without(what, name).rows())
+        if what == "chip":
+            (other,) = fitted.chips.values()
+            fitted = Fitted({name: other}, fitted.engines)
+        own = [r for r in seen.only(what, name).rows() if r.engine in fitted.engines]
+        frames.append(score(fitted, own))
     return pd.concat(frames, ignore_index=True)

@@ -8,10 +8,14 @@ Lengths are log-uniform and arrivals Poisson: no trace is touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +24,11 @@ from harness.calibrate.profiles import Floats
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.configuration.config import build
+from harness.cost.hardware import Hardware
 from harness.device.instance import Instance
+from harness.engine_api import Engine, Experiment
+from harness.model_spec import ModelSpec
+from harness.placement import dedicated
 from harness.records.record import Recorder
 from harness.request import Batch, Request
 from harness.running.client import Client
@@ -34,11 +42,34 @@ ROUNDS = 3
 # first alone hardly ever has more than ten decodes in a batch.
 MIXES = (((8, 2048), (2, 128)), ((8, 256), (16, 256)))
 Mix = tuple[tuple[int, int], tuple[int, int]]
+Phase = tuple[list[Request], float]  # its load, as a share of the rate of the burst before
+NAME = "default"  # of the model
 
 
-@dataclass(frozen=True, slots=True)
-class Iterations:
-    """One entry per `execute`, all columns of equal length."""
+class Work(NamedTuple):
+    """What one iteration computed, as the columns of `Iterations`."""
+
+    tokens: int
+    pairs: float
+    chunks: int
+    decodes: int
+    context_tokens: int
+
+    @classmethod
+    def of(cls, chunks: Sequence[tuple[int, int]], num_decodes: int, context_tokens: int) -> Work:
+        """`chunks`: (tokens computed before, tokens) of each prompt; `context_tokens`: that the
+        decodes read."""
+        return cls(
+            tokens=num_decodes + sum(n for _, n in chunks),
+            pairs=sum(n * before + n * (n + 1) / 2 for before, n in chunks),
+            chunks=len(chunks),
+            decodes=num_decodes,
+            context_tokens=context_tokens + sum(before for before, _ in chunks),
+        )
+
+
+class Iterations(NamedTuple):
+    """One entry per `execute`, all columns of equal length: those of `Work`, and two more."""
 
     tokens: Floats  # computed in the first iteration, the decodes' included
     pairs: Floats  # of a query of a chunk and a key it attends to
@@ -49,13 +80,33 @@ class Iterations:
     seconds: Floats  # from the end of the one before, where requests were waiting then
 
 
+@contextmanager
+def running(
+    engine: Engine,
+    spec: ModelSpec,
+    hardware: Hardware,
+    recorder: Recorder,
+    scheduler: Mapping[str, Any] | None = None,
+    announce: Callable[[str], None] = lambda line: None,
+) -> Iterator[tuple[Cluster, Loop]]:
+    """`engine` with instances of `spec`, called NAME. `scheduler`: of a server's own."""
+    loop, models = engine.make_loop(), {NAME: spec}
+    with tempfile.TemporaryDirectory() as run_dir:
+        experiment = Experiment(
+            loop=loop, recorder=recorder, models=models, hardware=hardware,
+            run_dir=Path(run_dir), seed=0, placements=dedicated(models, hardware),
+            scheduler=scheduler or {}, announce=announce,
+        )  # fmt: skip
+        with engine.start(experiment) as cluster:
+            yield cluster, loop
+
+
 class Timed:
     """An instance whose executes are written down; of the rest, what a replica needs."""
 
     def __init__(self, instance: Instance, loop: Loop) -> None:
         self.name, self.model, self.kv = instance.name, instance.model, instance.kv
-        self.load, self.drop, self.evict = instance.load, instance.drop, instance.evict
-        self.settle = instance.settle
+        self.evict, self.settle = instance.evict, instance.settle
         self._instance, self._loop = instance, loop
         self.ended_s = -inf
         self.rows: list[tuple[float, ...]] = []
@@ -68,8 +119,10 @@ class Timed:
         until: float = inf,
         stop: Event | None = None,
     ) -> int:
-        work = _work(batch)
-        waited = any(r.arrival_s <= self.ended_s for r in chain(batch.decodes, _prompts(batch)))
+        chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
+        read = sum(request.computed_tokens + 1 for request in batch.decodes)
+        work = Work.of(chunks, len(batch.decodes), read)
+        waited = any(request.arrival_s <= self.ended_s for request in batch.requests)
         start_s = self.ended_s if waited else self._loop.now
         steps = await self._instance.execute(batch, max_steps=max_steps, until=until, stop=stop)
         self.ended_s = self._loop.now
@@ -77,37 +130,39 @@ class Timed:
         return steps
 
 
-def _prompts(batch: Batch) -> Iterator[Request]:
-    return (request for request, _ in batch.chunks)
-
-
-def _work(batch: Batch) -> tuple[float, ...]:
-    chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
-    pairs = sum(n * before + n * (n + 1) / 2 for before, n in chunks)
-    context = sum(r.computed_tokens + 1 for r in batch.decodes) + sum(b for b, _ in chunks)
-    return batch.num_tokens, pairs, len(chunks), len(batch.decodes), context
-
-
-def served(
-    cluster: Cluster, loop: Loop, recorder: Recorder, model: str, num_requests: int
-) -> Iterations:
-    """In each of ROUNDS, and of each mix, serves `num_requests` at once, then as many at each of
-    LOADS of the rate at which those were completed; returns every execute."""
+def served(cluster: Cluster, loop: Loop, recorder: Recorder, num_requests: int) -> Iterations:
+    """Every execute while all of `schedules` is served."""
     timed = Timed(cluster.instances[0], loop)
-    arranged = replace(cluster, instances=[timed])
-    rng, ids = np.random.default_rng(0), iter(range(10**6, 10**9))
-
-    def once(mix: Mix, rate_per_s: float) -> float:
-        requests = schedule(rng, ids, model, mix, num_requests, rate_per_s)
-        recorder.add(requests)
+    phases = schedules(num_requests)
+    recorder.add([request for requests, _ in phases for request in requests])
+    for _ in play_all(phases, replace(cluster, instances=[timed]), loop, recorder):
         timed.ended_s = -inf  # the clock starts again
-        return play(requests, arranged, loop, recorder)
-
-    for mix in MIXES * ROUNDS:
-        capacity_per_s = num_requests / once(mix, inf)
-        for load in LOADS:
-            once(mix, load * capacity_per_s)
     return Iterations(*np.array(timed.rows, float).T)
+
+
+def schedules(num_requests: int) -> list[Phase]:
+    """The requests of each mix, ROUNDS times: at once, then at each of LOADS of one request a
+    second, which `play_all` scales to the rate that the burst was completed at."""
+    rng, ids = np.random.default_rng(0), count(10**6)
+    return [
+        (schedule(rng, ids, mix, num_requests, load), load)
+        for mix in MIXES * ROUNDS
+        for load in (inf, *LOADS)
+    ]
+
+
+def play_all(
+    phases: Iterable[Phase], cluster: Cluster, loop: Loop, recorder: Recorder
+) -> Iterator[tuple[Sequence[Request], float]]:
+    """Serves phase after phase, and yields the seconds that each took."""
+    capacity_per_s = 1.0
+    for requests, load in phases:
+        for request in requests:
+            request.arrival_s /= capacity_per_s
+        seconds = play(requests, cluster, loop, recorder)
+        if load == inf:
+            capacity_per_s = len(requests) / seconds
+        yield requests, seconds
 
 
 def play(requests: Sequence[Request], cluster: Cluster, loop: Loop, recorder: Recorder) -> float:
@@ -124,13 +179,8 @@ def play(requests: Sequence[Request], cluster: Cluster, loop: Loop, recorder: Re
 
 
 def schedule(
-    rng: np.random.Generator,
-    ids: Iterator[int],
-    model: str,
-    mix: Mix,
-    num_requests: int,
-    rate_per_s: float,
-) -> Sequence[Request]:
+    rng: np.random.Generator, ids: Iterator[int], mix: Mix, num_requests: int, rate_per_s: float
+) -> list[Request]:
     """`num_requests`, Poisson at `rate_per_s`; infinite: all at time 0."""
     arrivals = np.cumsum(rng.exponential(1 / rate_per_s, num_requests))
     prompts, outputs = (
@@ -138,6 +188,6 @@ def schedule(
         for low, high in mix
     )
     return [
-        Request(next(ids), float(arrival_s), model, int(prompt), int(output))
+        Request(next(ids), float(arrival_s), NAME, int(prompt), int(output))
         for arrival_s, prompt, output in zip(arrivals, prompts, outputs, strict=True)
     ]

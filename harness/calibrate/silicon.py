@@ -16,6 +16,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from harness.calibrate import zoo
+from harness.calibrate.fit import soft_l1
 from harness.calibrate.profiles import Floats
 from harness.calibrate.published import cached_tokens
 from harness.cost.hardware import Silicon
@@ -57,36 +58,30 @@ class Fitted:
     chips: dict[str, Constants]
     engines: dict[str, Constants]
 
-    def silicon(self, chip: str, basis: str = "served batches") -> Silicon:
-        return as_silicon(self.chips[chip], basis)
-
-    def costs(self, engine: str, path_s: float) -> EngineCosts:
-        found = self.engines[engine]
-        return EngineCosts(
-            step_s=found["step_s"],
-            request_s=found["request_s"],
-            chunk_s=found["chunk_s"],
-            mixed_s=found["mixed_s"],
-            launch_layer_s=LAUNCH_LAYER_S,
-            all_reduce_factor=found["all_reduce"],
-            graph_tokens=list(GRAPH_TOKENS),
-            path_s=path_s,
+    def silicon(self, chip: str) -> Silicon:
+        found = self.chips[chip]
+        return Silicon(
+            basis="served batches",
+            products_tokens=list(KNOTS),
+            products_efficiency=[found[f"products_{k:g}"] for k in KNOTS],
+            layer_s=found["layer_s"],
+            attention_efficiency=found["attention"],
+            fewest_queries=FEWEST_QUERIES,
+            kv_efficiency=found["kv"],
+            mixed_kv_efficiency=found["kv"] * found["mixed_kv"],
+            sequence_layer_s=found["sequence_layer_s"],
+            sequence_s=SEQUENCE_S,
         )
 
-
-def as_silicon(found: Constants, basis: str) -> Silicon:
-    return Silicon(
-        basis=basis,
-        products_tokens=list(KNOTS),
-        products_efficiency=[found[f"products_{k:g}"] for k in KNOTS],
-        layer_s=found["layer_s"],
-        attention_efficiency=found["attention"],
-        fewest_queries=FEWEST_QUERIES,
-        kv_efficiency=found["kv"],
-        mixed_kv_efficiency=found["kv"] * found["mixed_kv"],
-        sequence_layer_s=found["sequence_layer_s"],
-        sequence_s=SEQUENCE_S,
-    )
+    def costs(self, engine: str, path_s: float) -> EngineCosts:
+        found = dict(self.engines[engine])
+        return EngineCosts(
+            all_reduce_factor=found.pop("all_reduce"),
+            launch_layer_s=LAUNCH_LAYER_S,
+            graph_tokens=list(GRAPH_TOKENS),
+            path_s=path_s,
+            **found,
+        )
 
 
 class Rows:
@@ -94,8 +89,7 @@ class Rows:
 
     def __init__(self, kind: str, chip: str, engine: str, table: pd.DataFrame) -> None:
         self.kind, self.chip, self.engine, self.table = kind, chip, engine, table
-        device = "gpu" if kind == "served" else "device"
-        keys = list(zip(table.model, table.tp, table[device], strict=True))
+        keys = list(zip(table.model, table.tp, table.device, strict=True))
         works = {key: work(zoo.sharded(key[0], int(key[1])), zoo.device(key[2])) for key in keys}
         self.work = stacked([works[key] for key in keys])
         measured = {"offline": "latency_s", "prefill": "prefill_s", "served": "tpot_mean_s"}
@@ -108,7 +102,7 @@ class Rows:
 
     def predicted_s(self, fitted: Fitted) -> Floats:
         engine = fitted.engines[self.engine]
-        kernels = self.work.on(fitted.silicon(self.chip, ""), engine["all_reduce"])
+        kernels = self.work.on(fitted.silicon(self.chip), engine["all_reduce"])
         how = {"offline": offline_s, "prefill": prefill_s, "served": steady_tpot_s}[self.kind]
         return how(kernels, engine, self.columns)
 
@@ -184,18 +178,15 @@ def fit(rows: Sequence[Rows]) -> Fitted:
     counts = {kind: sum(len(r.seconds) for r in rows if r.kind == kind) for kind in WEIGHTS}
 
     def unpack(x: Floats) -> Fitted:
-        values, found = iter(np.exp(x).tolist()), []
-        for _, names in parts:
-            found.append({name: next(values) for name in names})
-        return Fitted(
-            dict(zip(chips, found[: len(chips)], strict=True)),
-            dict(zip(engines, found[len(chips) :], strict=True)),
-        )
+        values = iter(np.exp(x).tolist())
+        found = {whose: {name: next(values) for name in names} for whose, names in parts}
+        return Fitted({c: found[c] for c in chips}, {e: found[e] for e in engines})
 
     def residuals(x: Floats) -> Floats:
         fitted = unpack(x)
         errors = [
-            robust(r.errors(fitted)) * np.sqrt(WEIGHTS[r.kind] / counts[r.kind]) for r in rows
+            soft_l1(r.errors(fitted) / NOISE) * np.sqrt(WEIGHTS[r.kind] / counts[r.kind])
+            for r in rows
         ]
         shapes = [
             np.diff(np.log([fitted.chips[chip][f"products_{k:g}"] for k in KNOTS]), 2) / ROUGHNESS
@@ -204,10 +195,3 @@ def fit(rows: Sequence[Rows]) -> Fitted:
         return np.concatenate([*errors, *shapes, x - start])
 
     return unpack(least_squares(residuals, start, bounds=(low, high), x_scale=0.3).x)
-
-
-def robust(errors: Floats) -> Floats:
-    """Residuals whose squares are soft L1."""
-    scaled = errors / NOISE
-    found: Floats = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
-    return found

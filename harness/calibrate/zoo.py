@@ -79,10 +79,12 @@ def device_name(name: str) -> str:
     raise UsageError(f"device {name!r} is unknown; valid: {', '.join(names('hardware/device'))}")
 
 
-def node(path: str) -> dict[str, Any]:
-    """The YAML file `path` of conf/, as it is written."""
+def node(path: str | Path, **changes: Any) -> dict[str, Any]:
+    """The YAML file `path` of conf/, or anywhere, as it is written but for `changes`."""
     loaded = OmegaConf.load(CONF / path)
-    assert isinstance(loaded, DictConfig)
+    if not isinstance(loaded, DictConfig):
+        raise ValueError(f"{path} holds a list")
+    loaded.update(changes)
     return plain(loaded)
 
 

@@ -17,7 +17,6 @@ ledger, or a change without a reason.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +25,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness.claims import front_page, registration
+from harness.claims import page, registration
 from harness.claims.assess import Judged, by_profile, conditional, judged
 from harness.claims.judging import RULE, VERDICTS
 from harness.claims.ledger import Paper, load
-from harness.claims.page import Papers, as_markdown
+from harness.claims.page import Papers
 from harness.claims.record import as_json, tally
 from harness.claims.registration import Change
+from harness.command_line import ends_in_order, parser
 from harness.errors import UsageError
 from harness.files import read_json, write_text
 
@@ -41,41 +41,32 @@ CLAIMS, PUBLISHED = ROOT / "results/claims", ROOT / "results/published"
 LOCK, CHANGES = "lock.json", "changes.csv"
 
 
+@ends_in_order
 def main(arguments: Sequence[str] | None = None) -> int:
-    chosen = _parser().parse_args(arguments)
-    try:
-        papers = assessed()
-        if not chosen.dirty:
-            refuse_dirty(papers)
-        lock = locked(papers)
-        changes = _changes(papers, lock, chosen.why or "")
-        if changes and not (chosen.why or chosen.check):
-            for change in changes:
-                print(f"  {change.paper} {change.claim}: {change.what}", file=sys.stderr)
-            raise UsageError(f"{len(changes)} registered facts changed: say why with --why TEXT")
-        made = written(papers, lock, changes)
-        if chosen.check:
-            return _check(made, changes)
-        for path, text in made.items():
-            write_text(path, text)
-        import_module("plots.claims").draw(CLAIMS)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    about = parser("claims", __doc__)
+    one = about.add_mutually_exclusive_group()
+    one.add_argument("--check", action="store_true", help="compare with what is committed")
+    one.add_argument("--why", metavar="TEXT", help="why registered facts were changed")
+    about.add_argument("--dirty", action="store_true", help="judge runs of uncommitted code too")
+    chosen = about.parse_args(arguments)
+    papers = assessed()
+    if not chosen.dirty:
+        refuse_dirty(papers)
+    lock = locked(papers)
+    changes = _changes(papers, lock, chosen.why or "")
+    if changes and not (chosen.why or chosen.check):
+        for change in changes:
+            print(f"  {change.paper} {change.claim}: {change.what}", file=sys.stderr)
+        raise UsageError(f"{len(changes)} registered facts changed: say why with --why TEXT")
+    made = written(papers, lock, changes)
+    if chosen.check:
+        return _check(made, changes)
+    for path, text in made.items():
+        write_text(path, text)
+    import_module("plots.claims").draw(CLAIMS)
     for name, (_, rows) in papers.items():
         _tell(name, rows)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    about = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m harness claims", formatter_class=about)
-    parser.description = __doc__
-    one = parser.add_mutually_exclusive_group()
-    one.add_argument("--check", action="store_true", help="compare with what is committed")
-    one.add_argument("--why", metavar="TEXT", help="why registered facts were changed")
-    parser.add_argument("--dirty", action="store_true", help="judge runs of uncommitted code too")
-    return parser
 
 
 def assessed() -> dict[str, tuple[Paper, list[Judged]]]:
@@ -159,10 +150,10 @@ def written(papers: Papers, lock: Mapping[str, Any], changes: Sequence[Change]) 
     made = {
         CLAIMS / f"{name}.json": _json(as_json(name, rows)) for name, (_, rows) in papers.items()
     }
-    made |= {CLAIMS / LOCK: _json(lock), CLAIMS / "README.md": as_markdown(papers)}
+    made |= {CLAIMS / LOCK: _json(lock), CLAIMS / "README.md": page.as_markdown(papers)}
     if changes:
         made[CLAIMS / CHANGES] = registration.appended(CLAIMS / CHANGES, changes)
-    return made | front_page.written(papers, ROOT)
+    return made | page.on_other_pages(papers, ROOT)
 
 
 def _json(content: Any) -> str:

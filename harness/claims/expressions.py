@@ -22,7 +22,7 @@ beyond what was tried the bound is known, and stays known where it is one (`Beyo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from harness.claims.grammar import check
+from harness.configuration.checks import require
 from harness.errors import UsageError
 
 GOOD = 0.9  # "the 90 % overall SLO requirement"
@@ -57,6 +57,59 @@ def evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Found:
     if not found.values:
         raise UsageError("no seed has a row for each part of the claim's value")
     return found
+
+
+def check(expression: Any) -> None:
+    """Raises UsageError unless `expression` is what `evaluate` takes, on a table that has its
+    columns: told before there is one."""
+    if not isinstance(expression, Mapping):
+        raise UsageError(f"an expression is one function and its argument, not {expression!r}")
+    if len(expression) != 1:
+        raise UsageError(f"an expression has one function, not {', '.join(expression) or 'none'}")
+    ((name, argument),) = expression.items()
+    if name == "constant":
+        number = isinstance(argument, int | float) and not isinstance(argument, bool)
+        require(number, f"constant takes a number, not {argument!r}")
+    elif name in PAIRS:
+        count = 2 if name == "ratio" else None
+        fitting = isinstance(argument, list) and len(argument) == (count or max(1, len(argument)))
+        require(fitting, f"{name} takes {count or 'some'} expressions, not {argument!r}")
+        for each in argument:
+            check(each)
+    elif name == "ratio_of_means":
+        _check_keys(name, argument, ("x", "column", "where"), ())
+        where = argument["where"]
+        two = isinstance(where, list) and len(where) == 2
+        require(two, f"ratio_of_means takes two of where, not {where!r}")
+        for each in where:
+            _check_where(each)
+    elif name in OF_ROWS:
+        columns = ("x", "y") if name == "crossing" else ("column",)
+        over = ("over",) if name in ("highest", "lowest") else ()
+        _check_keys(name, argument, columns, ("where", *over))
+        _check_where(argument.get("where", {}))
+    else:
+        known = ", ".join(sorted(["constant", "ratio_of_means", *PAIRS, *OF_ROWS]))
+        raise UsageError(f"there is no function {name} for a claim's value; there are {known}")
+
+
+def _check_keys(
+    name: str, argument: Any, needed: Collection[str], optional: Collection[str]
+) -> None:
+    given = set(argument) if isinstance(argument, Mapping) else set[str]()
+    right = set(needed) <= given <= {*needed, *optional}
+    require(right, f"{name} takes {', '.join([*needed, *optional])}, not {argument!r}")
+    for key in given - {"where"}:
+        named = argument[key] if key == "over" else [argument[key]]
+        texts = isinstance(named, list) and all(isinstance(each, str) for each in named)
+        require(texts, f"{name}.{key} is the name of a column, not {argument[key]!r}")
+
+
+def _check_where(where: Any) -> None:
+    plain = isinstance(where, Mapping) and not any(
+        isinstance(value, list | dict) for value in where.values()
+    )
+    require(plain, f"where takes columns and the value of each, not {where!r}")
 
 
 def _evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Found:
@@ -163,18 +216,6 @@ def _area(curve: pd.Series) -> float:
     return float(np.trapezoid(curve.to_numpy(), curve.index.to_numpy(float)))
 
 
-def mean(rows: pd.DataFrame, column: str) -> float:
-    return float(rows[column].mean())
-
-
-def highest(rows: pd.DataFrame, column: str) -> float:
-    return float(rows[column].max())
-
-
-def lowest(rows: pd.DataFrame, column: str) -> float:
-    return float(rows[column].min())
-
-
 def _by_seed(rows: pd.DataFrame) -> dict[int, pd.DataFrame]:
     """All of them as seed 0's where no column says."""
     if "seed" not in rows:
@@ -234,9 +275,9 @@ def _extreme(parts: Sequence[Found], pick: Callable[..., Found]) -> Found:
 OF_ROWS: dict[str, Callable[..., float]] = {
     "crossing": crossing,
     "cell": cell,
-    "mean": mean,
-    "highest": highest,
-    "lowest": lowest,
+    "mean": lambda rows, column: float(rows[column].mean()),
+    "highest": lambda rows, column: float(rows[column].max()),
+    "lowest": lambda rows, column: float(rows[column].min()),
 }
 PAIRS: dict[str, Callable[[Sequence[Found]], Found]] = {
     "ratio": _ratio,

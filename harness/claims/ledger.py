@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.claims.grammar import check
-from harness.claims.plain_yaml import read_plain
-from harness.configuration.config import typed
-from harness.errors import UsageError
+import yaml
 
+from harness.claims.expressions import check
+from harness.configuration.checks import require
+from harness.configuration.config import typed
+from harness.errors import UsageError, first_line
+
+MAX_DEPTH = 30  # of a ledger: an expression has 5; Python's own limit comes much later
 FIGURE = re.compile(r"[A-Za-z0-9_]{1,100}")
 RELATIONS = ("about", "at_least", "at_most", "up_to")
 EFFECTS = ("ratio", "saving")
@@ -52,33 +55,30 @@ class Claim:
     paper: str = ""  # whose it is; set when its ledger is read
 
     def __post_init__(self) -> None:
-        for key, valid in (("relation", RELATIONS), ("effect", (None, *EFFECTS)),
-                           ("cause", ("", *CAUSES))):  # fmt: skip
-            if getattr(self, key) not in valid:
-                named = ", ".join(filter(None, valid))
-                raise ValueError(
-                    f"claim {self.id}: {key}={getattr(self, key)} is not one of {named}"
-                )
+        this = f"claim {self.id}"
+        effects, causes = (None, *EFFECTS), ("", *CAUSES)
+        for key, valid in (("relation", RELATIONS), ("effect", effects), ("cause", causes)):
+            given, named = getattr(self, key), ", ".join(filter(None, valid))
+            require(given in valid, f"{this}: {key}={given} is not one of {named}")
         ends = self.published if isinstance(self.published, list) else [self.published]
-        if len(ends) not in (1, 2) or not all(_is_number(end) for end in ends):
-            raise ValueError(f"claim {self.id}: published={self.published} is no number or two")
-        if ends != sorted(ends):
-            raise ValueError(f"claim {self.id}: published={self.published} is no range")
-        if self.tolerance < 0:
-            raise ValueError(f"claim {self.id}: tolerance={self.tolerance} is below 0")
-        if self.figure is not None and not FIGURE.fullmatch(self.figure):
-            raise ValueError(f"claim {self.id}: figure={self.figure} is no figure's name")
+        numbers = len(ends) in (1, 2) and all(_is_number(end) for end in ends)
+        require(numbers, f"{this}: published={self.published} is no number or two")
+        require(ends == sorted(ends), f"{this}: published={self.published} is no range")
+        require(self.tolerance >= 0, f"{this}: tolerance={self.tolerance} is below 0")
+        known = self.figure is None or FIGURE.fullmatch(self.figure)
+        require(known, f"{this}: figure={self.figure} is no figure's name")
         for expression in self.expressions:
             check(expression)
-        if len(self.expressions) > len(ends):
-            raise ValueError(f"claim {self.id} has two values and no range to compare them with")
-        if self.value is not None and self.figure is None:
-            raise ValueError(f"claim {self.id} has a value and no figure to compute it from")
-        apart = self.setting or self.repeats is not None
-        if self.value is not None and apart:
-            raise ValueError(f"claim {self.id} has a value, and is a setting or repeated")
-        if self.value is None and not self.reason and self.repeats is None:
-            raise ValueError(f"claim {self.id} has no value, and no reason why")
+        one_each = len(self.expressions) <= len(ends)
+        require(one_each, f"{this} has two values and no range to compare them with")
+        if self.value is None:
+            told = self.reason or self.repeats is not None
+            require(told, f"{this} has no value, and no reason why")
+        else:
+            computed = self.figure is not None
+            require(computed, f"{this} has a value and no figure to compute it from")
+            judged = not self.setting and self.repeats is None
+            require(judged, f"{this} has a value, and is a setting or repeated")
 
     @property
     def sentence(self) -> tuple[str, str]:
@@ -143,6 +143,44 @@ def _with_system(expression: Any, old: str, new: str) -> Any:
     return expression
 
 
+def read_plain(path: Path) -> Any:
+    """A YAML file as plain data: texts, numbers, truth values, lists, and mappings by text. Raises
+    UsageError for anything else, aliases included, for they can make a small file large or a value
+    part of itself."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        _check_shape(text)
+        content = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        words = " ".join(str(error).split()) or first_line(error)
+        raise UsageError(f"{path.name} cannot be read as YAML: {words}") from error
+    _check_plain(content, path.name)
+    return content
+
+
+def _check_shape(text: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"the alias *{event.anchor} is not read: write out what it stands for")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+
+
+def _check_plain(value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            require(isinstance(key, str), f"{where} has the key {key!r}, which is no text")
+            _check_plain(each, f"{where}, {key}")
+    elif isinstance(value, list):
+        for each in value:
+            _check_plain(each, where)
+    elif not isinstance(value, str | int | float | bool | None):
+        raise UsageError(f"{where}: {value!r} is neither a text nor a number")
+
+
 def load(path: Path) -> Paper:
     """Raises UsageError for a file that is no ledger, with the claim and what is wrong with it."""
     if not path.is_file():
@@ -173,13 +211,10 @@ def _check_repeats(name: str, claims: list[Claim]) -> None:
     for claim in claims:
         for key in ("repeats", "reading_of", "given"):
             other = getattr(claim, key)
-            if other is not None and other not in judged:
-                raise UsageError(f"{name}: claim {claim.id}: {key}={other} is no claim")
-        if claim.value is None:
-            continue
-        same = repr((claim.figure, claim.value, claim.published, claim.relation, claim.exact))
-        if same in first:
-            raise UsageError(
-                f"{name}: claims {first[same]} and {claim.id} are one: write repeats: {first[same]}"
-            )
-        first[same] = claim.id
+            known = other is None or other in judged
+            require(known, f"{name}: claim {claim.id}: {key}={other} is no claim")
+        if claim.value is not None:
+            same = repr((claim.figure, claim.value, claim.published, claim.relation, claim.exact))
+            of = first.setdefault(same, claim.id)
+            one = f"{name}: claims {of} and {claim.id} are one: write repeats: {of}"
+            require(of == claim.id, one)

@@ -1,18 +1,24 @@
-"""results/claims/README.md: first how many claims hold, then each paper's headlines, then all."""
+"""results/claims/README.md: first how many claims hold, then each paper's headlines, then all.
+
+And the tables on other pages, between two marks: README.md, and each system's README.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from harness.claims import judging
 from harness.claims.assess import BASE_PROFILE, Judged
 from harness.claims.judging import JUDGED, VERDICTS, Ours
 from harness.claims.kinds import ARITHMETIC, KINDS
 from harness.claims.ledger import CAUSES, Claim, Paper
-from harness.claims.record import hardware_told, share, spread, tally, with_profile
+from harness.claims.record import share, tally
+from harness.errors import UsageError
 
+BEGIN, END = "<!-- claims: written by `python -m harness claims` -->", "<!-- /claims -->"
 SIGN = {"about": "", "at_least": "≥ ", "at_most": "≤ ", "up_to": "up to "}
 OTHER = "vllm_v1"  # the engine profile beside the base one
 NOT_EXERCISED_TOO = "not exercised as failed"
@@ -78,21 +84,18 @@ def _by_kind(papers: Papers) -> list[str]:
             rows.append((f"simulated, {BASE_PROFILE}", of_kind))
             twice = [each for each in of_kind if OTHER in each.profiles]
             rows.append((f"of these with runs of both, {BASE_PROFILE}", twice))
-            rows.append((f"of these with runs of both, {OTHER}", with_profile(twice, OTHER)))
+            rows.append(
+                (f"of these with runs of both, {OTHER}", [each.profiles[OTHER] for each in twice])
+            )
         else:
             rows.append((kind, of_kind))
     head = ["rests on", *VERDICTS[:6], "reproduced or trend"]
-    return table(
-        head,
-        (
-            [
-                name,
-                *(str(tally(found)[verdict]) for verdict in VERDICTS[:6]),
-                _percent(share(found)),
-            ]
-            for name, found in rows
-        ),
-    )
+    return table(head, (_of_kind(name, found) for name, found in rows))
+
+
+def _of_kind(name: str, found: Sequence[Judged]) -> list[str]:
+    counted = tally(found)
+    return [name, *(str(counted[each]) for each in VERDICTS[:6]), _percent(share(found))]
 
 
 def _our_readings(judged: Sequence[Judged]) -> list[str]:
@@ -199,11 +202,10 @@ def values(claim: Claim, ours: Sequence[Ours]) -> str:
 
 
 def _interval(ours: Ours, unit: str) -> str:
-    if not spread(ours) or ours.beyond or not ours.defined:
+    if ours.num_seeds < 2 or not ours.low < ours.high or ours.beyond or not ours.defined:
         return _mean(ours, unit)
-    return f"{number(ours.mean)} {unit} ({number(ours.low)}, {number(ours.high)})".replace(
-        "  ", " "
-    )
+    told = f"{number(ours.mean)} {unit} ({number(ours.low)}, {number(ours.high)})"
+    return told.replace("  ", " ")
 
 
 def _mean(ours: Ours, unit: str) -> str:
@@ -217,8 +219,53 @@ def _origin(each: Judged) -> str:
         return ""
     figure = str(each.claim.figure)
     link = f"[{figure}](../published/{figure.partition('_')[0]}/{figure}.png)"
-    told = hardware_told(each.source) if each.kind not in ARITHMETIC else ""
-    return f"{link}: {each.kind}{', ' if told else ''}{told}"
+    if each.kind in ARITHMETIC:
+        return f"{link}: {each.kind}"
+    git = [revision for revision in each.source["runs_git"] if revision]
+    revisions = {one["revision"][:7] + ("+dirty" if one["dirty"] else "") for one in git}
+    return f"{link}: {', '.join([each.kind, *each.source['hardware'], *sorted(revisions)])}"
+
+
+# --- on other pages
+
+
+def on_other_pages(papers: Papers, root: Path) -> dict[Path, str]:
+    """The pages that have the marks, with the tables of today between them."""
+    made = {root / "README.md": [*counts(papers), "", *_by_profile(papers)]}
+    for name, each in papers.items():
+        made[root / "systems" / name / "README.md"] = counts({name: each})[:3]
+    return {path: _between(path, "\n".join(lines)) for path, lines in made.items()}
+
+
+def _by_profile(papers: Papers) -> list[str]:
+    """Headlines whose verdict depends on the engine profile."""
+    head = ["paper", "headline", "published", "ours, eager_2024", "ours, vllm_v1"]
+    rows = [
+        [
+            paper.short, each.claim.quantity, published(each.claim),
+            f"{values(each.claim, each.ours)}: {verdict(each)}",
+            f"{values(each.claim, other.ours)}: {verdict(other)}",
+        ]
+        for paper, judged in papers.values()
+        for each in judged
+        for other in each.profiles.values()
+        if each.claim.headline and differs(each)
+    ]  # fmt: skip
+    if not rows:
+        return ["No headline's verdict depends on the engine profile."]
+    return ["Headlines whose verdict depends on the simulated engine:", "", *table(head, rows)]
+
+
+def _between(path: Path, text: str) -> str:
+    page = path.read_text(encoding="utf-8")
+    before, begun, rest = page.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (begun and ended):
+        raise UsageError(f"{path.name} has no place for the claims between {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+# --- cells
 
 
 def number(value: float) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.claims.assess import Judged
-from harness.claims.judging import JUDGED, RULE, VERDICTS, Ours
+from harness.claims.judging import JUDGED, RULE, VERDICTS
 from harness.claims.registration import registered
 
 
@@ -68,23 +68,3 @@ def share(judged: Iterable[Judged], *more: str) -> float | None:
     counts = tally(judged)
     total = sum(counts[verdict] for verdict in (*JUDGED, *more))
     return (counts["reproduced"] + counts["trend only"]) / total if total else None
-
-
-def with_profile(judged: Iterable[Judged], name: str) -> list[Judged]:
-    """The simulated claims, as they are judged with the engine profile `name`."""
-    return [each.profiles[name] for each in judged if name in each.profiles]
-
-
-def hardware_told(source: Mapping[str, Any]) -> str:
-    """Of the runs behind a value: hardware and revisions."""
-    revisions = {
-        git["revision"][:7] + ("+dirty" if git["dirty"] else "")
-        for git in source["runs_git"]
-        if git
-    }
-    return ", ".join([*source["hardware"], *sorted(revisions)])
-
-
-def spread(ours: Ours) -> bool:
-    """Whether its interval has a width."""
-    return ours.num_seeds > 1 and ours.low < ours.high

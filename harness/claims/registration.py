@@ -102,22 +102,18 @@ def lock(rule: int, papers: Mapping[str, Paper], figures: Mapping[str, Figure]) 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(paper, claim or figure) whose digests differ, or that only one of the locks has."""
-    found = [("", "rule")] if before.get("rule") != now["rule"] else []
-    found += [
-        (paper, "variations") for paper in _unequal(before.get("variations", {}), now["variations"])
-    ]
-    old = before.get("claims", {})
-    for paper in sorted({*old, *now["claims"]}):
-        found += [
-            (paper, name) for name in _unequal(old.get(paper, {}), now["claims"].get(paper, {}))
-        ]
-    for figure in _unequal(before.get("settings", {}), now["settings"]):
-        found.append((figure.split("_")[0], figure))
-    return found
+    old, new = _facts(before), _facts(now)
+    return [fact for fact in {**old, **new} if old.get(fact) != new.get(fact)]
 
 
-def _unequal(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    yield from (name for name in {**old, **new} if old.get(name) != new.get(name))
+def _facts(lock: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Every digest of a lock by its paper and what it is of."""
+    facts = {("", "rule"): lock.get("rule")}
+    facts |= {(paper, "variations"): of for paper, of in lock.get("variations", {}).items()}
+    for paper, claims in lock.get("claims", {}).items():
+        facts |= {(paper, claim): of for claim, of in claims.items()}
+    settings = lock.get("settings", {})
+    return facts | {(figure.split("_")[0], figure): of for figure, of in settings.items()}
 
 
 def differences(
@@ -139,9 +135,8 @@ def _text(value: Any) -> str:
 def appended(path: Path, changes: Sequence[Change]) -> str:
     """The content of changes.csv with `changes` at its end."""
     text = io.StringIO(path.read_text(encoding="utf-8") if path.is_file() else "", newline="")
-    rows = list(csv.DictReader(text))
     made = io.StringIO(newline="")
     writer = csv.DictWriter(made, list(Change.__annotations__), lineterminator="\n")
     writer.writeheader()
-    writer.writerows([*rows, *(asdict(change) for change in changes)])
+    writer.writerows([*csv.DictReader(text), *map(asdict, changes)])
     return made.getvalue()

@@ -57,8 +57,8 @@ GROUPS = {
         "systems/serverlessllm/queues.py", "systems/serverlessllm/worker.py",
     ],
     "blitzscale": [
-        "systems/blitzscale/handover.py", "systems/blitzscale/prompts.py",
-        "systems/blitzscale/serving.py", "systems/blitzscale/slots.py",
+        "systems/blitzscale/handover.py", "systems/blitzscale/instances.py",
+        "systems/blitzscale/serving.py",
     ],
     "aqua": [
         "systems/aqua/artifact_scheduler.py",

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from harness.configuration.checks import require
 from harness.errors import UsageError
 from harness.model_spec import DTYPE_BYTES, ModelSpec
 
@@ -40,16 +41,15 @@ ABSENT = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": Fa
 def read_config(directory: Path) -> dict[str, Any]:
     """config.json with its rope settings beside the others; UsageError where there is none."""
     path = directory / "config.json"
-    if not path.is_file():
-        raise UsageError(f"model.path={directory} holds no config.json")
+    require(path.is_file(), f"model.path={directory} holds no config.json")
     try:
-        found = json.loads(path.read_text())
+        found: Any = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{path} is no JSON object")
+    require(isinstance(found, dict), f"{path} is no JSON object")
     rope = found.get("rope_parameters") or found.get("rope_scaling") or {}
-    return found | (rope if isinstance(rope, dict) else {})
+    values: dict[str, Any] = found | (rope if isinstance(rope, dict) else {})
+    return values
 
 
 def mismatches(spec: ModelSpec, found: Mapping[str, Any]) -> list[str]:
@@ -84,10 +84,8 @@ def refuse(spec: ModelSpec, different: Sequence[str]) -> None:
 def values_of(directory: Path) -> dict[str, Any]:
     """The values of a `ModelSpec`'s fields that config.json in `directory` gives."""
     found = read_config(directory)
-    if missing := [key for key in NEEDED if not isinstance(found.get(key), int)]:
-        raise UsageError(
-            f"{directory / 'config.json'} does not say {', '.join(missing)}: give model=NAME"
-        )
+    missing = ", ".join(key for key in NEEDED if not isinstance(found.get(key), int))
+    require(not missing, f"{directory / 'config.json'} does not say {missing}: give model=NAME")
     heads = found["num_attention_heads"]
     found = {
         **ABSENT,

@@ -16,7 +16,6 @@ from textwrap import wrap
 
 import yaml
 
-from harness.configuration.key_meanings import Meaning, read_meanings
 from harness.configuration.options import GROUPS, available
 from harness.errors import UsageError
 
@@ -49,6 +48,33 @@ Commands; python -m harness COMMAND --help explains each:
   recover    makes the tables of a killed run from its journal
 
 Groups (+: must be given), and their options:"""
+
+
+MEANINGS = "meanings.yaml"  # in conf/: of keys that are told once for many files
+ANY = re.compile(r"[A-Z]+")  # a part of a name that stands for any
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """`name`: a dotted name, whose parts in capitals stand for any name, dots included."""
+
+    name: str
+    words: str
+
+    @property
+    def of_many(self) -> bool:
+        return any(map(ANY.fullmatch, self.name.split(".")))
+
+    def fits(self, key: str) -> bool:
+        parts = (".+" if ANY.fullmatch(part) else re.escape(part) for part in self.name.split("."))
+        return re.fullmatch(r"\.".join(parts), key) is not None
+
+
+def read_meanings(conf: Path) -> list[Meaning]:
+    """In the file's order; none without the file."""
+    path = conf / MEANINGS
+    told = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    return [Meaning(name, words) for name, words in told.items()]
 
 
 @dataclass(slots=True)
@@ -97,7 +123,7 @@ def keys(conf: Path) -> list[Key]:
     once = read_meanings(conf)
     for prefix, option, path in _files(conf):
         for name, value, meaning in described(path.read_text()):
-            known = _told_once(once, prefix + name)
+            known = next((meaning for meaning in once if meaning.fits(prefix + name)), None)
             shared = known is not None and known.of_many
             shown = known.name if known and shared else prefix + name
             key = found.setdefault(shown, Key(shown, told=known.words if known else ""))
@@ -113,10 +139,6 @@ def keys(conf: Path) -> list[Key]:
         if papers != key.name and papers in found:
             key.told = f"as {papers}"
     return list(found.values())
-
-
-def _told_once(once: Sequence[Meaning], name: str) -> Meaning | None:
-    return next((meaning for meaning in once if meaning.fits(name)), None)
 
 
 def told(conf: Path, prefix: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
 import harness.configuration.resolvers  # noqa: F401  makes known what configurations interpolate
+from harness.configuration.checks import one_of, require
+from harness.configuration.config import class_of
 from harness.errors import UsageError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -58,9 +60,8 @@ def named_options(arguments: Sequence[str]) -> None:
         key, _, value = word.partition("=")
         group = key.lstrip("+").partition("@")[0]
         odd = NO_NAME.fullmatch(value) and not word.startswith(("-", "~"))
-        if odd and "." not in group and available(CONF, group):
-            choices = ", ".join(available(CONF, group))
-            raise UsageError(f"{group}={value} does not exist; choose one of: {choices}")
+        if odd and "." not in group and (options := available(CONF, group)):
+            raise UsageError(f"{group}={value} does not exist; choose one of: {', '.join(options)}")
 
 
 def available(conf: Path, group: str) -> list[str]:
@@ -83,8 +84,7 @@ def known_groups(config: DictConfig) -> None:
     """Raises UsageError for a group that was taken out, or that a value stands in the place of."""
     for group in GROUPS:
         node = config.get(group)
-        if node is None:
-            raise UsageError(f"{group} is missing, and nothing can be run without it")
+        require(node is not None, f"{group} is missing, and nothing can be run without it")
         if not isinstance(node, DictConfig):
             raise UsageError(f"{group}={node} is no option of {group}; {_valid(group)}")
 
@@ -131,9 +131,7 @@ def known_device(config: DictConfig, folders: Sequence[Path]) -> None:
     would be a name on figures with the constants of another."""
     files = [path for conf in folders for path in (conf / "hardware" / "device").glob("*.yaml")]
     known = ["cpu", *sorted(OmegaConf.load(path).device for path in files)]
-    device = config.hardware.get("device")
-    if device not in known:
-        raise UsageError(f"hardware.device={device} is unknown; valid: {', '.join(known)}")
+    one_of(config.hardware.get("device"), known, "hardware.device")
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -148,3 +146,26 @@ def plain(config: DictConfig) -> dict[str, Any]:
         raise UsageError(line.rpartition("resolving interpolation: ")[2]) from error
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
+
+
+def refuse_ignored(
+    engine: Mapping[str, Any], system: Mapping[str, Any], overrides: Sequence[str]
+) -> None:
+    """Raises UsageError for a key of the system that an engine whose servers schedule by themselves
+    does not pass on (`scheduler_keys` of its class), nor the system's plug-in in them (`heeded`): a
+    run must not be other than it says. `engine`, `system`: their configurations."""
+    kind = class_of(engine, "engine")
+    heeded: tuple[str, ...] | None = getattr(kind, "scheduler_keys", None)  # None: all are read
+    if heeded is None:
+        return
+    inside = getattr(class_of(system, "system"), "in_vllm", None) if kind.name == "vllm" else None
+    heeded = heeded if inside is None else inside.heeded
+    for word in overrides:
+        key = word.lstrip("+~").partition("=")[0]
+        group, _, name = key.partition(".")
+        if group == "system" and name and not any(f"{name}.".startswith(f"{h}.") for h in heeded):
+            those = f": only {', '.join(f'system.{each}' for each in heeded)}" if heeded else ""
+            raise UsageError(
+                f"{key} is not heeded with engine={kind.name}, whose servers schedule by "
+                f"{'the plug-in' if inside else 'themselves'}{those}"
+            )

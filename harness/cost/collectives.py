@@ -6,7 +6,6 @@ Copies between places, and what they wait for each other, are the network's busi
 from __future__ import annotations
 
 from harness.cost.hardware import Hardware
-from harness.model_spec import ModelSpec
 
 # NCCL 2.27 all-reduce of 512 MB: 193–222 GB/s of 300 on A100, 320–445 of 450 on H100 (2–8 GPUs).
 ALL_REDUCE_EFFICIENCY = 0.72
@@ -26,8 +25,3 @@ def all_reduce_s(num_bytes: float, num_devices: int, hardware: Hardware) -> tupl
     latency_s = hardware.nvlink_latency_s * (1 + ALL_REDUCE_LATENCY_GROWTH * (num_devices - 2))
     moved = 2 * (num_devices - 1) / num_devices * num_bytes
     return latency_s, moved / (peer_bytes_per_s(hardware) * ALL_REDUCE_EFFICIENCY)
-
-
-def layer_load_s(model: ModelSpec, hardware: Hardware) -> float:
-    """One layer's weights from host memory, each device of the instance taking its shard."""
-    return model.layer_bytes / (hardware.pcie_bytes_per_s * model.tp)

@@ -63,8 +63,7 @@ class Calibration:
         if self.basis not in BASES:
             raise ValueError(f"basis={self.basis} is unknown; valid: {', '.join(BASES)}")
         constants = asdict(self)
-        efficiencies = [name for name in constants if name.endswith("_efficiency")]
-        check_constants(constants, above_0=efficiencies)
+        check_constants(constants)
         for pair, coefficients in constants["measured"].items():
             check_constants(coefficients, where=f"measured.{pair}.")
 
@@ -85,9 +84,7 @@ class Silicon:
     sequence_s: float  # sampling from one sequence
 
     def __post_init__(self) -> None:
-        constants = asdict(self)
-        names = [name for name in constants if name.endswith("_efficiency")]
-        check_constants(constants, above_0=names)
+        check_constants(asdict(self))
         tokens, shares = self.products_tokens, self.products_efficiency
         if not tokens or len(tokens) != len(shares):
             raise ValueError("products_tokens and products_efficiency must be of equal length")
@@ -161,11 +158,13 @@ def pair_key(model: str, tp: int) -> str:
 def check_constants(
     constants: Mapping[str, Any], *, above_0: Collection[str] = (), where: str = ""
 ) -> None:
-    """ValueError for a number of `constants` that is negative or not finite, or that is 0 and in
-    `above_0`. What is no number is left to others; `where` comes before its name."""
+    """ValueError for a number of `constants` that is negative or not finite, or that is 0 and an
+    efficiency or in `above_0`. What is no number is left to others; `where` comes before its
+    name."""
     for name, value in constants.items():
         if not isinstance(value, (int, float)):
             continue
-        if not (isfinite(value) and value >= 0 and (value > 0 or name not in above_0)):
-            least = "above 0" if name in above_0 else "of at least 0"
+        not_0 = name in above_0 or name.endswith("_efficiency")
+        if not (isfinite(value) and value >= 0 and (value > 0 or not not_0)):
+            least = "above 0" if not_0 else "of at least 0"
             raise ValueError(f"{where}{name}={value} must be a finite number {least}")

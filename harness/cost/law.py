@@ -7,16 +7,56 @@ layer. The shares and the engine's times are a `Calibration`: learned, not assum
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.cost.collectives import all_reduce_s
 from harness.cost.hardware import Calibration, Hardware, StepCoefficients, pair_key
 from harness.model_spec import ModelSpec
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Terms = TypeVar("Terms", bound="DataclassInstance")
 PER_LAYER = ("launch_s", "weights_s", "token_s", "attend_s", "context_s", "wide_s")
-# What part of a term's time is inversely proportional to the multiprocessors; see `on_a_share`.
+BY_COMPUTE = ("token_s", "attend_s")
+BY_MEMORY = ("weights_s", "context_s", "request_s", "wide_s")
+# What part of a term's time is inversely proportional to the multiprocessors; see `Part`.
 COMPUTE_BOUND = 0.67
 MEMORY_BOUND = 0.18
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an instance has of a model and of its devices.
+
+    num_layers: of a pipeline stage. constants: the share of an iteration's own costs that is paid
+    here, at a pipeline's stage. compute_share: of each device's multiprocessors (CUDA MPS), in
+    (0, 1]. rivals: who read memory all the time and get as much of its bandwidth.
+    """
+
+    num_layers: int | None = None
+    constants: float = 1.0
+    compute_share: float = 1.0
+    rivals: float = 0.0
+
+    def slowdowns(self) -> tuple[float, float]:
+        """How much longer compute-bound and memory-bound work takes.
+
+        An assumption in the form of Amdahl's law: of compute-bound work COMPUTE_BOUND, of
+        memory-bound work MEMORY_BOUND grows as 1/compute_share. The two parts are fitted, by least
+        squares, to what MuxServe's authors measured of LLaMA-7B on an A100 (32 requests of 128
+        tokens at 30 to 100 %); within 4 % in prefill and 6 % in decode. Of rivals there is no
+        measurement: memory-bound work takes 1 + rivals times as long, unless its share slows it
+        down more.
+        """
+        compute = 1 - COMPUTE_BOUND + COMPUTE_BOUND / self.compute_share
+        memory = 1 - MEMORY_BOUND + MEMORY_BOUND / self.compute_share
+        return compute, max(memory, 1 + self.rivals)
+
+
+WHOLE = Part()
 
 
 def coefficients(model: ModelSpec, hardware: Hardware) -> tuple[StepCoefficients, str]:
@@ -61,36 +101,18 @@ def law(model: ModelSpec, hardware: Hardware, calibration: Calibration) -> StepC
     )
 
 
+def scaled(terms: Terms, factor: float, names: Iterable[str]) -> Terms:
+    """`terms` with `names` of them times `factor`."""
+    return replace(terms, **{name: factor * getattr(terms, name) for name in names})
+
+
 def stage(whole: StepCoefficients, share: float) -> StepCoefficients:
     """The terms of a pipeline stage with `share` of the layers: what is per layer shrinks."""
-    return StepCoefficients(
-        **{
-            field.name: getattr(whole, field.name) * (share if field.name in PER_LAYER else 1)
-            for field in fields(StepCoefficients)
-        }
-    )
+    return scaled(whole, share, PER_LAYER)
 
 
-def on_a_share(whole: StepCoefficients, share: float, rivals: float = 0.0) -> StepCoefficients:
-    """The terms where kernels may use a `share` in (0, 1] of the multiprocessors, beside `rivals`
-    who read memory all the time and get as much of its bandwidth as they do.
-
-    An assumption in the form of Amdahl's law: of compute-bound work COMPUTE_BOUND, of memory-bound
-    work MEMORY_BOUND grows as 1/share; what the CPU does stays, except for its part of request_s,
-    which was measured in one with memory reads and grows with them. The two parts are fitted, by
-    least squares, to what MuxServe's authors measured of LLaMA-7B on an A100 (32 requests of 128
-    tokens at 30 to 100 %); within 4 % in prefill and 6 % in decode. Of rivals there is no
-    measurement: memory-bound work takes 1 + rivals times as long, unless its share slows it down
-    more.
-    """
-    compute = 1 - COMPUTE_BOUND + COMPUTE_BOUND / share
-    memory = max(1 - MEMORY_BOUND + MEMORY_BOUND / share, 1 + rivals)
-    return replace(
-        whole,
-        token_s=whole.token_s * compute,
-        attend_s=whole.attend_s * compute,
-        weights_s=whole.weights_s * memory,
-        context_s=whole.context_s * memory,
-        request_s=whole.request_s * memory,
-        wide_s=whole.wide_s * memory,
-    )
+def on_a_share(whole: StepCoefficients, part: Part) -> StepCoefficients:
+    """The terms by `part.slowdowns`; what the CPU does stays, except for its part of request_s,
+    which was measured in one with memory reads and grows with them."""
+    compute, memory = part.slowdowns()
+    return scaled(scaled(whole, compute, BY_COMPUTE), memory, BY_MEMORY)

@@ -16,13 +16,11 @@ besides its iterations, however many, is `turnaround_s`. Knows no request but th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from mypy_extensions import mypyc_attr
 
-from harness.cost.collectives import layer_load_s
 from harness.cost.hardware import Hardware
-from harness.cost.law import coefficients, on_a_share, stage
+from harness.cost.law import WHOLE, Part, coefficients, on_a_share, scaled, stage
 from harness.cost.terms import contextless_s, mixed_s
 from harness.model_spec import ModelSpec
 
@@ -32,33 +30,20 @@ class CostModel:
     """Step times in seconds for `model` on `hardware`, its work split evenly over model.tp.
 
     launch: the share of the kernel launches that a decode step pays: 1 in eager mode, as the
-    calibration measured it, 0 with replayed CUDA graphs. num_layers: of a pipeline stage.
-    constants: the share of an iteration's own costs that is paid here, at a pipeline's stage.
-    compute_share: of each device's multiprocessors (CUDA MPS). rivals: for its memory bandwidth.
+    calibration measured it, 0 with replayed CUDA graphs.
     """
 
     def __init__(
-        self,
-        model: ModelSpec,
-        hardware: Hardware,
-        *,
-        launch: float = 1.0,
-        num_layers: int | None = None,
-        compute_share: float = 1.0,
-        rivals: float = 0.0,
-        constants: float = 1.0,
+        self, model: ModelSpec, hardware: Hardware, part: Part = WHOLE, *, launch: float = 1.0
     ) -> None:
         terms, self.source = coefficients(model, hardware)
-        share = 1.0 if num_layers is None else num_layers / model.num_layers
-        if constants < 1:
-            terms = replace(
-                terms, prefill_s=constants * terms.prefill_s, decode_s=constants * terms.decode_s,
-                chunk_s=constants * terms.chunk_s, request_s=constants * terms.request_s,
-            )  # fmt: skip
-        self.terms = on_a_share(stage(terms, share), compute_share, rivals)
+        share = 1.0 if part.num_layers is None else part.num_layers / model.num_layers
+        if part.constants < 1:
+            own = ("prefill_s", "decode_s", "chunk_s", "request_s")
+            terms = scaled(terms, part.constants, own)
+        self.terms = on_a_share(stage(terms, share), part)
         self.turnaround_s = hardware.calibration.turnaround_s
         self.path_s = hardware.calibration.path_s
-        self.layer_load_s = layer_load_s(model, hardware)
         self._launch = launch
         self._steps_s: dict[int, float] = {}  # of decodes without context, by their number
 

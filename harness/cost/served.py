@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
-from harness.cost.collectives import layer_load_s
 from harness.cost.hardware import Hardware, check_constants
+from harness.cost.law import WHOLE, Part, scaled
 from harness.cost.model import CostModel
 from harness.cost.silicon import work
 from harness.errors import UsageError
@@ -45,22 +45,13 @@ class EngineCosts:
 class ServedCost(CostModel):
     """Step times in seconds of `model` on `hardware` under an engine that adds `engine`.
 
-    num_layers: of a pipeline stage. compute_share, rivals, constants: as in `CostModel`; the
-    product with the vocabulary goes with the constants.
+    The product with the vocabulary goes with the constants of `part`.
     """
 
     def __init__(
-        self,
-        model: ModelSpec,
-        hardware: Hardware,
-        engine: EngineCosts,
-        *,
-        num_layers: int | None = None,
-        compute_share: float = 1.0,
-        rivals: float = 0.0,
-        constants: float = 1.0,
+        self, model: ModelSpec, hardware: Hardware, engine: EngineCosts, part: Part = WHOLE
     ) -> None:
-        silicon = hardware.silicon
+        silicon, constants = hardware.silicon, part.constants
         if silicon is None:
             raise UsageError(
                 f"hardware={hardware.name} has no silicon, which was not measured of "
@@ -68,22 +59,14 @@ class ServedCost(CostModel):
             )
         self.source = silicon.basis
         self.turnaround_s, self.path_s = 0.0, engine.path_s
-        self.layer_load_s = layer_load_s(model, hardware)
-        whole = work(model, hardware, num_layers).on(silicon, engine.all_reduce_factor)
-        self.kernels = whole.on_a_share(compute_share, rivals)
+        whole = work(model, hardware, part.num_layers).on(silicon, engine.all_reduce_factor)
+        self.kernels = whole.on_a_share(part)
         if constants < 1:
-            engine = replace(
-                engine, step_s=constants * engine.step_s, request_s=constants * engine.request_s,
-                chunk_s=constants * engine.chunk_s, mixed_s=constants * engine.mixed_s,
-            )  # fmt: skip
-            kernels = self.kernels
-            self.kernels = replace(
-                kernels, head_read_s=constants * kernels.head_read_s,
-                head_token_s=constants * kernels.head_token_s,
-                sampled_s=constants * kernels.sampled_s,
-            )  # fmt: skip
+            engine = scaled(engine, constants, ("step_s", "request_s", "chunk_s", "mixed_s"))
+            head = ("head_read_s", "head_token_s", "sampled_s")
+            self.kernels = scaled(self.kernels, constants, head)
         self._engine, self._graphs = engine, engine.graph_tokens
-        layers = model.num_layers if num_layers is None else num_layers
+        layers = model.num_layers if part.num_layers is None else part.num_layers
         self._launch_s = layers * engine.launch_layer_s
         self._decodes_s: dict[int, float] = {}  # without context, by their number
         self._iterations_s: dict[tuple[int, int], float] = {}  # by tokens and sequences
@@ -128,20 +111,11 @@ def cost_model(
     model: ModelSpec,
     hardware: Hardware,
     engine: EngineCosts | None,
+    part: Part = WHOLE,
     *,
     launch: float = 1.0,
-    num_layers: int | None = None,
-    compute_share: float = 1.0,
-    rivals: float = 0.0,
-    constants: float = 1.0,
 ) -> CostModel:
     """engine: None for the eager engine that `hardware.calibration` was measured with."""
     if engine is None:
-        return CostModel(
-            model, hardware, launch=launch, num_layers=num_layers, compute_share=compute_share,
-            rivals=rivals, constants=constants,
-        )  # fmt: skip
-    return ServedCost(
-        model, hardware, engine, num_layers=num_layers, compute_share=compute_share, rivals=rivals,
-        constants=constants,
-    )  # fmt: skip
+        return CostModel(model, hardware, part, launch=launch)
+    return ServedCost(model, hardware, engine, part)

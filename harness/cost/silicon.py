@@ -11,7 +11,7 @@ device is its `Silicon`; a model's `Work` on it gives `Kernels`. Engines add to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from harness.cost.collectives import all_reduce_s
 from harness.cost.hardware import Hardware, Silicon
-from harness.cost.law import COMPUTE_BOUND, MEMORY_BOUND
+from harness.cost.law import Part, scaled
 from harness.model_spec import ModelSpec
 
 Floats = npt.NDArray[np.float64]
@@ -132,14 +132,10 @@ class Kernels:
         found: Value = np.maximum(read_s, token_s * tokens) / share
         return found
 
-    def on_a_share(self, share: float, rivals: float) -> Kernels:
+    def on_a_share(self, part: Part) -> Kernels:
         """As `harness.cost.law.on_a_share`, of these terms."""
-        compute = 1 - COMPUTE_BOUND + COMPUTE_BOUND / share
-        memory = max(1 - MEMORY_BOUND + MEMORY_BOUND / share, 1 + rivals)
-        by_memory = (
-            "read_s", "head_read_s", "context_s", "mixed_context_s", "fixed_s", "sequence_s",
-            "sampled_s",
-        )  # fmt: skip
-        factors = dict.fromkeys(by_memory, memory)
-        factors |= dict.fromkeys(("token_s", "head_token_s", "attend_s"), compute)
-        return replace(self, **{name: getattr(self, name) * by for name, by in factors.items()})
+        compute, memory = part.slowdowns()
+        reads = ("read_s", "head_read_s", "context_s", "mixed_context_s")
+        kernels = ("fixed_s", "sequence_s", "sampled_s")
+        slower = scaled(self, memory, reads + kernels)
+        return scaled(slower, compute, ("token_s", "head_token_s", "attend_s"))

@@ -20,7 +20,6 @@ class StreamedCost(CostModel):
 
     def __init__(self, whole: CostModel, stream_s: float) -> None:
         self.source, self.turnaround_s, self.path_s = whole.source, whole.turnaround_s, whole.path_s
-        self.layer_load_s = whole.layer_load_s
         self._whole, self._stream_s = whole, stream_s
 
     def decode_step(self, num_requests: int, context_tokens: int) -> tuple[float, float]:

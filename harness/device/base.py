@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 from math import inf
+from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from harness.clock import Loop
+from harness.clock import Event, Loop
 from harness.device.block_pool import BlockPool
 from harness.errors import RunError
 from harness.model_spec import ModelSpec
@@ -24,6 +25,32 @@ from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 _numbers = count(1)  # of instances, of all runs of this process
+
+Grown = list[tuple[Request, int]]  # who got blocks for further steps, and how many it held before
+
+
+def advance(batch: Batch) -> list[Request]:
+    """Moves the counters of the batch's requests by one iteration. Those of its chunks that have a
+    new token, as all decodes have: what they know is computed."""
+    sampled = list[Request]()
+    for request, num_tokens in batch.chunks:
+        request.computed_tokens += num_tokens
+        if request.computed_tokens == request.known_tokens:
+            sampled.append(request)
+            request.generated_tokens += 1
+    for request in batch.decodes:
+        request.computed_tokens += 1
+        request.generated_tokens += 1
+    return sampled
+
+
+class Arriving(NamedTuple):
+    """Layers of which a batch waits for each when its turn comes. `layers`: of one instance, in
+    order, the event that the weights of each are there. `gone`: each set once something that the
+    batch needs is lost."""
+
+    layers: Sequence[Event]
+    gone: Sequence[Event]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -38,7 +65,6 @@ class BaseInstance:
         self.kv = kv
         self._loop, self._recorder = loop, recorder
         self._running = False
-        self._missing = set[int]()  # layers whose weights are not here
         self._number: int = next(_numbers)
 
     def evict(self, request: Request) -> None:
@@ -52,7 +78,7 @@ class BaseInstance:
         """Raises RunError for a batch that cannot run now; else the instance is running."""
         chunks, decodes = batch.chunks, batch.decodes
         few = max_steps is not None and max_steps < 1
-        if self._running or self._missing or few or not (chunks or decodes):
+        if self._running or few or not (chunks or decodes):
             self._refuse(batch, max_steps)
         if chunks:
             self._check_chunks(chunks)
@@ -95,17 +121,13 @@ class BaseInstance:
             raise RunError(f"{self.name}: execute was called while another one is running")
         if not (batch.chunks or batch.decodes):
             raise RunError(f"{self.name}: execute was called with an empty batch")
-        if self._missing:
-            raise RunError(
-                f"{self.name}: execute needs all layers; not loaded: {sorted(self._missing)}"
-            )
         raise RunError(f"{self.name}: max_steps={max_steps} must be at least 1")
 
     def _reserve(
         self, decodes: list[Request], max_steps: int | None, steps_until: float = inf
-    ) -> tuple[int, list[tuple[Request, int]], bool]:
-        """How many steps `decodes` may take; who got blocks for them, as (request, the blocks that
-        it held); whether the last step ends a request. `steps_until`: by the run's deadline."""
+    ) -> tuple[int, Grown, bool]:
+        """How many steps `decodes` may take; who got blocks for them; whether the last step ends a
+        request. `steps_until`: by the run's deadline."""
         first_end = decodes[0].output_tokens - decodes[0].generated_tokens
         for request in decodes:
             remaining = request.output_tokens - request.generated_tokens
@@ -120,8 +142,24 @@ class BaseInstance:
             raise RunError(f"{self.name}: no KV blocks were grown for the first step of a decode")
         return steps, grown, steps == first_end
 
-    def _return_unused(self, grown: Sequence[tuple[Request, int]]) -> None:
+    def _steps(
+        self, batch: Batch, max_steps: int | None, stop: Event | None, steps_until: float = inf
+    ) -> tuple[int, Grown]:
+        """As `_reserve`, of any batch, for an engine that looks at `stop` between two steps."""
+        if batch.chunks:
+            return 1, []
+        at_once = stop is not None and stop.is_set
+        steps, grown, _ = self._reserve(batch.decodes, 1 if at_once else max_steps, steps_until)
+        return steps, grown
+
+    def _end(self, requests: Sequence[Request], grown: Grown) -> None:
+        """Gives back what was reserved and not used, and all that requests held which are over."""
         self.kv.shrink_to_computed(grown)
+        for request in requests:
+            if request.finished:
+                self.kv.release(request)
+                if not request.failed:  # a time-out may have come first, and is final
+                    self._recorder.completed(request)
 
     def _check_chunk(self, request: Request, num_tokens: int) -> None:
         if not 1 <= num_tokens <= request.known_tokens - request.computed_tokens:

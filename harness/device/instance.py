@@ -37,7 +37,7 @@ class Instance(Protocol):
         the pool cannot hold the next iteration's tokens; the step boundary after `stop` is set.
         The caller has grown the pool for the first iteration; `execute` reserves it for further
         ones at its launch, updates computed_tokens and generated_tokens, stamps each token into
-        the recorder and releases the blocks of a request that finishes. All layers must be loaded.
+        the recorder and releases the blocks of a request that finishes.
         One `execute` at a time per instance. RunError for a batch that breaks one of these rules.
         """
         ...
@@ -53,12 +53,4 @@ class Instance(Protocol):
         Preemption by recompute (PagedAttention §4.5): its tokens so far are kept, and computing
         them again brings it back. Not while it is part of a running `execute`.
         """
-        ...
-
-    async def load(self, layers: range) -> None:
-        """Brings the weights of `layers` from host memory; a loaded layer costs nothing."""
-        ...
-
-    async def drop(self, layers: range) -> None:
-        """Frees the device memory of the weights of `layers`."""
         ...

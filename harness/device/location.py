@@ -29,6 +29,14 @@ class Location(NamedTuple):
         return f"node{self.node}/{self.medium.value}{device}"
 
 
+# A tuple: several that act as one, the devices of a tensor-parallel group.
+Place = Location | tuple[Location, ...]
+
+
+def members(place: Place) -> tuple[Location, ...]:
+    return (place,) if isinstance(place, Location) else place
+
+
 def hbm(node: int, device: int) -> Location:
     return Location(Medium.HBM, node, device)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
-from harness.clock import WallLoop
 from harness.drivers.connections import Connections
 from harness.drivers.exchange import Exchange
 from harness.drivers.io_thread import IoThread
@@ -24,6 +24,7 @@ from harness.request import Request
 class Target:
     """Where and how to ask for one completion."""
 
+    root: str  # of the server, which may have a page /metrics
     url: str  # of the completions or chat API itself
     headers: Mapping[str, str]
     body: Callable[[Request], bytes]  # JSON; whatever it takes is the client's lag
@@ -33,24 +34,17 @@ class Target:
 
 class HttpEndpoint:
     def __init__(
-        self,
-        name: str,
-        models: Sequence[str],
-        target: Target,
-        *,
-        io: IoThread,
-        loop: WallLoop,
-        recorder: Recorder,
+        self, name: str, models: Sequence[str], target: Target, io: IoThread, recorder: Recorder
     ) -> None:
         self.name = name
         self.models = models
         self.connections = Connections(target.url, io)
         self.num_corrected = 0  # answers whose usage disagreed with their number of chunks
         self.num_cut = 0  # streams that went far beyond what was asked
-        self._target = target
+        self.target = target
         self._head = _head(target)
         self._io = io
-        self._loop = loop
+        self._loop = io.run_loop
         self._recorder = recorder
         self._token_s = 0.0  # when the newest token came, whoever's it was
 
@@ -58,10 +52,10 @@ class HttpEndpoint:
         self._io.urge(self._send, request)
 
     def _send(self, request: Request) -> None:
-        body = self._target.body(request)
+        body = self.target.body(request)
         message = b"%sContent-Length: %d\r\n\r\n%s" % (self._head, len(body), body)
         exchange = Exchange(request, message, self, self.connections, self._io)
-        exchange.begin(self._target.timeout_s)
+        exchange.begin(self.target.timeout_s)
 
     # What an exchange tells, in the I/O thread.
 
@@ -79,17 +73,17 @@ class HttpEndpoint:
         self.num_cut += tally.cut is not None
         self._io.post(self._recorder.reported, request, tally.reported())
         if exchange.status == 404:
-            self._io.post(_stop, f"{self._target.url} answered {error}")
+            self._io.post(_stop, f"{self.target.url} answered {error}")
         silent_s = time.monotonic() - max(self._token_s, self._loop.start_monotonic_s)
-        if timeout and silent_s >= self._target.timeout_s / 2:
+        if timeout and silent_s >= self.target.timeout_s / 2:
             error = f"{error}; {self.name} gave nobody a token for half of that or more"
             self._io.post(self._no_progress, silent_s)
         if error is None:
-            error = tally.fault(self._target.allow_early_end)
+            error = tally.fault(self.target.allow_early_end)
         if error is None:
             self._io.post(self._recorder.completed, request)
         else:
-            self._io.post(self._fail, request, error, timeout)
+            self._io.post(partial(self._recorder.failed, request, error, timeout=timeout))
 
     # What the run's loop then does.
 
@@ -100,9 +94,6 @@ class HttpEndpoint:
         time_s = read_s - self._loop.start_monotonic_s
         self._recorder.segment([request], Chunk(time_s, tokens), self.name)
         request.generated_tokens += tokens
-
-    def _fail(self, request: Request, error: str, timeout: bool) -> None:
-        self._recorder.failed(request, error, timeout=timeout)
 
     def _no_progress(self, silent_s: float) -> None:
         now_s = self._loop.now

@@ -55,7 +55,7 @@ class IoThread:
 
     def __init__(self, run_loop: WallLoop) -> None:
         """What was parsed is posted to `run_loop`, and so is any error that is our own."""
-        self._run_loop = run_loop
+        self.run_loop = run_loop
         self._unparsed: deque[tuple[Reader, float, bytes | None, float]] = deque()
         self._urgent: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._outbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -138,7 +138,7 @@ class IoThread:
         """After the run: a device event of each time at which this thread was late, one of the
         stamps that may be, and one of the time that its heartbeat covers, with who stamped and how
         long the thread could have run and had no core."""
-        start_s, now_s = self._run_loop.start_monotonic_s, time.monotonic()
+        start_s, now_s = self.run_loop.start_monotonic_s, time.monotonic()
         recorder.event(
             "heartbeat", "client", 0.0, now_s - start_s,
             beat_s=BEAT_S, cpu_wait_s=_cpu_wait_s(self._thread.native_id),
@@ -190,7 +190,7 @@ class IoThread:
             self._outbox.append((_raise, (bug,)))
         if self._outbox:
             outbox, self._outbox = self._outbox, []
-            self._run_loop.post(_call_all, outbox)
+            self.run_loop.post(_call_all, outbox)
         self._working = bool(self._unparsed)
         if self._working:
             self.loop.call_soon(self._work)
@@ -212,7 +212,7 @@ class IoThread:
         """What asyncio would print and forget: an exception in a callback of ours."""
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, OSError):
-            self._run_loop.post(_raise, error)
+            self.run_loop.post(_raise, error)
 
 
 def _clocks_apart_s() -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,6 @@ from harness.drivers.served_models import choose_model, fit, list_models
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.records.answers import EARLY_ENDS
-from harness.request import Request
 
 PATHS = {"completions": "completions", "chat": "chat/completions"}
 
@@ -77,21 +76,12 @@ class OpenAiEngine:
         self._choose(experiment)
         self._prompt_seed = secrets.randbits(48) if self._config.cold else experiment.seed
         with IoThread(loop) as io:
-            self._endpoint = HttpEndpoint(
-                "openai-0",
-                list(experiment.models),
-                self._target(experiment),
-                io=io,
-                loop=loop,
-                recorder=experiment.recorder,
-            )
+            target, recorder = self._target(experiment), experiment.recorder
+            self._endpoint = HttpEndpoint("openai-0", [*experiment.models], target, io, recorder)
             if self._config.allow_early_end:
-                experiment.recorder.event(EARLY_ENDS, self._endpoint.name, 0.0, 0.0)
-            root = self._url.removesuffix("/v1")
+                recorder.event(EARLY_ENDS, self._endpoint.name, 0.0, 0.0)
             intended = self._config.allow_cached
-            with replaying(
-                [self._endpoint], [root], self._headers, io, experiment, caching_intended=intended
-            ):
+            with replaying([self._endpoint], io, experiment, caching_intended=intended):
                 yield experiment.cluster(endpoints=[self._endpoint])
 
     def resolved(self) -> Mapping[str, Any]:
@@ -109,21 +99,20 @@ class OpenAiEngine:
         }
 
     def _target(self, experiment: Experiment) -> Target:
-        records = experiment.recorder.records.values()
-        return Target(
-            url=f"{self._url}/{PATHS[self._config.api]}",
-            headers=self._headers,
-            body=prebuilt(self._body(experiment), records),
-            timeout_s=self._config.request_timeout_s,
-            allow_early_end=self._config.allow_early_end,
-        )
-
-    def _body(self, experiment: Experiment) -> Callable[[Request], bytes]:
         config, seed = self._config, self._prompt_seed
         assert seed is not None
         if config.api == "chat":
-            return chat_body(self._model, seed, config.extra_body)
-        return completion_body(experiment.models, self._model, seed, config.extra_body)
+            body = chat_body(self._model, seed, config.extra_body)
+        else:
+            body = completion_body(experiment.models, self._model, seed, config.extra_body)
+        return Target(
+            root=self._url.removesuffix("/v1"),
+            url=f"{self._url}/{PATHS[config.api]}",
+            headers=self._headers,
+            body=prebuilt(body, experiment.recorder.records.values()),
+            timeout_s=config.request_timeout_s,
+            allow_early_end=config.allow_early_end,
+        )
 
     def _choose(self, experiment: Experiment) -> None:
         """Settles what to ask for before anything is sent, and says what prompts are made of."""

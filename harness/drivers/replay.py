@@ -3,31 +3,27 @@ the client's own lateness and of the server's prefix cache to judge the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from harness.clock import WallLoop
 from harness.drivers.connections import keep_ahead, needed
+from harness.drivers.counters import counters
 from harness.drivers.http_endpoint import HttpEndpoint
 from harness.drivers.io_thread import IoThread
-from harness.drivers.prefix_cache import read_counters
 from harness.engine_api import Experiment
+from harness.errors import RunError
+
+PREFIX_CACHE = "vllm:prefix_cache_"  # its counters count tokens
 
 
 @contextmanager
 def replaying(
-    endpoints: Sequence[HttpEndpoint],
-    roots: Sequence[str],
-    headers: Mapping[str, str],
-    io: IoThread,
-    experiment: Experiment,
-    *,
+    endpoints: Sequence[HttpEndpoint], io: IoThread, experiment: Experiment, *,
     caching_intended: bool,
-) -> Iterator[None]:
-    """`roots`: where each server has its /metrics. `caching_intended`: hits in its prefix cache are
-    part of what is measured. Raises OSError where a server takes no connection."""
-    loop, recorder = experiment.loop, experiment.recorder
-    assert isinstance(loop, WallLoop)
+) -> Iterator[None]:  # fmt: skip
+    """`caching_intended`: hits in a server's prefix cache are part of what is measured. Raises
+    OSError where a server takes no connection."""
+    loop, recorder = io.run_loop, experiment.recorder
     arrivals_s = [record.request.arrival_s for record in recorder.records.values()]
     pools = [endpoint.connections for endpoint in endpoints]
     at_start = needed(arrivals_s, -1e-9)
@@ -35,18 +31,25 @@ def replaying(
         pool.prepare(max(1, -(-at_start // len(pools))))
     if arrivals_s:
         loop.spawn(keep_ahead(pools, arrivals_s, loop, io), name="connections")
-    before = [read_counters(root, headers) for root in roots]
+    before = [_prefix_cache(endpoint) for endpoint in endpoints]
     try:
         yield
     finally:
         io.record_stalls(recorder)
-    for endpoint, root, then in zip(endpoints, roots, before, strict=True):
-        now = read_counters(root, headers)
-        queried = hits = None
-        if then is not None and now is not None:
-            queried = now.queried_tokens - then.queried_tokens
-            hits = now.hit_tokens - then.hit_tokens
+    for endpoint, then in zip(endpoints, before, strict=True):
+        now = _prefix_cache(endpoint)
+        known = "queries" in then and "queries" in now
         recorder.event(
-            "prefix_cache", endpoint.name, 0.0, loop.now,
-            intended=caching_intended, queried_tokens=queried, hit_tokens=hits,
+            "prefix_cache", endpoint.name, 0.0, loop.now, intended=caching_intended,
+            queried_tokens=now["queries"] - then["queries"] if known else None,
+            hit_tokens=now["hits"] - then["hits"] if known else None,
         )  # fmt: skip
+
+
+def _prefix_cache(endpoint: HttpEndpoint) -> dict[str, float]:
+    """Its counters; empty where the server does not have both."""
+    try:
+        found = counters(endpoint.target.root, PREFIX_CACHE, endpoint.target.headers)
+    except RunError:
+        return {}
+    return found if {"queries", "hits"} <= found.keys() else {}

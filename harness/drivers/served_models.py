@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from urllib.request import Request
 
-from harness.drivers.fleet import OPENER
+from harness.drivers.server import OPENER
 from harness.errors import UsageError
 from harness.records.record import TokenRecord
 

@@ -1,7 +1,7 @@
 """One server process: its log, its death noticed, its end for certain.
 
-Every server runs under `supervisor.py`, tied to this process by a pipe. Knows nothing of HTTP or of
-what the server serves.
+Every server runs under `supervisor.py`, tied to this process by a pipe. Speaks HTTP to it only to
+ask whether it is up. Knows nothing of what it serves.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 GRACE_S = 10.0  # between asking a server to end and killing it; vLLM takes 1 to 2
 TAIL_BYTES = 16384
+
+# Never through a proxy: the servers are on this machine.
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 LOG_PREFIX = re.compile(r"^(\(\w+ pid=\d+\) )?(\w+ [\d-]+ [\d:]+ \[\S+:\d+\] ?)?\s*")
 ROOT_CAUSE = re.compile(r"^[\w.]*(Error|Exception): .+")
@@ -36,22 +42,32 @@ def free_ports(count: int) -> list[int]:
             held.close()
 
 
+@dataclass(kw_only=True, slots=True)
+class Plan:
+    """A server to start: `command` makes its command line for a port."""
+
+    name: str
+    command: Callable[[int], list[str]]
+    env: Mapping[str, str]
+    log_path: Path
+
+
 class Server:
     """Started by the constructor; `stop` ends it and everything it started."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], env: Mapping[str, str], log_path: Path
-    ) -> None:
-        self.name = name
-        self.log_path = log_path
+    def __init__(self, plan: Plan, port: int) -> None:
+        self.plan, self.name, self.log_path = plan, plan.name, plan.log_path
+        self.url = f"http://127.0.0.1:{port}"
+        self.started_s = time.monotonic()
+        self.ready_s: float | None = None  # seconds that it took to come up
         self._stopping = False
-        with log_path.open("wb") as log:
+        with plan.log_path.open("wb") as log:
             self._supervisor = subprocess.Popen(
-                [sys.executable, str(SUPERVISOR), str(GRACE_S), *command],
+                [sys.executable, str(SUPERVISOR), str(GRACE_S), *plan.command(port)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **env},
+                env={**os.environ, **plan.env},
                 # Ctrl-C is for the harness alone; it ends the servers in order. But no session
                 # of its own: Linux schedules sessions as groups (sched_autogroup), and a group
                 # that waits by sched_yield, as vLLM's does, starves the others for seconds.
@@ -61,6 +77,13 @@ class Server:
     @property
     def running(self) -> bool:
         return self._supervisor.poll() is None
+
+    def is_up(self) -> bool:
+        try:
+            with OPENER.open(f"{self.url}/health", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
     def watch(self, on_death: Callable[[], None]) -> None:
         """Has another thread call `on_death` when the server ends before `stop`."""

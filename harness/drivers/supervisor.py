@@ -24,6 +24,7 @@ import psutil
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
+TRACKER = "multiprocessing.resource_tracker"
 ORPHAN_GRACE_S = 2.0  # for what outlives the command; it has had its time
 LIBC = ctypes.CDLL(None)  # loaded before any fork: a forked child may only call it
 
@@ -54,28 +55,17 @@ def _end(child: subprocess.Popen[bytes], grace_s: float) -> int:
     except subprocess.TimeoutExpired:
         child.kill()
         status = child.wait()
-    for number, whom in (
-        (signal.SIGTERM, _anything),
-        (signal.SIGKILL, _but_trackers),
-        (signal.SIGKILL, _anything),
-    ):
+    # Python's resource trackers end by themselves, when they have freed the shared memory of the
+    # processes that were killed.
+    rounds = (signal.SIGTERM, None), (signal.SIGKILL, TRACKER), (signal.SIGKILL, None)
+    for number, spared in rounds:
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                if whom(process):
+                if spared is None or spared not in " ".join(process.cmdline()):
                     process.send_signal(number)
         if _all_reaped(min(grace_s, ORPHAN_GRACE_S)):
             break
     return status
-
-
-def _anything(process: psutil.Process) -> bool:
-    return True
-
-
-def _but_trackers(process: psutil.Process) -> bool:
-    """Python's resource trackers end by themselves, when they have freed the shared memory of
-    the processes that were killed."""
-    return "multiprocessing.resource_tracker" not in " ".join(process.cmdline())
 
 
 def _all_reaped(timeout_s: float) -> bool:

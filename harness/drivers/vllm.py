@@ -12,7 +12,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,15 +22,16 @@ from harness.cluster import Cluster
 from harness.configuration.checkpoint import check_checkpoint
 from harness.drivers import vllm_command, vllm_plugin
 from harness.drivers.body import completion_body, prebuilt
-from harness.drivers.fleet import OPENER, Member, Plan, running, watch
+from harness.drivers.counters import counters
+from harness.drivers.fleet import running, watch
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_thread import IoThread
 from harness.drivers.limits import require_positive
 from harness.drivers.replay import replaying
+from harness.drivers.server import OPENER, Plan, Server
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import RunError
 from harness.files import write_text
-from harness.model_spec import ModelSpec
 from harness.placement import resident_models
 from harness.prompts import FIRST_ID
 from harness.records.gpu_monitor import require_gpu
@@ -81,51 +82,38 @@ class VllmEngine:
         assert isinstance(loop, WallLoop)
         require_gpu(experiment.hardware, "vllm")
         served = resident_models(experiment.placements)
-        specs = [experiment.models[name] for name in served]
-        for spec in specs:
-            check_checkpoint(spec)
-        with experiment.plugin() if experiment.plugin else nullcontext() as plugin:
-            yield from self._serving(experiment, specs, served, plugin, loop)
-
-    def _serving(
-        self, experiment: Experiment, specs: list[ModelSpec], served: list[str],
-        plugin: ServerPlugin | None, loop: WallLoop,
-    ) -> Iterator[Cluster]:  # fmt: skip
-        plans = self._plans(experiment, specs, served, plugin)
-        with running(plans, self._config.start_timeout_s, experiment.announce) as members:
-            for member, name in zip(members, served, strict=True):
-                _warm_up(member, name)
-            self._resolved = _resolved(members, specs, served)
-            watch(members, loop)
+        for name in served:
+            check_checkpoint(experiment.models[name])
+        with ExitStack() as held:
+            plugin = held.enter_context(experiment.plugin()) if experiment.plugin else None
+            plans, timeout_s = self._plans(experiment, served, plugin), self._config.start_timeout_s
+            servers = held.enter_context(running(plans, timeout_s, experiment.announce))
+            for server, name in zip(servers, served, strict=True):
+                _warm_up(server, name)
+            self._resolved = _resolved(servers, experiment, served)
+            watch(servers, loop)
             body = completion_body(experiment.models, None, experiment.seed, REQUEST_FIELDS)
             bodies = prebuilt(body, experiment.recorder.records.values())
-            with IoThread(loop) as io:
-                endpoints = [
-                    HttpEndpoint(
-                        member.plan.name,
-                        [name],
-                        self._target(member, bodies),
-                        io=io,
-                        loop=loop,
-                        recorder=experiment.recorder,
-                    )
-                    for member, name in zip(members, served, strict=True)
-                ]
-                roots = [member.url for member in members]
-                caching = _hits_are_meant(experiment)
-                with (
-                    replaying(endpoints, roots, {}, io, experiment, caching_intended=caching),
-                    _counted(members, plugin, self._resolved, experiment),
-                ):
-                    yield experiment.cluster(endpoints=endpoints)
+            io = held.enter_context(IoThread(loop))
+            endpoints = [
+                HttpEndpoint(
+                    server.name, [name], self._target(server, bodies), io, experiment.recorder
+                )
+                for server, name in zip(servers, served, strict=True)
+            ]
+            caching = _hits_are_meant(experiment)
+            held.enter_context(replaying(endpoints, io, experiment, caching_intended=caching))
+            if plugin is not None:
+                held.enter_context(_counted(servers, plugin, self._resolved, experiment))
+            yield experiment.cluster(endpoints=endpoints)
 
     def resolved(self) -> Mapping[str, Any]:
         return self._resolved
 
     def _plans(
-        self, experiment: Experiment, specs: list[ModelSpec], served: list[str],
-        plugin: ServerPlugin | None,
-    ) -> list[Plan]:  # fmt: skip
+        self, experiment: Experiment, served: list[str], plugin: ServerPlugin | None
+    ) -> list[Plan]:
+        specs = [experiment.models[name] for name in served]
         config, run_dir = self._config, experiment.run_dir.resolve()
         logs = run_dir / "logs"
         logs.mkdir(exist_ok=True)
@@ -163,9 +151,10 @@ class VllmEngine:
             return flags + flag("kv_cache_memory_bytes", config.cpu_kv_cache_bytes)
         return flags + flag("gpu_memory_utilization", config.gpu_memory_utilization)
 
-    def _target(self, member: Member, body: Callable[[Request], bytes]) -> Target:
+    def _target(self, server: Server, body: Callable[[Request], bytes]) -> Target:
         return Target(
-            url=f"{member.url}/v1/completions",
+            root=server.url,
+            url=f"{server.url}/v1/completions",
             headers={"Content-Type": "application/json"},
             body=body,
             timeout_s=self._config.request_timeout_s,
@@ -175,27 +164,21 @@ class VllmEngine:
 
 @contextmanager
 def _counted(
-    members: list[Member], plugin: ServerPlugin | None, resolved: Mapping[str, Any],
-    experiment: Experiment,
-) -> Iterator[None]:  # fmt: skip
+    servers: list[Server], plugin: ServerPlugin, resolved: Mapping[str, Any], experiment: Experiment
+) -> Iterator[None]:
     """Raises RunError before anything is served where a server does not schedule by `plugin`; what
     the plug-in counted meanwhile is an event of each server."""
-    if plugin is None:
-        yield
-        return
     before = []
-    for member in members:
-        found = vllm_plugin.counters(member.url, plugin.counters)
-        named = resolved["servers"][member.plan.name]["scheduler_cls"]
-        vllm_plugin.require_active(plugin, member.plan.name, named, found)
+    for server in servers:
+        found = counters(server.url, plugin.counters, {})
+        named = resolved["servers"][server.name]["scheduler_cls"]
+        vllm_plugin.require_active(plugin, server.name, named, found)
         before.append(found)
     yield
-    for member, then in zip(members, before, strict=True):
-        now = vllm_plugin.counters(member.url, plugin.counters)
-        experiment.recorder.event(
-            "server_paging", member.plan.name, 0.0, experiment.loop.now,
-            **vllm_plugin.since(now, then),
-        )  # fmt: skip
+    for server, then in zip(servers, before, strict=True):
+        grown = vllm_plugin.since(counters(server.url, plugin.counters, {}), then)
+        now_s = experiment.loop.now
+        experiment.recorder.event("server_paging", server.name, 0.0, now_s, **grown)
 
 
 def _hits_are_meant(experiment: Experiment) -> bool:
@@ -205,7 +188,7 @@ def _hits_are_meant(experiment: Experiment) -> bool:
     return sharing and bool(experiment.scheduler.get("enable_prefix_caching", True))
 
 
-def _warm_up(member: Member, served_name: str) -> None:
+def _warm_up(server: Server, served_name: str) -> None:
     """One answer before the clock starts: it pays for lazy set-up, and proves that one comes."""
     body = {
         "model": served_name,
@@ -213,25 +196,25 @@ def _warm_up(member: Member, served_name: str) -> None:
         "max_tokens": WARMUP_OUTPUT_TOKENS,
         "ignore_eos": True,
     }
-    tokens = _ask(member, "/v1/completions", body)["usage"]["completion_tokens"]
+    tokens = _ask(server, "/v1/completions", body)["usage"]["completion_tokens"]
     if tokens != WARMUP_OUTPUT_TOKENS:
         raise RunError(
-            f"{member.plan.name} answered the warm-up request with {tokens} tokens instead of "
+            f"{server.name} answered the warm-up request with {tokens} tokens instead of "
             f"{WARMUP_OUTPUT_TOKENS}"
         )
 
 
-def _resolved(members: list[Member], specs: list[ModelSpec], served: list[str]) -> dict[str, Any]:
+def _resolved(servers: list[Server], experiment: Experiment, served: list[str]) -> dict[str, Any]:
     """What each server settled on, from its own account; the whole of it beside its log."""
-    servers: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     devices: set[str] = set()
-    for member, name in zip(members, served, strict=True):
-        info = _ask(member, "/server_info?config_format=json")
-        write_text(member.plan.log_path.with_suffix(".config.json"), json.dumps(info, indent=2))
+    for server, name in zip(servers, served, strict=True):
+        info = _ask(server, "/server_info?config_format=json")
+        write_text(server.log_path.with_suffix(".config.json"), json.dumps(info, indent=2))
         config = info["vllm_config"]
         devices |= device_names(info)
         scheduler, cache = config["scheduler_config"], config["cache_config"]
-        servers[member.plan.name] = {
+        found[server.name] = {
             "model": name,
             "num_kv_blocks": cache["num_gpu_blocks"],
             "block_tokens": cache["block_size"],
@@ -244,18 +227,18 @@ def _resolved(members: list[Member], specs: list[ModelSpec], served: list[str]) 
             "max_model_len": config["model_config"]["max_model_len"],
             "dtype": config["model_config"]["dtype"].removeprefix("torch."),
             "device": config["device_config"]["device"],
-            "start_s": member.ready_s,
+            "start_s": server.ready_s,
         }
     return {
-        "vllm_version": _ask(members[0], "/version")["version"],
-        "num_instances": len(members),
-        "block_tokens": next(iter(servers.values()))["block_tokens"],
+        "vllm_version": _ask(servers[0], "/version")["version"],
+        "num_instances": len(servers),
+        "block_tokens": next(iter(found.values()))["block_tokens"],
         "num_kv_blocks": kv_blocks_by_model(
-            (spec.name, server["num_kv_blocks"])
-            for spec, server in zip(specs, servers.values(), strict=True)
+            (experiment.models[name].name, one["num_kv_blocks"])
+            for name, one in zip(served, found.values(), strict=True)
         ),
         "devices": sorted(devices),
-        "servers": servers,
+        "servers": found,
     }
 
 
@@ -267,17 +250,17 @@ def device_names(info: Mapping[str, Any]) -> set[str]:
     return names if device == "cuda" and names else {device}
 
 
-def _ask(member: Member, path: str, body: Mapping[str, Any] | None = None) -> Any:
+def _ask(server: Server, path: str, body: Mapping[str, Any] | None = None) -> Any:
     """A JSON answer, to a GET or, with a body, a POST."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
-    question = urllib.request.Request(member.url + path, data, headers)
+    question = urllib.request.Request(server.url + path, data, headers)
     try:
         with OPENER.open(question, timeout=ASK_TIMEOUT_S) as answer:
             return json.load(answer)
     except (urllib.error.URLError, OSError) as error:
         said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
         raise RunError(
-            f"{member.plan.name} did not answer {path}: {error} {said[:200]}; its log is "
-            f"{member.plan.log_path}"
+            f"{server.name} did not answer {path}: {error} {said[:200]}; its log is "
+            f"{server.log_path}"
         ) from error

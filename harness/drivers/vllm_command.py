@@ -48,12 +48,8 @@ def flag(name: str, value: Any) -> list[str]:
 
 
 def scheduler_flags(scheduler: Mapping[str, Any]) -> list[str]:
-    return [
-        word
-        for name in SCHEDULER_FLAGS
-        if name in scheduler
-        for word in flag(name, scheduler[name])
-    ]
+    given = [name for name in SCHEDULER_FLAGS if name in scheduler]
+    return [word for name in given for word in flag(name, scheduler[name])]
 
 
 def python_path(first: Path) -> dict[str, str]:
@@ -92,14 +88,8 @@ def model_flags(spec: ModelSpec, served_name: str, models_dir: Path, load_format
     directory = models_dir / spec.name
     directory.mkdir(parents=True, exist_ok=True)
     write_text(directory / "config.json", json.dumps(hf_config(spec), indent=2))
-    return [
-        *flags,
-        "--model",
-        str(directory),
-        "--load-format",
-        load_format,
-        "--skip-tokenizer-init",
-    ]
+    flags += ["--model", str(directory), "--load-format", load_format]
+    return [*flags, "--skip-tokenizer-init"]
 
 
 def hf_config(spec: ModelSpec) -> dict[str, Any]:

@@ -1,32 +1,42 @@
 """The elastic instances of a cluster, and what happens between them: pipelines, KV on the move,
 lent memory, copies of weights on hosts, slots that are taken and released, and deaths.
 
-Systems drive this (`Cluster.elastic`); an engine supplies fabric, lines and instances.
+Systems drive this (`Cluster.elastic`); an engine supplies fabric, executors and instances.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from harness.clock import Event, Loop
 from harness.cost.hardware import Hardware
-from harness.device.location import Location, dram
+from harness.device.location import dram
 from harness.elastic.device_layout import DeviceLayout
-from harness.elastic.fabric import Fabric, Memory
+from harness.elastic.fabric import Memory, Sending
 from harness.elastic.host_copies import HostCopies
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_directory import Holder, KvDirectory
-from harness.elastic.kv_moves import KvCopy, KvMover
+from harness.elastic.kv_directory import Holder
+from harness.elastic.kv_moves import KvMover, KvRoute
 from harness.elastic.kv_store import KvStore
-from harness.elastic.layer_pass import LayerPass
-from harness.elastic.layerwise import LayerwiseBatch, MakePieces, layerwise_batch
-from harness.elastic.pipeline import Pipeline, PipelineExecutor, Stage, checked
+from harness.elastic.layerwise import LayerPass, LayerwiseBatch, LayerwiseExecutor
+from harness.elastic.page_tables import KvCopy
+from harness.elastic.pipeline import Pipeline, PipelineExecutor, Stage, check_stages
+from harness.elastic.shared import Shared
 from harness.errors import InstanceLost, RunError, UsageError
-from harness.records.record import Recorder
+from harness.model_spec import ModelSpec
 from harness.request import Batch, Request
 
 LostPolicy = Callable[[ElasticInstance], None]
+KV = Sending("kv")
+
+
+class Executors(Protocol):
+    """An engine's, of batches that several instances run."""
+
+    def pipeline(self, stages: Sequence[Stage]) -> PipelineExecutor: ...
+
+    def layerwise(self) -> LayerwiseExecutor: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -44,22 +54,24 @@ class ElasticCluster:
     `on_host_lost`: for a node that has failed, before its instances' deaths are known."""
 
     def __init__(
-        self, instances: Sequence[ElasticInstance], hosts: Mapping[int, HostCopies],
-        fabric: Fabric, directory: KvDirectory,
-        make_line: Callable[[Sequence[Stage]], PipelineExecutor],
-        make_pieces: MakePieces, loop: Loop, recorder: Recorder, hardware: Hardware,
+        self, instances: Sequence[ElasticInstance], executors: Executors, shared: Shared,
+        models: Mapping[str, ModelSpec], hardware: Hardware,
     ) -> None:  # fmt: skip
-        self.instances, self.hosts = list(instances), dict(hosts)
-        self.directory = directory
+        self.instances = list(instances)
+        self.hosts = {
+            node: HostCopies(node, hardware.host_memory_bytes, models, shared)
+            for node in range(hardware.num_nodes)
+        }
+        self.directory = shared.directory
         self.hardware = hardware  # its nodes, links and rates, for plans
         self.on_lost: LostPolicy | None = None
         self.on_host_lost: Callable[[int], None] | None = None
-        self._fabric, self._make_line, self._make_pieces = fabric, make_line, make_pieces
-        self._loop, self._recorder = loop, recorder
-        self._mover = KvMover(directory, fabric, loop, recorder)
+        self._executors, self._shared = executors, shared
+        self._loop, self._fabric = shared.loop, shared.fabric
+        self._mover = KvMover(shared)
         self._roles: dict[ElasticInstance, tuple[str, float]] = {}  # held slots: role, since when
-        fabric.on_lost = self._lost
         self._leases: dict[KvStore, Lent] = {}
+        self._fabric.on_lost = self._lost
 
     # Slots: GPU-seconds are the integral of those held
 
@@ -84,10 +96,9 @@ class ElasticCluster:
     def _end_role(self, instance: ElasticInstance) -> None:
         if instance in self._roles:
             role, since_s = self._roles.pop(instance)
-            self._recorder.event(
-                "slot", instance.name, since_s, self._loop.now,
-                role=role, num_devices=instance.model.tp,
-            )  # fmt: skip
+            self._shared.record(
+                "slot", instance.name, since_s, role=role, num_devices=instance.model.tp
+            )
 
     def end(self) -> None:
         """The run is over: slots and leases are held until now."""
@@ -100,7 +111,7 @@ class ElasticCluster:
     def note(self, kind: str, name: str, start_s: float, **fields: object) -> None:
         """Puts into the run's events what a system did or saw from `start_s` to now: what no
         device knows, like the demand for KV. `name`: whose it is."""
-        self._recorder.event(kind, name, start_s, self._loop.now, **fields)
+        self._shared.record(kind, name, start_s, **fields)
 
     # Layers and KV across instances
 
@@ -109,19 +120,17 @@ class ElasticCluster:
         for instance, _ in stages:
             if instance not in self.instances:
                 raise UsageError(f"{instance.name} is not of this cluster")
-        checked(stages)
-        line = self._make_line(stages)
-        return Pipeline(stages, line, self.directory, self._loop, self._recorder)
+        check_stages(stages)
+        return Pipeline(stages, self._executors.pipeline(stages), self._shared)
 
     def layerwise(self, requests: Sequence[Request]) -> LayerwiseBatch:
-        """Prompts that nothing is computed of, to run through the layers a piece at a time."""
-        return layerwise_batch(
-            requests, self._make_pieces, self.directory, self._loop, self._recorder
-        )
+        """Prompts that nothing is computed of, to run through the layers a few at a time."""
+        batch = Batch(chunks=[(request, request.known_tokens) for request in requests])
+        return LayerwiseBatch(batch, self._executors.layerwise(), self._shared)
 
     def layer_pass(self, batch: Batch, instance: ElasticInstance) -> LayerPass:
         """An iteration of `batch` on `instance`, to run a few layers at a time."""
-        return LayerPass(batch, instance, self._make_pieces(), self.directory, self._recorder)
+        return LayerPass(batch, instance, self._executors.layerwise(), self._shared)
 
     async def copy_kv(
         self, request: Request, blocks: range, layers: range, source: Holder, target: Holder, *,
@@ -130,54 +139,31 @@ class ElasticCluster:
         """A copy of KV `blocks` of `layers`, for which both ends have room: who holds what stays as
         it is. `to`: whose KV it is at `target`; None: the same request's. InstanceLost where an end
         dies."""
-        start_s = self._loop.now
-        groups = source.layout.groups(layers)
-        copies = [KvCopy(request, to or request, blocks)]
-        num_bytes = await self._mover.copy(copies, groups, source, target, purpose=purpose)
-        self._recorder.event(
-            "transfer", target.memory.name, start_s, self._loop.now,
-            source=source.memory.name, purpose=purpose, bytes=num_bytes, complete=True,
-        )  # fmt: skip
+        start_s, copies = self._loop.now, [KvCopy(request, to or request, blocks)]
+        route = KvRoute(source, target, source.layout.groups(layers))
+        await self._mover.copy(copies, route, Sending(purpose))
+        memories = source.memory, target.memory
+        self._record_transfer(*memories, purpose, start_s, route.num_bytes(copies))
 
     async def save_kv(
         self, copies: Sequence[KvCopy], layers: range, source: Holder, target: Holder, *,
-        purpose: str, of: Sequence[Request], chunk_bytes: int | None = None,
-        issue_s: float | None = None,
+        of: Sequence[Request], sending: Sending,
     ) -> None:  # fmt: skip
         """As `copy_kv`, of several requests in one copy, which counts as a move of the KV of the
         requests `of`."""
         start_s = self._loop.now
-        groups = source.layout.groups(layers)
-        num_bytes = await self._mover.copy(
-            copies, groups, source, target, purpose=purpose, chunk_bytes=chunk_bytes,
-            issue_s=issue_s,
-        )  # fmt: skip
-        self._recorder.event(
-            "kv_move", source.name, start_s, self._loop.now, to=target.name, purpose=purpose,
-            requests=[each.request_id for each in of], groups=list(groups), bytes=num_bytes,
-        )  # fmt: skip
+        route = KvRoute(source, target, source.layout.groups(layers))
+        await self._mover.copy(copies, route, sending)
+        self._mover.record(of, route, start_s, sending.purpose, route.num_bytes(copies))
 
     async def move_kv(
-        self,
-        requests: Sequence[Request],
-        layers: range,
-        source: Holder,
-        target: Holder,
-        *,
-        purpose: str = "kv",
-        priority: int = 0,
-        chunk_bytes: int | None = None,
-        issue_s: float | None = None,
-        owner: str = "",
-        stop: Event | None = None,
-    ) -> bool:
+        self, requests: Sequence[Request], layers: range, source: Holder, target: Holder,
+        sending: Sending = KV, *, owner: str = "",
+    ) -> bool:  # fmt: skip
         """The KV of `layers` (whole pages) of `requests` from `source`, which holds it, to
         `target`; requests may go on decoding meanwhile. See `KvMover.move`."""
-        return await self._mover.move(
-            requests, source.layout.groups(layers), source, target,
-            purpose=purpose, priority=priority, chunk_bytes=chunk_bytes, issue_s=issue_s,
-            owner=owner, stop=stop,
-        )  # fmt: skip
+        route = KvRoute(source, target, source.layout.groups(layers))
+        return await self._mover.move(requests, route, sending, owner)
 
     async def stage(self, memory: Memory, num_bytes: int, purpose: str) -> None:
         """Passes KV that is gathered or scattered through a staging tensor on its device: every
@@ -185,10 +171,15 @@ class ElasticCluster:
         if self._fabric.places_matter:
             return
         start_s = self._loop.now
-        await self._fabric.copy(memory, memory, num_bytes, list, purpose=purpose)
-        self._recorder.event(
-            "transfer", memory.name, start_s, self._loop.now,
-            source=memory.name, purpose=purpose, bytes=num_bytes, complete=True,
+        await self._fabric.copy(memory, memory, num_bytes, list, Sending(purpose))
+        self._record_transfer(memory, memory, purpose, start_s, num_bytes)
+
+    def _record_transfer(
+        self, source: Memory, target: Memory, purpose: str, start_s: float, num_bytes: int
+    ) -> None:
+        self._shared.record(
+            "transfer", target.name, start_s, source=source.name, purpose=purpose, bytes=num_bytes,
+            complete=True,
         )  # fmt: skip
 
     # Memory outside of the instances that use it
@@ -208,15 +199,11 @@ class ElasticCluster:
         KV memory again once all borrowers have given theirs back."""
         pages = -(-num_bytes // lender.page_bytes)
         at = await lender.lend(pages)
-        name = f"lent by {lender.name} at {at.start}"
-        names = [f"{name} of device {devices.start}" for devices, _ in parts]
-        stores = [
-            KvStore(
-                name if len(parts) == 1 else own, part_of(lender.memory, devices), at.start,
-                len(at), model, self._fabric,
-            )
-            for own, (devices, model) in zip(names, parts, strict=True)
-        ]  # fmt: skip
+        name, stores = f"lent by {lender.name} at {at.start}", []
+        for devices, model in parts:
+            own = name if len(parts) == 1 else f"{name} of device {devices.start}"
+            memory = lender.memory.part(devices)
+            stores.append(KvStore(own, memory, at, model, self._fabric))
         lent = Lent(lender, at, self._loop.now, len(stores))
         self._leases.update(dict.fromkeys(stores, lent))
         return stores
@@ -234,9 +221,7 @@ class ElasticCluster:
             lent.lender.take_home(lent.at)
 
     def _end_lease(self, lent: Lent) -> None:
-        self._recorder.event(
-            "lease", lent.lender.name, lent.since_s, self._loop.now, bytes=len(lent.at)
-        )
+        self._shared.record("lease", lent.lender.name, lent.since_s, bytes=len(lent.at))
 
     def dram_store(
         self, node: int, num_bytes: int, model: DeviceLayout, *, at_bytes: int = 0
@@ -246,7 +231,8 @@ class ElasticCluster:
         if node not in self.hosts:
             raise UsageError(f"node {node} is not of this cluster; valid: {sorted(self.hosts)}")
         memory = Memory(f"dram{node}:kv", dram(node))
-        return KvStore(f"DRAM of node {node}", memory, at_bytes, num_bytes, model, self._fabric)
+        at = range(at_bytes, at_bytes + num_bytes)
+        return KvStore(f"DRAM of node {node}", memory, at, model, self._fabric)
 
     # Death
 
@@ -263,11 +249,10 @@ class ElasticCluster:
         if host.lost:
             return
         for instance in self.instances:
-            if node_of(instance.memory) == node:
+            if instance.memory.node == node:
                 self.kill(instance)
         host.fail()
-        now = self._loop.now
-        self._recorder.event("host_lost", f"node-{node}", now, now)
+        self._shared.record("host_lost", f"node-{node}", self._loop.now)
         self.on_host_lost(node)
 
     def _lost(self, name: str, reason: str) -> None:
@@ -276,31 +261,8 @@ class ElasticCluster:
         if instance.lost is not None:
             return
         instance.lose(InstanceLost(name, reason))
-        now = self._loop.now
-        self._recorder.event("lost", instance.name, now, now)
+        self._shared.record("lost", instance.name, self._loop.now)
         self._end_role(instance)
         if self.on_lost is None:
             raise InstanceLost(name, reason)
         self.on_lost(instance)
-
-
-def node_of(memory: Memory) -> int:
-    """Of a device's memory, or of a group's, which is of one node."""
-    place = memory.place
-    return (place if isinstance(place, Location) else place[0]).node
-
-
-def part_of(memory: Memory, devices: range) -> Memory:
-    """`memory` on those of its devices, counted from 0; where it has no others, itself. UsageError
-    for a part that begins beyond them."""
-    place = memory.place
-    size = 1 if isinstance(place, Location) else len(place)
-    if devices.start and devices.stop > size:
-        raise UsageError(
-            f"devices {devices.start} to {devices.stop - 1} of {memory.name}; valid: 0 to "
-            f"{size - 1}"
-        )
-    if isinstance(place, Location) or len(devices) >= size:
-        return memory
-    part = place[devices.start : devices.stop]
-    return Memory(memory.name, part[0] if len(part) == 1 else part)

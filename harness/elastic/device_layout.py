@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 
+ALIGN_BYTES = 64  # of the weights, for any dtype
+
 
 def layer_weight_bytes(spec: ModelSpec, layer: int) -> int:
     """On each of the spec.tp devices: the embeddings go with the first layer, the last norm and
@@ -28,10 +30,26 @@ def layer_weight_bytes(spec: ModelSpec, layer: int) -> int:
     return -(-params * spec.dtype_bytes // spec.tp)
 
 
+def weight_bytes(spec: ModelSpec) -> int:
+    """Of all layers, on each of the spec.tp devices."""
+    return sum(layer_weight_bytes(spec, layer) for layer in range(spec.num_layers))
+
+
 def page_bytes(spec: ModelSpec, block_tokens: int, page_layers: int) -> int:
     """Keys and values of `page_layers` layers of a block, on each of the spec.tp devices."""
     heads = -(-spec.num_kv_heads // spec.tp)
     return page_layers * 2 * heads * block_tokens * spec.head_dim * spec.dtype_bytes
+
+
+def memory_for_blocks(spec: ModelSpec, block_tokens: int, num_blocks: int) -> int:
+    """Bytes of each device that hold the weights and `num_blocks` KV blocks."""
+    kv_bytes = (num_blocks + 1) * page_bytes(spec, block_tokens, spec.num_layers)
+    return memory_for_kv(spec, kv_bytes)
+
+
+def memory_for_kv(spec: ModelSpec, kv_bytes: int) -> int:
+    """Bytes of each device that hold the weights and as much KV."""
+    return weight_bytes(spec) + kv_bytes + ALIGN_BYTES
 
 
 class DeviceLayout:
@@ -51,7 +69,7 @@ class DeviceLayout:
         self.num_groups = -(-spec.num_layers // self.page_layers)
         self.memory_bytes = memory_bytes // self.page_bytes * self.page_bytes
         sizes = [layer_weight_bytes(spec, layer) for layer in range(spec.num_layers)]
-        start = (self.memory_bytes - sum(sizes)) // 64 * 64  # aligned for any dtype
+        start = (self.memory_bytes - sum(sizes)) // ALIGN_BYTES * ALIGN_BYTES
         if start < 2 * self.page_bytes:
             raise UsageError(
                 f"model={spec.name} (weights {sum(sizes) / 2**30:.2f} GiB on each of {spec.tp} "

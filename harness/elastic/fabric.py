@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from harness.clock import Event
-from harness.device.location import Location
-
-Place = Location | tuple[Location, ...]  # a tuple: the devices of a tensor-parallel group
+from harness.device.location import Place, members
+from harness.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,21 @@ class Memory:
 
     @property
     def node(self) -> int:
-        return self.place.node if isinstance(self.place, Location) else self.place[0].node
+        return members(self.place)[0].node
+
+    def part(self, devices: range) -> Memory:
+        """This memory on those of its devices, counted from 0; where it has no others, itself.
+        UsageError for a part that begins beyond them."""
+        size = len(members(self.place))
+        if devices.start and devices.stop > size:
+            raise UsageError(
+                f"devices {devices.start} to {devices.stop - 1} of {self.name}; valid: 0 to "
+                f"{size - 1}"
+            )
+        if len(devices) >= size:
+            return self
+        part = members(self.place)[devices.start : devices.stop]
+        return Memory(self.name, part[0] if len(part) == 1 else part)
 
 
 class Span(NamedTuple):
@@ -36,28 +49,30 @@ class Span(NamedTuple):
     num_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How the bytes of a copy go. `purpose`: what they are for; copies of different purposes do not
+    wait for each other. `priority`: higher ones go first, between chunks. `issue_s`: the chunks
+    are copies issued one behind another, each so long after the one before, of which the latencies
+    overlap; a live engine's take what they take. `stop`: breaks the copy off."""
+
+    purpose: str
+    priority: int = 0
+    chunk_bytes: int | None = None
+    issue_s: float | None = None
+    stop: Event | None = None
+
+
 class Fabric(Protocol):
     places_matter: bool  # whether `spans` are read: a simulator counts bytes alone
     on_lost: Callable[[str, str], None]  # set by the cluster: an instance that has died, and why
 
     async def copy(
-        self,
-        source: Memory,
-        target: Memory,
-        num_bytes: int,
-        spans: Callable[[], Sequence[Span]],
-        *,
-        purpose: str,
-        priority: int = 0,
-        chunk_bytes: int | None = None,
-        issue_s: float | None = None,
-        stop: Event | None = None,
-    ) -> bool:
-        """Moves `num_bytes`, of each device of a group; False where `stop` broke it off. Higher
-        priorities go first, between chunks. `issue_s`: the chunks are copies issued one behind
-        another, each so long after the one before, of which the latencies overlap; a live engine's
-        take what they take. UsageError for places without a path between them, InstanceLost where
-        an end dies meanwhile."""
+        self, source: Memory, target: Memory, num_bytes: int, spans: Callable[[], Sequence[Span]],
+        sending: Sending,
+    ) -> bool:  # fmt: skip
+        """Moves `num_bytes`, of each device of a group; False where it was broken off. UsageError
+        for places without a path between them, InstanceLost where an end dies meanwhile."""
         ...
 
     def kill(self, name: str) -> None:
@@ -65,17 +80,10 @@ class Fabric(Protocol):
         ...
 
     async def load(
-        self,
-        source: Memory,
-        target: Memory,
-        layers: Mapping[int, Span],
-        *,
-        arrival: Callable[[int], Event] | None,
-        on_layer: Callable[[int, float], None],
-        priority: int = 0,
-        chunk_bytes: int | None = None,
-        stop: Event | None = None,
-    ) -> bool:
+        self, source: Memory, target: Memory, layers: Mapping[int, Span],
+        arrival: Callable[[int], Event] | None, on_layer: Callable[[int, float], None],
+        stop: Event | None,
+    ) -> bool:  # fmt: skip
         """Brings the weights of `layers` one after the other, as `copy` does, each once `source`
         has it: `arrival` of an instance is set while a layer is there, None stands for a file.
         `on_layer(layer, start_s)`: batches may use it from now on; its first byte left at

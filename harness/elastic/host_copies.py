@@ -8,29 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.clock import Event, Loop
+from harness.clock import Event
 from harness.device.location import dram, ssd
 from harness.device.memory import Region
-from harness.elastic.device_layout import layer_weight_bytes
-from harness.elastic.fabric import Fabric, Memory, Span
+from harness.elastic.device_layout import weight_bytes
+from harness.elastic.fabric import Memory, Sending, Span
 from harness.elastic.instance import ElasticInstance
+from harness.elastic.shared import Shared
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.records.record import Recorder
 
 
 class HostCopies:
     def __init__(
-        self, node: int, capacity_bytes: int, models: Mapping[str, ModelSpec], fabric: Fabric,
-        loop: Loop, recorder: Recorder,
-    ) -> None:  # fmt: skip
+        self, node: int, capacity_bytes: int, models: Mapping[str, ModelSpec], shared: Shared
+    ) -> None:
         self.node = node
         self.region = Region(f"DRAM of node {node}", capacity_bytes)
         # As instances name them, and as requests do: two models may have one spec's name.
         self._models = {spec.name: spec for spec in models.values()} | dict(models)
         self.lost = False  # it has failed
-        self._fabric = fabric
-        self._loop, self._recorder = loop, recorder
+        self._shared = shared
         self._complete = set[str]()
 
     def __contains__(self, model: str) -> bool:
@@ -38,32 +36,40 @@ class HostCopies:
 
     def keep(self, model: str) -> None:
         """Has the copy be there, as at the start of a run. OutOfMemory: it does not fit."""
-        self.region.hold({model: weight_bytes(self._models[model])})
+        self._hold(model)
         self._complete.add(model)
+
+    def _hold(self, model: str) -> int:
+        """Takes the room of the copy: the bytes of all devices of an instance together."""
+        spec = self._models[model]
+        self.region.hold({model: spec.tp * weight_bytes(spec)})
+        return spec.tp * weight_bytes(spec)
 
     async def fetch(
         self, model: str, source: ElasticInstance | Memory, *, stop: Event | None = None
     ) -> bool:
         """Copies `model` here, from an instance that has all of it, another node's DRAM or an
         SSD. False: `stop` broke it off, or the host has failed. OutOfMemory: it does not fit."""
-        spec = self._models[model]
-        self.region.hold({model: weight_bytes(spec)})
-        start_s, done = self._loop.now, False
+        num_bytes = self._hold(model)
+        size, at, memory = weight_bytes(self._models[model]), 0, source
+        if isinstance(source, ElasticInstance):  # files have the model from their beginning on
+            at, memory = source.layout.layer_at[0].start, source.memory
+        assert isinstance(memory, Memory)
+        span = Span(at, 0, size)
+        start_s, done = self._shared.loop.now, False
         try:
-            memory = source.memory if isinstance(source, ElasticInstance) else source
-            done = await self._fabric.copy(
-                memory, self.memory(model), weight_bytes(spec) // spec.tp,
-                lambda: file_spans(source, spec), purpose="weights", stop=stop,
-            )  # fmt: skip
+            done = await self._shared.fabric.copy(
+                memory, self.memory(model), size, lambda: [span], Sending("weights", stop=stop)
+            )
             done = done and not self.lost
         finally:
             if done:
                 self._complete.add(model)
             else:
                 self.region.hold({model: 0})
-            self._recorder.event(
-                "host_copy", f"node-{self.node}", start_s, self._loop.now,
-                model=model, complete=done, bytes=weight_bytes(spec),
+            self._shared.record(
+                "host_copy", f"node-{self.node}", start_s, model=model, complete=done,
+                bytes=num_bytes,
             )  # fmt: skip
         return done
 
@@ -90,15 +96,3 @@ class HostCopies:
     def disk(self, model: str) -> Memory:
         """The model on this node's SSD."""
         return Memory(f"ssd{self.node}:{model}", ssd(self.node))
-
-
-def weight_bytes(spec: ModelSpec) -> int:
-    """Of all devices of an instance together, as layers are kept."""
-    return spec.tp * sum(layer_weight_bytes(spec, layer) for layer in range(spec.num_layers))
-
-
-def file_spans(source: ElasticInstance | Memory, spec: ModelSpec) -> list[Span]:
-    """The whole model, as files hold it."""
-    size = weight_bytes(spec) // spec.tp
-    start = source.layout.layer_at[0].start if isinstance(source, ElasticInstance) else 0
-    return [Span(start, 0, size)]

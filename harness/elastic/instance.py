@@ -11,15 +11,14 @@ from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import Protocol
 
-from harness.clock import Event, Loop
-from harness.elastic.arriving import Arriving
+from harness.clock import Event
+from harness.device.base import Arriving
 from harness.elastic.device_layout import DeviceLayout
-from harness.elastic.fabric import Fabric, Memory, Span
-from harness.elastic.kv_directory import Flight, KvDirectory
+from harness.elastic.fabric import Memory, Sending, Span
+from harness.elastic.kv_directory import RunningBatch
 from harness.elastic.kv_region import KvRegion
-from harness.elastic.page_uses import begin_compaction, end_compaction
+from harness.elastic.shared import Shared
 from harness.errors import InstanceLost, RunError, UsageError
-from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 
@@ -33,47 +32,34 @@ class Runner(Protocol):
         max_steps: int | None = None,
         until: float = inf,
         stop: Event | None = None,
-        halt: Event | None = None,
+        interrupt: Event | None = None,
         arriving: Arriving | None = None,
     ) -> int:
-        """As `Instance.execute`; `halt`: as `stop`, the device's own. `arriving`: all layers, where
-        weights of some are still on their way: one iteration. Raises InstanceLost."""
+        """As `Instance.execute`; `interrupt`: as `stop`, the device's own. `arriving`: all layers,
+        where weights of some are still on their way: one iteration. Raises InstanceLost."""
         ...
 
     def settle(self) -> float: ...
-
-
-def ignore(layer: int) -> None:
-    """Nobody waits for single layers."""
 
 
 class ElasticInstance:
     """`resident`: whose weights are here from the start."""
 
     def __init__(
-        self,
-        memory: Memory,
-        layout: DeviceLayout,
-        directory: KvDirectory,
-        fabric: Fabric,
-        loop: Loop,
-        recorder: Recorder,
-        *,
-        resident: range,
+        self, memory: Memory, layout: DeviceLayout, shared: Shared, resident: range
     ) -> None:
         self.name, self.memory = memory.name, memory
         self.model, self.layout = layout.spec, layout
         self.page_bytes = layout.page_bytes
-        self._region = KvRegion(memory.name, layout, fabric.places_matter)
+        self._region = KvRegion(memory.name, layout, shared.fabric.places_matter)
         self.kv, self.tables = self._region.pool, self._region.tables
-        self.directory = directory
         self.lost: InstanceLost | None = None
         self.runner: Runner  # set by the engine
-        self._fabric, self._loop, self._recorder = fabric, loop, recorder
-        self._here = {layer: Event(loop) for layer in range(self.model.num_layers)}
+        self._shared, self._loop, self._directory = shared, shared.loop, shared.directory
+        self._here = {layer: Event(self._loop) for layer in range(self.model.num_layers)}
         self._loading = set[int]()
-        self.gone = Event(loop)  # set once it is lost
-        self._flights: dict[Flight, None] = {}
+        self.gone = Event(self._loop)  # set once it is lost
+        self._running: dict[RunningBatch, None] = {}
         for layer in resident:
             self._here[layer].set()
 
@@ -115,65 +101,58 @@ class ElasticInstance:
         if missing := self.not_to_come(every):
             raise RunError(f"{self.name}: execute needs all layers; not loaded: {missing}")
         self._check_kv(batch.requests)
-        flight = await self.launch(batch.requests)
+        running = await self.begin(batch.requests)
         try:
             self._check_kv(batch.requests)
             arriving = self.arriving(every)
             return await self.runner.execute(
                 batch, max_steps=max_steps if arriving is None else 1, until=until, stop=stop,
-                halt=flight.halt, arriving=arriving,
+                interrupt=running.interrupt, arriving=arriving,
             )  # fmt: skip
         finally:
-            self.land(flight)
+            self.end(running)
             for request in batch.requests:
                 if request.finished:
-                    self.directory.forget(request)
+                    self._directory.forget(request)
 
-    async def launch(self, requests: Sequence[Request]) -> Flight:
-        """Begins a flight that needs this instance; `land` ends it. InstanceLost where it has died,
-        be it while KV of `requests` was moved."""
-        flight = await self.directory.launch(requests)
+    async def begin(self, requests: Sequence[Request]) -> RunningBatch:
+        """A batch that needs this instance; `end` ends it. InstanceLost where it has died, be it
+        while KV of `requests` was moved."""
+        running = await self._directory.begin(requests)
         if self.lost is not None:
-            self.directory.land(flight)
+            self._directory.end(running)
             raise self.lost
-        self.join(flight)
-        return flight
+        self.join(running)
+        return running
 
-    def join(self, flight: Flight) -> None:
-        self._flights[flight] = None
+    def join(self, running: RunningBatch) -> None:
+        """The batch needs this instance until it leaves."""
+        self._running[running] = None
 
-    def leave(self, flight: Flight) -> None:
-        self._flights.pop(flight, None)
+    def leave(self, running: RunningBatch) -> None:
+        self._running.pop(running, None)
 
-    def land(self, flight: Flight) -> None:
-        self.leave(flight)
-        self.directory.land(flight)
+    def end(self, running: RunningBatch) -> None:
+        self.leave(running)
+        self._directory.end(running)
 
     def settle(self) -> float:
         return self.runner.settle()
 
     def evict(self, request: Request) -> None:
         """`Instance.evict`, wherever the request's KV is. RunError in mid-batch."""
-        self.directory.check_settled(request)
-        for holder, _ in self.directory.where(request):
-            holder.kv.release(request)
-        self.directory.forget(request)
+        self._directory.check_evictable(request)
+        self._directory.release(request)
         self.kv.release(request)
         request.computed_tokens = 0
-        self._recorder.preempted(request, self.name, self._loop.now)
+        self._shared.recorder.preempted(request, self.name, self._loop.now)
 
     # Weights
 
     async def load(
-        self,
-        layers: range,
-        source: ElasticInstance | Memory,
-        *,
-        priority: int = 0,
-        chunk_bytes: int | None = None,
-        on_layer: Callable[[int], None] = ignore,
-        stop: Event | None = None,
-    ) -> bool:
+        self, layers: range, source: ElasticInstance | Memory, *,
+        on_layer: Callable[[int], None] | None = None, stop: Event | None = None,
+    ) -> bool:  # fmt: skip
         """Brings the weights of `layers`, one after the other in their order; a layer that is here
         costs nothing. `source`: an instance of the model, which may itself be loading (a chain
         forwards each layer as it comes), or a node's DRAM or SSD. `on_layer` is called as each
@@ -187,13 +166,11 @@ class ElasticInstance:
         taken = self._region.given(wanted)
         if taken:
             self._region.take_back(wanted)
-            await self._retreat()
+            await self._compact()
         self._loading.update(wanted)
         start_s, complete = self._loop.now, False
         try:
-            complete = not wanted or await self._bring(
-                wanted, source, priority, chunk_bytes, on_layer, stop
-            )
+            complete = not wanted or await self._bring(wanted, source, on_layer, stop)
         except InstanceLost:
             await self._end_load(wanted, taken, start_s, source.name)
             raise
@@ -203,17 +180,19 @@ class ElasticInstance:
     async def _end_load(
         self, wanted: Sequence[int], taken: Collection[int], start_s: float, source: str
     ) -> None:
-        """Of `wanted` layers some may not have come; `taken`: those whose bytes had been KV's."""
+        """Of `wanted` layers some may not have come. Of those the bytes which had been KV's, of
+        layers in `taken`, are pages as before."""
         self._loading.difference_update(wanted)
-        await self._give_again([layer for layer in taken if not self._here[layer].is_set])
-        self._recorder.event(
-            "load", self.name, start_s, self._loop.now,
-            layers=[layer for layer in wanted if self._here[layer].is_set], source=source,
-        )  # fmt: skip
+        back = [layer for layer in taken if not self._here[layer].is_set]
+        if back and self.lost is None:
+            await self._shared.fabric.forget(self.memory, back, used=False)
+            self._region.give(back)
+        came = [layer for layer in wanted if self._here[layer].is_set]
+        self._shared.record("load", self.name, start_s, layers=came, source=source)
 
     async def _bring(
-        self, layers: Sequence[int], source: ElasticInstance | Memory, priority: int,
-        chunk_bytes: int | None, on_layer: Callable[[int], None], stop: Event | None,
+        self, layers: Sequence[int], source: ElasticInstance | Memory,
+        on_layer: Callable[[int], None] | None, stop: Event | None,
     ) -> bool:  # fmt: skip
         self.check_alive()
         instance = source if isinstance(source, ElasticInstance) else None
@@ -224,18 +203,14 @@ class ElasticInstance:
             spans[layer] = Span(self.weights_at(source, layer), into.start, len(into))
 
         def came(layer: int, start_s: float) -> None:
-            self._recorder.event(
-                "transfer", self.name, start_s, self._loop.now,
-                source=memory.name, purpose="weights", bytes=spans[layer].num_bytes, complete=True,
-            )  # fmt: skip
+            self._record_transfer(memory, "weights", start_s, spans[layer].num_bytes)
             self._here[layer].set()
             self._loading.discard(layer)
-            on_layer(layer)
+            if on_layer is not None:
+                on_layer(layer)
 
-        done = await self._fabric.load(
-            memory, self.memory, spans, arrival=None if instance is None else instance.arrival,
-            on_layer=came, priority=priority, chunk_bytes=chunk_bytes, stop=stop,
-        )  # fmt: skip
+        arrival = None if instance is None else instance.arrival
+        done = await self._shared.fabric.load(memory, self.memory, spans, arrival, came, stop)
         self.check_alive()
         return done
 
@@ -250,68 +225,52 @@ class ElasticInstance:
         a batch is running that may need them."""
         self.layout.spec.layer_range(layers)
         gone = [layer for layer in layers if self._here[layer].is_set]
-        if self._flights:
+        if self._running:
             raise RunError(f"{self.name}: layers are dropped in mid-batch")
         for layer in gone:
             self._here[layer].clear()
-        await self._fabric.forget(self.memory, gone, used=True)
+        await self._shared.fabric.forget(self.memory, gone, used=True)
         self._region.give(gone)
-        now = self._loop.now
-        self._recorder.event("drop", self.name, now, now, layers=gone, kv_pages=self.kv.num_pages)
-
-    async def _give_again(self, layers: Sequence[int]) -> None:
-        """Layers that were to come and have not: their bytes are KV pages as before."""
-        if layers and self.lost is None:
-            await self._fabric.forget(self.memory, layers, used=False)
-            self._region.give(layers)
+        pages = self.kv.num_pages
+        self._shared.record("drop", self.name, self._loop.now, layers=gone, kv_pages=pages)
 
     async def lend(self, pages: int) -> range:
         """Gives up `pages` of the KV memory in one piece: their bytes. RunError where not so many
         are free."""
         lent = self._region.lend(pages)
-        await self._retreat()
+        await self._compact()
         return lent
 
     def take_home(self, lent: range) -> None:
         """Bytes that were lent are the KV's again."""
         self._region.take_home(lent)
 
-    async def _retreat(self) -> None:
+    async def _compact(self) -> None:
         """Blocks that lie in bytes which are no pages any more move to pages."""
         if self.tables is None:
             return
-        outside = self._region.outside()
-        gate = await self.directory.ground(outside)
+        outside = self.tables.outside()
+        gate = await self._directory.close_gates(outside)
         try:
-            await begin_compaction(self._loop, self.tables.uses)
-            try:
-                if spans := self._region.retreat(outside):
-                    size = sum(span.num_bytes for span in spans)
-                    await self.copy_from(self.memory, size, lambda: spans, purpose="compaction")
-            finally:
-                end_compaction(self.tables.uses)
+            async with self.tables.compacting(self._loop):
+                if spans := self.tables.compact(outside, self.page_bytes):
+                    self.check_alive()
+                    start_s, size = self._loop.now, sum(span.num_bytes for span in spans)
+                    await self._shared.fabric.copy(
+                        self.memory, self.memory, size, lambda: spans, Sending("compaction")
+                    )
+                    self.check_alive()
+                    self._record_transfer(self.memory, "compaction", start_s, size)
         finally:
-            self.directory.open(gate)
+            self._directory.open_gates(gate)
 
-    # Bytes
-
-    async def copy_from(
-        self, source: Memory, num_bytes: int, spans: Callable[[], Sequence[Span]], *,
-        purpose: str, priority: int = 0, chunk_bytes: int | None = None, stop: Event | None = None,
-    ) -> bool:  # fmt: skip
-        """`Fabric.copy` into this instance's memory."""
-        self.check_alive()
-        start_s = self._loop.now
-        done = await self._fabric.copy(
-            source, self.memory, num_bytes, spans, purpose=purpose, priority=priority,
-            chunk_bytes=chunk_bytes, stop=stop,
+    def _record_transfer(
+        self, source: Memory, purpose: str, start_s: float, num_bytes: int
+    ) -> None:
+        self._shared.record(
+            "transfer", self.name, start_s, source=source.name, purpose=purpose, bytes=num_bytes,
+            complete=True,
         )  # fmt: skip
-        self.check_alive()
-        self._recorder.event(
-            "transfer", self.name, start_s, self._loop.now,
-            source=source.name, purpose=purpose, bytes=num_bytes, complete=done,
-        )  # fmt: skip
-        return done
 
     # Death
 
@@ -319,10 +278,10 @@ class ElasticInstance:
         if self.lost is not None:
             raise self.lost
 
-    def halt_all(self) -> None:
-        """Ends every flight over this instance at its next boundary."""
-        for flight in list(self._flights):
-            flight.halt.set()
+    def interrupt_all(self) -> None:
+        """Ends every batch that needs this instance at its next boundary."""
+        for running in list(self._running):
+            running.interrupt.set()
 
     def lose(self, error: InstanceLost) -> None:
         """It is gone: everything under way on it fails."""
@@ -330,7 +289,7 @@ class ElasticInstance:
         for here in self._here.values():
             here.clear()
         self.gone.set()
-        self.halt_all()
+        self.interrupt_all()
 
     def _check_kv(self, requests: Sequence[Request]) -> None:
         groups, whole = self.kv.groups, self.kv.all_groups

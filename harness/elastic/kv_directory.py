@@ -1,9 +1,9 @@
-"""Who holds which layers of a request's KV, and which requests are in the air.
+"""Who holds which layers of a request's KV, and which requests are in a running batch.
 
-The one answer to both, for a cluster whose instances run layers together. A flight (one launch of
-a batch) reads it once. KV moves between flights alone: whoever moves a request closes its gate,
-halts its flight at the next step boundary, moves what is left and opens the gate again. So no
-flight ever knows pages that are about to be freed, and none need wait for an epoch to pass.
+The one answer to both, for a cluster whose instances run layers together. A running batch reads it
+once, as it begins. KV moves between batches alone: whoever moves a request closes its gate,
+interrupts its batch at the next step boundary, moves what is left and opens the gate again. So no
+batch ever knows pages that are about to be freed, and none need wait for an epoch to pass.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Holder(Protocol):
 Where = tuple[tuple[Holder, Groups], ...]
 
 
-class Flight:
-    """`halt`: set to end it at its next step boundary. `landed`: it is over."""
+class RunningBatch:
+    """`interrupt`: set to end it at its next step boundary. `over`: it has ended."""
 
-    __slots__ = ("halt", "landed", "requests")
+    __slots__ = ("interrupt", "over", "requests")
 
     def __init__(self, loop: Loop, requests: Sequence[Request]) -> None:
-        self.halt, self.landed = Event(loop), Event(loop)
+        self.interrupt, self.over = Event(loop), Event(loop)
         self.requests = requests
 
 
@@ -48,18 +48,12 @@ class KvDirectory:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self.wheres: dict[int, Where] = {}  # request_id -> every holder of its KV
-        self._flights: dict[int, Flight] = {}  # request_id -> the one it is in
+        self._running: dict[int, RunningBatch] = {}  # request_id -> the one it is in
         self._gates: dict[int, Event] = {}  # request_id -> set once its KV has moved
 
     def where(self, request: Request) -> Where:
         """Every holder of the request's KV, each page group once; (): nobody."""
         return self.wheres.get(request.request_id, ())
-
-    def holder(self, request: Request, group: int) -> Holder:
-        for holder, groups in self.wheres.get(request.request_id, ()):
-            if group in groups:
-                return holder
-        raise RunError(f"nobody holds page group {group} of request {request.request_id}")
 
     def put(self, request: Request, where: Iterable[tuple[Holder, Groups]]) -> None:
         self.wheres[request.request_id] = tuple(where)
@@ -73,60 +67,67 @@ class KvDirectory:
                 held.setdefault(id(now), (now, []))[1].append(group)
         self.put(request, [(holder, tuple(sorted(its))) for holder, its in held.values()])
 
+    def release(self, request: Request) -> None:
+        """Frees the request's KV wherever it is, and forgets it."""
+        for holder, _ in self.where(request):
+            holder.kv.release(request)
+        self.forget(request)
+
     def forget(self, request: Request) -> None:
         self.wheres.pop(request.request_id, None)
 
-    def check_settled(self, request: Request) -> None:
+    # Running batches
+
+    async def begin(self, requests: Sequence[Request]) -> RunningBatch:
+        """A batch, once no gate is closed. RunError where one of `requests` is in another one."""
+        ids = [request.request_id for request in requests]
+        if self._gates:
+            await self._gates_open(ids)
+        for request_id in ids:
+            if request_id in self._running:
+                raise RunError(f"request {request_id} is in two batches at once")
+        running = RunningBatch(self._loop, requests)
+        self._running.update(dict.fromkeys(ids, running))
+        return running
+
+    def end(self, running: RunningBatch) -> None:
+        for request in running.requests:
+            self._running.pop(request.request_id, None)
+        running.over.set()
+
+    def is_running(self, request: Request) -> bool:
+        return request.request_id in self._running
+
+    def check_evictable(self, request: Request) -> None:
         """RunError where the request cannot be evicted now."""
-        if self.in_air(request):
+        if self.is_running(request):
             raise RunError(f"request {request.request_id} is evicted in mid-batch")
 
-    # Flights
-
-    async def launch(self, requests: Sequence[Request]) -> Flight:
-        """Begins a flight once no gate is closed. RunError where one is in the air already."""
-        ids = [request.request_id for request in requests]
-        while (shut := self._shut(ids)) is not None:
-            await self._loop.wait(shut)
-        for request in requests:
-            if request.request_id in self._flights:
-                raise RunError(f"request {request.request_id} is in two batches at once")
-        flight = Flight(self._loop, requests)
-        self._flights.update(dict.fromkeys([r.request_id for r in requests], flight))
-        return flight
-
-    def land(self, flight: Flight) -> None:
-        for request in flight.requests:
-            self._flights.pop(request.request_id, None)
-        flight.landed.set()
+    # Gates, while KV moves
 
     def gated(self, request: Request) -> bool:
         """Its KV is about to be elsewhere: a batch with it would wait."""
         return request.request_id in self._gates
 
-    def in_air(self, request: Request) -> bool:
-        return request.request_id in self._flights
-
-    async def ground(self, request_ids: Iterable[int]) -> Event:
-        """Closes the requests' gates and halts their flights; returns once all have landed. `open`
-        opens them."""
+    async def close_gates(self, request_ids: Iterable[int]) -> Event:
+        """Has no batch with the requests begin, and interrupts those that run; returns once all
+        have ended. `open_gates` is to be given what this returns."""
         ids = list(request_ids)
-        while (shut := self._shut(ids)) is not None:
-            await self._loop.wait(shut)
+        await self._gates_open(ids)
         gate = Event(self._loop)
         self._gates.update(dict.fromkeys(ids, gate))
         for request_id in ids:
-            while (flight := self._flights.get(request_id)) is not None:
-                flight.halt.set()
-                await self._loop.wait(flight.landed)
+            while (running := self._running.get(request_id)) is not None:
+                running.interrupt.set()
+                await self._loop.wait(running.over)
         return gate
 
-    def _shut(self, ids: Sequence[int]) -> Event | None:
-        if not self._gates:
-            return None
-        return next((gate for i in ids if (gate := self._gates.get(i)) is not None), None)
-
-    def open(self, gate: Event) -> None:
+    def open_gates(self, gate: Event) -> None:
         for request_id in [r for r, each in self._gates.items() if each is gate]:
             del self._gates[request_id]
         gate.set()
+
+    async def _gates_open(self, ids: Sequence[int]) -> None:
+        """Waits until no gate of the requests is closed."""
+        while self._gates and (closed := [self._gates[i] for i in ids if i in self._gates]):
+            await self._loop.wait(closed[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from harness.elastic.device_layout import DeviceLayout
-from harness.elastic.fabric import Span
 from harness.elastic.page_pool import PagePool
 from harness.elastic.page_tables import PageTables
 from harness.errors import RunError
@@ -31,12 +30,12 @@ class KvRegion:
         return self._given.intersection(layers)
 
     def take_back(self, layers: Collection[int]) -> None:
-        """The bytes of `layers` are no pages any more, once blocks there have retreated."""
+        """The bytes of `layers` are no pages any more, once blocks there have been moved."""
         self._shrink(self._given.difference(layers), self._lent, f"layers {[*layers]}")
 
     def lend(self, pages: int) -> range:
         """The last `pages` before the weights, in one piece: their bytes, which are free once
-        blocks there have retreated."""
+        blocks there have been moved."""
         size = self._layout.page_bytes
         stop = min([ids.start for ids in self._lent] or [self._layout.layer_at[0].start // size])
         ids = range(stop - pages, stop)
@@ -50,15 +49,6 @@ class KvRegion:
         size = self._layout.page_bytes
         self._lent.remove(range(lent.start // size, lent.stop // size))
         self._extend()
-
-    def outside(self) -> list[int]:
-        """request_ids with blocks in bytes that are no pages any more."""
-        return [] if self.tables is None else self.tables.outside()
-
-    def retreat(self, request_ids: Collection[int]) -> list[Span]:
-        """The copies that bring these requests' blocks into the pages that are left."""
-        size = self._layout.page_bytes
-        return [] if self.tables is None else self.tables.retreat(request_ids, size)
 
     def _shrink(self, given: set[int], lent: list[range], why: str) -> None:
         rest = without(self._layout.pages(given), lent)

@@ -12,20 +12,19 @@ from harness.errors import UsageError
 
 
 class KvStore:
-    """`at_bytes` to `at_bytes` + `num_bytes` of `memory`, for KV of the model of `layout`."""
+    """The bytes `at` of `memory`, for KV of the model of `layout`."""
 
     def __init__(
-        self, name: str, memory: Memory, at_bytes: int, num_bytes: int, layout: DeviceLayout,
-        fabric: Fabric,
-    ) -> None:  # fmt: skip
-        pages = num_bytes // layout.page_bytes
+        self, name: str, memory: Memory, at: range, layout: DeviceLayout, fabric: Fabric
+    ) -> None:
+        pages = len(at) // layout.page_bytes
         if pages < layout.num_groups:
             raise UsageError(
-                f"{name}: {num_bytes} bytes hold no KV block of model {layout.spec.name}, which "
+                f"{name}: {len(at)} bytes hold no KV block of model {layout.spec.name}, which "
                 f"has {layout.num_groups * layout.page_bytes}"
             )
         self.name, self.memory, self.layout = name, memory, layout
         self.page_bytes = layout.page_bytes
         self.kv = PagePool(pages, layout.block_tokens, layout.num_groups)
         ids = [range(pages)]
-        self.tables = PageTables(self.kv, ids, at_bytes) if fabric.places_matter else None
+        self.tables = PageTables(self.kv, ids, at.start) if fabric.places_matter else None

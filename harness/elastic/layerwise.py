@@ -1,8 +1,10 @@
-"""A batch of prompts that runs through the layers a piece at a time (BlitzScale §5.2's ZigZag).
+"""A batch that runs through the layers a few at a time.
 
-Who runs the next layers is decided when their turn comes: between two pieces the batch rests, its
-activations where the last piece ran. Each instance that runs layers keeps their KV. The
-bookkeeping is written once; an engine supplies the `LayerwiseExecutor` that run and send.
+`LayerwiseBatch`, BlitzScale §5.2's ZigZag: who runs the next layers is decided when their turn
+comes; between two runs of layers the batch rests, its activations where the last run was. Each
+instance that runs layers keeps their KV. `LayerPass`, FlexGen's loop over layers (AQUA §9.1): one
+iteration on one instance, where between two runs, and beside them, KV of other layers comes and
+goes. The bookkeeping is written once; an engine supplies the `LayerwiseExecutor`.
 """
 
 from __future__ import annotations
@@ -11,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from harness.clock import Loop
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_directory import Flight, KvDirectory
+from harness.elastic.kv_directory import RunningBatch
+from harness.elastic.shared import Shared
 from harness.errors import RunError
-from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 
@@ -38,47 +39,49 @@ class LayerRun:
 
 
 class LayerwiseExecutor(Protocol):
-    """Of one passage."""
+    """Of one batch."""
 
-    async def run(self, piece: LayerRun) -> None:
-        """Runs the piece; the last one stamps the tokens and moves the requests' counters. Raises
+    async def run(self, run: LayerRun) -> None:
+        """Runs the layers; the last run stamps the tokens and moves the requests' counters. Raises
         InstanceLost where `instance` or one of `others` has died."""
         ...
 
     def send(self, batch: Batch, source: ElasticInstance, target: ElasticInstance) -> None:
-        """Has the activations that rest at `source` go to `target`, ahead of the next piece."""
+        """Has the activations that rest at `source` go to `target`, ahead of the next run."""
         ...
 
     def end(self) -> None:
-        """Nothing of the passage is needed any more."""
+        """Nothing of the batch is needed any more."""
         ...
 
 
-def nobody(request: Request) -> str:
-    """Has no reservation."""
+def _check_next(executed: int, instance: ElasticInstance, layers: range) -> None:
+    """RunError for layers that are not the next ones, or not loaded."""
+    if layers.start != executed:
+        raise RunError(f"layers {layers} are run, but the next one is {executed}")
+    missing = [layer for layer in layers if not instance.arrival(layer).is_set]
+    if missing:
+        raise RunError(f"{instance.name}: a batch needs layers that are not here: {missing}")
+
+
+def _no_owner(request: Request) -> str:
+    """Its KV has no reservation."""
     return ""
 
 
 class LayerwiseBatch:
     """Of prompts whose KV is nowhere yet."""
 
-    def __init__(
-        self,
-        batch: Batch,
-        pieces: LayerwiseExecutor,
-        directory: KvDirectory,
-        loop: Loop,
-        recorder: Recorder,
-    ) -> None:
+    def __init__(self, batch: Batch, executor: LayerwiseExecutor, shared: Shared) -> None:
+        self._batch, self._executor = batch, executor
+        self._shared, self._directory = shared, shared.directory
         if batch.decodes or any(r.computed_tokens or n != r.known_tokens for r, n in batch.chunks):
-            raise RunError("a passage is of whole prompts that nothing has been computed of")
-        self._batch, self._pieces, self._directory = batch, pieces, directory
-        self._loop, self._recorder = loop, recorder
+            raise RunError("a layerwise batch is of whole prompts that nothing is computed of")
         self.executed = 0  # layers, from the first one on
         self._over: list[ElasticInstance] = []  # that ran some, in order
-        self._flight: Flight | None = None
+        self._running: RunningBatch | None = None
         self._ahead: tuple[ElasticInstance, int] | None = None  # where activations have been sent
-        self._running = False
+        self._busy = False
 
     @property
     def at(self) -> ElasticInstance | None:
@@ -86,93 +89,117 @@ class LayerwiseBatch:
         return self._over[-1] if self._over else None
 
     def reserve(
-        self, instance: ElasticInstance, layers: range, owner: Callable[[Request], str] = nobody
+        self, instance: ElasticInstance, layers: range, owner: Callable[[Request], str] = _no_owner
     ) -> bool:
         """Takes room for the KV of `layers` on `instance`, which is to run them next. `owner`:
         whose reservation there a request's KV uses first. False, and no change: there is none."""
         groups, kv = instance.layout.groups(layers), instance.kv
-        blocks = [kv.blocks_for(request.known_tokens) for request in self._batch.requests]
+        blocks = [(r, kv.blocks_for(r.known_tokens)) for r in self._batch.requests]
         pages = 0
-        for request, count in zip(self._batch.requests, blocks, strict=True):
+        for request, count in blocks:
             pages += max(0, count * len(groups) - kv.reserved.get(owner(request), 0))
         if pages > kv.free_pages:
             return False
-        for request, count in zip(self._batch.requests, blocks, strict=True):
+        for request, count in blocks:
             kv.accept(request, count, groups, owner(request))
             others = [w for w in self._directory.where(request) if w[0] is not instance]
             self._directory.put(request, [*others, (instance, kv.groups[request.request_id])])
         return True
 
     async def run(self, instance: ElasticInstance, layers: range) -> None:
-        """The next `layers` on `instance`, which `reserve` has room for. The passage ends with the
+        """The next `layers` on `instance`, which `reserve` has room for. The batch ends with the
         last layer. Raises RunError for layers that are not the next ones or not loaded;
         InstanceLost where an instance with KV of the batch dies: `give_up` then."""
-        if self._running or layers.start != self.executed:
-            raise RunError(f"layers {layers} are run, but the next one is {self.executed}")
         for each in (*self._over, instance):
             each.check_alive()
-        missing = [layer for layer in layers if not instance.arrival(layer).is_set]
-        if missing:
-            raise RunError(f"{instance.name}: a batch needs layers that are not here: {missing}")
-        self._running = True
+        if self._busy:
+            raise RunError(f"layers {layers} are run beside others of the batch")
+        _check_next(self.executed, instance, layers)
+        self._busy = True
         try:
-            if self._flight is None:
-                self._flight = await self._directory.launch(self._batch.requests)
+            if self._running is None:
+                self._running = await self._directory.begin(self._batch.requests)
             instance.check_alive()  # it may have died while KV of the batch was moved
-            instance.join(self._flight)
+            instance.join(self._running)
             previous = self.at
             if instance in self._over:
                 self._over.remove(instance)
             self._over.append(instance)
-            piece = LayerRun(
-                self._batch, instance, layers, previous, self._over[:-1],
-                sent=self._ahead == (instance, self.executed),
-            )  # fmt: skip
-            await self._pieces.run(piece)
+            sent = self._ahead == (instance, self.executed)
+            run = LayerRun(self._batch, instance, layers, previous, self._over[:-1], sent)
+            await self._executor.run(run)
         finally:
-            self._running = False
+            self._busy = False
         self.executed = layers.stop
-        if piece.last:
-            self._land()
+        if run.last:
+            self.give_up()
             self._complete()
 
     def send(self, target: ElasticInstance) -> None:
-        """The activations go to `target` ahead, which is to run the next piece; another one may
-        run it all the same. Nothing where they are there, or have been sent."""
+        """The activations go to `target` ahead, which is to run the next layers; another one may
+        run them all the same. Nothing where they are there, or have been sent."""
         source = self.at
         if source is None or source is target or self._ahead == (target, self.executed):
             return
         self._ahead = target, self.executed
-        self._pieces.send(self._batch, source, target)
+        self._executor.send(self._batch, source, target)
 
     def give_up(self) -> None:
-        """The batch is to be computed again: its KV is the caller's to free."""
-        self._land()
-
-    def _land(self) -> None:
-        self._pieces.end()
-        if self._flight is not None:
+        """The batch is over, or to be computed again: its KV is the caller's to free."""
+        self._executor.end()
+        if self._running is not None:
             for instance in self._over:
-                instance.leave(self._flight)
-            self._directory.land(self._flight)
+                instance.leave(self._running)
+            self._directory.end(self._running)
 
     def _complete(self) -> None:
         """Requests of one token are over."""
         for request in self._batch.requests:
             if request.finished:
-                for holder, _ in self._directory.where(request):
-                    holder.kv.release(request)
-                self._directory.forget(request)
+                self._directory.release(request)
                 if not request.failed:
+                    self._shared.recorder.completed(request)
+
+
+class LayerPass:
+    """Who holds the KV is the caller's business: a run needs that of its own layers on the
+    instance, and no other. `end` the pass when it is over, or given up."""
+
+    def __init__(
+        self, batch: Batch, instance: ElasticInstance, executor: LayerwiseExecutor, shared: Shared
+    ) -> None:
+        self._batch, self._instance, self._executor = batch, instance, executor
+        self._recorder = shared.recorder
+        self.executed = 0  # layers, from the first one on
+
+    async def run(self, layers: range) -> None:
+        """The next `layers`; with the last one the iteration's tokens are there. Raises RunError
+        for layers that are not the next ones, not loaded, or whose KV is not here; InstanceLost
+        where the instance dies."""
+        instance = self._instance
+        instance.check_alive()
+        _check_next(self.executed, instance, layers)
+        needed = set(instance.layout.groups(layers))
+        for request in self._batch.requests:
+            here = instance.kv.groups.get(request.request_id, ())
+            if not needed <= set(here):
+                raise RunError(
+                    f"{instance.name}: layers {layers} need the KV of page groups "
+                    f"{sorted(needed)} of request {request.request_id}; here are {list(here)}"
+                )
+        running = await instance.begin(self._batch.requests)
+        try:
+            previous = instance if self.executed else None
+            run = LayerRun(self._batch, instance, layers, previous, (), sent=False)
+            await self._executor.run(run)
+        finally:
+            instance.end(running)
+        self.executed = layers.stop
+        if run.last:
+            for request in self._batch.requests:
+                if request.finished and not request.failed:
                     self._recorder.completed(request)
 
-
-MakePieces = Callable[[], LayerwiseExecutor]
-
-
-def layerwise_batch(
-    requests: Sequence[Request], make: MakePieces, directory: KvDirectory, loop: Loop,
-    recorder: Recorder,
-) -> LayerwiseBatch:  # fmt: skip
-    batch = Batch(chunks=[(request, request.known_tokens) for request in requests])
-    return LayerwiseBatch(batch, make(), directory, loop, recorder)
+    def end(self) -> None:
+        """Nothing of it is needed any more."""
+        self._executor.end()

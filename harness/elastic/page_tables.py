@@ -3,20 +3,31 @@
 Live engines alone need places. Counts decide, tables follow: `reconcile` has them agree for the
 requests of a batch before it runs. The lowest free page is used first, so that the tail empties
 by itself.
+
+Copies that know where blocks lie in a memory, and compactions, which move blocks, are never under
+way both. A copy of full blocks runs beside batches and holds no request's gate, so gates do not
+keep it apart from a compaction.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
 
+from harness.clock import Event, Loop
 from harness.elastic.fabric import Span
 from harness.elastic.page_pool import Groups, PagePool
-from harness.elastic.page_uses import PageUses
 from harness.request import Request
 
-SAME: Mapping[int, int] = MappingProxyType({})
+
+class KvCopy(NamedTuple):
+    """`blocks` of the request's KV; at the target they are those of `to`."""
+
+    request: Request
+    to: Request
+    blocks: range
 
 
 class PageTables:
@@ -28,7 +39,8 @@ class PageTables:
         self._pages = {page for ids in pages for page in ids}
         self._free = sorted(self._pages)
         self.ids: dict[int, dict[int, list[int]]] = {}  # request_id -> group -> pages, in order
-        self.uses = PageUses()
+        self._copies = dict[Event, None]()  # those under way: each is set when it is over
+        self._compaction: Event | None = None  # one that is under way, or waits for copies
 
     def reconcile(self, requests: Iterable[Request]) -> None:
         """Has `ids` agree with the pool for `requests`, and takes back what is released."""
@@ -66,23 +78,20 @@ class PageTables:
             self._drop(request_id, tuple(group for group in mine if group not in groups))
 
     def spans(
-        self, requests: Sequence[tuple[Request, range]], groups: Groups, target: PageTables,
-        page_bytes: int, names: Mapping[int, int] = SAME,
-    ) -> list[Span]:  # fmt: skip
-        """Blocks of `requests` from here to `target`, both reconciled; neighbours as one span.
-        `names`: under which request_id they are there, where that is another."""
+        self, copies: Sequence[KvCopy], groups: Groups, target: PageTables, page_bytes: int
+    ) -> list[Span]:
+        """Blocks from here to `target`, whose counts are reconciled here; neighbours as one."""
+        self.reconcile([each.request for each in copies])
+        target.reconcile([each.to for each in copies])
         found: list[Span] = []
-        for request, blocks in requests:
+        for request, to, blocks in copies:
             for group in groups:
                 here = self.ids[request.request_id][group]
-                there = target.ids[names.get(request.request_id, request.request_id)][group]
+                there = target.ids[to.request_id][group]
                 for block in blocks:
-                    span = Span(
-                        self.base_bytes + here[block] * page_bytes,
-                        target.base_bytes + there[block] * page_bytes,
-                        page_bytes,
-                    )
-                    found.append(span)
+                    source_at = self.base_bytes + here[block] * page_bytes
+                    target_at = target.base_bytes + there[block] * page_bytes
+                    found.append(Span(source_at, target_at, page_bytes))
         return merged(found)
 
     def extend(self, pages: Sequence[range]) -> None:
@@ -94,7 +103,7 @@ class PageTables:
             heapq.heappush(self._free, page)
 
     def restrict(self, pages: Sequence[range]) -> None:
-        """Only ids of `pages` are given out from now on. Blocks elsewhere stay until `retreat`."""
+        """Only ids of `pages` are given out from now on. Blocks elsewhere stay until `compact`."""
         self._pages = {page for ids in pages for page in ids}
         self._free = [page for page in self._free if page in self._pages]
         heapq.heapify(self._free)
@@ -108,7 +117,7 @@ class PageTables:
             and any(page not in self._pages for ids in mine.values() for page in ids)
         ]
 
-    def retreat(self, request_ids: Collection[int], page_bytes: int) -> list[Span]:
+    def compact(self, request_ids: Collection[int], page_bytes: int) -> list[Span]:
         """The copies that get the requests' blocks to ids that may be used."""
         for request_id in [r for r in self.ids if r not in self._pool.held]:
             self._drop(request_id, tuple(self.ids[request_id]))
@@ -122,6 +131,21 @@ class PageTables:
                         at = self.base_bytes + page * page_bytes
                         spans.append(Span(at, self.base_bytes + ids[i] * page_bytes, page_bytes))
         return spans
+
+    @asynccontextmanager
+    async def compacting(self, loop: Loop) -> AsyncIterator[None]:
+        """Begins once no copy and no other compaction is under way; no copy begins before it is
+        over."""
+        while self._compaction is not None:
+            await loop.wait(self._compaction)
+        self._compaction = over = Event(loop)
+        try:
+            while self._copies:
+                await loop.wait(next(iter(self._copies)))
+            yield
+        finally:
+            self._compaction = None
+            over.set()
 
     def check(self) -> None:
         """Raises AssertionError where a page is lost or held twice."""
@@ -139,6 +163,22 @@ class PageTables:
     def _give_back(self, page: int) -> None:
         if page in self._pages:
             heapq.heappush(self._free, page)
+
+
+@asynccontextmanager
+async def copying(loop: Loop, tables: Sequence[PageTables]) -> AsyncIterator[None]:
+    """A copy between memories with these `tables`: begins once none of them is compacted."""
+    while busy := [each._compaction for each in tables if each._compaction is not None]:
+        await loop.wait(busy[0])
+    over = Event(loop)
+    for each in tables:
+        each._copies[over] = None
+    try:
+        yield
+    finally:
+        for each in tables:
+            del each._copies[over]
+        over.set()
 
 
 def merged(spans: Sequence[Span]) -> list[Span]:

@@ -1,10 +1,10 @@
 """Instances that run a model's layers one after the other: pipeline stages, ZigZag's split point,
 and attention where the KV is.
 
-Any number of batches fly at once (micro-batches), each through every stage, first come first
+Any number of batches run at once (micro-batches), each through every stage, first come first
 served at each instance. What a stage computes with KV that another instance still holds, that
 instance attends to: q, k and v go there and the result comes back (KunServe §4.2's remote
-attention). The bookkeeping is written once; an engine supplies the `Line` that runs the stages.
+attention). The bookkeeping is written once; an engine supplies the `PipelineExecutor`.
 """
 
 from __future__ import annotations
@@ -14,35 +14,39 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, Protocol
 
-from harness.clock import Event, Loop
-from harness.device.base import BaseInstance
+from harness.clock import Event
+from harness.device.base import BaseInstance, Grown
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_directory import Flight, KvDirectory
 from harness.elastic.page_pool import Groups
+from harness.elastic.shared import Shared
 from harness.elastic.staged_kv import StagedKv
 from harness.errors import RunError, UsageError
 from harness.model_spec import ModelSpec
-from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 Stage = tuple[ElasticInstance, range]
+Remote = dict[ElasticInstance, dict[int, Groups]]  # holder -> request_id -> its page groups there
 
 
 @dataclass(slots=True, eq=False)
-class FlightPlan:
-    """What flies: `batch` for `steps` iterations over `stages`. `remote`: by stage, whose KV of
-    which page groups lies on which other instance."""
+class StagedBatch:
+    """`batch` runs for `steps` iterations over `stages`. `remote`: by stage, whose KV of which page
+    groups lies on which other instance. `instances`: stages, and those that hold KV for them."""
 
     batch: Batch
     steps: int
     stages: Sequence[Stage]
-    remote: list[dict[ElasticInstance, dict[int, Groups]]]
+    remote: Sequence[Remote]
+    instances: Sequence[ElasticInstance]
 
 
 class PipelineExecutor(Protocol):
-    async def fly(self, plan: FlightPlan, until: float, stop: Event | None, halt: Event) -> int:
+    async def run(
+        self, staged: StagedBatch, until: float, stop: Event | None, interrupt: Event
+    ) -> int:
         """Runs the stages, stamps each iteration's tokens and moves the requests' counters;
-        iterations done. It ends as `Instance.execute` does, or at the boundary after `halt`."""
+        iterations done. It ends as `Instance.execute` does, or at the boundary after `interrupt`.
+        """
         ...
 
 
@@ -65,17 +69,13 @@ class Pipeline(BaseInstance):
     """An `Instance` of several: `execute` takes any number of batches at once, each request in one
     at a time. Layers that a stage is loading are waited for, each when its turn comes."""
 
-    def __init__(
-        self, stages: Sequence[Stage], line: PipelineExecutor, directory: KvDirectory, loop: Loop,
-        recorder: Recorder,
-    ) -> None:  # fmt: skip
+    def __init__(self, stages: Sequence[Stage], executor: PipelineExecutor, shared: Shared) -> None:
         homes = [(instance, instance.layout.groups(layers)) for instance, layers in stages]
-        first = stages[0][0]
-        kv = StagedKv(together(homes), directory, first.kv.block_tokens)
+        kv = StagedKv(homes, shared.directory, stages[0][0].kv.block_tokens)
         name = "+".join(instance.name for instance, _ in stages)
-        super().__init__(name, first.model, kv, loop, recorder)
+        super().__init__(name, stages[0][0].model, kv, shared.loop, shared.recorder)
         self.stages = tuple(stages)
-        self._line, self._directory = line, directory
+        self._executor, self._directory = executor, shared.directory
 
     def adopt(self, requests: Sequence[Request], holder: ElasticInstance) -> None:
         """Requests that ran on `holder` alone run here from now on; their KV is where it is."""
@@ -93,45 +93,34 @@ class Pipeline(BaseInstance):
     ) -> int:
         for instance, _ in self.stages:
             instance.check_alive()
-        flight = await self._directory.launch(batch.requests)
-        over: list[ElasticInstance] = []
-        grown: list[tuple[Request, int]] = []
+        running = await self._directory.begin(batch.requests)
+        needed: list[ElasticInstance] = []
+        grown: Grown = []
         try:
-            over = self._over(batch)
-            for instance in over:
+            needed = self._needed(batch)
+            for instance in needed:
                 instance.check_alive()  # one may have died while the batch's KV was moved
-                instance.join(flight)
+                instance.join(running)
             self._begin(batch, max_steps)
-            self._running = False  # others may fly beside it
+            self._running = False  # others may run beside it
             self._check_layers()
-            steps = 1
-            if not batch.chunks:
-                at_once = stop is not None and stop.is_set
-                steps, grown, _ = self._reserve(batch.decodes, 1 if at_once else max_steps)
-            plan = FlightPlan(batch, steps, self.stages, self._remote(batch.requests))
-            return await self._line.fly(plan, until, stop, flight.halt)
+            steps, grown = self._steps(batch, max_steps, stop)
+            remote = self._remote(batch.requests)
+            staged = StagedBatch(batch, steps, self.stages, remote, needed)
+            return await self._executor.run(staged, until, stop, running.interrupt)
         finally:
-            self._land(flight, over, grown)
-
-    def _land(
-        self, flight: Flight, over: Sequence[ElasticInstance], grown: list[tuple[Request, int]]
-    ) -> None:
-        for instance in over:
-            instance.leave(flight)
-        self._directory.land(flight)
-        self._return_unused([(r, held) for r, held in grown if self._directory.where(r)])
-        for request in flight.requests:
-            if request.finished:
-                self.kv.release(request)
-                if not request.failed:
-                    self._recorder.completed(request)
+            for instance in needed:
+                instance.leave(running)
+            self._directory.end(running)
+            held = [(r, before) for r, before in grown if self._directory.where(r)]
+            self._end(batch.requests, held)
 
     def settle(self) -> float:
         """Counters are those of the last iteration that has come out of the last stage."""
         return self._loop.now
 
     def evict(self, request: Request) -> None:
-        self._directory.check_settled(request)
+        self._directory.check_evictable(request)
         super().evict(request)
 
     def _check_layers(self) -> None:
@@ -141,24 +130,21 @@ class Pipeline(BaseInstance):
                     f"{instance.name}: a batch needs layers that are not here: {missing}"
                 )
 
-    def _over(self, batch: Batch) -> list[ElasticInstance]:
+    def _needed(self, batch: Batch) -> list[ElasticInstance]:
         """Every instance that the batch needs: stages, and holders of its KV."""
-        found = {id(instance): instance for instance, _ in self.stages}
+        found = {instance: None for instance, _ in self.stages}
         for request in batch.requests:
             for holder, _ in self._directory.where(request):
-                if isinstance(holder, ElasticInstance):
-                    found.setdefault(id(holder), holder)
-                else:
+                if not isinstance(holder, ElasticInstance):
                     raise RunError(f"KV of request {request.request_id} is in {holder.name}")
-        return list(found.values())
+                found[holder] = None
+        return list(found)
 
-    def _remote(
-        self, requests: Sequence[Request]
-    ) -> list[dict[ElasticInstance, dict[int, Groups]]]:
-        remote: list[dict[ElasticInstance, dict[int, Groups]]] = []
+    def _remote(self, requests: Sequence[Request]) -> list[Remote]:
+        remote: list[Remote] = []
         for instance, layers in self.stages:
             mine = set(instance.layout.groups(layers))
-            elsewhere: dict[ElasticInstance, dict[int, Groups]] = {}
+            elsewhere: Remote = {}
             for request in requests:
                 for holder, groups in self._directory.where(request):
                     here = tuple(g for g in groups if g in mine)
@@ -169,7 +155,7 @@ class Pipeline(BaseInstance):
         return remote
 
 
-def checked(stages: Sequence[Stage]) -> None:
+def check_stages(stages: Sequence[Stage]) -> None:
     """UsageError for stages that are no route: a gap, an overlap, another model."""
     if not stages:
         raise UsageError("a pipeline needs a stage at least")
@@ -190,14 +176,3 @@ def checked(stages: Sequence[Stage]) -> None:
         raise UsageError(
             f"stages end at layer {expected}, but model {model.name} has {model.num_layers}"
         )
-
-
-def together(
-    homes: Sequence[tuple[ElasticInstance, Groups]],
-) -> list[tuple[ElasticInstance, Groups]]:
-    """Each instance once, with the page groups of all its stages."""
-    found: dict[int, tuple[ElasticInstance, Groups]] = {}
-    for instance, groups in homes:
-        before = found.get(id(instance), (instance, ()))[1]
-        found[id(instance)] = instance, tuple(sorted({*before, *groups}))
-    return list(found.values())

@@ -18,6 +18,7 @@ import torch
 from torch.nn.functional import embedding_bag, scaled_dot_product_attention
 
 from harness.engine.kv_cache import KvCache
+from harness.engine.work import BatchWork
 
 # Blocks in use, as a share of the cache's front that spans them, below which they are copied
 # together first. A copy reads and writes what the products then read again, hence about a half.
@@ -217,13 +218,9 @@ class CacheAttention:
         self._rows = self._decode.begin_step()
 
 
-def cache_attention(
-    cache: KvCache, chunks: Sequence[tuple[int, int, Sequence[int]]],
-    decodes: Sequence[tuple[int, Sequence[int]]], device: torch.device,
-) -> CacheAttention:  # fmt: skip
-    """Chunks as (tokens before, tokens, blocks), decodes as (position, blocks)."""
+def cache_attention(cache: KvCache, batch: BatchWork, device: torch.device) -> CacheAttention:
     attentions, rows, start, size = [], [], 0, cache.block_tokens
-    for context, num_tokens, blocks in chunks:
+    for (context, num_tokens, _), blocks in zip(batch.chunks, batch.blocks, strict=False):
         total = context + num_tokens
         ids = torch.tensor(blocks[: -(-total // size)], dtype=torch.int64, device=device)
         attentions.append(ChunkAttention(start, num_tokens, context, ids))
@@ -231,8 +228,8 @@ def cache_attention(
         rows.append(cache.rows(ids.index_select(0, at // size), at % size))
         start += num_tokens
     decode = None
-    if decodes:
-        positions = np.array([position for position, _ in decodes], np.int64)
-        decode = DecodeAttention(cache, positions, [blocks for _, blocks in decodes], device)
+    if batch.decodes:
+        positions = np.array(batch.decodes, np.int64)
+        decode = DecodeAttention(cache, positions, batch.blocks[len(batch.chunks) :], device)
         rows.append(decode.begin_step())
     return CacheAttention(cache, torch.cat(rows), attentions, decode, start)

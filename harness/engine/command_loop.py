@@ -1,8 +1,8 @@
 """The one command loop of a worker process: it reads what the harness asks for and hands it out.
 
-A command names its lane, a thread that does one kind of work, in order, beside the others; commands
-of one lane wait for one another. It is answered with messages that carry its number, `seq`. This
-thread never computes, copies or waits for a peer, so the harness never waits for it.
+A command names its stream, a thread that does one kind of work, in order, beside the others;
+commands of one stream wait for one another. It is answered with messages that carry its number,
+`seq`. This thread never computes, copies or waits for a peer, so the harness never waits for it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from math import inf
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from harness.engine.runner import Runner
-from harness.engine.stream import Lane
+from harness.engine.stream import Stream
 from harness.engine.transport import Connection, Header
-from harness.engine.work import unpack
 
-Work = Callable[[Header, bytes], None]
+Work = Callable[[Header], None]
 
 
 class DeviceContents(Protocol):
@@ -34,8 +33,8 @@ class DeviceContents(Protocol):
         """What the harness is told of it."""
 
     @property
-    def in_lanes(self) -> Mapping[str, Work]:
-        """Commands, by `op`: each runs in the lane that its header names."""
+    def in_streams(self) -> Mapping[str, Work]:
+        """Commands, by `op`: each runs in the stream that its header names."""
 
     @property
     def at_once(self) -> Mapping[str, Work]:
@@ -45,16 +44,15 @@ class DeviceContents(Protocol):
 class CommandLoop:
     def __init__(self, connection: Connection, device: torch.device) -> None:
         self._connection, self.device = connection, device
-        self._lanes: dict[str, Lane] = {}
-        self._opening = threading.Lock()  # peers' threads ask for lanes, too
+        self._streams: dict[str, Stream] = {}
+        self._opening = threading.Lock()  # peers' threads ask for streams, too
         self._stops: dict[int, threading.Event] = {}  # by seq, of commands that have not ended
         self._on_stop: dict[int, Callable[[], None]] = {}  # of those of them that wait
 
     def serve(self, contents: DeviceContents) -> None:
         """Until the harness closes the socket: EOFError."""
         while True:
-            header, content = self._connection.receive()
-            payload = bytes(content)
+            header, _ = self._connection.receive()
             match header["op"]:
                 case "ping":
                     self._connection.send({"op": "pong", "time_s": time.monotonic()})
@@ -64,19 +62,17 @@ class CommandLoop:
                     if (wake := self._on_stop.get(header["seq"])) is not None:
                         wake()
                 case op if op in contents.at_once:
-                    contents.at_once[op](header, payload)
+                    contents.at_once[op](header)
                 case op:
                     self.begin(header["seq"])
-                    self._put(contents.in_lanes[op], header, payload)
+                    work = partial(contents.in_streams[op], header)
+                    self.stream(header["stream"]).put(work)
 
-    def _put(self, work: Work, header: Header, payload: bytes) -> None:
-        self.lane(header["lane"]).put(lambda: work(header, payload))
-
-    def lane(self, name: str) -> Lane:
+    def stream(self, name: str) -> Stream:
         with self._opening:
-            if name not in self._lanes:
-                self._lanes[name] = Lane(name, self.device, self.fail)
-            return self._lanes[name]
+            if name not in self._streams:
+                self._streams[name] = Stream(name, self.device, self.fail)
+            return self._streams[name]
 
     def begin(self, seq: int, on_stop: Callable[[], None] | None = None) -> None:
         """From now on the command can be stopped; `on_stop` is told on the reading thread."""
@@ -97,13 +93,11 @@ class CommandLoop:
             self.end(seq)
         self._connection.send({"op": "answer", "seq": seq, "last": last, **values})
 
-    def stream(self, header: Header, payload: bytes, runner: Runner) -> None:
+    def execute(self, header: Header, runner: Runner) -> None:
         """Runs a batch whose weights and KV are all here: an answer for each iteration."""
-        chunks, decodes = unpack(header, payload)
-        seq, max_steps = header["seq"], header["max_steps"]
-        deadline_s = inf if header["deadline_s"] is None else header["deadline_s"]
+        seq, max_steps, deadline_s = header["seq"], header["max_steps"], header["deadline_s"]
         stop = self.stop_of(seq)
-        for number, tokens in enumerate(runner.steps(chunks, decodes, max_steps), start=1):
+        for number, tokens in enumerate(runner.steps(header["batch"], max_steps), start=1):
             now = time.monotonic()
             last = stop.is_set() or number == max_steps or now >= deadline_s
             self.answer(seq, last=last, time_s=now, tokens=tokens)

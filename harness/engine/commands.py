@@ -5,8 +5,7 @@ A worker answers a command with messages that carry its `seq`, the last of which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from harness.clock import Event, WallLoop
 from harness.engine.transport import Header
@@ -27,11 +26,24 @@ class Commands:
         worker.listen(loop, self._on_message)
 
     def send(
-        self, header: Mapping[str, Any], payload: bytes, on_message: OnMessage, *stops: Event,
-        patient: bool = False,
-    ) -> int:  # fmt: skip
+        self, header: Header, on_message: OnMessage, *stops: Event, patient: bool = False
+    ) -> int:
         """`on_message` gets every answer. The worker is told once one of `stops` is set. Its
         number, to `close` it. `patient`: a worker that makes no progress with it is not stuck."""
+        seq = self._register(on_message, stops, patient)
+        self.worker.send({**header, "seq": seq})
+        for stop in stops:
+            if stop not in self._watched:
+                self._watched.add(stop)
+                self._loop.spawn(self._forward(stop), name=f"{self.worker.name}: forward a stop")
+        return seq
+
+    def expect(self, on_message: OnMessage) -> int:
+        """The number of answers that the worker gives without being asked, to what a peer of it is
+        told to do."""
+        return self._register(on_message, (), patient=True)
+
+    def _register(self, on_message: OnMessage, stops: tuple[Event, ...], patient: bool) -> int:
         self._last_seq += 1
         self._in_flight[self._last_seq] = (on_message, stops)
         self._idle.clear()
@@ -39,25 +51,9 @@ class Commands:
             self._patient.add(self._last_seq)
         else:
             self.worker.expect_answer()
-        self.worker.send({**header, "seq": self._last_seq}, payload)
-        for stop in stops:
-            if stop not in self._watched:
-                self._watched.add(stop)
-                self._loop.spawn(self._forward(stop), name=f"{self.worker.name}: forward a stop")
         return self._last_seq
 
-    def expect(self, on_message: OnMessage) -> int:
-        """The number of answers that the worker gives without being asked, to what a peer of it is
-        told to do."""
-        self._last_seq += 1
-        self._in_flight[self._last_seq] = (on_message, ())
-        self._patient.add(self._last_seq)
-        self._idle.clear()
-        return self._last_seq
-
-    async def call(
-        self, header: Mapping[str, Any], payload: bytes = b"", stop: Event | None = None
-    ) -> Header:
+    async def call(self, header: Header, stop: Event | None = None) -> Header:
         """Sends a command that is answered once, and returns the answer."""
         answered = Event(self._loop)
         answer: Header = {}
@@ -66,7 +62,7 @@ class Commands:
             answer.update(message)
             answered.set()
 
-        self.send(header, payload, on_message, *(() if stop is None else (stop,)))
+        self.send(header, on_message, *(() if stop is None else (stop,)))
         await self._loop.wait(answered)
         return answer
 

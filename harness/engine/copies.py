@@ -1,8 +1,8 @@
 """The bytes that an elastic worker moves: to another worker's memory, from and to the files that
 stand for DRAM and SSD, and within its own memory, chunk by chunk at the links' pace.
 
-A copy to a peer ends when the peer says that it has everything. That word is sent in a lane of its
-own: a thread that reads from a peer must not send to one, or two that send to each other would
+A copy to a peer ends when the peer says that it has everything. That word is sent in a stream of
+its own: a thread that reads from a peer must not send to one, or two that send to each other would
 both have stopped reading.
 """
 
@@ -10,30 +10,20 @@ from __future__ import annotations
 
 import os
 import threading
-from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from math import inf
-from typing import Any
 
 import torch
 
+from harness.elastic.fabric import Span
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.mesh import Mesh, PeerLost
-from harness.engine.paced_links import LinkPath, PacedLinks
+from harness.engine.paced_links import PacedLinks
 from harness.engine.transport import Header
 
 Move = Callable[[Header, int, int, int], None]  # from, to, bytes
-
-
-def link_path(header: Mapping[str, Any]) -> LinkPath:
-    return LinkPath(tuple(header["links"]), header["bytes_per_s"], header["latency_s"])
-
-
-def spans_of(payload: bytes) -> list[tuple[int, int, int]]:
-    """(source, target, bytes), as `array("q")` packs them one after the other."""
-    numbers = array("q", payload)
-    return [(numbers[i], numbers[i + 1], numbers[i + 2]) for i in range(0, len(numbers), 3)]
 
 
 class Copies:
@@ -44,33 +34,31 @@ class Copies:
     ) -> None:
         self._loop, self._memory, self._mesh, self._links = loop, memory, mesh, links
         self._acks: dict[int, str] = {}  # copy -> the peer whose word it waits for
-        self._lock = threading.Lock()  # lanes and peers' threads use it
-        self.commands: dict[str, Work] = {
-            "push": self._push, "pull": self._pull, "save": self._save,
-            "between": self._between, "relocate": self._relocate,
+        self._lock = threading.Lock()  # streams and peers' threads use it
+        self.in_streams: dict[str, Work] = {
+            "push": self._push, "relocate": self._relocate,
+            "pull": partial(self._copy, self.read_chunk),  # from a file
+            "save": partial(self._copy, self._write_chunk),  # to a file
+            "between": partial(self._copy, self._copy_chunk),  # files of a host
         }  # fmt: skip
 
-    def _push(self, header: Header, payload: bytes) -> None:
+    def _copy(self, move: Move, header: Header) -> None:
+        self._loop.answer(header["seq"], complete=self._chunks(header, move))
+
+    def _push(self, header: Header) -> None:
         """To another worker's memory; answered once that has them."""
         seq, peer = header["seq"], header["to"]
         with self._lock:
             self._acks[seq] = peer
-        sent = self._chunks(header, payload, self.send_chunk)
+        sent = self._chunks(header, self.send_chunk)
         try:
-            end = {"op": "end", "copy": seq, "complete": sent}
-            self._mesh.send(peer, end)
+            self._mesh.send(peer, {"op": "end", "copy": seq, "complete": sent})
         except PeerLost:
             self._end(seq, complete=False)
 
     def send_chunk(self, header: Header, source: int, target: int, size: int) -> None:
-        piece = self._memory[source : source + size]
-        content = piece.cpu().numpy().data
+        content = self._memory[source : source + size].cpu().numpy().data
         self._mesh.send(header["to"], {"op": "bytes", "at": target}, content)
-
-    def _pull(self, header: Header, payload: bytes) -> None:
-        """From a file."""
-        done = self._chunks(header, payload, self.read_chunk)
-        self._loop.answer(header["seq"], complete=done)
 
     def read_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         read = 0
@@ -82,45 +70,32 @@ class Copies:
             self._memory[target + read : target + read + len(content)].copy_(part)
             read += len(content)
 
-    def _save(self, header: Header, payload: bytes) -> None:
-        """To a file."""
-        done = self._chunks(header, payload, self._write_chunk)
-        self._loop.answer(header["seq"], complete=done)
-
     def _write_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         content = self._memory[source : source + size].cpu().numpy().data
         written = 0
         while written < size:
             written += os.pwrite(header["file"], content[written:], target + written)
 
-    def _between(self, header: Header, payload: bytes) -> None:
-        """From a file to another one, for a host."""
-        done = self._chunks(header, payload, self._copy_chunk)
-        self._loop.answer(header["seq"], complete=done)
-
     def _copy_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         content = os.pread(header["file"], size, source)
         if os.pwrite(header["to_file"], content, target) != size:
             raise OSError(f"{size} bytes could not be copied from file to file")
 
-    def _chunks(self, header: Header, payload: bytes, move: Move) -> bool:
+    def _chunks(self, header: Header, move: Move) -> bool:
         """All of the spans, chunk by chunk, at the links' pace. False: broken off."""
         over_s = inf
-        for span in spans_of(payload):
+        for span in header["spans"]:
             left_s = self.carry(header, span, move, over_s)
             if left_s is None:
                 return False
             over_s = left_s
         return True
 
-    def carry(
-        self, header: Header, span: tuple[int, int, int], move: Move, after_s: float
-    ) -> float | None:
+    def carry(self, header: Header, span: Span, move: Move, after_s: float) -> float | None:
         """One span of a copy, of which another left the links at `after_s` (inf: none). When this
         one has left them; None: broken off."""
-        path, most = link_path(header["path"]), header["chunk_bytes"]
-        stop, urgent = self._loop.stop_of(header["seq"]), header["urgent"]
-        source, target, size = span
+        path, urgent, most = header["path"], header["urgent"], header["chunk_bytes"]
+        stop, (source, target, size) = self._loop.stop_of(header["seq"]), span
         try:
             for at in range(0, size, most):
                 if stop.is_set():
@@ -132,9 +107,9 @@ class Copies:
             return None
         return after_s
 
-    def _relocate(self, header: Header, payload: bytes) -> None:
+    def _relocate(self, header: Header) -> None:
         """Within this memory; sources and targets do not overlap."""
-        for source, target, size in spans_of(payload):
+        for source, target, size in header["spans"]:
             self._memory[target : target + size].copy_(self._memory[source : source + size])
         self._loop.answer(header["seq"], complete=True)
 
@@ -148,7 +123,7 @@ class Copies:
     def on_end(self, name: str, header: Header) -> None:
         if self._memory.device.type == "cuda":
             torch.cuda.synchronize(self._memory.device)
-        self._loop.lane("acks").put(lambda: self._acknowledge(name, header))
+        self._loop.stream("acks").put(lambda: self._acknowledge(name, header))
 
     def on_ack(self, header: Header) -> None:
         self._end(header["copy"], complete=header["complete"])

@@ -1,5 +1,5 @@
 """A device that has one model for good: its weights packed for the matmul, its KV in one piece for
-each layer. Layers can be dropped and loaded again from host memory.
+each layer.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 
 from harness.engine.command_loop import CommandLoop, Work
+from harness.engine.config import TorchConfig
 from harness.engine.kv_cache import block_bytes, new_cache
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
@@ -19,41 +20,38 @@ from harness.model_spec import ModelSpec
 class DedicatedMemory:
     def __init__(self, loop: CommandLoop, setup: Header) -> None:
         self._loop = loop
-        device, spec = loop.device, ModelSpec(**setup["spec"])
+        device, spec, config = loop.device, setup["spec"], setup["config"]
         self._layers = LoadedLayers(spec, device)
-        for layer in range(spec.num_layers):
-            self._layers.load(layer)
-        num_blocks = setup["num_kv_blocks"] or fitting_blocks(spec, device, setup)
-        cache = new_cache(spec, num_blocks, setup["block_tokens"], device)
+        num_blocks = config.num_kv_blocks or fitting_blocks(
+            spec, device, config, setup["num_workers"]
+        )
+        cache = new_cache(spec, num_blocks, config.block_tokens, device)
         decoder = TransformerDecoder(spec, self._layers.ends, device)
         self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
         warm_up(spec, self._layers.on_device[0], self._layers.ends, device, setup["warm_up_tokens"])
         self.ready = {"num_kv_blocks": num_blocks}
-        self.in_lanes = {"execute": self._execute, "load": self._load, "drop": self._drop}
+        self.in_streams = {"execute": self._execute, "reload": self._reload}
         self.at_once: dict[str, Work] = {}
 
-    def _execute(self, header: Header, payload: bytes) -> None:
-        self._loop.stream(header, payload, self._runner)
+    def _execute(self, header: Header) -> None:
+        self._loop.execute(header, self._runner)
 
-    def _load(self, header: Header, payload: bytes) -> None:
-        for layer in header["layers"]:
-            self._layers.load(layer)
-        self._loop.answer(header["seq"])
-
-    def _drop(self, header: Header, payload: bytes) -> None:
-        for layer in header["layers"]:
-            self._layers.drop(layer)
+    def _reload(self, header: Header) -> None:
+        """The weights come anew from host memory, which the calibration measures."""
+        self._layers.load()
         self._loop.answer(header["seq"])
 
 
-def fitting_blocks(spec: ModelSpec, device: torch.device, setup: Header) -> int:
+def fitting_blocks(
+    spec: ModelSpec, device: torch.device, config: TorchConfig, num_workers: int
+) -> int:
     """KV blocks that fit beside the weights; MemoryError where none does."""
-    size = block_bytes(spec, setup["block_tokens"])
-    memory = int(setup["cpu_kv_bytes"])
+    size = block_bytes(spec, config.block_tokens)
+    memory = config.cpu_kv_bytes
     if device.type == "cuda":
-        sharing = -(-setup["num_workers"] // torch.cuda.device_count())
+        sharing = -(-num_workers // torch.cuda.device_count())
         total = torch.cuda.get_device_properties(device).total_memory
-        memory = int(total * setup["memory_fraction"] / sharing)
+        memory = int(total * config.memory_fraction / sharing)
         memory -= torch.cuda.memory_allocated(device)
     if memory < size:
         raise MemoryError(f"no room for a KV block of {size} bytes: {memory} bytes are left")

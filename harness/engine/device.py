@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -12,7 +11,7 @@ from harness.cost.profile import HardwareProfile
 from harness.device.location import Location
 from harness.engine.commands import Commands
 from harness.engine.host_memory import NODE, HostMemory
-from harness.engine.instance import TorchInstance
+from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.slab_tables import SlabTables
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
@@ -21,6 +20,7 @@ from harness.engine_api import Experiment
 from harness.errors import RunError
 from harness.pooled.blocks import SlabPool
 from harness.pooled.device import KvCopy
+from harness.pooled.plan import MemoryPlan
 
 
 class TorchDevice:
@@ -30,15 +30,14 @@ class TorchDevice:
 
     def __init__(
         self, spawn: Callable[[bool], WorkerProcess], start_timeout_s: float,
-        experiment: Experiment, memory: HostMemory, book: TokenBook,
-        *, slab_bytes: int, block_tokens: int,
+        experiment: Experiment, memory: HostMemory, plan: MemoryPlan, book: TokenBook,
     ) -> None:  # fmt: skip
         assert isinstance(experiment.loop, WallLoop), "make_loop() made it"
         self._spawn, self._start_timeout_s = spawn, start_timeout_s
-        self._models, self._memory, self._book = experiment.models, memory, book
-        self._slab_bytes, self._block_tokens = slab_bytes, block_tokens
-        self._profile = HardwareProfile(experiment.hardware)
-        self._loop, self._recorder = experiment.loop, experiment.recorder
+        self._models, self._memory, self._plan = experiment.models, memory, plan
+        profile = HardwareProfile(experiment.hardware)
+        self._loop = experiment.loop
+        self._run = LiveRun(self._loop, experiment.recorder, book, profile)
         self._worker = spawn(False)
         self.name = self._worker.name
         self._threads: list[threading.Thread] = []
@@ -51,7 +50,7 @@ class TorchDevice:
     @property
     def tokens(self) -> dict[int, list[int]]:
         """Generated ids by request_id, of all instances of the run."""
-        return self._book.generated
+        return self._run.book.generated
 
     def handshake(self) -> Header:
         """Waits for the worker; its answer. Comes before everything else."""
@@ -60,17 +59,15 @@ class TorchDevice:
         return ready
 
     def executor(self, model: str, kv: SlabPool) -> TorchInstance:
-        return TorchInstance(
-            self._models[model], kv, SlabTables(kv, self._slab_bytes), self._commands,
-            self._loop, self._recorder, self._book, self._profile,
-        )  # fmt: skip
+        tables = SlabTables(kv, self._plan.slab_bytes)
+        return TorchInstance(self._models[model], kv, tables, self._commands, self._run)
 
     async def load(
         self, model: str, at_bytes: int, source: Location, *, staged: bool, stop: Event | None
     ) -> bool:
         file, fill = self._memory.source(model, source)
         command = {
-            "op": "load", "lane": "load", "model": model, "at_bytes": at_bytes, "staged": staged,
+            "op": "load", "stream": "load", "model": model, "at_bytes": at_bytes, "staged": staged,
             "file": file, "fill": fill,
         }  # fmt: skip
         complete: bool = (await self._commands.call(command, stop=stop))["complete"]
@@ -81,7 +78,7 @@ class TorchDevice:
     async def relocate(self, model: str, from_bytes: int, to_bytes: int) -> None:
         await self._commands.call(
             {
-                "op": "relocate", "lane": "compute", "model": model, "from_bytes": from_bytes,
+                "op": "relocate", "stream": "compute", "model": model, "from_bytes": from_bytes,
                 "to_bytes": to_bytes,
             }
         )  # fmt: skip
@@ -93,7 +90,7 @@ class TorchDevice:
         await self._copy("copy_in", copy)
 
     async def collect_garbage(self) -> None:
-        await self._commands.call({"op": "collect", "lane": "compute"})
+        await self._commands.call({"op": "collect", "stream": "compute"})
 
     async def restart(self) -> None:
         """The process ends, once its last command is done, and another one takes its place."""
@@ -118,10 +115,9 @@ class TorchDevice:
         self._commands = Commands(self._worker, self._loop)
 
     async def _copy(self, op: str, copy: KvCopy) -> None:
-        block_bytes = self._models[copy.model].kv_bytes_per_token * self._block_tokens
-        offsets = array("q", [*copy.device_offsets, *copy.host_offsets])
-        command = {"op": op, "lane": op, "block_bytes": block_bytes}
-        await self._commands.call(command, offsets.tobytes())
+        block_bytes = self._models[copy.model].kv_bytes_per_token * self._plan.block_tokens
+        blocks = block_bytes, list(copy.device_offsets), list(copy.host_offsets)
+        await self._commands.call({"op": op, "stream": op, "blocks": blocks})
 
     async def _beside(self, function: Callable[[], object]) -> None:
         """Calls `function`, which may take seconds, while the loop goes on."""

@@ -6,54 +6,15 @@ layer has a shadow beside them, packed for oneDNN when it comes and gone when it
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from math import prod
 
 import torch
 
-from harness.elastic.device_layout import DeviceLayout, layer_weight_bytes
+from harness.elastic.device_layout import DeviceLayout
 from harness.engine.kv_cache import KvCache
-from harness.engine.layout import as_bytes
-from harness.engine.linear import MATRICES, Ends, Layer, Linear
-from harness.engine.weights import ENDS, HostWeights, Weights, fused_shapes, torch_dtype
-from harness.model_spec import ModelSpec
-
-
-def layer_shapes(spec: ModelSpec, layer: int) -> dict[str, tuple[int, ...]]:
-    """Of the tensors that go with `layer`, in the order of their bytes."""
-    shapes = dict(fused_shapes(spec, layer))
-    ends = fused_shapes(spec, ENDS)
-    if layer == 0:
-        shapes["embed"] = ends["embed"]
-    if layer == spec.num_layers - 1:
-        shapes["norm"] = ends["norm"]
-        if layer or not spec.tie_embeddings:
-            shapes["lm_head"] = ends.get("lm_head", ends["embed"])
-    return shapes
-
-
-def layer_tensors(source: HostWeights, spec: ModelSpec, layer: int) -> Weights:
-    """The tensors of `layer_shapes`, drawn or read from a checkpoint."""
-    tensors = dict(source.layer(layer))
-    if layer in (0, spec.num_layers - 1):
-        tensors |= source.ends()
-    return {name: tensors[name] for name in layer_shapes(spec, layer)}
-
-
-def write_layers(spec: ModelSpec, files: Iterable[int]) -> None:
-    """The whole model to every one of `files`, layer after layer."""
-    source, at = HostWeights(spec), 0
-    for layer in range(spec.num_layers):
-        begin = at
-        for tensor in layer_tensors(source, spec, layer).values():
-            content = as_bytes(tensor).numpy().data
-            for file in files:
-                written = 0
-                while written < len(content):  # the kernel takes at most 2 GiB at a time
-                    written += os.pwrite(file, content[written:], at + written)
-            at += len(content)
-        assert at - begin == layer_weight_bytes(spec, layer)
+from harness.engine.layout import elastic_shapes, elastic_tensors, views
+from harness.engine.linear import Ends, Layer, Linear, packed
+from harness.engine.weights import HostWeights, Weights, torch_dtype
 
 
 class MovingEnds(Ends):
@@ -85,14 +46,14 @@ class DeviceBuffer:
         spec = self.layout.spec
         source = HostWeights(spec)
         for layer in layers:
-            views = self._views(layer)
-            for name, tensor in layer_tensors(source, spec, layer).items():
-                views[name].copy_(tensor)
+            into = self._views(layer)
+            for name, tensor in elastic_tensors(source, spec, layer).items():
+                into[name].copy_(tensor)
             self.adopt(layer)
 
     def adopt(self, layer: int) -> None:
         """The bytes of `layer` are there: has batches use them."""
-        weights = {name: self._shadow(name, view) for name, view in self._views(layer).items()}
+        weights = {name: packed(name, view) for name, view in self._views(layer).items()}
         self.layers[layer] = Layer(weights)
         self.ends.adopt(weights)
 
@@ -103,19 +64,10 @@ class DeviceBuffer:
         self.bytes[at.start : at.stop].zero_()
 
     def _views(self, layer: int) -> Weights:
-        spec, at = self.layout.spec, self.layout.layer_at[layer].start
-        views: Weights = {}
-        for name, shape in layer_shapes(spec, layer).items():
-            size = prod(shape) * spec.dtype_bytes
-            views[name] = self.bytes[at : at + size].view(torch_dtype(spec)).view(shape)
-            at += size
-        return views
-
-    def _shadow(self, name: str, view: torch.Tensor) -> torch.Tensor:
-        if name in MATRICES and self.device.type == "cpu" and view.dtype == torch.float32:
-            packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(view)
-            return packed
-        return view
+        spec, at = self.layout.spec, self.layout.layer_at[layer]
+        found, end = views(self.bytes, spec, elastic_shapes(spec, layer), at.start)
+        assert end == at.stop, "the layout and the tensors say the same"
+        return found
 
     def _cache(self) -> KvCache:
         """Pages [kv_heads, page_layers, 2, block_tokens, head_dim] over the whole buffer, by id."""

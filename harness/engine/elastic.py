@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
 from harness.clock import Event, WallLoop
-from harness.device.base import BaseInstance
+from harness.device.base import Arriving, BaseInstance, Grown
 from harness.device.location import Location, dram, hbm, ssd
 from harness.device.topology import cluster_topology
-from harness.elastic.arriving import Arriving
 from harness.elastic.cluster import ElasticCluster
-from harness.elastic.device_layout import DeviceLayout
+from harness.elastic.device_layout import DeviceLayout, memory_for_blocks, memory_for_kv
 from harness.elastic.fabric import Memory
-from harness.elastic.host_copies import HostCopies
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_directory import KvDirectory
-from harness.elastic.pipeline import FlightPlan, Stage
+from harness.elastic.pipeline import Stage, StagedBatch
+from harness.elastic.shared import Shared
 from harness.engine.commands import Commands
-from harness.engine.config import WARM_UP_TOKENS, TorchConfig
+from harness.engine.config import TorchConfig
 from harness.engine.fabric import TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
 from harness.engine.layerwise import TorchLayerwise
@@ -32,35 +28,28 @@ from harness.engine.link_table import LinkTable
 from harness.engine.paced_links import PacedLinks
 from harness.engine.pipeline import TorchPipeline
 from harness.engine.tokens import TokenBook
-from harness.engine.worker_process import WorkerProcess, side_by_side
+from harness.engine.worker_process import WorkerProcess
+from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.placement import Placement, spec_of
-from harness.request import Batch, Request
-
-NewProcess = Callable[[int, Sequence[int], int], WorkerProcess]  # index, files, invitations
+from harness.request import Batch
 
 
 class TorchRunner(BaseInstance):
-    """Batches whose weights and KV are all on one instance: a flight over one stage."""
+    """Batches whose weights and KV are all on one instance: a pipeline of one stage."""
 
-    def __init__(
-        self, instance: ElasticInstance, line: TorchPipeline, experiment: Experiment
-    ) -> None:
-        super().__init__(
-            instance.name, instance.model, instance.kv, experiment.loop, experiment.recorder
-        )
-        self._stages = [(instance, range(instance.model.num_layers))]
-        self._line = line
-        self._book = line.book
+    def __init__(self, instance: ElasticInstance, pipeline: TorchPipeline, shared: Shared) -> None:
+        super().__init__(instance.name, instance.model, instance.kv, shared.loop, shared.recorder)
+        self._instance, self._pipeline = instance, pipeline
 
     @property
     def tokens(self) -> dict[int, list[int]]:
         """Generated ids by request_id, of all instances of the run."""
-        return self._book.generated
+        return self._pipeline.book.generated
 
     def settle(self) -> float:
-        return self._line.last_step_s
+        return self._pipeline.last_step_s
 
     async def execute(
         self,
@@ -69,130 +58,89 @@ class TorchRunner(BaseInstance):
         max_steps: int | None = None,
         until: float = inf,
         stop: Event | None = None,
-        halt: Event | None = None,
+        interrupt: Event | None = None,
         arriving: Arriving | None = None,
     ) -> int:
         """The worker knows by itself which layers are `arriving`."""
         self._begin(batch, max_steps)
-        steps, grown = 1, list[tuple[Request, int]]()
+        grown: Grown = []
         try:
-            if not batch.chunks:
-                at_once = stop is not None and stop.is_set
-                steps, grown, _ = self._reserve(batch.decodes, 1 if at_once else max_steps)
-            plan = FlightPlan(batch, steps, self._stages, [{}])
-            return await self._line.fly(plan, until, stop, halt or Event(self._loop))
+            steps, grown = self._steps(batch, max_steps, stop)
+            stages = [(self._instance, range(self.model.num_layers))]
+            staged = StagedBatch(batch, steps, stages, [{}], [self._instance])
+            return await self._pipeline.run(staged, until, stop, interrupt or Event(self._loop))
         finally:
             self._running = False
-            self._return_unused(grown)
-            for request in batch.requests:
-                if request.finished:
-                    self.kv.release(request)
-                    if not request.failed:
-                        self._recorder.completed(request)
+            self._end(batch.requests, grown)
 
 
 class TorchElastic:
-    """Started by its constructor, ended by `stack`."""
+    """Started by its constructor, ended with `workers`."""
 
-    def __init__(
-        self, stack: ExitStack, config: TorchConfig, num_threads: int, experiment: Experiment,
-        new_process: NewProcess,
-    ) -> None:  # fmt: skip
+    def __init__(self, workers: Workers, config: TorchConfig, experiment: Experiment) -> None:
         loop = experiment.loop
         assert isinstance(loop, WallLoop), "make_loop() made it"
-        self._stack, self._config, self._experiment = stack, config, experiment
-        self._loop, self._num_threads = loop, num_threads
-        self._book = TokenBook(experiment.seed)
-        self._directory = KvDirectory(loop)
+        self._workers, self._config, self._experiment = workers, config, experiment
+        self._loop, self._book = loop, TokenBook(experiment.seed)
         self._files = self._open_files()
         places = self._places()
         links = LinkTable(cluster_topology(experiment.hardware), places, config.elastic.paced)
         self._links_file = PacedLinks.new_file(len(links))
-        stack.callback(os.close, self._links_file)
+        workers.stack.callback(os.close, self._links_file)
         self._fabric = TorchFabric(loop, links, self._files, config.elastic.chunk_bytes)
-        self._start(new_process)
+        self._shared = Shared(loop, experiment.recorder, self._fabric, KvDirectory(loop))
+        self._start()
 
-    def _start(self, new_process: NewProcess) -> None:
-        experiment, stack = self._experiment, self._stack
-        layouts = [self._layout(placement) for placement in experiment.placements]
-        workers: list[tuple[WorkerProcess, socket.socket]] = []
-        for index, (placement, layout) in enumerate(
-            zip(experiment.placements, layouts, strict=True)
-        ):
+    def _start(self) -> None:
+        experiment, stack = self._experiment, self._workers.stack
+        files = [*self._files.values(), self._links_file]
+        started: list[tuple[WorkerProcess, socket.socket, Placement, DeviceLayout]] = []
+        for index, placement in enumerate(experiment.placements):
+            layout = self._layout(placement)
             ours, theirs = socket.socketpair()
             stack.callback(ours.close)
             with theirs:
-                files = [*self._files.values(), self._links_file]
-                worker = new_process(index, files, theirs.fileno())
+                setup = self._setup(index, placement, layout)
+                worker = self._workers.start(index, setup, files, theirs.fileno())
             stack.callback(worker.close)
-            worker.send(self._setup(index, placement, layout))
-            workers.append((worker, ours))
-        timeout_s = self._config.start_timeout_s
-        self.ready = side_by_side(
-            [partial(worker.handshake, timeout_s) for worker, _ in workers],
-            [worker.kill for worker, _ in workers],
-        )
+            started.append((worker, ours, placement, layout))
+        self._answers = self._workers.answers([worker for worker, *_ in started])
         instances = []
-        for (worker, invitations), placement, layout in zip(
-            workers, experiment.placements, layouts, strict=True
-        ):
+        for worker, invitations, placement, layout in started:
             self._fabric.join(worker.name, Commands(worker, self._loop), invitations)
-            instances.append(self._instance(worker.name, placement, layout))
-        hosts = {
-            node: HostCopies(
-                node, experiment.hardware.host_memory_bytes, experiment.models, self._fabric,
-                self._loop, experiment.recorder,
-            )
-            for node in range(experiment.hardware.num_nodes)
-        }  # fmt: skip
+            memory = Memory(worker.name, self._place(placement))
+            instance = ElasticInstance(memory, layout, self._shared, self._resident(placement))
+            whole = self.pipeline([(instance, range(layout.spec.num_layers))])
+            instance.runner = TorchRunner(instance, whole, self._shared)
+            instances.append(instance)
         self.cluster = ElasticCluster(
-            instances, hosts, self._fabric, self._directory, self._line, self._pieces, self._loop,
-            experiment.recorder, experiment.hardware,
-        )  # fmt: skip
+            instances, self, self._shared, experiment.models, experiment.hardware
+        )
 
     def resolved(self) -> dict[str, Any]:
-        return {
-            "devices": [answer["device"] for answer in self.ready],
-            "num_threads": [answer["num_threads"] for answer in self.ready],
+        return self._workers.resolved(self._answers) | {
             "num_kv_blocks": kv_blocks_by_model(
                 (one.model.name, one.kv.num_blocks) for one in self.cluster.instances
             ),
-            "block_tokens": self._config.block_tokens,
             "links_paced": self._config.elastic.paced,
             "layer_s": self._config.elastic.layer_s,
             "token_s": self._config.elastic.token_s,
-            "torch": self.ready[0]["torch"],
         }
 
-    def _instance(self, name: str, placement: Placement, layout: DeviceLayout) -> ElasticInstance:
-        instance = ElasticInstance(
-            Memory(name, self._place(placement)), layout, self._directory, self._fabric,
-            self._loop, self._experiment.recorder, resident=self._resident(placement),
-        )  # fmt: skip
-        line = self._line([(instance, range(layout.spec.num_layers))])
-        instance.runner = TorchRunner(instance, line, self._experiment)
-        return instance
+    def pipeline(self, stages: Sequence[Stage]) -> TorchPipeline:
+        recorder = self._experiment.recorder
+        return TorchPipeline(stages, self._fabric, self._loop, recorder, self._book)
 
-    def _line(self, stages: Sequence[Stage]) -> TorchPipeline:
-        return TorchPipeline(
-            stages, self._fabric, self._loop, self._experiment.recorder, self._book
-        )
-
-    def _pieces(self) -> TorchLayerwise:
-        return TorchLayerwise(self._line, self._fabric)
+    def layerwise(self) -> TorchLayerwise:
+        return TorchLayerwise(self.pipeline, self._fabric)
 
     def _setup(self, index: int, placement: Placement, layout: DeviceLayout) -> dict[str, Any]:
-        config = self._config
         first = [p.model for p in self._experiment.placements].index(placement.model) == index
         return {
-            "op": "setup", "memory": "elastic", "name": f"torch-{index}", "index": index,
-            "device": config.device, "num_threads": self._num_threads, "spec": asdict(layout.spec),
-            "memory_bytes": layout.memory_bytes, "block_tokens": layout.block_tokens,
-            "page_layers": layout.page_layers, "resident": list(self._resident(placement)),
+            "memory": "elastic", "name": f"torch-{index}", "layout": layout,
+            "resident": self._resident(placement),
             "write": self._weight_files(layout.spec.name) if first else [],
             "links_file": self._links_file, "num_links": len(self._fabric.links),
-            "layer_s": config.elastic.layer_s, "token_s": config.elastic.token_s,
-            "warm_up_tokens": WARM_UP_TOKENS,
         }  # fmt: skip
 
     def _layout(self, placement: Placement) -> DeviceLayout:
@@ -200,14 +148,10 @@ class TorchElastic:
         if placement.model is None or elastic is None:
             raise UsageError("a cluster with an elastic instance has no others")
         model = spec_of(placement, self._experiment.models)
-        small = DeviceLayout(model, 2**62, config.block_tokens)
-        weights = small.weight_bytes(range(model.num_layers))
-        kv_bytes = config.cpu_kv_bytes
+        memory_bytes = memory_for_kv(model, config.cpu_kv_bytes)
         if config.num_kv_blocks is not None:
-            kv_bytes = (config.num_kv_blocks + 1) * small.page_bytes
-        return DeviceLayout(
-            model, weights + kv_bytes + 64, config.block_tokens, elastic.page_layers
-        )
+            memory_bytes = memory_for_blocks(model, config.block_tokens, config.num_kv_blocks)
+        return DeviceLayout(model, memory_bytes, config.block_tokens, elastic.page_layers)
 
     def _resident(self, placement: Placement) -> range:
         assert placement.model is not None
@@ -230,7 +174,7 @@ class TorchElastic:
     def _open_files(self) -> dict[str, int]:
         """For each node and model its copy in DRAM and on SSD; for each node its KV in DRAM."""
         files: dict[str, int] = {}
-        stack, host_kv_bytes = self._stack, self._config.elastic.host_kv_bytes
+        stack, host_kv_bytes = self._workers.stack, self._config.elastic.host_kv_bytes
         for node in range(self._experiment.hardware.num_nodes):
             files[f"dram{node}:kv"] = memory_file(stack, "kv", host_kv_bytes)
             for name in {spec.name for spec in self._experiment.models.values()}:

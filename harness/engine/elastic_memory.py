@@ -1,7 +1,7 @@
 """A device whose layers and KV pages come and go beside its batches.
 
 It is told everything in numbers, each time: which layers to run, which pages are whose, whom to
-send what. Compute, each kind of copy and attention for others have a lane each; peers talk past
+send what. Compute, each kind of copy and attention for others have a stream each; peers talk past
 the harness (`mesh`).
 """
 
@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import socket
 
-from harness.elastic.device_layout import DeviceLayout
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
-from harness.engine.device_buffer import DeviceBuffer, write_layers
-from harness.engine.in_flight import Flights
+from harness.engine.device_buffer import DeviceBuffer
+from harness.engine.in_flight import InFlight, Pace
 from harness.engine.layer_loads import LayerLoads
+from harness.engine.layout import write_elastic
 from harness.engine.mesh import Mesh
 from harness.engine.model import TransformerDecoder
 from harness.engine.paced_links import PacedLinks
 from harness.engine.runner import Runner
 from harness.engine.transport import Header
 from harness.engine.warm_up import warm_up
-from harness.model_spec import ModelSpec
 
 
 class ElasticMemory:
@@ -29,41 +28,41 @@ class ElasticMemory:
 
     def __init__(self, loop: CommandLoop, setup: Header, invitations: socket.socket) -> None:
         self._loop = loop
-        device, spec = loop.device, ModelSpec(**setup["spec"])
-        layout = DeviceLayout(
-            spec, setup["memory_bytes"], setup["block_tokens"], setup["page_layers"]
-        )
+        device, layout, config = loop.device, setup["layout"], setup["config"].elastic
+        spec = layout.spec
         self._buffer = buffer = DeviceBuffer(layout, device)
         if setup["write"]:
-            write_layers(spec, setup["write"])
+            write_elastic(spec, setup["write"])
         buffer.fill(setup["resident"])
         links = PacedLinks(setup["links_file"], setup["num_links"])
         self._mesh = mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
         runner = Runner(
             spec, TransformerDecoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
         )
-        self._flights = flights = Flights(
-            setup["name"], runner, buffer.cache, loop, mesh, links, buffer.layers,
-            setup["layer_s"], setup["token_s"],
-        )  # fmt: skip
+        pace = Pace(config.layer_s, config.token_s)
+        self._in_flight = InFlight(
+            setup["name"], runner, buffer.cache, buffer.layers, pace, loop, mesh, links
+        )
         self._copies = Copies(loop, buffer.bytes, mesh, links)
-        self._loads = LayerLoads(loop, buffer, self._copies, mesh, flights.arrivals)
+        arrivals = self._in_flight.arrivals
+        self._loads = LayerLoads(loop, buffer, self._copies, mesh, arrivals)
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
         self.ready: Header = {}
-        self.in_lanes = self._copies.commands | self._loads.in_lanes | {"forget": self._forget}
-        self.at_once: dict[str, Work] = self._loads.at_once | {
-            "flight": flights.take_off, "hold": flights.hold, "pass": flights.pass_on,
-            "abandon": flights.abandon, "lost": self._lost,
-        }  # fmt: skip
+        self.in_streams = (
+            self._copies.in_streams | self._loads.in_streams | {"forget": self._forget}
+        )
+        self.at_once: dict[str, Work] = (
+            self._loads.at_once | self._in_flight.at_once | {"lost": self._lost}
+        )
 
-    def _forget(self, header: Header, payload: bytes) -> None:
+    def _forget(self, header: Header) -> None:
         self._loads.forget(header["layers"])
         for layer in header["layers"]:
             self._buffer.forget(layer)
         self._loop.answer(header["seq"], complete=True)
 
-    def _lost(self, header: Header, payload: bytes) -> None:
+    def _lost(self, header: Header) -> None:
         """A peer has died. Pages that it was sending to may be given to others by the next
         command: until then its bytes are read to their end."""
         if header["connected"]:
@@ -83,8 +82,8 @@ class ElasticMemory:
             case "loaded":
                 self._loads.on_loaded(header)
             case _:
-                self._flights.on_peer(name, header, bytes(payload))
+                self._in_flight.on_peer(name, header, bytes(payload))
 
     def _on_lost(self, name: str) -> None:
         self._copies.on_lost(name)
-        self._flights.on_lost(name)
+        self._in_flight.on_lost(name)

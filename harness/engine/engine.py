@@ -6,28 +6,25 @@ Instances that serve one model for good are brought up here, those that models t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.clock import WallLoop
 from harness.cluster import Cluster
-from harness.configuration.threads import engine_threads
 from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
-from harness.engine.config import WARM_UP_TOKENS, TorchConfig
+from harness.engine.config import TorchConfig
 from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
-from harness.engine.instance import TorchInstance
-from harness.engine.pool import NewProcess, TorchPool
+from harness.engine.instance import LiveRun, TorchInstance
+from harness.engine.pool import TorchPool
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
-from harness.engine.worker_process import WorkerProcess, side_by_side
+from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -61,88 +58,40 @@ class TorchEngine:
                 "engine=torch cannot stream layers from host memory in each iteration: choose "
                 "engine=sim"
             )
-        num_workers = len(experiment.placements)
-        experiment.announce(f"starting {num_workers} torch workers, device {self._config.device}")
-        logs = experiment.run_dir / "logs"
-        logs.mkdir(exist_ok=True)
-        for log in logs.glob("worker-*.log"):
-            log.unlink()  # of an earlier run; a worker that restarts adds to its own
-        process = partial(self._process, logs, self._threads(num_workers))
+        placements = experiment.placements
+        experiment.announce(
+            f"starting {len(placements)} torch workers, device {self._config.device}"
+        )
         with ExitStack() as stack:
-            if any(placement.elastic for placement in experiment.placements):
-                elastic = TorchElastic(
-                    stack, self._config, self._threads(num_workers), experiment, process
-                )
+            workers = Workers(stack, self._config, experiment)
+            if any(placement.elastic for placement in placements):
+                elastic = TorchElastic(workers, self._config, experiment)
                 self._resolved = elastic.resolved()
                 yield experiment.cluster(elastic=elastic.cluster)
-            elif all(placement.model is None for placement in experiment.placements):
-                pool = TorchPool(
-                    stack, self._config, self._threads(num_workers), experiment, process
-                )
-                cluster, self._resolved = pool.ready()
+            elif all(placement.model is None for placement in placements):
+                cluster, self._resolved = TorchPool(workers, self._config, experiment).ready()
                 yield cluster
             else:
-                yield experiment.cluster(instances=self._dedicated(stack, experiment, process))
+                yield experiment.cluster(instances=self._dedicated(workers, experiment))
 
-    def _process(
-        self, logs: Path, num_threads: int, index: int, files: Sequence[int],
-        invitations: int | None = None,
-    ) -> WorkerProcess:  # fmt: skip
-        config = self._config
-        return WorkerProcess(
-            f"torch-{index}", logs / f"worker-{index}.log", num_threads,
-            config.hang_timeout_s, config.step_timeout_s, files=files,
-            invitations=invitations,
-        )  # fmt: skip
-
-    def _dedicated(
-        self, stack: ExitStack, experiment: Experiment, process: NewProcess
-    ) -> list[TorchInstance]:
+    def _dedicated(self, workers: Workers, experiment: Experiment) -> list[TorchInstance]:
         """An instance for each placement, which has its model for good."""
         specs = [experiment.models[name] for name in resident_models(experiment.placements)]
         loop, book = experiment.loop, TokenBook(experiment.seed)
         assert isinstance(loop, WallLoop), "make_loop() made it"
-        workers = []
+        started = []
         for index, spec in enumerate(specs):
-            workers.append(process(index, ()))
-            stack.callback(workers[-1].close)
-            workers[-1].send(self._setup(spec, index, len(specs)))
-        ready = side_by_side(
-            [partial(worker.handshake, self._config.start_timeout_s) for worker in workers],
-            [worker.kill for worker in workers],
-        )
-        self._resolved = self._settled(specs, ready)
-        profile = HardwareProfile(experiment.hardware)
+            started.append(workers.start(index, {"memory": "dedicated", "spec": spec}))
+            workers.stack.callback(started[-1].close)
+        answers = workers.answers(started)
+        self._resolved = self._settled(specs, answers)
+        run = LiveRun(loop, experiment.recorder, book, HardwareProfile(experiment.hardware))
         instances = []
-        for spec, worker, answer in zip(specs, workers, ready, strict=True):
+        for spec, worker, answer in zip(specs, started, answers, strict=True):
             kv = CachingPool(answer["num_kv_blocks"], self._config.block_tokens)
             commands = Commands(worker, loop)
-            instances.append(
-                TorchInstance(
-                    spec, kv, BlockTables(kv), commands, loop, experiment.recorder, book, profile
-                )
-            )
+            instances.append(TorchInstance(spec, kv, BlockTables(kv), commands, run))
         return instances
-
-    def _setup(self, spec: ModelSpec, index: int, num_workers: int) -> Header:
-        config = self._config
-        return {
-            "op": "setup",
-            "memory": "dedicated",
-            "spec": asdict(spec),
-            "device": config.device,
-            "index": index,
-            "num_workers": num_workers,
-            "block_tokens": config.block_tokens,
-            "num_kv_blocks": config.num_kv_blocks,
-            "memory_fraction": config.memory_fraction,
-            "cpu_kv_bytes": config.cpu_kv_bytes,
-            "num_threads": self._threads(num_workers),
-            "warm_up_tokens": WARM_UP_TOKENS,
-        }
-
-    def _threads(self, num_workers: int) -> int:
-        return self._config.num_threads or max(1, engine_threads() // num_workers)
 
     def _settled(self, specs: list[ModelSpec], ready: list[Header]) -> dict[str, Any]:
         return {

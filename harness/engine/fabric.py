@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import socket
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import count
-from typing import Any
 
 from harness.clock import Event, WallLoop
 from harness.device.location import Location
-from harness.elastic.fabric import Memory, Span
+from harness.elastic.fabric import Memory, Sending, Span
 from harness.engine.commands import Commands
 from harness.engine.link_table import LinkTable
+from harness.engine.paced_links import LinkPath
 from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
 
@@ -39,8 +37,8 @@ class TorchFabric:
         self._invitations: dict[str, socket.socket] = {}
         self._connected: set[frozenset[str]] = set()
         self.lost: set[str] = set()
-        self.flight_numbers = count()
-        self.on_death: list[Callable[[str], None]] = []  # flights under way look here
+        self.batch_numbers = count()
+        self.on_death: list[Callable[[str], None]] = []  # batches in flight look here
         self.on_lost: Callable[[str, str], None]
 
     def join(self, name: str, commands: Commands, invitations: socket.socket) -> None:
@@ -64,41 +62,43 @@ class TorchFabric:
 
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,
-        spans: Callable[[], Sequence[Span]], *, purpose: str, priority: int = 0,
-        chunk_bytes: int | None = None, issue_s: float | None = None, stop: Event | None = None,
+        spans: Callable[[], Sequence[Span]], sending: Sending,
     ) -> bool:  # fmt: skip
-        """Lanes: copies of one priority between two memories go one after the other."""
-        header = self._header(source, target, priority, chunk_bytes)
-        if source.name in self.commands and target.name in self.commands:
-            if source.name == target.name:
-                return await self._ask(source.name, header | {"op": "relocate"}, spans, stop)
+        """Streams: copies of one priority between two memories go one after the other."""
+        header = self._header(source, target, sending)
+        from_worker, to_worker = source.name in self.commands, target.name in self.commands
+        if from_worker and source.name == target.name:
+            return await self._ask(source.name, header | {"op": "relocate"}, spans, sending)
+        if from_worker and to_worker:
             self.connect(source.name, target.name)
-            done = await self._ask(
-                source.name, header | {"op": "push", "to": target.name}, spans, stop
-            )
-            if not done and (stop is None or not stop.is_set):
+            header |= {"op": "push", "to": target.name}
+            done = await self._ask(source.name, header, spans, sending)
+            if not done and (sending.stop is None or not sending.stop.is_set):
                 await self._notice(target.name)
             self._require(target.name)
             return done
-        if source.name in self.commands:
+        if from_worker:
             header |= {"op": "save", "file": self._files[target.name]}
-            return await self._ask(source.name, header, spans, stop)
-        if target.name in self.commands:
-            header |= {"op": "pull", "file": self._files[source.name]}
-            return await self._ask(target.name, header, spans, stop)
-        return await self._between_files(source, target, spans)
+            return await self._ask(source.name, header, spans, sending)
+        header["file"] = self._files[source.name]
+        if to_worker:
+            return await self._ask(target.name, header | {"op": "pull"}, spans, sending)
+        # A host's own copy, by a worker that lives: it has the files of all of them.
+        alive = next(name for name in self.commands if name not in self.lost)
+        header |= {"op": "between", "to_file": self._files[target.name]}
+        return await self._ask(alive, header, spans, sending)
 
     async def load(
-        self, source: Memory, target: Memory, layers: Mapping[int, Span], *,
+        self, source: Memory, target: Memory, layers: Mapping[int, Span],
         arrival: Callable[[int], Event] | None, on_layer: Callable[[int, float], None],
-        priority: int = 0, chunk_bytes: int | None = None, stop: Event | None = None,
+        stop: Event | None,
     ) -> bool:  # fmt: skip
         """One command: workers forward what comes to them without asking."""
         self._require(target.name)
         if stop is not None and stop.is_set:
             return False
-        header = self._header(source, target, priority, chunk_bytes)
-        payload = array("q", [n for k, span in layers.items() for n in (k, *span)]).tobytes()
+        header = self._header(source, target, Sending("weights"))
+        header["layers"] = list(layers.items())
         stops = () if stop is None else (stop,)
         to, done, complete = self.commands[target.name], Event(self._loop), False
 
@@ -113,7 +113,7 @@ class TorchFabric:
 
         if arrival is None:
             header |= {"op": "read_layers", "file": self._files[source.name]}
-            to.send(header, payload, on_message, *stops)
+            to.send(header, on_message, *stops)
             await self._loop.wait(done)
         else:
             self._require(source.name)
@@ -121,9 +121,11 @@ class TorchFabric:
             number = to.expect(on_message)
             header |= {"op": "send_layers", "to": target.name, "load": number}
             waits = not all(arrival(layer).is_set for layer in layers)
-            await self._sent(source.name, target.name, number, done, partial(
-                self.commands[source.name].send, header, payload, ignore, *stops, patient=waits
-            ))  # fmt: skip
+
+            def send() -> int:
+                return self.commands[source.name].send(header, ignore, *stops, patient=waits)
+
+            await self._sent(source.name, target.name, number, done, send)
         self._require(target.name)
         if not complete:
             self._require(source.name)
@@ -136,7 +138,7 @@ class TorchFabric:
 
         def on_death(name: str) -> None:
             if name == source:
-                header = {"op": "end_load", "lane": "adopt", "seq": number}
+                header = {"op": "end_load", "stream": "adopt", "seq": number}
                 self.commands[target].worker.send(header)
 
         self.on_death.append(on_death)
@@ -149,59 +151,44 @@ class TorchFabric:
             self.commands[source].worker.send({"op": "stop", "seq": seq})
 
     async def forget(self, memory: Memory, layers: Sequence[int], *, used: bool) -> None:
-        """A batch that waits in the compute lane for a layer may be waiting for these."""
-        lane = "compute" if used else "adopt"
-        await self._call(memory.name, {"op": "forget", "layers": list(layers), "lane": lane})
+        """A batch that waits in the compute stream for a layer may be waiting for these."""
+        stream = "compute" if used else "adopt"
+        await self._call(memory.name, {"op": "forget", "layers": list(layers), "stream": stream})
+
+    def abandon(self, name: str, number: int, *, broken: bool) -> None:
+        """Tells a worker that a batch is over. `broken`: in its midst."""
+        if name not in self.lost:
+            command = {"op": "abandon", "batch": number, "broken": broken}
+            self.commands[name].worker.send(command)
 
     def kill(self, name: str) -> None:
         self.commands[name].worker.die()
 
-    def path(self, source: Memory, target: Memory) -> dict[str, Any]:
-        return self._path(source, target)
-
-    def _header(
-        self, source: Memory, target: Memory, priority: int, chunk_bytes: int | None
-    ) -> dict[str, Any]:
-        return {
-            "lane": f"{source.name} to {target.name} {priority > 0}",
-            "path": self._path(source, target), "urgent": priority > 0,
-            "chunk_bytes": chunk_bytes or self._chunk_bytes,
-        }  # fmt: skip
-
-    def _path(self, source: Memory, target: Memory) -> dict[str, Any]:
+    def path(self, source: Memory, target: Memory) -> LinkPath:
         assert isinstance(source.place, Location)
         assert isinstance(target.place, Location)
         return self.links.path(source.place, target.place)
 
+    def _header(self, source: Memory, target: Memory, sending: Sending) -> Header:
+        urgent = sending.priority > 0
+        return {
+            "stream": f"{source.name} to {target.name} {urgent}", "urgent": urgent,
+            "path": self.path(source, target),
+            "chunk_bytes": sending.chunk_bytes or self._chunk_bytes,
+        }  # fmt: skip
+
     async def _ask(
-        self, name: str, header: Mapping[str, Any], spans: Callable[[], Sequence[Span]],
-        stop: Event | None,
-    ) -> bool:  # fmt: skip
-        numbers = array("q", [number for span in spans() for number in span])
-        answer = await self._call(name, header, numbers.tobytes(), stop)
+        self, name: str, header: Header, spans: Callable[[], Sequence[Span]], sending: Sending
+    ) -> bool:
+        answer = await self._call(name, header | {"spans": spans()}, sending.stop)
         complete: bool = answer["complete"]
         return complete
 
-    async def _call(
-        self, name: str, header: Mapping[str, Any], payload: bytes = b"", stop: Event | None = None
-    ) -> dict[str, Any]:
+    async def _call(self, name: str, header: Header, stop: Event | None = None) -> Header:
         self._require(name)
-        answer = await self.commands[name].call(header, payload, stop)
+        answer = await self.commands[name].call(header, stop)
         self._require(name)
         return answer
-
-    async def _between_files(
-        self, source: Memory, target: Memory, spans: Callable[[], Sequence[Span]]
-    ) -> bool:
-        """A host's own copy, by a worker that lives: it has the files of all of them."""
-        alive = next(name for name in self.commands if name not in self.lost)
-        header = {
-            "op": "between", "lane": f"{source.name} to {target.name}",
-            "path": self._path(source, target), "urgent": False,
-            "chunk_bytes": self._chunk_bytes,
-            "file": self._files[source.name], "to_file": self._files[target.name],
-        }  # fmt: skip
-        return await self._ask(alive, header, spans, None)
 
     async def _notice(self, name: str) -> None:
         """A worker says that `name` has died: the harness is about to know it, too."""

@@ -18,6 +18,7 @@ from harness.device.location import Location, Medium
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.pooled.host import ModelCache
+from harness.pooled.plan import PoolConfig
 
 NODE = 0  # all workers are on this machine
 
@@ -28,13 +29,11 @@ class HostMemory:
     pages until the end: it costs a load from the SSD again, but frees nothing."""
 
     def __init__(
-        self, stack: ExitStack, models: Mapping[str, ModelSpec], kv_bytes: int,
-        model_cache_bytes: int, run_dir: Path,
-    ) -> None:  # fmt: skip
+        self, stack: ExitStack, models: Mapping[str, ModelSpec], config: PoolConfig, run_dir: Path
+    ) -> None:
         sizes = {name: spec.weight_bytes for name, spec in models.items()}
-        self.kv_bytes = kv_bytes
-        self.kv_file = memory_file(stack, "kv", kv_bytes)
-        cache = ModelCache(NODE, model_cache_bytes)
+        self.kv_file = memory_file(stack, "kv", config.host_kv_bytes)
+        cache = ModelCache(NODE, config.model_cache_bytes)
         cache.warm(models.values())
         # those whose bytes the cache has
         self.cached = {name for name, spec in models.items() if spec in cache}

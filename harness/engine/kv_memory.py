@@ -7,7 +7,7 @@ of the bus: Aegaeon §5.2's unified KV cache. Which block is where is the harnes
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from harness.engine.loader import finish_copies
 from harness.engine.slab_tables import step_bytes
 from harness.engine.weights import torch_dtype
 from harness.model_spec import ModelSpec
+from harness.pooled.plan import MemoryPlan
 
 
 @dataclass(slots=True, frozen=True)
@@ -47,19 +48,22 @@ class Blocks:
 
 
 class KvMemory:
-    """`num_bytes`: of whole slabs. `pad_bytes`: of the largest block; every shape's block 0, which
-    nobody writes to, begins in what lies before the region. `host_file`: the host's KV cache, which
-    all workers share.
+    """Whole slabs on the device, and the host's KV cache, which all workers share: `host_bytes` of
+    `host_file`. Every shape's block 0, which nobody writes to, begins in what lies before the
+    region.
 
     One dtype in all: what is left of another shape's block is then a number as well, and
     attention may multiply a block's unfilled places before it masks them out.
     """
 
     def __init__(
-        self, num_bytes: int, slab_bytes: int, pad_bytes: int, host_file: int, host_bytes: int,
+        self, plan: MemoryPlan, specs: Iterable[ModelSpec], host_file: int, host_bytes: int,
         device: torch.device,
     ) -> None:  # fmt: skip
-        self._slab_bytes, self._pad_bytes = slab_bytes, pad_bytes
+        self._slab_bytes, self._block_tokens = plan.slab_bytes, plan.block_tokens
+        num_bytes = plan.kv_bytes // plan.slab_bytes * plan.slab_bytes
+        largest = max(spec.kv_bytes_per_token for spec in specs)
+        self._pad_bytes = pad_bytes = largest * plan.block_tokens
         self._padded = torch.zeros(pad_bytes + num_bytes, dtype=torch.uint8, device=device)
         self._region = self._padded[pad_bytes:]
         self._host = torch.frombuffer(mmap.mmap(host_file, host_bytes), dtype=torch.uint8)
@@ -68,9 +72,10 @@ class KvMemory:
             if error:
                 raise RuntimeError(f"cannot page-lock {host_bytes} bytes: CUDA error {error}")
 
-    def cache(self, spec: ModelSpec, block_tokens: int) -> KvCache:
+    def cache(self, spec: ModelSpec) -> KvCache:
         """The region as blocks of the model's shape, with the ids of `SlabTables`. Views: blocks
         overlap in them as they may lie, of which only some are this shape's at a time."""
+        block_tokens = self._block_tokens
         block_bytes = spec.kv_bytes_per_token * block_tokens
         step = step_bytes(self._slab_bytes, block_bytes)
         start = self._pad_bytes - FIRST_BLOCK * step

@@ -3,25 +3,26 @@ harness is told of each as batches may use it.
 
 The worker that has the layers sends them and the one that gets them answers; a file is read by the
 one that gets them. A source may itself be loading: it forwards each layer once its bytes are there,
-so a chain never asks the harness. Every layer is a job of its own in its lane: other copies between
-the two memories come in between, and a load whose next layer is not there yet is in no lane.
+so a chain never asks the harness. Every layer is a job of its own in its stream: other copies
+between the two memories come in between, and a load whose next layer is not there yet is in no
+stream.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
 import torch
 
-from harness.engine.arrivals import Arrivals
+from harness.elastic.fabric import Span
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
 from harness.engine.device_buffer import DeviceBuffer
+from harness.engine.given_up import Arrivals
 from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.transport import Header
 
@@ -30,7 +31,7 @@ from harness.engine.transport import Header
 class _Load:
     header: Header
     stop: threading.Event
-    layers: list[tuple[int, int, int, int]]  # layer, where it begins here and there, bytes
+    layers: list[tuple[int, Span]]  # those that are still to be sent
     over_s: float = inf  # when the layer before left the links
 
 
@@ -45,9 +46,9 @@ class LayerLoads:
         self._arrivals = arrivals
         self._here = set(buffer.layers)  # layers whose bytes are here
         self._waiting: list[_Load] = []  # for a layer to come here
-        self._lock = threading.Lock()  # lanes, peers' threads and the reading thread use both
+        self._lock = threading.Lock()  # streams, peers' threads and the reading thread use both
         self.at_once: dict[str, Work] = {"send_layers": self._begin, "read_layers": self._begin}
-        self.in_lanes: dict[str, Work] = {"end_load": self._end}
+        self.in_streams: dict[str, Work] = {"end_load": self._end}
 
     def forget(self, layers: Iterable[int]) -> None:
         """Their bytes are about to go."""
@@ -56,22 +57,22 @@ class LayerLoads:
 
     # From the harness
 
-    def _begin(self, header: Header, payload: bytes) -> None:
+    def _begin(self, header: Header) -> None:
         """`send_layers`: to the worker `to`, whose answers have the number `load`. `read_layers`:
         from `file`."""
         seq = header["seq"]
         self._loop.begin(seq, lambda: self._wake(load))
-        load = _Load(header, self._loop.stop_of(seq), _layers_of(payload))
+        load = _Load(header, self._loop.stop_of(seq), header["layers"])
         self._go_on(load)
 
-    def _end(self, header: Header, payload: bytes) -> None:
-        """Whoever was sending has died; in the lane of layers, behind those that have come."""
+    def _end(self, header: Header) -> None:
+        """Whoever was sending has died; in the stream of layers, behind those that have come."""
         self._loop.answer(header["seq"], complete=False)
 
-    # Lanes of copies
+    # Streams of copies
 
     def _go_on(self, load: _Load) -> None:
-        self._loop.lane(load.header["lane"]).put(lambda: self._step(load))
+        self._loop.stream(load.header["stream"]).put(lambda: self._step(load))
 
     def _step(self, load: _Load) -> None:
         """The next layer, if there is one and it is here."""
@@ -79,12 +80,12 @@ class LayerLoads:
         if not load.layers or load.stop.is_set():
             self._finish(load, complete=not load.layers)
             return
-        layer, at, into, size = load.layers[0]
+        layer, span = load.layers[0]
         if not reads and self._is_to_come(load, layer):
             return
         begin_s = time.monotonic()
         move = self._copies.read_chunk if reads else self._copies.send_chunk
-        over_s = self._copies.carry(header, (at, into, size), move, load.over_s)
+        over_s = self._copies.carry(header, span, move, load.over_s)
         if over_s is None:
             self._finish(load, complete=False)
             return
@@ -150,7 +151,7 @@ class LayerLoads:
             self._waiting = [load for load in self._waiting if load not in ready]
         for load in ready:
             self._go_on(load)
-        self._loop.lane("adopt").put(lambda: self._adopt(seq, layer, begin_s))
+        self._loop.stream("adopt").put(lambda: self._adopt(seq, layer, begin_s))
 
     def _adopt(self, seq: int, layer: int, begin_s: float) -> None:
         self._buffer.adopt(layer)
@@ -158,12 +159,4 @@ class LayerLoads:
         self._loop.answer(seq, last=False, layer=layer, begin_s=begin_s)
 
     def _answer_last(self, seq: int, *, complete: bool) -> None:
-        self._loop.lane("adopt").put(lambda: self._loop.answer(seq, complete=complete))
-
-
-def _layers_of(payload: bytes) -> list[tuple[int, int, int, int]]:
-    numbers = array("q", payload)
-    return [
-        (numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3])
-        for i in range(0, len(numbers), 4)
-    ]
+        self._loop.stream("adopt").put(lambda: self._loop.answer(seq, complete=complete))

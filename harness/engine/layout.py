@@ -1,13 +1,15 @@
-"""A model as one flat piece of memory: where each of its tensors lies, and the model as views.
+"""A model as flat bytes: its tensors one behind the other, without gaps, and the model as views.
 
 Aegaeon §5.2: parameters are backed by a buffer that we manage, so that a switch copies bytes and
-does nothing else. The model cache and the files on SSD hold the same bytes in the same order.
+does nothing else. The files that stand for DRAM and SSD hold the same bytes in the same order. A
+pooled device has the embeddings, the norm and the head first; on an elastic one they go with the
+first and the last layer, so that any layer comes and goes by itself.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from math import prod
 
 import torch
@@ -16,55 +18,82 @@ from harness.engine.linear import Ends, Layer
 from harness.engine.weights import ENDS, HostWeights, Weights, fused_shapes, torch_dtype
 from harness.model_spec import ModelSpec
 
-
-@dataclass(slots=True, frozen=True)
-class Piece:
-    """One tensor. `layer`: ENDS for what stands before the first layer and after the last."""
-
-    layer: int
-    name: str
-    shape: tuple[int, ...]
-    offset_bytes: int
-    num_bytes: int
+Shapes = Mapping[str, tuple[int, ...]]
 
 
-def pieces(spec: ModelSpec) -> list[Piece]:
-    """In the order of their offsets, without gaps: `spec.weight_bytes` in all."""
-    found: list[Piece] = []
-    offset = 0
+def tensor_places(spec: ModelSpec) -> list[range]:
+    """The bytes of each tensor of a pooled model: `spec.weight_bytes` in all."""
+    found, at = [], 0
     for layer in (ENDS, *range(spec.num_layers)):
-        for name, shape in fused_shapes(spec, layer).items():
-            num_bytes = prod(shape) * spec.dtype_bytes
-            found.append(Piece(layer, name, shape, offset, num_bytes))
-            offset += num_bytes
+        for shape in fused_shapes(spec, layer).values():
+            found.append(range(at, at + prod(shape) * spec.dtype_bytes))
+            at = found[-1].stop
     return found
 
 
-def write_model(spec: ModelSpec, files: list[int]) -> None:
-    """Writes the weights, drawn or read from a checkpoint, to every one of `files`."""
-    source, layer, weights = HostWeights(spec), ENDS, dict[str, torch.Tensor]()
-    for piece in pieces(spec):
-        if piece.layer != layer or not weights:
-            layer = piece.layer
-            weights = source.ends() if layer == ENDS else source.layer(layer)
-        content = as_bytes(weights[piece.name]).numpy().data
-        for file in files:
-            written = 0
-            while written < len(content):  # the kernel takes at most 2 GiB at a time
-                written += os.pwrite(file, content[written:], piece.offset_bytes + written)
+def write_model(spec: ModelSpec, files: Iterable[int]) -> None:
+    """Writes a pooled model, drawn or read from a checkpoint, to every one of `files`."""
+    source, at = HostWeights(spec), 0
+    for layer in (ENDS, *range(spec.num_layers)):
+        at = _write(source.tensors(layer), files, at)
 
 
 def model_in(buffer: torch.Tensor, spec: ModelSpec, at_bytes: int) -> tuple[Ends, dict[int, Layer]]:
-    """The model whose bytes lie in `buffer` from `at_bytes` on, now or later: views, no copies."""
-    by_layer: dict[int, Weights] = {}
-    for piece in pieces(spec):
-        start = at_bytes + piece.offset_bytes
-        flat = buffer[start : start + piece.num_bytes].view(torch_dtype(spec))
-        by_layer.setdefault(piece.layer, {})[piece.name] = flat.view(piece.shape)
-    ends = by_layer.pop(ENDS)
+    """The pooled model whose bytes lie in `buffer` from `at_bytes` on, now or later: views, no
+    copies."""
+    ends, at = views(buffer, spec, fused_shapes(spec, ENDS), at_bytes)
+    layers = {}
+    for layer in range(spec.num_layers):
+        weights, at = views(buffer, spec, fused_shapes(spec, layer), at)
+        layers[layer] = Layer(weights)
     ends.setdefault("lm_head", ends["embed"])
-    return Ends(ends), {index: Layer(weights) for index, weights in by_layer.items()}
+    return Ends(ends), layers
 
 
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().flatten().view(torch.uint8)
+def elastic_shapes(spec: ModelSpec, layer: int) -> Shapes:
+    """Of the tensors that go with `layer` of an elastic model, in the order of their bytes."""
+    shapes, ends = fused_shapes(spec, layer), fused_shapes(spec, ENDS)
+    if layer == 0:
+        shapes["embed"] = ends["embed"]
+    if layer == spec.num_layers - 1:
+        shapes["norm"] = ends["norm"]
+        if layer or not spec.tie_embeddings:
+            shapes["lm_head"] = ends.get("lm_head", ends["embed"])
+    return shapes
+
+
+def elastic_tensors(source: HostWeights, spec: ModelSpec, layer: int) -> Weights:
+    """The tensors of `elastic_shapes`, drawn or read from a checkpoint."""
+    tensors = source.tensors(layer)
+    if layer in (0, spec.num_layers - 1):
+        tensors |= source.ends()
+    return {name: tensors[name] for name in elastic_shapes(spec, layer)}
+
+
+def write_elastic(spec: ModelSpec, files: Iterable[int]) -> None:
+    """Writes an elastic model to every one of `files`."""
+    source, at = HostWeights(spec), 0
+    for layer in range(spec.num_layers):
+        at = _write(elastic_tensors(source, spec, layer), files, at)
+
+
+def views(buffer: torch.Tensor, spec: ModelSpec, shapes: Shapes, at: int) -> tuple[Weights, int]:
+    """Tensors of `shapes`, one behind the other in `buffer` from `at` on; where they end."""
+    found: Weights = {}
+    for name, shape in shapes.items():
+        size = prod(shape) * spec.dtype_bytes
+        found[name] = buffer[at : at + size].view(torch_dtype(spec)).view(shape)
+        at += size
+    return found, at
+
+
+def _write(tensors: Weights, files: Iterable[int], at: int) -> int:
+    """Writes `tensors` to every one of `files` from `at` on; where they end."""
+    for tensor in tensors.values():
+        content = tensor.contiguous().flatten().view(torch.uint8).numpy().data
+        for file in files:
+            written = 0
+            while written < len(content):  # the kernel takes at most 2 GiB at a time
+                written += os.pwrite(file, content[written:], at + written)
+        at += len(content)
+    return at

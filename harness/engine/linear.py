@@ -71,22 +71,22 @@ class Ends:
 
 
 class LoadedLayers:
-    """A model on its device, layer by layer, with copies of its layers in host memory."""
+    """A model on its device, with copies of its layers in host memory."""
 
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
         source = HostWeights(spec)
         self._device = device
-        self._host = [self._staged(source.layer(index)) for index in range(spec.num_layers)]
+        self._host = [self._staged(source.tensors(index)) for index in range(spec.num_layers)]
         self.ends = Ends(placed(source.ends(), device))
         self.on_device: dict[int, Layer] = {}
+        self.load()
 
-    def load(self, layer: int) -> None:
-        """Copies the layer's weights to the device; on a CPU too, to memory of their own."""
-        if layer not in self.on_device:
-            self.on_device[layer] = Layer(placed(self._host[layer], self._device))
-
-    def drop(self, layer: int) -> None:
-        self.on_device.pop(layer, None)
+    def load(self) -> None:
+        """Copies the layers to the device, anew where they are there; on a CPU too, to memory of
+        their own."""
+        self.on_device.clear()
+        for layer, weights in enumerate(self._host):
+            self.on_device[layer] = Layer(placed(weights, self._device))
 
     def _staged(self, weights: Weights) -> Weights:
         """Host copies, page-locked where a GPU will fetch them."""
@@ -96,13 +96,16 @@ class LoadedLayers:
 
 
 def placed(host: Weights, device: torch.device) -> Weights:
-    """A copy on `device`; on a CPU, float32 matrices are packed for oneDNN, as torch's own
-    compiler does."""
+    """A copy on `device`."""
+    if device.type == "cpu":
+        return {name: packed(name, tensor) for name, tensor in host.items()}
+    return {name: tensor.to(device, copy=True) for name, tensor in host.items()}
 
-    def copy(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        if name in MATRICES and device.type == "cpu" and tensor.dtype == torch.float32:
-            packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(tensor)
-            return packed
-        return tensor.to(device, copy=True)
 
-    return {name: copy(name, tensor) for name, tensor in host.items()}
+def packed(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A float32 matrix in a CPU's memory as a copy that is packed for oneDNN, as torch's own
+    compiler does; any other tensor itself."""
+    if name in MATRICES and tensor.device.type == "cpu" and tensor.dtype == torch.float32:
+        copy: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(tensor)
+        return copy
+    return tensor

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from harness.device.location import Location
 from harness.device.topology import Topology
+from harness.engine.paced_links import LinkPath
 
 
 class LinkTable:
@@ -25,14 +25,12 @@ class LinkTable:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def path(self, source: Location, target: Location) -> dict[str, Any]:
-        """As workers are told it. UsageError: there is none."""
+    def path(self, source: Location, target: Location) -> LinkPath:
+        """UsageError: there is none."""
         if source == target:
-            return {"links": [], "bytes_per_s": None, "latency_s": 0.0}
+            return LinkPath((), None, 0.0)
         path = self._topology.path(source, target)
-        rate = min(link.bytes_per_s for link in path.links)
-        return {
-            "links": [self._numbers[link.name] for link in path.links],
-            "bytes_per_s": rate if self._paced else None,
-            "latency_s": float(path.latency_s) if self._paced else 0.0,
-        }
+        numbers = tuple(self._numbers[link.name] for link in path.links)
+        if not self._paced:
+            return LinkPath(numbers, None, 0.0)
+        return LinkPath(numbers, min(link.bytes_per_s for link in path.links), path.latency_s)

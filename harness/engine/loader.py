@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.engine.layout import pieces
+from harness.engine.layout import tensor_places
 from harness.engine.link import HostLink
 from harness.model_spec import ModelSpec
 
@@ -78,22 +78,21 @@ class WeightsLoader:
 
     def by_parameter(self, source: Source, spec: ModelSpec, at_bytes: int) -> None:
         """Each tensor read into pageable memory, moved to device memory and then put in place."""
-        for piece in pieces(spec):
-            host = torch.empty(piece.num_bytes, dtype=torch.uint8)
-            source.read(host, piece.offset_bytes)
+        for place in tensor_places(spec):
+            host = torch.empty(len(place), dtype=torch.uint8)
+            source.read(host, place.start)
             parameter = torch.empty_like(host, device=self._buffer.device)
-            with self._link.carry(piece.num_bytes):
+            with self._link.carry(len(place)):
                 parameter.copy_(host)
-            start = at_bytes + piece.offset_bytes
-            self._buffer[start : start + piece.num_bytes].copy_(parameter)
+            self._buffer[at_bytes + place.start : at_bytes + place.stop].copy_(parameter)
         finish_copies(self._buffer)
 
     def move(self, num_bytes: int, from_bytes: int, to_bytes: int) -> None:
-        """Towards the buffer's start, within it. The two places may overlap, hence the pieces."""
-        piece = from_bytes - to_bytes
-        assert piece > 0, (from_bytes, to_bytes)
-        for done in range(0, num_bytes, piece):
-            length = min(piece, num_bytes - done)
+        """Towards the buffer's start, within it. The two places may overlap, hence the parts."""
+        part = from_bytes - to_bytes
+        assert part > 0, (from_bytes, to_bytes)
+        for done in range(0, num_bytes, part):
+            length = min(part, num_bytes - done)
             target = self._buffer[to_bytes + done : to_bytes + done + length]
             target.copy_(self._buffer[from_bytes + done : from_bytes + done + length])
         finish_copies(self._buffer)

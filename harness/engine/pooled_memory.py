@@ -1,13 +1,12 @@
 """A device on which models take turns (Aegaeon §5): weights in one buffer, the KV of all in slabs.
 
-Batches, loads and KV copies in either direction each have a lane. Which model lies where, and which
-block is whose, it is told each time.
+Batches, loads and KV copies in either direction each have a stream. Which model lies where, and
+which block is whose, it is told each time.
 """
 
 from __future__ import annotations
 
 import gc
-from array import array
 
 import torch
 
@@ -21,7 +20,7 @@ from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
 from harness.engine.transport import Header
 from harness.engine.warm_speed import timed
-from harness.engine.work import ChunkWork
+from harness.engine.work import BatchWork, Chunk
 from harness.model_spec import ModelSpec
 
 
@@ -29,35 +28,34 @@ class PooledMemory:
     def __init__(self, loop: CommandLoop, setup: Header) -> None:
         self._loop, self._device = loop, loop.device
         device = loop.device
-        self._specs = {name: ModelSpec(**spec) for name, spec in setup["models"].items()}
+        self._specs: dict[str, ModelSpec] = setup["models"]
         for name, files in setup["write"].items():
             write_model(self._specs[name], files)
         # Written to, so that its pages are there before the first load.
-        self._weights = torch.full((setup["weights_bytes"],), 0, dtype=torch.uint8, device=device)
+        plan, pool = setup["plan"], setup["config"].pool
+        self._weights = torch.full((plan.weights_bytes,), 0, dtype=torch.uint8, device=device)
         self._kv = KvMemory(
-            setup["kv_bytes"], setup["slab_bytes"], setup["pad_bytes"],
-            setup["kv_file"], setup["host_kv_bytes"], device,
-        )  # fmt: skip
-        self._block_tokens = setup["block_tokens"]
-        rate = setup["link_bytes_per_s"]
+            plan, self._specs.values(), setup["kv_file"], pool.host_kv_bytes, device
+        )
+        rate = pool.link_bytes_per_s
         self._to_device, self._to_host = HostLink(rate), HostLink(rate)
-        self._loader = WeightsLoader(self._weights, setup["stage_buffer_bytes"], self._to_device)
+        self._loader = WeightsLoader(self._weights, pool.stage_buffer_bytes, self._to_device)
         self._at: dict[str, int] = {}  # model -> where its weights are
         self._runners: dict[tuple[str, int], Runner] = {}  # model and place -> what runs it there
         for name in self._specs:
             self._warm_up(self._runner(name, 0))
         self.ready = {"speeds": self._speeds() if setup["time"] else {}}
-        self.in_lanes: dict[str, Work] = {
+        self.in_streams: dict[str, Work] = {
             "execute": self._execute, "relocate": self._relocate, "collect": self._collect,
             "load": self._load, "copy_out": self._copy_out, "copy_in": self._copy_in,
         }  # fmt: skip
         self.at_once: dict[str, Work] = {}
 
-    def _execute(self, header: Header, payload: bytes) -> None:
+    def _execute(self, header: Header) -> None:
         model = header["model"]
-        self._loop.stream(header, payload, self._runner(model, self._at[model]))
+        self._loop.execute(header, self._runner(model, self._at[model]))
 
-    def _load(self, header: Header, payload: bytes) -> None:
+    def _load(self, header: Header) -> None:
         model, at_bytes = header["model"], header["at_bytes"]
         spec, source = self._specs[model], Source(header["file"], header["fill"])
         complete = True
@@ -69,21 +67,21 @@ class PooledMemory:
         self._at[model] = at_bytes
         self._loop.answer(header["seq"], complete=complete)
 
-    def _relocate(self, header: Header, payload: bytes) -> None:
+    def _relocate(self, header: Header) -> None:
         num_bytes = self._specs[header["model"]].weight_bytes
         self._loader.move(num_bytes, header["from_bytes"], header["to_bytes"])
         self._at[header["model"]] = header["to_bytes"]
         self._loop.answer(header["seq"])
 
-    def _copy_out(self, header: Header, payload: bytes) -> None:
-        self._kv.copy_out(_blocks(header, payload), self._to_host)
+    def _copy_out(self, header: Header) -> None:
+        self._kv.copy_out(Blocks(*header["blocks"]), self._to_host)
         self._loop.answer(header["seq"])
 
-    def _copy_in(self, header: Header, payload: bytes) -> None:
-        self._kv.copy_in(_blocks(header, payload), self._to_device)
+    def _copy_in(self, header: Header) -> None:
+        self._kv.copy_in(Blocks(*header["blocks"]), self._to_device)
         self._loop.answer(header["seq"])
 
-    def _collect(self, header: Header, payload: bytes) -> None:
+    def _collect(self, header: Header) -> None:
         """What has to precede another model's tensors in a tensor library's own memory."""
         gc.collect()
         if self._device.type == "cuda":
@@ -95,14 +93,14 @@ class PooledMemory:
         if (name, at_bytes) not in self._runners:
             spec = self._specs[name]
             ends, layers = model_in(self._weights, spec, at_bytes)
-            cache = self._kv.cache(spec, self._block_tokens)
+            cache = self._kv.cache(spec)
             decoder = TransformerDecoder(spec, ends, self._device)
             self._runners[name, at_bytes] = Runner(spec, decoder, layers, cache, self._device)
         return self._runners[name, at_bytes]
 
     def _warm_up(self, runner: Runner) -> None:
         """One iteration without weights, so that libraries load before the first request comes."""
-        for _ in runner.steps([ChunkWork([0], 0, True, [FIRST_BLOCK])], [], 1):
+        for _ in runner.steps(BatchWork([Chunk(0, 1, True)], [], [0], [[FIRST_BLOCK]]), 1):
             finish_copies(self._weights)
 
     def _speeds(self) -> dict[str, dict[str, float]]:
@@ -111,14 +109,8 @@ class PooledMemory:
         speeds = {}
         for architecture, name in firsts.items():
             spec = self._specs[name]
-            num_blocks = self._kv.cache(spec, self._block_tokens).num_blocks
+            cache = self._kv.cache(spec)
             speeds[architecture] = timed(
-                self._runner(name, 0), spec, num_blocks, self._block_tokens
+                self._runner(name, 0), spec, cache.num_blocks, cache.block_tokens
             )
         return speeds
-
-
-def _blocks(header: Header, payload: bytes) -> Blocks:
-    offsets = array("q", payload)
-    half = len(offsets) // 2
-    return Blocks(header["block_bytes"], offsets[:half], offsets[half:])

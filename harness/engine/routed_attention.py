@@ -12,13 +12,13 @@ from collections.abc import Callable
 import torch
 
 from harness.engine.attention import CacheAttention, cache_attention
-from harness.engine.flight_work import Part, StageWork
 from harness.engine.given_up import Abandoned, GivenUp
 from harness.engine.kv_cache import KvCache
+from harness.engine.model import Attend
 from harness.engine.peers import Peers
+from harness.engine.work import BatchWork, Part, StageWork
 
-Answer = tuple[int, int, int, str]  # flight, step, layer, holder
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Answer = tuple[int, int, int, str]  # batch, step, layer, holder
 
 
 class RoutedAttention:
@@ -42,16 +42,14 @@ class RoutedAttention:
                 rows = None if len(parts) == 1 else self._rows(work, part)
                 mine = None
                 if part.holder == self._name:
-                    mine = part_attention(
-                        self._cache, work.chunks, work.decodes, part, self._device
-                    )
+                    mine = part_attention(self._cache, work.batch, part, self._device)
                     own.append(mine)
                 plans[group].append((part, rows, mine))
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             parts = plans[layer // work.page_layers]
             if len(parts) == 1 and parts[0][2] is not None:
-                with self._over.writing(work.flight, "compute"):
+                with self._over.writing(work.number, "compute"):
                     return parts[0][2](layer, q, k, v)
             return self._joined(work, step(), layer, parts, q, k, v)
 
@@ -64,9 +62,9 @@ class RoutedAttention:
         if mailbox is not None:
             mailbox.put(payload)
 
-    def give_up(self, flight: int) -> None:
-        """Whoever waits for an answer of the flight, which is in `over`, gets none."""
-        self._tell(lambda key: key[0] == flight)
+    def give_up(self, batch: int) -> None:
+        """Whoever waits for an answer of the batch, which is in `over`, gets none."""
+        self._tell(lambda key: key[0] == batch)
 
     def on_lost(self, name: str) -> None:
         self._tell(lambda key: key[3] == name)
@@ -84,7 +82,7 @@ class RoutedAttention:
     ) -> torch.Tensor:  # fmt: skip
         """Asks the holders first, attends to its own meanwhile, and puts the results together."""
         asked = [part.holder for part, _, mine in parts if mine is None]
-        keys: list[Answer] = [(work.flight, step, layer, holder) for holder in asked]
+        keys: list[Answer] = [(work.number, step, layer, holder) for holder in asked]
         with self._lock:
             self._results |= {key: queue.SimpleQueue() for key in keys}
         try:
@@ -94,10 +92,10 @@ class RoutedAttention:
             out = torch.empty_like(q)
             for part, rows, mine in parts:
                 if mine is not None:
-                    with self._over.writing(work.flight, "compute"):
+                    with self._over.writing(work.number, "compute"):
                         result = mine(layer, *[_taken(x, rows) for x in (q, k, v)])
                 else:
-                    result = self._await((work.flight, step, layer, part.holder), q)
+                    result = self._await((work.number, step, layer, part.holder), q)
                 if rows is None:
                     return result
                 out.index_copy_(0, rows, result)
@@ -111,7 +109,7 @@ class RoutedAttention:
         self, work: StageWork, step: int, layer: int, part: Part, qkv: list[torch.Tensor]
     ) -> None:
         header = {
-            "op": "attend", "flight": work.flight, "step": step, "layer": layer,
+            "op": "attend", "batch": work.number, "step": step, "layer": layer,
             "group": layer // work.page_layers, "tokens": len(qkv[0]),
         }  # fmt: skip
         flat = torch.cat([x.reshape(-1) for x in qkv])
@@ -129,9 +127,9 @@ class RoutedAttention:
     def _rows(self, work: StageWork, part: Part) -> torch.Tensor:
         """The batch's rows that are `part`'s."""
         starts, at = [], 0
-        for _, n, _ in work.chunks:
-            starts.append(range(at, at + n))
-            at += n
+        for chunk in work.batch.chunks:
+            starts.append(range(at, at + chunk.num_tokens))
+            at += chunk.num_tokens
         rows = [row for i in part.chunks for row in starts[i]] + [at + i for i in part.decodes]
         return torch.tensor(rows, dtype=torch.int64, device=self._device)
 
@@ -141,14 +139,8 @@ def _taken(tensor: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
 
 
 def part_attention(
-    cache: KvCache, chunks: list[tuple[int, int, bool]], decodes: list[int], part: Part,
-    device: torch.device,
-) -> CacheAttention:  # fmt: skip
-    """Attention of the requests of `part`, of a batch of `chunks` and `decodes`, over `cache`."""
-    blocks = iter(part.blocks)
+    cache: KvCache, batch: BatchWork, part: Part, device: torch.device
+) -> CacheAttention:
+    """Attention of the requests of `part` of `batch`, over `cache`."""
     with torch.inference_mode():
-        return cache_attention(
-            cache,
-            [(chunks[i][0], chunks[i][1], next(blocks)) for i in part.chunks],
-            [(decodes[i], next(blocks)) for i in part.decodes], device,
-        )  # fmt: skip
+        return cache_attention(cache, part.of(batch), device)

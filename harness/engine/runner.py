@@ -6,18 +6,18 @@ ids but no requests, no pool and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from harness.engine.attention import CacheAttention, cache_attention
+from harness.engine.attention import cache_attention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Layer
 from harness.engine.model import Attend, Step, TransformerDecoder
 from harness.engine.weights import torch_dtype
-from harness.engine.work import ChunkWork, DecodeWork
+from harness.engine.work import BatchWork
 from harness.model_spec import ModelSpec
 
 
@@ -31,26 +31,19 @@ class Runner:
         self._spec, self.device = spec, device
         self._decoder, self._layers, self._cache = decoder, layers, cache
 
-    def steps(
-        self, chunks: Sequence[ChunkWork], decodes: Sequence[DecodeWork], max_steps: int
-    ) -> Iterator[list[int]]:
+    def steps(self, batch: BatchWork, max_steps: int) -> Iterator[list[int]]:
         """Yields each iteration's picked ids: of the chunks that sample, then of the decodes.
         With chunks, `max_steps` is 1. The caller may stop taking iterations at any time."""
         with torch.inference_mode():
-            ids = np.array(
-                [i for chunk in chunks for i in chunk.ids] + [d.token_id for d in decodes], np.int64
-            )
-            step, sampled = self.build(chunks, decodes)
-            attend = step.attend
-            assert isinstance(attend, CacheAttention)
-            tokens = torch.from_numpy(ids).to(self.device)
+            attend = cache_attention(self._cache, batch, self.device)
+            step, sampled = self.step(batch, attend)
+            tokens = torch.from_numpy(np.array(batch.ids, np.int64)).to(self.device)
             for index in range(max_steps):
                 if index:
                     step.positions += 1
                     attend.advance()
                 hidden = self.forward(self.embed(tokens, step), step, 0, self._spec.num_layers)
-                tokens = self.pick_rows(hidden, sampled)
-                tokens = tokens[: len(decodes) if sampled is None else len(sampled)]
+                tokens = self.picked(hidden, sampled)[: num_sampled(batch)]
                 yield tokens.tolist()
 
     def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
@@ -62,37 +55,16 @@ class Runner:
         layers = [(index, self._layers[index]) for index in range(lo, hi)]
         return self._decoder.layers(hidden, layers, step)
 
-    def pick(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Greedy: the id of each row's largest logit."""
-        return self._decoder.logits(hidden).argmax(-1)
-
-    def build(
-        self, chunks: Sequence[ChunkWork], decodes: Sequence[DecodeWork]
-    ) -> tuple[Step, torch.Tensor | None]:
-        """An iteration's tensors, and the rows to pick tokens for (None: all)."""
-        attend = cache_attention(
-            self._cache, [(c.context, len(c.ids), c.blocks) for c in chunks],
-            [(d.position, d.blocks) for d in decodes], self.device,
-        )  # fmt: skip
-        return self.step(
-            [(c.context, len(c.ids), c.samples) for c in chunks],
-            [d.position for d in decodes], attend,
-        )  # fmt: skip
-
-    def step(
-        self, chunks: Sequence[tuple[int, int, bool]], decodes: Sequence[int], attend: Attend
-    ) -> tuple[Step, torch.Tensor | None]:
-        """`build`, of chunks as (tokens before, tokens, whether they sample) and the positions of
-        decodes, which attend by `attend`."""
-        spans = [np.arange(context, context + n, dtype=np.int64) for context, n, _ in chunks]
-        places = np.concatenate([*spans, np.array(decodes, np.int64)])
-        ends = np.cumsum([n for _, n, _ in chunks], dtype=np.int64)
-        sampled = [
-            int(end) - 1 for end, (_, _, samples) in zip(ends, chunks, strict=True) if samples
-        ]
-        sampled += range(len(places) - len(decodes), len(places))
-        positions = torch.from_numpy(places).to(self.device)
-        padded = self._padded(positions)
+    def step(self, batch: BatchWork, attend: Attend) -> tuple[Step, torch.Tensor | None]:
+        """An iteration of `batch`, which attends by `attend`; the rows to pick tokens for (None:
+        all)."""
+        chunks, num_decodes = batch.chunks, len(batch.decodes)
+        spans = [np.arange(c.context, c.context + c.num_tokens, dtype=np.int64) for c in chunks]
+        places = np.concatenate([*spans, np.array(batch.decodes, np.int64)])
+        ends = np.cumsum([c.num_tokens for c in chunks], dtype=np.int64)
+        sampled = [int(end) - 1 for end, c in zip(ends, chunks, strict=True) if c.samples]
+        sampled += range(len(places) - num_decodes, len(places))
+        padded = self._padded(torch.from_numpy(places).to(self.device))
         step = Step(padded, attend, len(padded) - len(places))
         if not chunks:
             return step, None
@@ -113,15 +85,22 @@ class Runner:
             return hidden
         return pad(hidden, (0, 0, 0, padding_rows(len(hidden))))
 
-    def pick_rows(self, hidden: torch.Tensor, sampled: torch.Tensor | None) -> torch.Tensor:
-        """The picked ids of the rows `sampled` (None: of all), and of padding behind them."""
-        return self.pick(hidden if sampled is None else hidden[self._padded(sampled)])
+    def picked(self, hidden: torch.Tensor, sampled: torch.Tensor | None) -> torch.Tensor:
+        """Greedy: the id of the largest logit in each of the rows `sampled` (None: in all), and of
+        padding behind them."""
+        rows = hidden if sampled is None else hidden[self._padded(sampled)]
+        return self._decoder.logits(rows).argmax(-1)
 
     def _padded(self, rows: torch.Tensor) -> torch.Tensor:
         """[n] -> [n + padding_rows(n)], with zeros; on a GPU nothing generates code by rows."""
         if self.device.type != "cpu":
             return rows
         return pad(rows, (0, padding_rows(len(rows))))
+
+
+def num_sampled(batch: BatchWork) -> int:
+    """How many tokens an iteration picks."""
+    return sum(chunk.samples for chunk in batch.chunks) + len(batch.decodes)
 
 
 def padding_rows(num_rows: int) -> int:

@@ -12,9 +12,9 @@ import torch
 Job = Callable[[], None]
 
 
-class Lane:
-    """On a GPU with a stream of its own, so that copies run beside kernels. An exception in a
-    job goes to `fail`, and ends the lane."""
+class Stream:
+    """On a GPU with a CUDA stream of its own, so that copies run beside kernels. An exception in a
+    job goes to `fail`, and ends the stream."""
 
     def __init__(
         self, name: str, device: torch.device, fail: Callable[[BaseException], None]
@@ -28,13 +28,13 @@ class Lane:
 
     def _work(self) -> None:
         try:
-            with self._stream():
+            with self._on_device():
                 while True:
                     self._jobs.get()()
         except BaseException as error:
             self._fail(error)
 
-    def _stream(self) -> AbstractContextManager[object]:
+    def _on_device(self) -> AbstractContextManager[object]:
         if self._device.type != "cuda":
             return nullcontext()
         torch.cuda.set_device(self._device)

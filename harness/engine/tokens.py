@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from harness.device.base import advance
+from harness.engine.work import BatchWork, Chunk
 from harness.prompts import prompt_ids
-from harness.request import Request
+from harness.request import Batch, Request
 
 
 class TokenBook:
@@ -27,11 +31,33 @@ class TokenBook:
         tail = generated[max(0, start - len(prompt)) : stop - len(prompt)]
         return prompt[start:] + tail if start < len(prompt) else tail
 
-    def last(self, request: Request) -> int:
-        return self.generated[request.request_id][-1]
+    def work(self, batch: Batch, vocab_size: int) -> BatchWork:
+        """The batch in token ids and positions; blocks are the caller's to say."""
+        ids: list[int] = []
+        for request, num_tokens in batch.chunks:
+            start = request.computed_tokens
+            ids += self.known(request, vocab_size, start, start + num_tokens)
+        ids += [self.generated[request.request_id][-1] for request in batch.decodes]
+        return batch_work(batch, ids)
+
+    def count(self, batch: Batch, token_ids: Sequence[int]) -> list[Request]:
+        """An iteration is over and has brought `token_ids`: moves the counters, and returns whose
+        tokens they are."""
+        sampled = [*advance(batch), *batch.decodes]
+        for request, token_id in zip(sampled, token_ids, strict=True):
+            self.append(request, token_id)
+        return sampled
 
     def append(self, request: Request, token_id: int) -> None:
         self.generated.setdefault(request.request_id, []).append(token_id)
 
     def forget_prompt(self, request: Request) -> None:
         self._prompts.pop(request.request_id, None)
+
+
+def batch_work(batch: Batch, ids: Sequence[int] = ()) -> BatchWork:
+    chunks = [
+        Chunk(r.computed_tokens, n, r.computed_tokens + n == r.known_tokens)
+        for r, n in batch.chunks
+    ]
+    return BatchWork(chunks, [request.computed_tokens for request in batch.decodes], ids)

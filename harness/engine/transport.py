@@ -1,13 +1,13 @@
 """Messages between the harness and a worker process, over one local socket pair.
 
-A message is a JSON header and a binary payload (int32 arrays), each prefixed by its length. No
-pickle and no names: the socket is inherited, so any number of runs share a host. Knows nothing
-of what the messages mean.
+A message is a header, pickled, and the bytes of a tensor or none, each prefixed by its length. Both
+ends are our own processes, and the socket is inherited: any number of runs share a host. Knows
+nothing of what the messages mean.
 """
 
 from __future__ import annotations
 
-import json
+import pickle
 import select
 import socket
 import struct
@@ -31,16 +31,16 @@ class Connection:
 
     def send(self, header: Mapping[str, Any], payload: bytes | memoryview = b"") -> None:
         """Raises BrokenPipeError or ConnectionResetError where the other end is gone."""
-        text = json.dumps(header, separators=(",", ":")).encode()
+        content = pickle.dumps(header)
         with self._lock:
-            self._sock.sendall(LENGTHS.pack(len(text), len(payload)) + text)
+            self._sock.sendall(LENGTHS.pack(len(content), len(payload)) + content)
             if payload:
                 self._sock.sendall(payload)
 
     def receive(self) -> tuple[Header, bytearray]:
         """Blocks for the next message. Raises EOFError when the other end has closed."""
         header_bytes, payload_bytes = LENGTHS.unpack(self._exactly(LENGTHS.size))
-        header: Header = json.loads(self._exactly(header_bytes))
+        header: Header = pickle.loads(self._exactly(header_bytes))
         return header, self._exactly(payload_bytes)
 
     def poll(self, timeout_s: float) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from harness.cost.profile import TimeScale
 from harness.engine.block_tables import FIRST_BLOCK
-from harness.engine.work import ChunkWork, DecodeWork
+from harness.engine.work import BatchWork, Chunk
 from harness.model_spec import ModelSpec
 from harness.placement import Profile
 
@@ -41,13 +41,14 @@ def timed(runner: Runner, spec: ModelSpec, num_blocks: int, block_tokens: int) -
     prompt_tokens = min(PROMPT_TOKENS, spec.max_position - STEPS)
     ids = cycle(range(FIRST_BLOCK, FIRST_BLOCK + num_blocks))
     blocks = list(islice(ids, -(-(prompt_tokens + STEPS) // block_tokens)))
-    prompt = ChunkWork([0] * prompt_tokens, 0, True, blocks)
-    decodes = [DecodeWork(0, prompt_tokens, blocks)] * NUM_REQUESTS
+    prompt = BatchWork([Chunk(0, prompt_tokens, True)], [], [0] * prompt_tokens, [blocks])
+    several = [blocks] * NUM_REQUESTS
+    decodes = BatchWork([], [prompt_tokens] * NUM_REQUESTS, [0] * NUM_REQUESTS, several)
     return asdict(
         Speed(
             prompt_tokens,
-            _usual_s(lambda: runner.steps([prompt], [], 1)),
-            _usual_s(lambda: runner.steps([], decodes, STEPS)) / STEPS,
+            _usual_s(lambda: runner.steps(prompt, 1)),
+            _usual_s(lambda: runner.steps(decodes, STEPS)) / STEPS,
         )
     )
 

@@ -10,7 +10,7 @@ Knows nothing of devices: `runner.py` copies layers to where they run.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -48,13 +48,14 @@ def torch_dtype(spec: ModelSpec) -> torch.dtype:
 
 
 def _parts(spec: ModelSpec, layer: int) -> dict[str, tuple[str, ...]]:
+    """Our names of the tensors of `layer`, or of ENDS, and Hugging Face's of its parts."""
     if layer == ENDS:
         return {k: v for k, v in ENDS_PARTS.items() if k != "lm_head" or not spec.tie_embeddings}
-    return {k: v for k, v in LAYER_PARTS.items() if k != "qkv_bias" or spec.qkv_bias}
-
-
-def _prefix(layer: int) -> str:
-    return "" if layer == ENDS else f"model.layers.{layer}."
+    return {
+        name: tuple(f"model.layers.{layer}.{part}" for part in parts)
+        for name, parts in LAYER_PARTS.items()
+        if name != "qkv_bias" or spec.qkv_bias
+    }
 
 
 def fused_shapes(spec: ModelSpec, layer: int) -> dict[str, tuple[int, ...]]:
@@ -94,7 +95,7 @@ class RandomSource:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
 
-    def parts(self, index: int, names: list[str]) -> list[torch.Tensor]:
+    def parts(self, index: int, names: Sequence[str]) -> list[torch.Tensor]:
         """The tensors `names` of layer `index`, in this fixed order."""
         generator = torch.Generator().manual_seed((self._spec.seed << 16) + index + 1)
         return [self._draw(name, generator) for name in names]
@@ -116,7 +117,7 @@ class CheckpointSource:
         self._spec = spec
         self._files = _tensor_files(directory)
 
-    def parts(self, index: int, names: list[str]) -> list[torch.Tensor]:
+    def parts(self, index: int, names: Sequence[str]) -> list[torch.Tensor]:
         return [self._read(name) for name in names]
 
     def _read(self, name: str) -> torch.Tensor:
@@ -143,31 +144,34 @@ def _tensor_files(directory: Path) -> dict[str, Path]:
     return files
 
 
+def _read(
+    source: RandomSource | CheckpointSource, layer: int, parts: Mapping[str, Sequence[str]]
+) -> Weights:
+    """All `parts` of the layer, by Hugging Face's names."""
+    names = [part for each in parts.values() for part in each]
+    return dict(zip(names, source.parts(layer, names), strict=True))
+
+
 class HostWeights:
     """The weights in host memory, fused per layer."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        source = CheckpointSource(spec, Path(spec.path)) if spec.path else RandomSource(spec)
-        self._parts: Callable[[int, list[str]], list[torch.Tensor]] = source.parts
+        self._source: RandomSource | CheckpointSource = (
+            CheckpointSource(spec, Path(spec.path)) if spec.path else RandomSource(spec)
+        )
 
-    def layer(self, index: int) -> Weights:
-        return self._fused(index)
+    def tensors(self, layer: int) -> Weights:
+        """Of `layer`, or of ENDS: tied embeddings once."""
+        fused = _parts(self._spec, layer)
+        found = _read(self._source, layer, fused)
+        return {name: torch.cat([found[part] for part in parts]) for name, parts in fused.items()}
 
     def ends(self) -> Weights:
         """embed, norm and lm_head; tied embeddings share one tensor."""
-        ends = self._fused(ENDS)
+        ends = self.tensors(ENDS)
         ends.setdefault("lm_head", ends["embed"])
         return ends
-
-    def _fused(self, index: int) -> Weights:
-        prefix, groups = _prefix(index), _parts(self._spec, index)
-        names = [prefix + part for parts in groups.values() for part in parts]
-        tensors = dict(zip(names, self._parts(index, names), strict=True))
-        return {
-            name: torch.cat([tensors[prefix + part] for part in parts])
-            for name, parts in groups.items()
-        }
 
 
 def save_checkpoint(spec: ModelSpec, directory: Path) -> None:
@@ -176,9 +180,7 @@ def save_checkpoint(spec: ModelSpec, directory: Path) -> None:
     source = RandomSource(spec)
     tensors: Weights = {}
     for index in (ENDS, *range(spec.num_layers)):
-        prefix, groups = _prefix(index), _parts(spec, index)
-        names = [prefix + part for parts in groups.values() for part in parts]
-        tensors |= dict(zip(names, source.parts(index, names), strict=True))
+        tensors |= _read(source, index, _parts(spec, index))
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(hf_config(spec), indent=2))

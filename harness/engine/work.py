@@ -1,4 +1,4 @@
-"""One iteration's work in plain numbers, as it travels from the harness to a worker.
+"""A batch in plain numbers, as it travels from the harness to workers.
 
 Everything an iteration needs is in it, so a worker remembers nothing about requests. Knows
 neither torch nor requests.
@@ -6,61 +6,76 @@ neither torch nor requests.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from harness.engine.paced_links import LinkPath
 
 
-@dataclass(slots=True)
-class ChunkWork:
-    """Compute `ids` at positions context…; `samples`: they complete the known tokens, so the
-    next one is picked."""
+class Chunk(NamedTuple):
+    """New tokens of one request behind `context` that are cached; `samples`: they complete the
+    known tokens, so the next one is picked."""
 
-    ids: Sequence[int]
     context: int
+    num_tokens: int
     samples: bool
-    blocks: Sequence[int]  # at least those of context + len(ids) tokens
 
 
 @dataclass(slots=True)
-class DecodeWork:
-    """Compute the token `token_id` at `position` and pick the next one."""
+class BatchWork:
+    """Chunks, and of each decode the position of its new token. `ids`: of all tokens; where
+    activations come instead, none. `blocks`: of each request, chunks first, for every step that may
+    follow; where parts of the batch have their KV in several places, none."""
 
-    token_id: int
-    position: int
-    blocks: Sequence[int]  # for every step that may follow
-
-
-def pack(
-    chunks: Sequence[ChunkWork], decodes: Sequence[DecodeWork]
-) -> tuple[dict[str, Any], bytes]:
-    """The counts as a header; the ids, first of tokens and then of blocks, as int32."""
-    numbers = array("i")
-    for chunk in chunks:
-        numbers.extend(chunk.ids)
-    numbers.extend(decode.token_id for decode in decodes)
-    for blocks in [c.blocks for c in chunks] + [d.blocks for d in decodes]:
-        numbers.extend(blocks)
-    header = {
-        "chunks": [(c.context, len(c.ids), len(c.blocks), c.samples) for c in chunks],
-        "decodes": [(d.position, len(d.blocks)) for d in decodes],
-    }
-    return header, numbers.tobytes()
+    chunks: Sequence[Chunk]
+    decodes: Sequence[int]
+    ids: Sequence[int] = ()
+    blocks: Sequence[Sequence[int]] = ()
 
 
-def unpack(header: Mapping[str, Any], payload: bytes) -> tuple[list[ChunkWork], list[DecodeWork]]:
-    """What `pack` was given."""
-    numbers = iter(array("i", payload))
-    chunk_ids = [list(islice(numbers, num_tokens)) for _, num_tokens, _, _ in header["chunks"]]
-    decode_ids = list(islice(numbers, len(header["decodes"])))
-    chunks = [
-        ChunkWork(ids, context, samples, list(islice(numbers, num_blocks)))
-        for ids, (context, _, num_blocks, samples) in zip(chunk_ids, header["chunks"], strict=True)
-    ]
-    decodes = [
-        DecodeWork(token_id, position, list(islice(numbers, num_blocks)))
-        for token_id, (position, num_blocks) in zip(decode_ids, header["decodes"], strict=True)
-    ]
-    return chunks, decodes
+@dataclass(slots=True)
+class Part:
+    """Requests whose KV of one page group lies in one place. Chunks and decodes by their numbers
+    in the batch; `blocks`: of each of them, chunks first, on the worker `holder`."""
+
+    holder: str
+    chunks: list[int] = field(default_factory=list)
+    decodes: list[int] = field(default_factory=list)
+    blocks: list[list[int]] = field(default_factory=list)
+
+    def of(self, batch: BatchWork) -> BatchWork:
+        chunks = [batch.chunks[i] for i in self.chunks]
+        return BatchWork(chunks, [batch.decodes[i] for i in self.decodes], (), self.blocks)
+
+
+@dataclass(slots=True)
+class StageWork:
+    """What the worker of one stage is told. `groups`: by page group of the stage, who holds what.
+    `previous`, `following`: stages' workers, if there are any. `first`: the first stage's, who
+    decides when the batch ends."""
+
+    number: int  # of the batch's run
+    batch: BatchWork
+    layers: range
+    page_layers: int
+    steps: int
+    deadline_s: float  # on the worker's clock
+    groups: Mapping[int, Sequence[Part]]
+    previous: str | None
+    following: str | None
+    first: str
+    following_path: LinkPath  # to the next stage, or from the last to the first
+    holder_paths: Mapping[str, LinkPath]
+    keeps: bool = False  # the activations stay here; a `pass` sends them on
+
+
+@dataclass(slots=True)
+class HoldWork:
+    """What a holder is told: it attends for a stage that has no KV of the requests of `groups`, by
+    page group."""
+
+    number: int
+    batch: BatchWork
+    requester_path: LinkPath
+    groups: Mapping[int, Part]

@@ -92,11 +92,11 @@ def main() -> None:
         setup, _ = connection.receive()
         print(f"worker {os.getpid()}: setup {setup}", flush=True)
         torch.set_num_threads(setup["num_threads"])
-        device = pick_device(setup["device"], setup["index"])
+        device = pick_device(setup["config"].device, setup["index"])
         loop = CommandLoop(connection, device)
         here = contents(loop, setup)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # lanes have streams of their own
+            torch.cuda.synchronize(device)  # streams have CUDA streams of their own
         connection.send(
             {
                 "op": "ready",

@@ -110,10 +110,10 @@ class WorkerProcess:
         )
         self._thread.start()
 
-    def send(self, header: Header, payload: bytes = b"") -> None:
+    def send(self, header: Header) -> None:
         # Where it has died, whoever receives from it sees the end of file and says how.
         with suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.send(header, payload)
+            self._connection.send(header)
 
     def expect_answer(self) -> None:
         """A command is out: from now on a worker without progress is stuck."""

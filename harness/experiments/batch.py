@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
 
 from harness.errors import RunError
@@ -27,16 +28,27 @@ Runs = list[tuple[Composed, list[str]]]  # composed with their groups; overrides
 Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides of each run
 
 
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How runs are made: `jobs` simulated ones at a time. `live`: overrides of those on a real
+    engine; `simulated`: of the others, and then those on one are left out. `again`: complete ones
+    are repeated."""
+
+    jobs: int
+    live: Sequence[str] = ()
+    simulated: Sequence[str] = ()
+    again: bool = False
+
+
 def run_all(
-    names: Sequence[str], jobs: int, searches: Mapping[str, Search], live: Sequence[str] = (),
-    simulated: Sequence[str] = (), *, again: bool, progress: RunsProgress,
-) -> Generator[tuple[str, list[Point]]]:  # fmt: skip
+    names: Sequence[str], searches: Mapping[str, Search], making: Making, progress: RunsProgress
+) -> Generator[tuple[str, list[Point]]]:
     """Every run of the experiments `names`, experiment by experiment, and those of `searches` that
-    are simulated, once more when the ends of their curves have been found. `live`: overrides of
-    those on a real engine; `simulated`: of the others, and then those on one are left out.
-    `progress` is told of each."""
+    are simulated, once more when the ends of their curves have been found. `progress` is told of
+    each."""
+    jobs, again = making.jobs, making.again
     with processes(jobs) as pool:
-        runs = composed_runs(names, pool, live, simulated)
+        runs = composed_runs(names, pool, making.live, making.simulated)
         on_sim = [
             name
             for name, of_name in runs.items()
@@ -45,18 +57,16 @@ def run_all(
         for name, of_name in runs.items():
             progress.more(name, len(of_name), jobs if name in on_sim else 1)
 
-        def begin(name: str, made: Composed, run: Sequence[str]) -> Future[Point]:
-            future = pool.submit(run_point, name, made, run, again=again)
-            future.add_done_callback(lambda _: progress.done(name, jobs))
-            return future
-
-        pending = {name: [begin(name, *run) for run in runs[name]] for name in on_sim}
+        makers = Makers(pool, making, progress)
+        pending = {
+            name: [makers.begin(name, made, run) for made, run in runs[name]] for name in on_sim
+        }
         found = {}
         for name, futures in pending.items():
             found[name] = [future.result() for future in futures]
             yield name, found[name]
         ends = {name: found[name] for name in found if name in searches}
-        find_ends(ends, searches, runs, pool, jobs, again=again, progress=progress)
+        find_ends(ends, searches, runs, makers)
         yield from ends.items()
     for name, of_name in runs.items():
         if name not in pending:
@@ -67,15 +77,26 @@ def run_all(
             yield name, points
 
 
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """Processes that make runs."""
+
+    pool: Executor
+    making: Making
+    progress: RunsProgress
+
+    def begin(self, name: str, made: Composed, run: Sequence[str]) -> Future[Point]:
+        """A run of experiment `name`, once a process is free."""
+        future = self.pool.submit(run_point, name, made, run, again=self.making.again)
+        future.add_done_callback(lambda _: self.progress.done(name, self.making.jobs))
+        return future
+
+
 def find_ends(
     points: Mapping[str, list[Point]],
     searches: Mapping[str, Search],
     runs: Mapping[str, Runs],
-    pool: Executor,
-    jobs: int,
-    *,
-    again: bool,
-    progress: RunsProgress,
+    makers: Makers,
 ) -> None:
     """Adds to each experiment's `points` those that `searches` asks for. A curve goes on as soon as
     all draws of its latest value are there, whatever other curves are waiting for."""
@@ -87,13 +108,10 @@ def find_ends(
         for of_curve in next_runs([*points[name], *found[name]], searches[name]):
             halving = name, tuple(map(tuple, of_curve))
             if halving not in under_way:
+                makers.progress.more(name, len(of_curve), makers.making.jobs)
                 under_way[halving] = [
-                    pool.submit(run_point, name, made[name][groups(run)], run, again=again)
-                    for run in of_curve
+                    makers.begin(name, made[name][groups(run)], run) for run in of_curve
                 ]
-                progress.more(name, len(of_curve), jobs)
-                for future in under_way[halving]:
-                    future.add_done_callback(lambda _: progress.done(name, jobs))
 
     for name in points:
         halve(name)

@@ -15,9 +15,7 @@ in capacity.json and capacity.png in FOLDER.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import operator
 import re
 import subprocess
@@ -32,14 +30,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.command_line import ends_in_order, parser
+from harness.configuration.checks import require
 from harness.errors import RunError, UsageError
-from harness.files import read_json, write_text
+from harness.files import read_json, write_json
 from harness.records.run_table import captions
 from harness.running import interrupts
 
-OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
+OPERATORS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 TERM = re.compile(r"\s*([\w.]+)\s*(<=|>=|<|>)\s*([-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?)\s*")
 RANGE = re.compile(r"([\w./@]+)=([^.]\S*?)\.\.(\S+)")
 
@@ -53,7 +51,7 @@ class Term:
     bound: float
 
     def holds(self, value: float) -> bool:
-        return OPERATORS[self.sign](value, self.bound)
+        return bool(OPERATORS[self.sign](value, self.bound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +64,9 @@ class Probe:
     holds: bool
     folder: Path
     refused: str = ""
+
+
+Try = Callable[[float], Probe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +99,23 @@ def span_of(text: str, within: float) -> Span:
         low, high = map(float, ends)
     except ValueError:
         raise UsageError(f"{text!r}: {ends[0]} and {ends[1]} must be numbers") from None
-    if not low < high < float("inf"):
-        raise UsageError(f"{text!r}: {ends[0]} must be below {ends[1]}")
-    if not 0 < within < 1:
-        raise UsageError(f"--within={within:g} must be above 0 and below 1")
+    require(low < high < float("inf"), f"{text!r}: {ends[0]} must be below {ends[1]}")
+    require(0 < within < 1, f"--within={within:g} must be above 0 and below 1")
     return Span(key, low, high, all(end.lstrip("-").isdigit() for end in ends), within)
 
 
 def terms_of(condition: str) -> list[Term]:
     """Raises UsageError."""
     terms = []
-    for part in re.split(r"\band\b", condition):
+    for part in map(str.strip, re.split(r"\band\b", condition)):
         found = TERM.fullmatch(part)
         if found is None:
-            raise UsageError(
-                f"{part.strip()!r} is not METRIC<NUMBER (or <=, >, >=), e.g. ttft_s.p99<1"
-            )
+            raise UsageError(f"{part!r} is not METRIC<NUMBER (or <=, >, >=), e.g. ttft_s.p99<1")
         terms.append(Term(found[1], found[2], float(found[3])))
     return terms
 
 
-def search(span: Span, probe: Callable[[float], Probe]) -> list[Probe]:
+def search(span: Span, probe: Try) -> list[Probe]:
     """Probes in the order of their values: the ends, and halvings between the two neighbours that
     disagree. Raises RunError where both ends were refused."""
     low, high = probe(span.low), probe(span.high)
@@ -144,9 +141,7 @@ def answer(span: Span, probes: Sequence[Probe], condition: str) -> str:
     return f"{condition} holds from {span.word(holding[0])} on"
 
 
-def run_probe(span: Span, terms: Sequence[Term], words: Sequence[str], folder: Path) -> Callable[
-    [float], Probe
-]:  # fmt: skip
+def run_probe(span: Span, terms: Sequence[Term], words: Sequence[str], folder: Path) -> Try:
     """Runs `python -m harness` at a value, unless that is complete."""
 
     def probe(value: float) -> Probe:
@@ -154,11 +149,9 @@ def run_probe(span: Span, terms: Sequence[Term], words: Sequence[str], folder: P
         word = span.word(value)
         run = folder / word.partition("=")[2]
         command = [sys.executable, "-m", "harness", *words, word, f"hydra.run.dir={run}"]
+        command.append("progress=false")
         with Console(stderr=True).status(escape(word)):
-            done = subprocess.run(
-                [*command, "progress=false"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                text=True, check=False,
-            )  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             said = done.stderr.rpartition("error: ")[2].strip()
             if done.returncode != 2:
@@ -206,18 +199,6 @@ def show(span: Span, terms: Sequence[Term], probes: Sequence[Probe], found: str)
     Console().print(table)
 
 
-def write(
-    folder: Path, span: Span, terms: Sequence[Term], probes: Sequence[Probe], found: str
-) -> Path:
-    content = {
-        "key": span.key, "answer": found, "terms": [asdict(term) for term in terms],
-        "probes": [asdict(each) | {"folder": each.folder.name} for each in probes],
-    }  # fmt: skip
-    path = folder / "capacity.json"
-    write_text(path, json.dumps(content, indent=1) + "\n")
-    return path
-
-
 def default_folder(key: str, words: Sequence[str]) -> Path:
     """One for each search over `key` with the same overrides."""
     digest = hashlib.sha256("\n".join(sorted(words)).encode()).hexdigest()
@@ -225,40 +206,34 @@ def default_folder(key: str, words: Sequence[str]) -> Path:
     return Path("results/runs") / f"capacity-{name}-{digest[:8]}"
 
 
-def parser() -> argparse.ArgumentParser:
-    about = argparse.RawDescriptionHelpFormatter
-    made = argparse.ArgumentParser(
-        "python -m harness capacity", description=__doc__, formatter_class=about
-    )
-    made.add_argument("span", metavar="KEY=LO..HI", help="the key, and the range to search")
-    made.add_argument("until", choices=["until"], metavar="until", help="this word")
-    made.add_argument("condition", metavar="CONDITION", help="e.g. 'ttft_s.p99<1'")
-    run = "+system=NAME +workload=NAME …"
-    made.add_argument("overrides", nargs="+", metavar=run, help="what each run is given")
-    exact = "how exact a value is, as a share of it, if it is not whole (%(default)s)"
-    made.add_argument("--within", type=float, default=0.02, metavar="SHARE", help=exact)
-    where = "where the runs are; default: results/runs/capacity-KEY-HASH"
-    made.add_argument("--folder", type=Path, metavar="DIR", help=where)
-    return made
-
-
+@ends_in_order
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parser().parse_intermixed_args(arguments)
+    about = parser("capacity", __doc__)
+    about.add_argument("span", metavar="KEY=LO..HI", help="the key, and the range to search")
+    about.add_argument("until", choices=["until"], metavar="until", help="this word")
+    about.add_argument("condition", metavar="CONDITION", help="e.g. 'ttft_s.p99<1'")
+    run = "+system=NAME +workload=NAME …"
+    about.add_argument("overrides", nargs="+", metavar=run, help="what each run is given")
+    exact = "how exact a value is, as a share of it, if it is not whole (%(default)s)"
+    about.add_argument("--within", type=float, default=0.02, metavar="SHARE", help=exact)
+    where = "where the runs are; default: results/runs/capacity-KEY-HASH"
+    about.add_argument("--folder", type=Path, metavar="DIR", help=where)
+    given = about.parse_intermixed_args(arguments)
     interrupts.listen()
+    span, terms = span_of(given.span, given.within), terms_of(given.condition)
+    folder = given.folder or default_folder(span.key, given.overrides)
     try:
-        span, terms = span_of(given.span, given.within), terms_of(given.condition)
-        folder = given.folder or default_folder(span.key, given.overrides)
         probes = search(span, run_probe(span, terms, given.overrides, folder))
-        found = answer(span, probes, given.condition)
-        show(span, terms, probes, found)
-        print(write(folder, span, terms, probes, found))
-        print(import_module("plots.capacity").draw(folder))
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where this one ended", file=sys.stderr)
         return 130
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+    found = answer(span, probes, given.condition)
+    show(span, terms, probes, found)
+    runs = [asdict(each) | {"folder": each.folder.name} for each in probes]
+    content = {"key": span.key, "answer": found, "terms": [*map(asdict, terms)], "probes": runs}
+    write_json(folder / "capacity.json", content)
+    print(folder / "capacity.json")
+    print(import_module("plots.capacity").draw(folder))
     return 0
 
 

@@ -1,8 +1,8 @@
 """Where a curve of SLO attainment ends: runs between the two points of a sweep that bound it.
 
 A claim of capacity is read off between the last point that holds 90 % and the first that does not,
-so these should be near each other; elsewhere a coarse sweep shows the curve as well. A figure's
-module may say of an experiment which swept key it is and which values it may take (SEARCHES).
+so these should be near each other; elsewhere a coarse sweep shows the curve as well. A figure may
+say of an experiment which swept key it is and which values it may take (its `searches`).
 Bisection over these; pure decisions, runs are `harness.experiments.points`'.
 """
 

@@ -15,14 +15,13 @@ key=value after the figures changes their runs on a real engine, for example to 
 --simulated key=value changes simulated runs, and leaves out figures with runs on a real engine. It
 shows whether conclusions depend on the key (`make sensitivity-PAPER` does so for engine.profile).
 
-A figure is a module plots/FIGURE.py with `table(points)`, which makes FIGURE.csv from runs,
-`plot(rows)`, which draws that table, and EXPERIMENTS, names of conf/experiment. SEARCHES, where
-there is one, names keys for which ends of curves are searched (`experiments.capacity_search`).
+A figure is a PaperFigure (`plots.figure`) in a module of plots/PAPER: `table(points)` makes
+FIGURE.csv from runs, `plot(rows)` draws that table, `experiments` are names of conf/experiment.
+`searches` names keys for which ends of curves are searched (`experiments.capacity_search`).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -38,14 +37,15 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from harness.command_line import ends_in_order, parser
 from harness.errors import RunError, UsageError
 from harness.experiments import lineage
-from harness.experiments.batch import processes, run_all
+from harness.experiments.batch import Making, processes, run_all
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import ROOT, conf, sweep
 from harness.experiments.figure_progress import RunsProgress, run_s, told_run_s
 from harness.experiments.points import RUNS, Point, load_points, save_points
-from harness.files import write_text
+from harness.files import write_json, write_text
 from harness.records.manifest import git_revision
 from harness.records.sources import code_hash
 from harness.running import interrupts
@@ -54,15 +54,13 @@ from harness.schedule import synthetic_kinds
 
 
 def figures() -> list[str]:
-    return sorted(
-        path.stem
-        for path in (ROOT / "plots").glob("*_*.py")
-        if path.stem.split("_")[1].startswith(("fig", "table"))
-    )
+    plots = import_module("plots.figure")
+    return sorted(name for paper in plots.PAPERS for name in plots.of_paper(paper))
 
 
-def module(figure: str) -> Any:
-    return import_module(f"plots.{figure}")
+def described(figure: str) -> Any:
+    """Its `plots.figure.PaperFigure`."""
+    return import_module("plots.figure").of_paper(figure.partition("_")[0])[figure]
 
 
 def published(figure: str) -> Path:
@@ -72,7 +70,7 @@ def published(figure: str) -> Path:
 
 def only_simulated(figure: str) -> bool:
     """Whether it has runs, and none of them on a real engine."""
-    names = module(figure).EXPERIMENTS
+    names = described(figure).experiments
     return bool(names) and all(sweep(name)[0] == "sim" for name in names)
 
 
@@ -94,38 +92,35 @@ def draw_all(
 def drawn(
     figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None, draw_only: bool = False
 ) -> list[Path] | RunError:
+    """RunError where a run is INVALID: its numbers are not what they are said to be."""
+    folder = out or published(figure)
+    picture = import_module("plots.figure").draw
     try:
-        return draw(figure, git=git, out=out, draw_only=draw_only)
+        table = [] if draw_only else tabled(figure, folder, git, out or RUNS)
+        return [*table, *picture(figure, folder)]
     except RunError as error:
         return error
 
 
-def draw(
-    figure: str, *, git: Mapping[str, Any] | None, out: Path | None = None, draw_only: bool = False
-) -> list[Path]:
-    """Raises RunError where a run is INVALID: its numbers are not what they are said to be."""
-    folder = out or published(figure)
-    drawing = import_module("plots.drawing")
-    if draw_only:
-        found: list[Path] = drawing.draw(figure, folder)
-        return found
-    points = [p for name in module(figure).EXPERIMENTS for p in load_points(name, out or RUNS)]
+def tabled(figure: str, folder: Path, git: Mapping[str, Any] | None, runs: Path) -> list[Path]:
+    """FIGURE.csv and FIGURE.json in `folder`, made of the figure's runs."""
+    points = [p for name in described(figure).experiments for p in load_points(name, runs)]
     refuse_invalid(figure, points)
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob(f".{figure}.*.partial.*"):  # of a drawing that was killed
         half.unlink()
     conf()
-    about: dict[str, Any] = {
-        "drawn_utc": datetime.now(UTC).isoformat(timespec="seconds"), "git": git,
-        "experiments": list(module(figure).EXPERIMENTS),
-    }  # fmt: skip
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     csv, path = folder / f"{figure}.csv", folder / f"{figure}.json"
-    rows = module(figure).table(points)
+    rows = described(figure).table(points)
     write_text(csv, rows.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     lineage.add(csv, lineage.origins(points))
-    about["table_sha256"] = sha256(csv.read_bytes()).hexdigest()
-    write_text(path, json.dumps(about | provenance(points), indent=2, ensure_ascii=False) + "\n")
-    return [csv, path, *drawing.draw(figure, folder)]
+    about = {
+        "drawn_utc": now, "git": git, "experiments": list(described(figure).experiments),
+        "table_sha256": sha256(csv.read_bytes()).hexdigest(), **provenance(points),
+    }  # fmt: skip
+    write_json(path, about, indent=2)
+    return [csv, path]
 
 
 def refuse_invalid(figure: str, points: Sequence[Point]) -> None:
@@ -158,23 +153,18 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def make_runs(
-    names: Sequence[str], jobs: int, live: Sequence[str], simulated: Sequence[str],
-    out: Path | None, *, again: bool,
-) -> None:  # fmt: skip
+def make_runs(names: Sequence[str], making: Making, out: Path | None) -> None:
     """Those that the figures `names` lack; tells of each experiment, and how long runs on a real
     engine took and the others."""
-    needed = dict.fromkeys(name for figure in names for name in module(figure).EXPERIMENTS)
+    needed = dict.fromkeys(name for figure in names for name in described(figure).experiments)
     searches: dict[str, Search] = {}
     for figure in names:
-        searches |= getattr(module(figure), "SEARCHES", {})
+        searches |= described(figure).searches
     took_s = {"simulated": 0.0, "live": 0.0}
     started_s = before_s = time.monotonic()
     drawn_before = [published(figure) / f"{figure}.json" for figure in names]
     with RunsProgress(told_run_s(drawn_before)) as progress:
-        runs = run_all(
-            list(needed), jobs, searches, live, simulated, again=again, progress=progress
-        )
+        runs = run_all(list(needed), searches, making, progress)
         with closing(runs):  # whatever ends this ends its processes
             for name, points in runs:
                 now_s = time.monotonic()
@@ -198,25 +188,6 @@ def _tell(
         announce(f"         {len(again)} of them run again; {again[0]}")
     if len(refused) == len(points):
         raise RunError(f"{name} has no run that was not refused")
-
-
-def _parser() -> argparse.ArgumentParser:
-    about = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m harness figures", formatter_class=about)
-    parser.description = __doc__
-    what = "a figure, a pattern such as 'aqua_*', or key=value"
-    parser.add_argument("figures", nargs="+", metavar="FIGURE", help=what)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/published/PAPER")
-    overrides = "change simulated runs; may be given several times"
-    parser.add_argument(
-        "--simulated", action="append", default=[], metavar="key=value", help=overrides
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="runs at a time (%(default)s)"
-    )
-    parser.add_argument("--again", action="store_true", help="repeat complete runs")
-    parser.add_argument("--draw-only", action="store_true", help="draw the tables that there are")
-    return parser
 
 
 def _asked(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -243,25 +214,38 @@ def _made(folder: Path) -> bool:
     return made
 
 
+@ends_in_order
 def main(arguments: Sequence[str] | None = None) -> int:
-    chosen = _parser().parse_args(arguments)
+    about = parser("figures", __doc__)
+    what = "a figure, a pattern such as 'aqua_*', or key=value"
+    about.add_argument("figures", nargs="+", metavar="FIGURE", help=what)
+    about.add_argument("--out", type=Path, metavar="DIR", help="default: results/published/PAPER")
+    overrides = "change simulated runs; may be given several times"
+    about.add_argument(
+        "--simulated", action="append", default=[], metavar="key=value", help=overrides
+    )
+    jobs = "runs at a time (%(default)s)"
+    about.add_argument("--jobs", type=int, default=os.cpu_count(), help=jobs)
+    about.add_argument("--again", action="store_true", help="repeat complete runs")
+    about.add_argument("--draw-only", action="store_true", help="draw the tables that there are")
+    chosen = about.parse_args(arguments)
     out = None if chosen.out is None else chosen.out.absolute()
     os.chdir(ROOT)
     interrupts.listen()
-    made = False
+    names, live = _asked(chosen.figures)
+    simulated = chosen.simulated
+    if (live or simulated) and out is None:
+        word = [*live, *simulated][0]
+        raise UsageError(f"{word}: a figure with overrides of its own needs --out DIR")
+    if simulated:
+        names = [name for name in names if only_simulated(name)]
+    made = _made(out or RUNS)
+    refused = 0
     try:
-        names, live = _asked(chosen.figures)
-        simulated = chosen.simulated
-        if (live or simulated) and out is None:
-            word = [*live, *simulated][0]
-            raise UsageError(f"{word}: a figure with overrides of its own needs --out DIR")
-        if simulated:
-            names = [name for name in names if only_simulated(name)]
-        made = _made(out or RUNS)
         if not chosen.draw_only:
-            make_runs(names, chosen.jobs, live, simulated, out, again=chosen.again)
+            making = Making(chosen.jobs, live, simulated, chosen.again)
+            make_runs(names, making, out)
         began_s = time.monotonic()
-        refused = 0
         for made_of in draw_all(names, chosen.jobs, out, draw_only=chosen.draw_only):
             if isinstance(made_of, RunError):
                 refused += 1
@@ -270,12 +254,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for path in made_of:
                     announce(str(path.relative_to(out or ROOT)))
         announce(f"{time.monotonic() - began_s:.0f} s of drawing")
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     finally:
         if made:
             with suppress(OSError):  # it holds files

@@ -12,10 +12,10 @@ from typing import Any
 
 from harness.errors import RunError, UsageError
 from harness.experiments.compose import ROOT, Composed
-from harness.files import read_json, write_text
+from harness.files import read_json, write_json
 from harness.records.folder_lock import FolderError
 from harness.running.prepare import prepare
-from harness.running.run import obtain
+from harness.running.run import Command, obtain
 
 RUNS = ROOT / "results" / "runs"
 
@@ -31,6 +31,12 @@ class Point:
     refused: str  # what the system says that cannot serve this; empty: it did
     again: str = ""  # why it was run although there was a complete run of it; empty: it was not
 
+    @property
+    def folder(self) -> Path:
+        """Of a run that was not refused."""
+        assert self.path is not None, self.refused
+        return self.path
+
     def manifest(self) -> dict[str, Any]:
         return self._file("manifest.json")
 
@@ -44,8 +50,7 @@ class Point:
         return found
 
     def _file(self, name: str) -> dict[str, Any]:
-        assert self.path is not None
-        return read_json(self.path / name)
+        return read_json(self.folder / name)
 
 
 def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, again: bool) -> Point:
@@ -58,11 +63,11 @@ def run_point(experiment: str, made: Composed, overrides: Sequence[str], *, agai
         parts = prepare(config)
         pairs = dict(word.lstrip("+").split("=", 1) for word in overrides)
         try:
-            obtained = obtain(
-                parts, output_dir=ROOT / parts.options.runs_dir, named=False, choices=made.choices,
+            command = Command(
+                ROOT / parts.options.runs_dir, named=False, choices=made.choices,
                 overrides=[f"+experiment={experiment}", *overrides],
-                wait=True, announce=lambda line: None,
             )  # fmt: skip
+            obtained = obtain(parts, command, wait=True, announce=lambda line: None)
         except FolderError:
             raise  # of no system's making
         except UsageError as error:
@@ -85,7 +90,7 @@ def unwarned() -> Iterator[None]:
 
 def save_points(name: str, points: Sequence[Point], folder: Path = RUNS) -> None:
     rows = [asdict(p) | {"path": None if p.path is None else str(p.path)} for p in points]
-    write_text(_points_file(name, folder), json.dumps(rows, indent=1) + "\n")
+    write_json(_points_file(name, folder), rows)
 
 
 def load_points(name: str, folder: Path = RUNS) -> list[Point]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,20 +18,18 @@ from typing import Any
 import pandas as pd
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from harness.configuration.config import build
 from harness.errors import UsageError
-from harness.experiments.seeds import flattened, settings
 from harness.files import read_json, write_text
 from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import captions, sweep_table
+from harness.records.run_table import captions, runs_table, sweep_table
 from harness.running.prepare import announce
-from harness.running.sweep_mark import MARK, SWEEP_ID_VARIABLE
+from harness.running.run import MARK, SWEEP_ID_VARIABLE
 
 TRACKED = (  # columns of the table in W&B, beside what was swept
     "run", "config_hash", "verdict", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean",
@@ -44,6 +42,9 @@ OVER_SEEDS = {  # as the table names them
 }  # fmt: skip
 
 
+Runs = Sequence[tuple[Sequence[str], FinishedRun]]  # each with its overrides
+
+
 class SweepTable(Callback):  # type: ignore[misc]
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         os.environ[SWEEP_ID_VARIABLE] = uuid.uuid4().hex[:8]
@@ -52,9 +53,8 @@ class SweepTable(Callback):  # type: ignore[misc]
         sweep_id = os.environ.pop(SWEEP_ID_VARIABLE)
         runs = sweep_runs(Path(config.hydra.sweep.dir), sweep_id)
         if runs:
-            heading, names = labels(
-                [overrides for overrides, _ in runs], config.hydra.overrides.task
-            )
+            overridden = [overrides for overrides, _ in runs]
+            heading, names = labels(overridden, config.hydra.overrides.task)
             rows = [(name, run.summary) for name, (_, run) in zip(names, runs, strict=True)]
             said = [*captions([run.manifest for _, run in runs]), *idle_seeds(runs)]
             Console().print(sweep_table(rows, heading, said))
@@ -65,7 +65,7 @@ class SweepTable(Callback):  # type: ignore[misc]
             track(runs, sweep_id, path)
 
 
-def intervals_table(runs: Sequence[tuple[Sequence[str], FinishedRun]]) -> Table | None:
+def intervals_table(runs: Runs) -> Table | None:
     """Mean and 95 % interval of each setting over its seeds, of VALID runs; None where no setting
     has two."""
     runs = [pair for pair in runs if pair[1].summary["verdict"]["status"] == "VALID"]
@@ -73,13 +73,8 @@ def intervals_table(runs: Sequence[tuple[Sequence[str], FinishedRun]]) -> Table 
     if max(map(len, of_setting.values()), default=0) < 2:
         return None
     heading, names = labels([list(setting) for setting in of_setting])
-    table = Table(
-        title="mean and 95 % interval over seeds, VALID runs", box=SIMPLE_HEAD, pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    table.add_column(escape(heading), overflow="fold", min_width=6)
-    for name in (*OVER_SEEDS.values(), "runs"):
-        table.add_column(name, justify="right", no_wrap=True)
+    title, shown = "mean and 95 % interval over seeds, VALID runs", (*OVER_SEEDS.values(), "runs")
+    table = runs_table(title, heading, shown, min_width=6)
     for name, numbers in zip(names, of_setting.values(), strict=True):
         found = [flattened(runs[i][1].summary) for i in numbers]
         cells = []
@@ -95,26 +90,24 @@ def _plus_minus(values: Sequence[float]) -> str:
     return f"{found.mean:.3g}" + ("" if found.half is None else f" ± {found.half:.2g}")
 
 
-def write_csv(folder: Path, runs: Sequence[tuple[Sequence[str], FinishedRun]]) -> Path:
+def write_csv(folder: Path, runs: Runs) -> Path:
     """A row for each run: what was overridden, its folder, hashes, verdict, and every number of its
     summary by dotted name. `python -m harness plots sweep` draws it."""
-    rows = []
-    for overrides, run in runs:
-        rows.append(
-            {
-                **_pairs(overrides), "run": str(run.path),
-                "config_hash": run.manifest["config_hash"],
-                "schedule_sha256": run.manifest["schedule_sha256"],
-                "verdict": run.summary["verdict"]["status"], **flattened(run.summary),
-            }
-        )  # fmt: skip
+    rows = [
+        {
+            **_pairs(overrides), "run": str(run.path),
+            **{key: run.manifest[key] for key in ("config_hash", "schedule_sha256")},
+            "verdict": run.summary["verdict"]["status"], **flattened(run.summary),
+        }
+        for overrides, run in runs
+    ]  # fmt: skip
     digest = hashlib.sha256("\n".join(sorted(row["run"] for row in rows)).encode()).hexdigest()
     path = folder / f"sweep-{digest[:8]}.csv"
     write_text(path, pd.DataFrame(rows).to_csv(index=False))
     return path
 
 
-def track(runs: Sequence[tuple[Sequence[str], FinishedRun]], sweep_id: str, csv: Path) -> None:
+def track(runs: Runs, sweep_id: str, csv: Path) -> None:
     """The sweep's table and plot where its runs are tracked, in their group."""
     table = pd.read_csv(csv)
     swept = [key for key in _pairs(runs[0][0]) if table[key].nunique() > 1]
@@ -122,8 +115,8 @@ def track(runs: Sequence[tuple[Sequence[str], FinishedRun]], sweep_id: str, csv:
     shown = [*swept, *TRACKED]
     rows = table[[key for key in shown if key in table]].to_dict("records")
     node = runs[0][1].config["tracking"]
-    tracker = build(node | ({"group": sweep_id} if "group" in node else {}), "tracking",
-                    announce=announce)  # fmt: skip
+    grouped = node | ({"group": sweep_id} if "group" in node else {})
+    tracker = build(grouped, "tracking", announce=announce)
     tracker.sweep(rows, swept, csv.stem, csv.parent)
 
 
@@ -143,15 +136,14 @@ def sweep_runs(directory: Path, sweep_id: str) -> list[tuple[list[str], Finished
     return [(mark["overrides"], FinishedRun.load(path.parent)) for mark, path in found]
 
 
-def idle_seeds(runs: Sequence[tuple[Sequence[str], FinishedRun]]) -> list[str]:
+def idle_seeds(runs: Runs) -> list[str]:
     """A sentence where runs that differ in their seed alone replayed one schedule: nothing of it
     was drawn, so that they are repeats and not samples of the workload. Else nothing."""
-    settings: dict[tuple[str, ...], dict[int, str]] = {}
-    for overrides, run in runs:
-        setting = tuple(o for o in overrides if not o.startswith("seed="))
-        seed = run.manifest["seeds"]["seed"]
-        settings.setdefault(setting, {})[seed] = run.manifest["schedule_sha256"]
-    swept = [hashes for hashes in settings.values() if len(hashes) > 1]
+    swept = [
+        {runs[i][1].manifest["seeds"]["seed"]: runs[i][1].manifest["schedule_sha256"] for i in same}
+        for same in settings([overrides for overrides, _ in runs]).values()
+    ]
+    swept = [hashes for hashes in swept if len(hashes) > 1]
     idle = [hashes for hashes in swept if len(set(hashes.values())) == 1]
     if not idle:
         return []
@@ -161,6 +153,26 @@ def idle_seeds(runs: Sequence[tuple[Sequence[str], FinishedRun]]) -> list[str]:
         f"the seed draws nothing of the workload{where}: seeds {seeds} replay one schedule and are "
         "repeats, not samples"
     ]
+
+
+def settings(runs: Iterable[Sequence[str]]) -> dict[tuple[str, ...], list[int]]:
+    """The numbers of the runs of each setting: what is overridden but for the seed."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for number, overrides in enumerate(runs):
+        setting = tuple(word for word in overrides if not word.startswith("seed="))
+        found.setdefault(setting, []).append(number)
+    return found
+
+
+def flattened(summary: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Every number of a summary by its dotted name; None and words are left out."""
+    found: dict[str, float] = {}
+    for key, value in summary.items():
+        if isinstance(value, Mapping):
+            found |= flattened(value, f"{prefix}{key}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found[f"{prefix}{key}"] = float(value)
+    return found
 
 
 def labels(overrides: Sequence[Sequence[str]], given: Sequence[str] = ()) -> tuple[str, list[str]]:

@@ -67,24 +67,16 @@ def profile(arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A point in one pass. Its rows say of which workload and load; `at_its_speed`: of the
-    simulation at the real run's speed, none where that cannot be told."""
+    """A point in one pass. `at_its_speed`: rows of the simulation at the real run's speed, none
+    where that cannot be told."""
 
+    name: str
+    workload: str
     real: FinishedRun
     rows: list[Row]
     at_its_speed: list[Row]
     known: Row  # what calibration knew of the machine: its pass and the times
     source: str  # of the simulation's iteration times: measured, device law or datasheet
-    invalid: list[str]  # why the real run is not VALID
-
-    @property
-    def workload(self) -> str:
-        return str(self.rows[0]["workload"])
-
-    @property
-    def synthetic(self) -> list[str]:
-        """What of the workload is no recording: values of harness.schedule.Synthetic."""
-        return synthetic_kinds(self.real.manifest["dataset"])
 
 
 def passes(
@@ -121,8 +113,7 @@ def rotated(workloads: list[str], by: int) -> list[str]:
 
 
 def compared(name: str, real: FinishedRun, point: LoadPoint, run_dir: Path, about: Row) -> Compared:
-    verdict = real.summary["verdict"]
-    about = about | {"valid": verdict["status"] == "VALID"}
+    about = about | {"valid": real.summary["verdict"]["status"] == "VALID"}
 
     def errors(simulated: FinishedRun) -> list[Row]:
         return [about | row for row in compare(real.summary, simulated.summary)]
@@ -132,9 +123,8 @@ def compared(name: str, real: FinishedRun, point: LoadPoint, run_dir: Path, abou
     as_calibrated, at_its_speed = errors(simulated), []
     if about["time_scale"] is not None:
         at_its_speed = errors(simulate(real, point, run_dir / "sim-speed", about["time_scale"]))
-    reasons = [f"{name}: {why}" for why in verdict["reasons"]]
     times = {"pass": about["pass"], **asdict(calibration(real, point.setting))}
-    return Compared(real, as_calibrated, at_its_speed, times, source, reasons)
+    return Compared(name, point.workload, real, as_calibrated, at_its_speed, times, source)
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -147,15 +137,17 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     rows = [row for point in points for row in point.rows]
     at_their_speed = [row for point in points for row in point.at_its_speed]
     manifest = points[0].real.manifest
-    merged = over_passes(rows)
-    targets = verdicts(rows, at_their_speed)
     hardware = manifest["hardware"]
+    where = f"{hardware['device']} ({hardware['name']})"
+    kinds = {point.workload: synthetic_kinds(point.real.manifest["dataset"]) for point in points}
+    reasons = ((point.name, point.real.summary["verdict"]["reasons"]) for point in points)
+    targets = verdicts(rows, at_their_speed)
     return {
         "engine": arguments.engine,
         "model": manifest["choices"]["model"],
         "hardware": hardware["name"],
         "device": hardware["device"],
-        "basis": basis(points),
+        "basis": ", ".join(dict.fromkeys(point.source for point in points)),
         "machine": machine(),
         "git": git,
         "date_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -163,23 +155,16 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         "num_requests": arguments.num_requests,
         "setting": asdict(setting),
         "num_passes": arguments.passes,
-        "synthetic": {point.workload: point.synthetic for point in points if point.synthetic},
+        "synthetic": {workload: synthetic for workload, synthetic in kinds.items() if synthetic},
         "calibrations": list({point.known["pass"]: point.known for point in points}.values()),
         "real_runs_kept": arguments.keep,
-        "invalid": [why for point in points for why in point.invalid],
+        "invalid": [f"{name}: {why}" for name, each in reasons for why in each],
         "targets": targets,
-        "headline": headline(
-            targets, arguments.engine, f"{hardware['device']} ({hardware['name']})"
-        ),
-        "rows": merged,
+        "headline": headline(targets, arguments.engine, where),
+        "rows": over_passes(rows),
         "passes": rows,
         "passes_at_their_speed": at_their_speed,
     }
-
-
-def basis(points: list[Compared]) -> str:
-    """Where the simulations' iteration times came from; the calibrations of all passes alike."""
-    return ", ".join(dict.fromkeys(point.source for point in points))
 
 
 def parity(words: Sequence[str], console: Console) -> None:
@@ -189,7 +174,7 @@ def parity(words: Sequence[str], console: Console) -> None:
     out = report_folder(arguments)
     write_text(out / "parity.json", json.dumps(found, indent=1) + "\n")
     write_text(out / "parity.md", markdown(found))
-    import_module("plots.fidelity").draw(out / "parity.json", out / "parity.png")
+    import_module("plots.fidelity").draw(out)
     console.print(f"{found['headline']}\n{out / 'parity.md'}", soft_wrap=True)
 
 

@@ -18,52 +18,49 @@ LOADS = (0.3, 0.6, 0.9, 1.0, 1.3)
 MAX_LOAD = 100.0
 
 
+def command(name: str, about: str | None) -> argparse.ArgumentParser:
+    """The parser of `python -m harness NAME`."""
+    raw = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(
+        prog=f"python -m harness {name}", description=about, formatter_class=raw
+    )
+
+
 def parser(about: str | None = None) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="python -m harness fidelity", description=about,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command("fidelity", about)
+    add = made.add_argument
     engine = "our engine, or vLLM servers (%(default)s)"
-    made.add_argument("--engine", choices=("torch", "vllm"), default="torch", help=engine)
-    names, loads = f"default: {' '.join(REPORTED)}", f"default: {' '.join(map(str, LOADS))}"
-    held_out = f"of {', '.join(HELD_OUT)}; {names}"
-    made.add_argument(
-        "--workloads", nargs="+", choices=tuple(HELD_OUT), default=list(REPORTED), metavar="NAME",
-        help=held_out,
-    )  # fmt: skip
-    shares = f"shares of the knee; {loads}"
-    made.add_argument(
-        "--loads", nargs="+", type=float, default=list(LOADS), metavar="SHARE", help=shares
-    )
+    add("--engine", choices=("torch", "vllm"), default="torch", help=engine)
+    names, known = list(REPORTED), tuple(HELD_OUT)
+    held_out = f"of {', '.join(known)}; default: {' '.join(names)}"
+    add("--workloads", nargs="+", choices=known, default=names, metavar="NAME", help=held_out)
+    loads, shares = list(LOADS), f"shares of the knee; default: {' '.join(map(str, LOADS))}"
+    add("--loads", nargs="+", type=float, default=loads, metavar="SHARE", help=shares)
     per_point = "requests of each point (%(default)s); P99 needs 662"
-    made.add_argument("--num-requests", type=int, default=700, metavar="N", help=per_point)
-    made.add_argument("--model", default="tiny-llama", metavar="NAME", help="%(default)s")
+    add("--num-requests", type=int, default=700, metavar="N", help=per_point)
+    add("--model", default="tiny-llama", metavar="NAME", help="%(default)s")
     gpu = "profile of this machine's GPU, e.g. h100x1; without it, the CPU"
-    made.add_argument("--hardware", metavar="NAME", help=gpu)
+    add("--hardware", metavar="NAME", help=gpu)
     scale = "factor on the traces' lengths (%(default)s)"
-    made.add_argument("--length-scale", type=float, default=0.25, metavar="X", help=scale)
+    add("--length-scale", type=float, default=0.25, metavar="X", help=scale)
     ttft, tbt = "SLO of TTFT, seconds (%(default)s)", "SLO of TBT, seconds (%(default)s)"
-    made.add_argument("--ttft-s", type=float, default=0.25, metavar="S", help=ttft)
-    made.add_argument("--tbt-s", type=float, default=0.01, metavar="S", help=tbt)
-    made.add_argument("--passes", type=int, default=3, metavar="N", help="%(default)s")
-    made.add_argument(
-        "--calibrate",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="profile the engine before each pass (yes)",
+    add("--ttft-s", type=float, default=0.25, metavar="S", help=ttft)
+    add("--tbt-s", type=float, default=0.01, metavar="S", help=tbt)
+    add("--passes", type=int, default=3, metavar="N", help="%(default)s")
+    either, before = argparse.BooleanOptionalAction, "profile the engine before each pass (yes)"
+    add("--calibrate", action=either, default=True, help=before)
+    keep = (
+        "keep the real runs in --runs, and simulate again: for torch with the calibration"
+        " of each run, for vllm with the calibration in conf/"
     )
-    made.add_argument(
-        "--keep",
-        action="store_true",
-        help="keep the real runs in --runs, and simulate again: for torch with the calibration"
-        " of each run, for vllm with the calibration in conf/",
-    )
+    add("--keep", action="store_true", help=keep)
     runs = Path("results/runs/fidelity")
-    made.add_argument("--runs", type=Path, default=runs, metavar="DIR", help="%(default)s")
-    made.add_argument(
-        "--out", type=Path, metavar="DIR", help=f"default: {PUBLISHED} (for vllm {PUBLISHED}/vllm)"
-        " for a whole report, and --runs for a part of it",
-    )  # fmt: skip
+    add("--runs", type=Path, default=runs, metavar="DIR", help="%(default)s")
+    out = (
+        f"default: {PUBLISHED} (for vllm {PUBLISHED}/vllm) for a whole report, and --runs for a "
+        "part of it"
+    )
+    add("--out", type=Path, metavar="DIR", help=out)
     return made
 
 
@@ -73,15 +70,10 @@ def report_folder(arguments: argparse.Namespace) -> Path:
     asked: Path | None = arguments.out
     if asked is not None:
         return asked
-    whole = parser().parse_args([])
-    names = (
-        "workloads", "loads", "num_requests", "model", "length_scale", "ttft_s", "tbt_s", "passes",
-        "calibrate", "keep",
-    )  # fmt: skip
-    if any(getattr(arguments, name) != getattr(whole, name) for name in names):
-        folder: Path = arguments.runs
-    else:
-        folder = PUBLISHED
+    whole = vars(parser().parse_args([]))
+    of_a_part = {name for name, value in vars(arguments).items() if value != whole[name]}
+    part = of_a_part - {"engine", "hardware", "runs", "out"}
+    folder: Path = arguments.runs if part else PUBLISHED
     if arguments.engine == "torch" and folder == PUBLISHED:
         return folder
     return folder / str(arguments.engine)
@@ -91,18 +83,21 @@ def check(arguments: argparse.Namespace) -> None:
     """UsageError for what cannot be measured, before anything is."""
     _check_numbers(arguments)
     if arguments.hardware and arguments.engine == "vllm":
-        raise UsageError(
-            f"--hardware {arguments.hardware} is of --engine torch alone: leave it out"
-        )
+        told = f"--hardware {arguments.hardware}"
+        raise UsageError(f"{told} is of --engine torch alone: leave it out")
     zoo.model(zoo.model_name(arguments.model))
-    out = report_folder(arguments)
+    make_folder(report_folder(arguments))
+    if arguments.keep:
+        for folder in real_folders(arguments):
+            FinishedRun.load(folder)
+
+
+def make_folder(out: Path) -> None:
+    """UsageError where it cannot be made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write into {out}: {error.strerror}") from error
-    if arguments.keep:
-        for folder in real_folders(arguments):
-            FinishedRun.load(folder)
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:

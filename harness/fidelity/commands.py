@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,15 +9,11 @@ from rich.console import Console
 
 from harness.errors import UsageError
 from harness.fidelity import gpu, replay
-from harness.fidelity.arguments import PUBLISHED
+from harness.fidelity.arguments import PUBLISHED, command
 
 
 def replay_points(words: Sequence[str], console: Console) -> None:
-    made = argparse.ArgumentParser(
-        prog="python -m harness fidelity replay",
-        description=replay.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = command("fidelity replay", replay.__doc__)
     columns = f"CSV file with the columns {', '.join(replay.COLUMNS)}"
     made.add_argument("--points", type=Path, required=True, metavar="FILE", help=columns)
     written = "CSV file to write: the same rows with the simulated numbers"
@@ -43,10 +38,7 @@ def _profile(overrides: Sequence[str]) -> str:
 
 
 def gpu_report(words: Sequence[str], console: Console) -> None:
-    made = argparse.ArgumentParser(
-        prog="python -m harness fidelity gpu", description=gpu.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command("fidelity gpu", gpu.__doc__)
     data = "the published runs; default: $HARNESS_DATA_DIR/gpu_e2e"
     made.add_argument("--published", type=Path, metavar="DIR", help=data)
     out = PUBLISHED / "gpu"

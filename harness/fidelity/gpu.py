@@ -24,11 +24,12 @@ from harness.calibrate import zoo
 from harness.calibrate.profiles import read_table
 from harness.calibrate.published import folder, served_points
 from harness.calibrate.published_fit import FITTED_SETS
-from harness.errors import UsageError
+from harness.calibrate.tables import save_csv
+from harness.fidelity.arguments import make_folder
 from harness.fidelity.gpu_page import SAME, page
 from harness.fidelity.replay import COLUMNS, FOUND, PROFILE, Load, engine_config, simulated
 from harness.fidelity.requests import METRICS, RUNS, Run, curves, replay_run
-from harness.files import replaced, write_text
+from harness.files import write_text
 
 # Busy: decodes and prompts at once, by Little's law, over max_num_seqs.
 LIGHT, KNEE = 0.3, 0.8
@@ -38,10 +39,7 @@ def report(published: Path | None, out: Path) -> Path:
     """Simulates everything and writes the report; returns the page's path."""
     points = served_points(published)  # read first: that it is there is known before an hour
     others = predictions(published)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write into {out}: {error.strerror}") from error
+    make_folder(out)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         loads = [load_of(row) for row in points[[*COLUMNS, "stage"]].to_dict("records")]
         order = sorted(range(len(loads)), key=lambda i: -loads[i].num_requests)
@@ -52,16 +50,16 @@ def report(published: Path | None, out: Path) -> Path:
         )
         replayed = {run: future.result() for run, future in zip(RUNS, runs, strict=True)}
     rows = compared(points, [found[i] for i in range(len(loads))])
-    single = pd.concat([requests_row(run, table) for run, table in replayed.items()])
+    single = pd.DataFrame([requests_row(run, table) for run, table in replayed.items()])
     lines = {run.name: curves(run, table, published) for run, table in replayed.items()}
-    _csv(rows, out / "points.csv")
-    _csv(single, out / "requests.csv")
-    _csv(others, out / "others.csv")
-    _csv(pd.concat(lines, names=["run"]).reset_index("run"), out / "curves.csv")
+    save_csv(rows, out / "points.csv")
+    save_csv(single, out / "requests.csv")
+    save_csv(others, out / "others.csv")
+    save_csv(pd.concat(lines, names=["run"]).reset_index("run"), out / "curves.csv")
     errors = by_device(rows, single)
     write_text(out / "errors.json", json.dumps(errors, indent=1) + "\n")
     write_text(out / "gpu.md", page(rows, single, others, lines))
-    import_module("plots.fidelity_gpu").draw(out, out / "gpu.png")
+    import_module("plots.fidelity").draw_gpu(out)
     return out / "gpu.md"
 
 
@@ -70,18 +68,12 @@ def _simulated(what: tuple[Load, bool]) -> dict[str, Any]:
     return simulated(load, engine_config(PROFILE), {} if with_capacity else None)
 
 
-def _csv(table: pd.DataFrame, path: Path) -> None:
-    with replaced(path) as temporary:
-        table.to_csv(temporary, index=False, float_format="%.6g")
-
-
 def load_of(row: dict[Any, Any]) -> Load:
     """A stage after a run's first finds the prompts that were sent before it in the cache."""
-    values = {str(name): value for name, value in row.items()}
-    values["warm"] = values.pop("stage") > 0
-    most = values["max_outstanding"]
+    most = row["max_outstanding"]
+    values = {str(name): row[name] for name in COLUMNS}
     values["max_outstanding"] = float("inf") if np.isnan(most) else float(most)
-    return Load(**values)
+    return Load(**values, warm=row["stage"] > 0)
 
 
 def compared(points: pd.DataFrame, found: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -107,8 +99,8 @@ def regime(row: dict[Any, Any]) -> str:
     return "light" if busy < LIGHT else "loaded" if busy < KNEE else "near the knee"
 
 
-def requests_row(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    """One row: means of a run, errors of the means, and of the requests one by one."""
+def requests_row(run: Run, table: pd.DataFrame) -> dict[str, Any]:
+    """Means of a run, errors of the means, and of the requests one by one."""
     row: dict[str, Any] = {
         "run": run.name, "model": run.model, "gpu": run.gpu, "tp": run.tp,
         "regime": "KV-bound" if run.kv_blocks else "saturated", "requests": len(table),
@@ -123,7 +115,7 @@ def requests_row(run: Run, table: pd.DataFrame) -> pd.DataFrame:
             row[f"{who}_{metric}_error_pct"] = 100 * (mean / measured - 1)
             row[f"{who}_{metric}_each_median_pct"] = error.abs().median()
             row[f"{who}_{metric}_each_p90_pct"] = error.abs().quantile(0.9)
-    return pd.DataFrame([row])
+    return row
 
 
 def predictions(published: Path | None) -> pd.DataFrame:
@@ -138,18 +130,14 @@ def predictions(published: Path | None) -> pd.DataFrame:
 def by_device(rows: pd.DataFrame, single: pd.DataFrame) -> dict[str, Any]:
     """For captions: the error of a GPU under PROFILE, of held-out points, signed and absolute.
     Keyed by the device, as hardware.device has it, then by profile."""
-    names = {"ttft_mean_s": "ttft", "tpot_mean_s": "tpot", "e2e_mean_s": "e2e"}
-    parts = [
-        pd.DataFrame({"gpu": kept.gpu, "metric": short, "error": kept[f"{name}_error_pct"]})
-        for kept in [rows[rows.held_out]]
-        for name, short in {**names, "capacity_per_s": "capacity"}.items()
-    ]
-    parts += [
-        pd.DataFrame({"gpu": single.gpu, "metric": m, "error": single[f"sim_{m}_error_pct"]})
-        for m in METRICS
-    ]
+    metrics = (*METRICS, "capacity")
+    columns = [*(f"{metric}_mean_s_error_pct" for metric in METRICS), "capacity_per_s_error_pct"]
+    points = rows[rows.held_out].set_index("gpu")[columns].set_axis(metrics, axis=1)
+    boards = single.set_index("gpu")[[f"sim_{metric}_error_pct" for metric in METRICS]]
+    both = pd.concat([points, boards.set_axis(METRICS, axis=1)]).reset_index()
+    errors = both.melt("gpu", var_name="metric", value_name="error").dropna()
     found: dict[str, Any] = {}
-    for (gpu, metric), part in pd.concat(parts).dropna().groupby(["gpu", "metric"]):
+    for (gpu, metric), part in errors.groupby(["gpu", "metric"]):
         device = zoo.device(str(gpu)).device
         by_metric = found.setdefault(device, {}).setdefault(PROFILE, {})
         worst = part.error.iloc[part.error.abs().argmax()]

@@ -49,23 +49,11 @@ def over_passes(rows: Sequence[Row]) -> list[Row]:
     out = []
     for (workload, load, quantity, statistic), passes in points.items():
         valid = [row for row in passes if row["valid"] and row["error"] is not None]
-        known = [(row["real"], row["simulated"]) for row in valid]
-        reals = [real for real, _ in known]
-        simulated = [value for _, value in known]
+        reals, simulated = ([row[side] for row in valid] for side in ("real", "simulated"))
         merged = _row(quantity, statistic, *(median(x) if x else None for x in (reals, simulated)))
         spread = _spread(merged, reals)
         out.append({"workload": workload, "load": load, **merged, "spread": spread})
     return out
-
-
-def worst(rows: Iterable[Row], quantity: str, statistic: str) -> float | None:
-    """The error of largest size among `rows`; None where none could be computed."""
-    errors = [
-        row["error"]
-        for row in rows
-        if (row["quantity"], row["statistic"]) == (quantity, statistic) and row["error"] is not None
-    ]
-    return max(errors, key=abs) if errors else None
 
 
 def verdicts(passes: Sequence[Row], at_their_speed: Sequence[Row]) -> list[Row]:
@@ -79,38 +67,39 @@ def verdicts(passes: Sequence[Row], at_their_speed: Sequence[Row]) -> list[Row]:
     single = [row for row in passes if row["load"] <= TARGET_LOAD and row["valid"]]
     out = []
     for quantity, statistic, limit in TARGETS:
-        found = worst(low, quantity, statistic)
-        of_target = [r for r in low if (r["quantity"], r["statistic"]) == (quantity, statistic)]
-        sizes, told = (_sizes(each, quantity, statistic) for each in (low, known))
-        alike = len(sizes) == len(told)
-        spreads = [row["spread"] for row in of_target if row["spread"] is not None]
+        found, told, each = (_errors(rows, quantity, statistic) for rows in (low, known, single))
+        if len(told) != len(found):
+            told = []
+        points = [r for r in low if (r["quantity"], r["statistic"]) == (quantity, statistic)]
+        spreads = [row["spread"] for row in points if row["spread"] is not None]
         out.append(
             {
                 "quantity": quantity,
                 "statistic": statistic,
                 "limit": limit,
-                "worst": found,
-                "worst_pass": worst(single, quantity, statistic),
-                "median": _median(sizes),
-                "worst_at_their_speed": worst(known, quantity, statistic) if alike else None,
-                "median_at_their_speed": _median(told) if alike else None,
+                "worst": max(found, key=abs, default=None),
+                "worst_pass": max(each, key=abs, default=None),
+                "median": _median_size(found),
+                "worst_at_their_speed": max(told, key=abs, default=None),
+                "median_at_their_speed": _median_size(told),
                 "spread": max(spreads, default=None),
-                "met": 0 < len(sizes) == len(of_target) and max(sizes) <= limit,
+                "met": 0 < len(found) == len(points) and max(map(abs, found)) <= limit,
             }
         )
     return out
 
 
-def _sizes(rows: Sequence[Row], quantity: str, statistic: str) -> list[float]:
+def _errors(rows: Iterable[Row], quantity: str, statistic: str) -> list[float]:
+    """Where one could be computed."""
     return [
-        abs(row["error"])
+        row["error"]
         for row in rows
         if (row["quantity"], row["statistic"]) == (quantity, statistic) and row["error"] is not None
     ]
 
 
-def _median(sizes: Sequence[float]) -> float | None:
-    return median(sizes) if sizes else None
+def _median_size(errors: Sequence[float]) -> float | None:
+    return median(map(abs, errors)) if errors else None
 
 
 def headline(targets: Sequence[Row], real: str, hardware: str) -> str:

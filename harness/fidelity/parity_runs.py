@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from harness.calibrate import zoo
+from harness.calibrate.profiles import Floats
 from harness.configuration.config import typed
 from harness.configuration.threads import engine_threads
 from harness.cost.hardware import Calibration, pair_key
 from harness.errors import RunError, UsageError
+from harness.fidelity.play import middle_per_s
 from harness.records.run_folder import FinishedRun
 from harness.records.token_log import TokenLog
 
@@ -175,11 +174,8 @@ def capacity_per_s(point: LoadPoint, run_dir: Path, real: str, keep: bool) -> fl
     return steady_per_s(log.last_s[log.completed])
 
 
-def steady_per_s(times_s: npt.NDArray[np.float64]) -> float:
-    """Completions/s between the tenth and the ninetieth per cent of them: neither while the batch
-    fills nor while the last ones run out. Raises RunError for fewer than ten."""
+def steady_per_s(times_s: Floats) -> float:
+    """Raises RunError where the completions are too few to show a rate."""
     if len(times_s) < 10:
         raise RunError(f"{len(times_s)} completed requests do not show a rate: at least 10")
-    ordered = np.sort(times_s)
-    first, last = len(ordered) // 10, 9 * len(ordered) // 10
-    return float((last - first) / (ordered[last] - ordered[first]))
+    return middle_per_s(times_s)

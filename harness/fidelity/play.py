@@ -9,9 +9,9 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.calibrate import zoo
+from harness.calibrate.profiles import Floats
 from harness.clock import Event, Loop
 from harness.configuration.config import build, class_of, settings
 from harness.cost.hardware import Hardware
@@ -23,8 +23,6 @@ from harness.placement import Demand
 from harness.records.record import Recorder, TokenRecord
 from harness.request import Request
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Played:
@@ -34,12 +32,14 @@ class Played:
     first_s: Floats  # token
     last_s: Floats
 
-    def completed_per_s(self) -> float:
-        """Between the tenth and the ninetieth per cent of the completions."""
-        ordered = np.sort(self.last_s)
-        first, last = len(ordered) // 10, 9 * len(ordered) // 10
-        span_s = float(ordered[last] - ordered[first])
-        return (last - first) / span_s if span_s > 0 else float("nan")
+
+def middle_per_s(ends_s: Floats) -> float:
+    """Completions/s between the tenth and the ninetieth per cent of them: neither while the batch
+    fills nor while the last ones run out. Not a number where they end all at once."""
+    ordered = np.sort(ends_s)
+    first, last = len(ordered) // 10, 9 * len(ordered) // 10
+    span_s = float(ordered[last] - ordered[first])
+    return (last - first) / span_s if span_s > 0 else float("nan")
 
 
 def play(

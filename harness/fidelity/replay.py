@@ -13,31 +13,24 @@ capacity is the capacity of a load in which every distinct prompt was sent befor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
 
 from harness.calibrate import zoo
+from harness.calibrate.tables import read_csv, write_csv
 from harness.configuration.config import settings
-from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.errors import UsageError
-from harness.fidelity.play import Played, play
-from harness.files import replaced
+from harness.fidelity.play import Played, middle_per_s, play
 from harness.request import Request
 from harness.sim.engine import SimEngine
 
-COLUMNS = (
-    "model", "gpu", "num_gpus", "tp", "max_num_seqs", "max_num_batched_tokens", "chunked_prefill",
-    "prefix_caching", "distinct_prompts", "rate_per_s", "duration_s", "prompt_tokens",
-    "output_tokens", "max_outstanding",
-)  # fmt: skip
 FOUND = (
     "ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "e2e_p90_s", "e2e_p99_s", "output_tokens_per_s",
     "capacity_per_s",
@@ -98,6 +91,9 @@ class Load:
         return replace(zoo.device(self.gpu), num_devices=self.num_gpus)
 
 
+COLUMNS = tuple(field.name for field in fields(Load) if field.name != "warm")
+
+
 def replay(points: Path, out: Path, profile: str = PROFILE) -> pd.DataFrame:
     """Writes `points` with FOUND and `reason` to `out`. UsageError for a wrong table."""
     table, loads = read(points)
@@ -105,21 +101,14 @@ def replay(points: Path, out: Path, profile: str = PROFILE) -> pd.DataFrame:
     capacities: dict[Load, float] = {}
     rows = [simulated(load, config, capacities) for load in loads]
     result = pd.concat([table, pd.DataFrame(rows, columns=[*FOUND, "reason"])], axis=1)
-    try:
-        with replaced(out) as temporary:
-            result.to_csv(temporary, index=False)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--out {out} cannot be written: {error}") from error
+    write_csv(result, out, "--out")
     return result
 
 
 def engine_config(profile: str, **values: Any) -> SimEngine.Config:
     """engine=sim with that profile and `values` of its configuration."""
-    node = OmegaConf.load(zoo.CONF / "engine" / "sim.yaml")
-    assert isinstance(node, DictConfig)
-    node.profile = profile
-    node.update(values)
-    config: SimEngine.Config = settings(plain(node), SimEngine, "engine")
+    node = zoo.node("engine/sim.yaml", profile=profile, **values)
+    config: SimEngine.Config = settings(node, SimEngine, "engine")
     return config
 
 
@@ -129,7 +118,8 @@ def simulated(
     """FOUND of one load, and an empty reason; or the reason why there is none. `capacities`: what
     is known of those of the same deployment and lengths; None: no capacity is asked for."""
     try:
-        engine = _engine(load, config)
+        _check(load)
+        engine = SimEngine(config)
         played = _play(load, engine, arrivals_s(load.num_requests, load.duration_s))
         found = measures(played, load.output_tokens) | {"reason": ""}
         if capacities is not None:
@@ -164,7 +154,8 @@ def arrivals_s(number: int, duration_s: float) -> list[float]:
     return found
 
 
-def _engine(load: Load, config: SimEngine.Config) -> SimEngine:
+def _check(load: Load) -> None:
+    """UsageError for what no engine could serve."""
     if load.tp > load.hardware().devices_per_node or load.num_gpus % load.tp:
         raise UsageError(
             f"tp={load.tp} does not divide {load.num_gpus} GPUs in nodes of "
@@ -179,7 +170,6 @@ def _engine(load: Load, config: SimEngine.Config) -> SimEngine:
             f"without chunked prefill a prompt of {prompt} tokens never fits into "
             f"max_num_batched_tokens={budget}"
         )
-    return SimEngine(config)
 
 
 def _play(
@@ -197,21 +187,16 @@ def _capacity_per_s(load: Load, engine: SimEngine) -> float:
     # With a cold cache all first prompts end together, and equal lengths keep them so for good.
     load = replace(load, warm=True)
     number = CAPACITY_ROUNDS * load.max_num_seqs * instances
-    at_once = _play(load, engine, [0.0] * number, inf).completed_per_s()
+    at_once = middle_per_s(_play(load, engine, [0.0] * number, inf).last_s)
     if not at_once > 0:
         return float("nan")
     duration_s = number / (OVERLOAD * at_once)
-    return _play(load, engine, arrivals_s(number, duration_s), inf).completed_per_s()
+    return middle_per_s(_play(load, engine, arrivals_s(number, duration_s), inf).last_s)
 
 
 def read(points: Path) -> tuple[pd.DataFrame, list[Load]]:
     """The table as it is, and its rows checked. Further columns are kept."""
-    try:
-        table = pd.read_csv(points, keep_default_na=False, dtype=str)
-    except OSError as error:
-        raise UsageError(f"--points {points} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # empty, not text, not CSV
-        raise UsageError(f"--points {points} is not a CSV file: {error}") from error
+    table = read_csv(points, "--points", keep_default_na=False, dtype=str)
     absent = [column for column in COLUMNS if column not in table]
     if absent:
         raise UsageError(f"{points} lacks {', '.join(absent)}; needed: {', '.join(COLUMNS)}")
@@ -224,53 +209,45 @@ def read(points: Path) -> tuple[pd.DataFrame, list[Load]]:
 
 
 def _load(row: dict[Any, str], where: str) -> Load:
-    try:
-        model, gpu = zoo.model_name(row["model"]), zoo.device_name(row["gpu"])
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
-
-    def count(name: str) -> int:
-        return _count(row[name], name, where)
-
-    load = Load(
-        model=model,
-        gpu=gpu,
-        num_gpus=count("num_gpus"),
-        tp=count("tp"),
-        max_num_seqs=count("max_num_seqs"),
-        max_num_batched_tokens=count("max_num_batched_tokens"),
-        chunked_prefill=_switch(row["chunked_prefill"], "chunked_prefill", where),
-        prefix_caching=_switch(row["prefix_caching"], "prefix_caching", where),
-        distinct_prompts=count("distinct_prompts") if row["distinct_prompts"] else None,
-        rate_per_s=_positive(row["rate_per_s"], "rate_per_s", where),
-        duration_s=_positive(row["duration_s"], "duration_s", where),
-        prompt_tokens=count("prompt_tokens"),
-        output_tokens=count("output_tokens"),
-        max_outstanding=count("max_outstanding") if row["max_outstanding"] else inf,
-    )
+    values: dict[str, Any] = {}
+    for name in COLUMNS:
+        try:
+            values[name] = EMPTY[name] if name in EMPTY and not row[name] else READ[name](row[name])
+        except UsageError as error:
+            said = error if name in ("model", "gpu") else f"{name}={row[name]} {error}"
+            raise UsageError(f"{where}: {said}") from error
+    load = Load(**values)
     if load.num_requests > LARGEST:
         raise UsageError(f"{where}: {load.num_requests} requests are more than {LARGEST}")
     return load
 
 
-def _count(text: str, name: str, where: str) -> int:
-    value = _positive(text, name, where)
+def _count(text: str) -> int:
+    value = _positive(text)
     if value % 1 or value > LARGEST:
-        raise UsageError(f"{where}: {name}={text} is not a whole number from 1 to {LARGEST}")
+        raise UsageError(f"is not a whole number from 1 to {LARGEST}")
     return int(value)
 
 
-def _positive(text: str, name: str, where: str) -> float:
+def _positive(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not (isfinite(value) and value > 0):
-        raise UsageError(f"{where}: {name}={text} is not a number above 0")
+        raise UsageError("is not a number above 0")
     return value
 
 
-def _switch(text: str, name: str, where: str) -> bool:
+def _switch(text: str) -> bool:
     if text.lower() not in SWITCHES:
-        raise UsageError(f"{where}: {name}={text} is unknown; valid: {', '.join(SWITCHES)}")
+        raise UsageError(f"is unknown; valid: {', '.join(SWITCHES)}")
     return SWITCHES[text.lower()]
+
+
+# What each column holds; the rest are counts. And what an empty cell means.
+READ: dict[str, Callable[[str], Any]] = dict.fromkeys(COLUMNS, _count)
+READ |= {"model": zoo.model_name, "gpu": zoo.device_name}
+READ |= dict.fromkeys(("chunked_prefill", "prefix_caching"), _switch)
+READ |= dict.fromkeys(("rate_per_s", "duration_s"), _positive)
+EMPTY = {"distinct_prompts": None, "max_outstanding": inf}

@@ -22,7 +22,7 @@ from harness.fidelity.replay import engine_config
 from harness.request import Request
 from harness.sim.engine import SimEngine
 
-MAX_NUM_BATCHED_TOKENS = 2048  # of all runs (SOURCE.txt)
+BUDGET = {"max_num_batched_tokens": 2048}  # of all runs (SOURCE.txt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +52,20 @@ def replay_run(run: Run, profile: str, published: Path | None) -> pd.DataFrame:
     table = read_table(path, [], numbers).sort_values("measured_queued_s", ignore_index=True)
     config = engine_config(profile, num_kv_blocks=run.kv_blocks)
     hardware = replace(zoo.device(run.gpu), num_devices=run.tp)
+    columns = table.measured_queued_s, table.input_toks, table.output_toks
     requests = [
         Request(i, float(queued_s), run.model, int(prompt), int(output))
-        for i, (queued_s, prompt, output) in enumerate(
-            table[["measured_queued_s", "input_toks", "output_toks"]].to_numpy()
-        )
+        for i, (queued_s, prompt, output) in enumerate(zip(*columns, strict=True))
     ]
-    limits: dict[str, object] = {
-        "max_num_seqs": run.max_num_seqs, "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
-    }  # fmt: skip
+    limits: dict[str, object] = {"max_num_seqs": run.max_num_seqs, **BUDGET}
     played = play(requests, zoo.sharded(run.model, run.tp), hardware, SimEngine(config), limits)
     api_s = config.costs.path_s if config.costs else 0.0
     gaps = np.maximum(table.output_toks.to_numpy(float) - 1, 1)
-    simulated = {
-        "ttft": played.first_s - played.sent_s - api_s,
-        "tpot": (played.last_s - played.first_s) / gaps,
-        "e2e": played.last_s - played.sent_s - api_s,
-    }
     found: dict[str, Any] = {"queued_s": played.sent_s, "output_tokens": table.output_toks}
     found |= {m: table[f"{m}_ms"] / 1e3 for m in METRICS}
-    found |= {f"sim_{m}": values for m, values in simulated.items()}
+    found["sim_ttft"] = played.first_s - played.sent_s - api_s
+    found["sim_tpot"] = (played.last_s - played.first_s) / gaps
+    found["sim_e2e"] = played.last_s - played.sent_s - api_s
     found |= {f"their_{m}": table[f"llmservingsim_{m}_ms"] / 1e3 for m in METRICS}
     found |= {"sim_first_s": played.first_s - api_s, "sim_last_s": played.last_s - api_s}
     return pd.DataFrame(found)
@@ -85,12 +79,8 @@ def curves(run: Run, replayed: pd.DataFrame, published: Path | None) -> pd.DataF
     times = table.t.to_numpy(float)
     running = _between(times, replayed.sim_first_s, replayed.sim_last_s)
     waiting = _between(times, replayed.queued_s, replayed.sim_first_s)
-    return pd.DataFrame(
-        {
-            "t_s": times, "running": table.running, "waiting": table.waiting,
-            "sim_running": running, "sim_waiting": waiting,
-        }
-    )  # fmt: skip
+    found = table[["t", "running", "waiting"]].rename(columns={"t": "t_s"})
+    return found.assign(sim_running=running, sim_waiting=waiting)
 
 
 def _between(times: Floats, begin: pd.Series, end: pd.Series) -> Floats:

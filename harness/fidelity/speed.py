@@ -15,14 +15,7 @@ from typing import Any
 import numpy as np
 
 from harness.calibrate.fit import served_errors
-from harness.calibrate.lockstep import (
-    Budget,
-    Stream,
-    iterations,
-    misplaced,
-    timeline,
-    works,
-)
+from harness.calibrate.lockstep import Budget, Stream, iterations, misplaced, timeline, works
 from harness.calibrate.measure_vllm import MISPLACED
 from harness.cost.hardware import pair_key
 from harness.fidelity.parity_runs import Setting, calibration

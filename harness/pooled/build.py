@@ -12,28 +12,12 @@ from harness.pooled.plan import MemoryPlan, PoolConfig
 
 
 def make_pool(
-    devices: Sequence[Device],
-    plan: MemoryPlan,
-    config: PoolConfig,
-    block_tokens: int,
-    experiment: Experiment,
+    devices: Sequence[Device], plan: MemoryPlan, config: PoolConfig, experiment: Experiment
 ) -> list[PooledInstance]:
-    hosts = {
-        node: Host(
-            node,
-            kv_bytes=config.host_kv_bytes,
-            slab_bytes=config.host_slab_bytes,
-            model_cache_bytes=config.model_cache_bytes,
-            loop=experiment.loop,
-        )
-        for node in sorted({device.node for device in devices})
-    }
+    hosts = {node: Host(node, config, experiment.loop) for node in {d.node for d in devices}}
     swapped: dict[int, SwappedKv] = {}
+    models, loop, recorder = experiment.models, experiment.loop, experiment.recorder
     return [
-        PooledInstance(
-            device, hosts[device.node], experiment.models, plan, swapped,
-            slab_bytes=config.slab_bytes, block_tokens=block_tokens,
-            loop=experiment.loop, recorder=experiment.recorder,
-        )
+        PooledInstance(device, hosts[device.node], models, plan, swapped, loop, recorder)
         for device in devices
-    ]  # fmt: skip
+    ]

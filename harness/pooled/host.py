@@ -15,6 +15,7 @@ from harness.clock import Event, Loop
 from harness.device.location import Location, dram, ssd
 from harness.device.memory import KvShape, OutOfMemory
 from harness.model_spec import ModelSpec
+from harness.pooled.plan import PoolConfig
 from harness.pooled.slab import SlabAllocator
 
 
@@ -69,13 +70,11 @@ class ModelCache:
 
 
 class Host:
-    def __init__(
-        self, node: int, *, kv_bytes: int, slab_bytes: int, model_cache_bytes: int, loop: Loop
-    ) -> None:
+    def __init__(self, node: int, config: PoolConfig, loop: Loop) -> None:
         self.node = node
-        self.kv_bytes = kv_bytes
-        self.models = ModelCache(node, model_cache_bytes)
-        self.slabs = SlabAllocator(kv_bytes, slab_bytes)
+        self.kv_bytes = config.host_kv_bytes
+        self.models = ModelCache(node, config.model_cache_bytes)
+        self.slabs = SlabAllocator(config.host_kv_bytes, config.host_slab_bytes)
         self.next_sample_s = 0.0  # when its slabs' use is to be recorded again
         self.move_list: dict[Event, list[int]] = {}  # transfer under way -> the blocks it reads
         self._loop = loop

@@ -30,39 +30,26 @@ from harness.request import Batch, Request
 SAMPLE_S = 1.0
 
 
-def nothing() -> None:
-    """What follows a swap that nobody waits for."""
-
-
 class PooledInstance:
     """Models are named as requests name them. `swapped` is shared by all instances of the pool:
     request_id -> where its KV is while it is on no device."""
 
     def __init__(
-        self,
-        device: Device,
-        host: Host,
-        models: Mapping[str, ModelSpec],
-        plan: MemoryPlan,
-        swapped: dict[int, SwappedKv],
-        *,
-        slab_bytes: int,
-        block_tokens: int,
-        loop: Loop,
-        recorder: Recorder,
-    ) -> None:
+        self, device: Device, host: Host, models: Mapping[str, ModelSpec], plan: MemoryPlan,
+        swapped: dict[int, SwappedKv], loop: Loop, recorder: Recorder,
+    ) -> None:  # fmt: skip
         self.name, self.node = device.name, device.node
         self.models = models
         self.host = host
         self._device, self._swapped = device, swapped
-        self._block_tokens = block_tokens
+        self._block_tokens = plan.block_tokens
         self._loop, self._recorder = loop, recorder
         self._weights = WeightsBuffer(device, host, models, plan.weights_bytes, loop, recorder)
-        self._slabs = SlabAllocator(plan.kv_bytes, slab_bytes)
+        self._slabs = SlabAllocator(plan.kv_bytes, plan.slab_bytes)
         self._pools: dict[KvShape, SlabPool] = {}
         self._pool_of: dict[str, SlabPool] = {}  # model -> of its shape
         self._host_shapes: dict[str, KvShape] = {
-            name: host_shape(spec, block_tokens) for name, spec in models.items()
+            name: host_shape(spec, plan.block_tokens) for name, spec in models.items()
         }
         self._executors: dict[str, Instance] = {}
         self._arriving: dict[int, Event] = {}  # request_id -> its swap-in under way
@@ -182,7 +169,7 @@ class PooledInstance:
         self._hidden = self.prefetched is not None
         await self._weights.adopt()
 
-    def swap_out(self, request: Request, on_done: Callable[[], None] = nothing) -> Event:
+    def swap_out(self, request: Request, on_done: Callable[[], None]) -> Event:
         """Begins to move the request's KV to the node's host cache; set, and `on_done` called, once
         it is there.
 
@@ -224,7 +211,7 @@ class PooledInstance:
                 host_kv_bytes=self.host.kv_bytes,
             )  # fmt: skip
 
-    def swap_in(self, request: Request, on_done: Callable[[], None] = nothing) -> Event | None:
+    def swap_in(self, request: Request, on_done: Callable[[], None]) -> Event | None:
         """Begins to bring the request's KV to this device; set, and `on_done` called, once it is
         there. None, and nothing begins: there is no room for it and its next token."""
         pool = self.kv(request.model)

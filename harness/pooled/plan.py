@@ -6,8 +6,9 @@ tenth stays with the tensor library for activations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
@@ -38,8 +39,23 @@ class PoolConfig:
 
 @dataclass(slots=True, frozen=True)
 class MemoryPlan:
+    """Of each device of an instance; KV is in slabs, and its blocks hold `block_tokens`."""
+
     weights_bytes: int
     kv_bytes: int
+    slab_bytes: int
+    block_tokens: int
+
+    def facts(self, config: PoolConfig, specs: Collection[ModelSpec]) -> dict[str, Any]:
+        """What a run's manifest says of the pool. Bytes are per device or per node."""
+        largest = max(device_weight_bytes(spec) for spec in specs)
+        return {
+            "weights_bytes": self.weights_bytes,
+            "kv_bytes": self.kv_bytes,
+            "prefetching": self.weights_bytes > largest or len(specs) == 1,
+            "host_kv_bytes": config.host_kv_bytes,
+            "model_cache_bytes": config.model_cache_bytes,
+        }
 
 
 def device_weight_bytes(spec: ModelSpec) -> int:
@@ -47,14 +63,16 @@ def device_weight_bytes(spec: ModelSpec) -> int:
     return -(-spec.weight_bytes // (spec.tp * ALIGN_BYTES)) * ALIGN_BYTES
 
 
-def plan_memory(specs: Iterable[ModelSpec], memory_bytes: int, config: PoolConfig) -> MemoryPlan:
+def plan_memory(
+    specs: Iterable[ModelSpec], memory_bytes: int, config: PoolConfig, block_tokens: int
+) -> MemoryPlan:
     """Room for any two models, so that one can be prefetched beside the other, where that leaves
     KV its share; else for the largest one alone (no prefetching: Aegaeon §7.4, A10)."""
     sizes = sorted((device_weight_bytes(spec) for spec in specs), reverse=True)
     usable = int(memory_bytes * config.memory_share)
     for weights in (sizes[0] + sizes[min(1, len(sizes) - 1)], sizes[0]):
         if usable - weights >= config.min_kv_share * usable:
-            return MemoryPlan(weights, usable - weights)
+            return MemoryPlan(weights, usable - weights, config.slab_bytes, block_tokens)
     raise UsageError(
         f"a model's weights ({sizes[0] / 2**30:.2f} GiB a device) and its KV do not fit into "
         f"{usable / 2**30:.2f} GiB, engine.pool.memory_share of a device: use more devices "

@@ -3,7 +3,7 @@ what their prefix caches had, and tokens whose times are not known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -29,22 +29,22 @@ def summarise_answers(table: pa.Table, events: Iterable[Event]) -> dict[str, Any
     if not len(reported):
         return None
     counted = reported.filter(pc.is_valid(reported["server_prompt_tokens"]))
-    caches = [event for event in events if event["kind"] == "prefix_cache"]
+    fewer = pc.less(pc.list_value_length(reported["token_times_s"]), reported["output_tokens"])
+    num_early = int(pc.sum(pc.and_(fewer, pc.equal(reported["status"], "completed"))).as_py())
+    caches = {e["instance"]: e["fields"] for e in events if e["kind"] == "prefix_cache"}
     return {
         "num_answers": len(reported),
         "asked_prompt_tokens": pc.sum(counted["prompt_tokens"]).as_py(),
         "counted_prompt_tokens": pc.sum(counted["server_prompt_tokens"]).as_py(),
         "cached_tokens": pc.sum(reported["cached_tokens"]).as_py(),
         "prefix_cache": {
-            event["instance"]: {
-                name: event["fields"][name] for name in ("queried_tokens", "hit_tokens")
-            }
-            for event in caches
+            name: {key: fields[key] for key in ("queried_tokens", "hit_tokens")}
+            for name, fields in caches.items()
         },
-        "caching_intended": any(event["fields"]["intended"] for event in caches),
+        "caching_intended": any(fields["intended"] for fields in caches.values()),
         "num_surplus": int(pc.sum(pc.greater(reported["surplus_tokens"], 0)).as_py()),
         "num_buffered": int(pc.sum(reported["buffered"]).as_py()),
-        "num_early": _num_early(reported) if early_ends_allowed(events) else None,
+        "num_early": num_early if early_ends_allowed(events) else None,
     }
 
 
@@ -53,11 +53,6 @@ def early_ends_allowed(events: Iterable[Event]) -> bool:
     return any(event["kind"] == EARLY_ENDS for event in events)
 
 
-def _num_early(reported: pa.Table) -> int:
-    fewer = pc.less(pc.list_value_length(reported["token_times_s"]), reported["output_tokens"])
-    return int(pc.sum(pc.and_(fewer, pc.equal(reported["status"], "completed"))).as_py())
-
-
-def surplus_share(answers: dict[str, Any] | None) -> float:
+def surplus_share(answers: Mapping[str, Any] | None) -> float:
     """Of the answers, those with tokens whose times are not known."""
     return answers["num_surplus"] / answers["num_answers"] if answers else 0.0

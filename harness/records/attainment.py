@@ -63,15 +63,9 @@ class Attained:
         token = np.bincount(groups, self.on_time_tokens, num_groups) / totals
         time = np.bincount(groups, self.time_shares, num_groups) / counts
         request = np.bincount(groups, self.good, num_groups) / counts
-        return [
-            {
-                "num_requests": int(counts[group]),
-                "token": float(token[group]),
-                "time": float(time[group]),
-                "request": float(request[group]),
-            }
-            for group in range(num_groups)
-        ]
+        names = ("num_requests", "token", "time", "request")
+        columns = (column.tolist() for column in (counts, token, time, request))
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def good_requests(log: TokenLog, slo: Slo) -> Bools:

@@ -7,7 +7,8 @@ neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -21,125 +22,113 @@ Event = Mapping[str, Any]  # a row of Recorder.events
 def summarise_events(events: Iterable[Event], duration_s: float) -> dict[str, Any]:
     """`switches`, `busy_share`, `host_full`, `slot_gpu_seconds`, `moved_bytes`, `kv_moves` and
     `lease_seconds`, as far as `events` tell of them: keys of summary.json."""
-    events = list(events)
-    latencies_s, hidden = switches(events)
-    busy = busy_s(events)
-    found: dict[str, Any] = {}
-    if latencies_s:
-        found["switches"] = {
-            "count": len(latencies_s),
-            "latency_s": distribution(np.array(latencies_s)),
-            "hidden_share": sum(hidden) / len(hidden),
-        }
-    if busy and duration_s > 0:
-        shares = {name: seconds / duration_s for name, seconds in sorted(busy.items())}
-        found["busy_share"] = {"mean": float(np.mean(list(shares.values()))), "instances": shares}
-    if full := host_full(events):
-        found["host_full"] = full
-    if held := slot_seconds(events):
-        found["slot_gpu_seconds"] = held
-    if moved := moved_bytes(events):
-        found["moved_bytes"] = moved
-    if pages := kv_moves(events):
-        found["kv_moves"] = pages
-    if leases := lease_seconds(events):
-        found["lease_seconds"] = leases
+    of: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
-        if event["kind"] == "server_paging":  # one server has a plug-in
-            names = ("iterations", "slices", "preemptions", "lost_blocks")
-            found["plugin"] = {name: event["fields"][name] for name in names}
-    return found
+        of[event["kind"]].append(event)
+    found = {
+        "switches": _switches(of["switch"]),
+        "busy_share": _busy_share(of["run"], duration_s),
+        "host_full": host_full(of["host_full"]),
+        # By role: seconds that slots were held for it, times their devices.
+        "slot_gpu_seconds": _totals(
+            (each["fields"]["role"], _length_s(each) * each["fields"]["num_devices"])
+            for each in of["slot"]
+        ),
+        # By purpose: bytes of weights and KV that moved between memories, of each device.
+        "moved_bytes": _totals(
+            (each["fields"]["purpose"], each["fields"]["bytes"])
+            for each in [*of["transfer"], *of["kv_move"]]
+        ),
+        "kv_moves": _kv_moves(of["kv_move"], of["server_paging"]),
+        "lease_seconds": _lease_seconds(of["lease"]),
+    }
+    for event in of["server_paging"]:  # one server has a plug-in
+        names = ("iterations", "slices", "preemptions", "lost_blocks")
+        found["plugin"] = {name: event["fields"][name] for name in names}
+    return {key: value for key, value in found.items() if value}
 
 
-def slot_seconds(events: Iterable[Event]) -> dict[str, float]:
-    """By role: seconds that slots were held for it, times their devices."""
-    total: dict[str, float] = {}
-    for event in events:
-        if event["kind"] == "slot":
-            held_s = (event["end_s"] - event["start_s"]) * event["fields"]["num_devices"]
-            role = event["fields"]["role"]
-            total[role] = total.get(role, 0.0) + held_s
+def _length_s(event: Event) -> Any:
+    return event["end_s"] - event["start_s"]
+
+
+def _totals(parts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    for name, part in parts:
+        total[name] = total.get(name, 0) + part
     return dict(sorted(total.items()))
 
 
-def moved_bytes(events: Iterable[Event]) -> dict[str, int]:
-    """By purpose: bytes of weights and KV that moved between memories, of each device."""
-    total: dict[str, int] = {}
-    for event in events:
-        if event["kind"] in ("transfer", "kv_move"):
-            purpose = event["fields"]["purpose"]
-            total[purpose] = total.get(purpose, 0) + event["fields"]["bytes"]
-    return dict(sorted(total.items()))
-
-
-def kv_moves(events: Iterable[Event]) -> dict[str, dict[str, float]]:
-    """By purpose: how many requests' KV moved in how many copies, its bytes (of each device), and
-    seconds in which some such copy was under way. A server's plug-in counts them itself."""
-    of: dict[str, list[Event]] = {}
-    counted: dict[str, dict[str, float]] = {}
-    for event in events:
-        if event["kind"] == "kv_move":
-            of.setdefault(event["fields"]["purpose"], []).append(event)
-        elif event["kind"] == "server_paging":
-            for purpose, moved in event["fields"]["moves"].items():
-                counted[purpose] = {
-                    "copies": int(moved["copies"]), "requests": int(moved["pages"]),
-                    "bytes": int(moved["bytes"]), "seconds": moved["seconds"],
-                }  # fmt: skip
-    return counted | {
-        purpose: {
-            "copies": len(moves),
-            "requests": sum(len(each["fields"]["requests"]) for each in moves),
-            "bytes": sum(each["fields"]["bytes"] for each in moves),
-            "seconds": covered_s((each["start_s"], each["end_s"]) for each in moves),
-        }
-        for purpose, moves in sorted(of.items())
+def _switches(made: Sequence[Event]) -> dict[str, Any]:
+    """Their latencies, from the decision to the start of the next model's work (Aegaeon Fig. 15),
+    and how often prefetching hid the load: it was complete when the switch began."""
+    if not made:
+        return {}
+    return {
+        "count": len(made),
+        "latency_s": distribution(np.array([_length_s(event) for event in made])),
+        "hidden_share": sum(event["fields"]["hidden"] for event in made) / len(made),
     }
 
 
-def lease_seconds(events: Iterable[Event]) -> dict[str, float]:
+def _busy_share(batches: Sequence[Event], duration_s: float) -> dict[str, Any]:
+    """Of the run's time, that each instance spent running batches."""
+    if not batches or duration_s <= 0:
+        return {}
+    busy_s = _totals((event["instance"], _length_s(event)) for event in batches)
+    shares = {name: seconds / duration_s for name, seconds in busy_s.items()}
+    return {"mean": float(np.mean(list(shares.values()))), "instances": shares}
+
+
+def _kv_moves(moves: Sequence[Event], of_servers: Sequence[Event]) -> dict[str, dict[str, float]]:
+    """By purpose: how many requests' KV moved in how many copies, its bytes (of each device), and
+    seconds in which some such copy was under way. A server's plug-in counts them itself."""
+    of: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in moves:
+        of[event["fields"]["purpose"]].append(event)
+    counted = {
+        purpose: {
+            "copies": int(moved["copies"]),
+            "requests": int(moved["pages"]),
+            "bytes": int(moved["bytes"]),
+            "seconds": moved["seconds"],
+        }
+        for event in of_servers
+        for purpose, moved in event["fields"]["moves"].items()
+    }
+    return counted | {
+        purpose: {
+            "copies": len(of[purpose]),
+            "requests": sum(len(each["fields"]["requests"]) for each in of[purpose]),
+            "bytes": sum(each["fields"]["bytes"] for each in of[purpose]),
+            "seconds": covered_s(of[purpose]),
+        }
+        for purpose in sorted(of)
+    }
+
+
+def _lease_seconds(leases: Sequence[Event]) -> dict[str, float]:
     """Of memory lent by one device to another: how many leases, and the sum of their durations."""
-    leases = [event for event in events if event["kind"] == "lease"]
     if not leases:
         return {}
     return {
         "leases": len(leases),
-        "seconds": sum(each["end_s"] - each["start_s"] for each in leases),
-        "byte_seconds": sum(
-            (each["end_s"] - each["start_s"]) * each["fields"]["bytes"] for each in leases
-        ),
+        "seconds": sum(map(_length_s, leases)),
+        "byte_seconds": sum(_length_s(each) * each["fields"]["bytes"] for each in leases),
     }
-
-
-def switches(events: Iterable[Event]) -> tuple[list[float], list[bool]]:
-    """Each switch's latency, from the decision to the start of the next model's work (Aegaeon
-    Fig. 15), and whether prefetching hid the load: it was complete when the switch began."""
-    made = [event for event in events if event["kind"] == "switch"]
-    latencies_s = [event["end_s"] - event["start_s"] for event in made]
-    return latencies_s, [event["fields"]["hidden"] for event in made]
-
-
-def busy_s(events: Iterable[Event]) -> dict[str, float]:
-    """Seconds that each instance spent running batches."""
-    total: dict[str, float] = {}
-    for event in events:
-        if event["kind"] == "run":
-            spent_s = event["end_s"] - event["start_s"]
-            total[event["instance"]] = total.get(event["instance"], 0.0) + spent_s
-    return total
 
 
 def host_full(events: Iterable[Event]) -> dict[str, dict[str, float]]:
     """Of each node whose host KV cache had no room for KV that was to leave a device: how often,
     and the seconds in which anybody waited for it, to the run's end where it never came."""
-    waits: dict[str, list[Event]] = {}
+    waits: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event["kind"] == "host_full":
-            waits.setdefault(event["instance"], []).append(event)
+            waits[event["instance"]].append(event)
     return {
         node: {
             "num_waits": len(of_node),
-            "seconds": covered_s((event["start_s"], event["end_s"]) for event in of_node),
+            "seconds": covered_s(of_node),
             "host_kv_bytes": of_node[0]["fields"]["host_kv_bytes"],
         }
         for node, of_node in sorted(waits.items())
@@ -151,15 +140,15 @@ def standstills_s(events: Iterable[Event]) -> dict[str, float]:
     found: dict[str, float] = {}
     for event in events:
         if event["kind"] == "no_progress":
-            silent_s = event["end_s"] - event["start_s"]
-            found[event["instance"]] = max(found.get(event["instance"], 0.0), silent_s)
+            name = event["instance"]
+            found[name] = max(found.get(name, 0.0), _length_s(event))
     return found
 
 
-def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of (start, end)."""
+def covered_s(events: Iterable[Event]) -> float:
+    """Seconds in which one of `events` at least was under way."""
     total_s, until_s = 0.0, -inf
-    for start_s, end_s in sorted(spans):
+    for start_s, end_s in sorted((event["start_s"], event["end_s"]) for event in events):
         total_s += max(end_s - max(start_s, until_s), 0.0)
         until_s = max(until_s, end_s)
     return total_s

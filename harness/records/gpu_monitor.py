@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 import pynvml
@@ -70,12 +69,7 @@ class GpuMonitor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._thread is None:
             return
         self._stop.set()
@@ -91,18 +85,19 @@ class GpuMonitor:
         """After the run: peak memory, mean utilisation and power, energy, per GPU. None: no GPU."""
         if self._energy_j is None:
             return None
-        per_gpu = []
-        for gpu, energy_j in enumerate(self._energy_j):
-            rows = [row for row in self.rows if row["gpu"] == gpu]
-            per_gpu.append(
-                {
-                    "peak_memory_bytes": max(row["memory_bytes"] for row in rows),
-                    "mean_utilisation": _mean([row["utilisation"] for row in rows]),
-                    "mean_power_w": _mean([row["power_w"] for row in rows]),
-                    "energy_j": energy_j,
-                }
-            )
-        return {"interval_s": INTERVAL_S, "gpus": per_gpu}
+        return {
+            "interval_s": INTERVAL_S,
+            "gpus": [self._of_gpu(gpu, energy_j) for gpu, energy_j in enumerate(self._energy_j)],
+        }
+
+    def _of_gpu(self, gpu: int, energy_j: float | None) -> dict[str, Any]:
+        rows = [row for row in self.rows if row["gpu"] == gpu]
+        return {
+            "peak_memory_bytes": max(row["memory_bytes"] for row in rows),
+            "mean_utilisation": _mean([row["utilisation"] for row in rows]),
+            "mean_power_w": _mean([row["power_w"] for row in rows]),
+            "energy_j": energy_j,
+        }
 
     def _sample(self) -> None:
         while True:

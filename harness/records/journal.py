@@ -93,13 +93,9 @@ def replay(path: Path, recorder: Recorder) -> None:
     """Tells `recorder`, which has the run's requests, what the journal at `path` has."""
     for what, *values in entries(path):
         if what == "segment":
-            ids, chunk, start_s, num_tokens, step_s, growth_s, instance = values
-            segment = (
-                Chunk(start_s, num_tokens)
-                if chunk
-                else Segment(start_s, num_tokens, step_s, growth_s)
-            )
-            recorder.segment([recorder.records[i].request for i in ids], segment, instance)
+            ids, chunk, (start_s, num_tokens, *steps), instance = values
+            made = Chunk(start_s, num_tokens) if chunk else Segment(start_s, num_tokens, *steps)
+            recorder.segment([recorder.records[i].request for i in ids], made, instance)
         elif what == "event":
             kind, instance, start_s, end_s, fields = values
             recorder.event(kind, instance, start_s, end_s, **json.loads(fields))
@@ -128,11 +124,10 @@ def entries(path: Path) -> Iterator[tuple[Any, ...]]:
 def _plain(noted: tuple[Any, ...]) -> tuple[Any, ...]:
     """As marshal can write it, and `replay` expects it."""
     if noted[0] == "segment":
-        _, ids, segment, instance = noted
-        return (
-            "segment", ids, isinstance(segment, Chunk), float(segment.start_s),
-            int(segment.num_tokens), float(segment.step_s), float(segment.growth_s), instance,
-        )  # fmt: skip
+        _, ids, made, instance = noted
+        start_s, num_tokens = float(made.start_s), int(made.num_tokens)
+        values = start_s, num_tokens, float(made.step_s), float(made.growth_s)
+        return "segment", ids, isinstance(made, Chunk), values, instance
     if noted[0] == "event":
         _, kind, instance, start_s, end_s, fields = noted
         text = json.dumps(fields, default=lambda number: number.item())  # of numpy

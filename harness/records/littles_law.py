@@ -16,14 +16,14 @@ import numpy as np
 from harness.records.token_log import Floats, TokenLog
 
 
-def littles_law(log: TokenLog, duration_s: float) -> dict[str, Any]:
+def littles_law(log: TokenLog) -> dict[str, Any]:
     """{"l", "lambda_w", "relative_gap", "num_left_out"} of the completed requests of `log`.
 
-    L and λ are over `duration_s`. num_left_out: requests that did not complete, of whose end the
-    log has no time; they are in neither side. relative_gap: (L − λW) / |λW|, None where λW is 0;
-    negative latencies make λW negative, which L never is, so that they show as a gap.
+    L and λ are over the run's duration. num_left_out: requests that did not complete, of whose end
+    the log has no time; they are in neither side. relative_gap: (L − λW) / |λW|, None where λW is
+    0; negative latencies make λW negative, which L never is, so that they show as a gap.
     """
-    done = log.completed & log.started
+    done, duration_s = log.completed & log.started, log.duration_s
     lambda_w = float(log.e2e_s[done].sum()) / duration_s if duration_s > 0 else 0.0
     in_system_s = _occupied_s(log.sent_s[done], _latest_s(log)[done])
     mean_in_system = in_system_s / duration_s if duration_s > 0 else 0.0

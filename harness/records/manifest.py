@@ -9,7 +9,6 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -19,9 +18,7 @@ from typing import Any, Literal
 import psutil
 
 from harness import compiled
-from harness.cost.hardware import Hardware
 from harness.records import gpu_monitor
-from harness.schedule import Provenance
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGES = (
@@ -32,43 +29,9 @@ PACKAGES = (
 Status = Literal["begun", "complete", "aborted"]  # begun: under way, or killed
 
 
-def manifest(
-    *,
-    engine_name: str,
-    choices: Mapping[str, str],
-    overrides: Sequence[str],
-    config_hash: str,
-    sources: Mapping[str, str],
-    command: Sequence[str],
-    hardware: Hardware,
-    provenance: Provenance,
-    schedule_sha256: str,
-    seeds: Mapping[str, int],
-    resolved: Mapping[str, Any],
-    started: datetime,
-) -> dict[str, Any]:
-    """The content of manifest.json for a run under way; `ended` completes it.
-
-    engine_name: Engine.name. choices: the option of each config group (system, workload, model, …).
-    config_hash, sources: of its Identity. resolved: Engine.resolved(). started: with a time zone.
-    """
+def surroundings() -> dict[str, Any]:
+    """What the manifest of a run under way says of this checkout and this machine."""
     return {
-        "status": "begun",
-        "reason": "",
-        "engine_name": engine_name,
-        "simulated": engine_name == "sim",
-        "choices": {k: v for k, v in choices.items() if not k.startswith("hydra/")},
-        "overrides": list(overrides),
-        "config_hash": config_hash,
-        "sources": dict(sources),
-        "command": list(command),
-        "started_utc": _utc(started),
-        "ended_utc": None,
-        "seeds": dict(seeds),
-        "hardware": asdict(hardware),
-        "engine": dict(resolved),
-        "dataset": asdict(provenance),
-        "schedule_sha256": schedule_sha256,
         "git": git_revision(),
         "versions": versions(),
         "simulator": compiled.state(),
@@ -91,9 +54,9 @@ def ended(
     return dict(manifest) | {
         "status": status,
         "reason": reason,
-        "ended_utc": _utc(at),
+        "ended_utc": utc(at),
         "engine": dict(resolved),
-        "gpu": None if gpu is None else dict(gpu),
+        "gpu": gpu,
     }
 
 
@@ -157,5 +120,6 @@ def _cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _utc(time: datetime) -> str:
+def utc(time: datetime) -> str:
+    """`time`, which has a time zone, as the manifest has it."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds")

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from harness.records.answers import early_ends_allowed, summarise_answers, surplus_share
+from harness.records.answers import surplus_share
 from harness.records.attainment import Attained
-from harness.records.device_events import Event, standstills_s, summarise_events
-from harness.records.littles_law import littles_law
+from harness.records.device_events import Event
 from harness.records.percentiles import distribution
-from harness.records.receive_lag import receive_lag
 from harness.records.slo import Slo
 from harness.records.token_log import Floats, TokenLog
-from harness.records.verdict import MAX_SURPLUS_SHARE, judge, rate_per_s
+from harness.records.verdict import MAX_SURPLUS_SHARE, Evidence, judge, rate_per_s
 
 MAX_ERRORS = 10  # distinct error texts kept in the summary, most frequent first
 
@@ -53,23 +51,15 @@ def summarise(
     by token and time. Where answers may end by themselves (engine.allow_early_end), those that did
     were asked for no more tokens than they had.
     """
-    events = list(events)
-    log = TokenLog.from_table(table)
-    log = log.as_ended() if early_ends_allowed(events) else log
-    errors: list[str] = table["error"].to_pylist()
-    attained = Attained.of(log, slo)
-    duration_s = float(max(np.max(log.times_s, initial=0.0), log.arrival_s.max())) - float(
-        log.arrival_s.min()
-    )
-    law = littles_law(log, duration_s)
-    devices = summarise_events(events, duration_s)
-    answers, lag = summarise_answers(table, events), receive_lag(log, events)
-    times_known = surplus_share(answers) <= MAX_SURPLUS_SHARE
+    run = Evidence.of(table, events, simulated=simulated)
+    log, answers, lag = run.log, run.answers, run.receive_lag
+    attained, duration_s = Attained.of(log, slo), log.duration_s
+    times_known = surplus_share(run.answers) <= MAX_SURPLUS_SHARE
     latencies = _latencies(log, times_known)
     return {
         "num_requests": len(log),
         "num_completed": int(log.completed.sum()),
-        "num_failed": int(np.isin(log.status, ("failed", "timeout")).sum()),
+        "num_failed": int(log.failed.sum()),
         "num_timeouts": int((log.status == "timeout").sum()),
         "duration_s": duration_s,
         **latencies,
@@ -83,12 +73,7 @@ def summarise(
         "output_throughput_tokens_per_s": _per_s(len(log.times_s), duration_s),
         "asked_rate_per_s": rate_per_s(log.arrival_s),
         "achieved_rate_per_s": rate_per_s(log.sent_s[np.isfinite(log.sent_s)]),
-        "slo": {
-            "name": slo.name,
-            "ttft_s": slo.ttft_s,
-            "tbt_s": slo.tbt_s,
-            "definition": slo.definition,
-        },
+        "slo": {**vars(slo)},
         "slo_attainment": {
             "token": attained.token if times_known else None,
             "time": attained.time if times_known else None,
@@ -96,23 +81,14 @@ def summarise(
         },
         "goodput_per_s": _per_s(attained.good.sum(), duration_s),
         "models": _by_model(table, attained, times_known),
-        **devices,
+        **run.devices,
         **({"receive_lag_s": lag} if lag else {}),
         **({"answers": answers} if answers else {}),
-        "gpu_seconds": gpu_seconds(devices, num_devices, duration_s),
+        "gpu_seconds": gpu_seconds(run.devices, num_devices, duration_s),
         "wall_s": wall_s,
-        "errors": dict(Counter(filter(None, errors)).most_common(MAX_ERRORS)),
-        "littles_law": law,
-        "verdict": judge(
-            log,
-            errors,
-            law,
-            devices,
-            simulated=simulated,
-            receive_lag=lag,
-            answers=answers,
-            standstills=standstills_s(events),
-        ),
+        "errors": dict(Counter(filter(None, run.errors)).most_common(MAX_ERRORS)),
+        "littles_law": run.law,
+        "verdict": judge(run),
     }
 
 

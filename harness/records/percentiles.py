@@ -33,12 +33,11 @@ def distribution(values: npt.NDArray[np.float64]) -> dict[str, float | int | Non
 
     Percentiles interpolate linearly between order statistics.
     """
-    row: dict[str, float | int | None] = {"num_samples": len(values), "mean": None}
-    if len(values):
-        row["mean"] = float(values.mean())
+    row: dict[str, float | int | None] = {
+        "num_samples": len(values),
+        "mean": float(values.mean()) if len(values) else None,
+    }
     supported = [p for p in PERCENTILES if len(values) >= min_samples(p)]
-    found = dict(zip(supported, np.percentile(values, supported), strict=True)) if supported else {}
-    for percentile in PERCENTILES:
-        value = found.get(percentile)
-        row[f"p{percentile:g}"] = None if value is None else float(value)
-    return row
+    found = np.percentile(values, supported).tolist() if supported else []
+    row |= dict.fromkeys((f"p{p:g}" for p in PERCENTILES), None)
+    return row | {f"p{p:g}": value for p, value in zip(supported, found, strict=True)}

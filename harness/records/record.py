@@ -118,6 +118,16 @@ class Recorder:
         self.num_tokens = 0
         self.on_done: list[Any] = []  # callables taking the Request
 
+    @property
+    def num_running(self) -> int:
+        """Between first and last token."""
+        return self.num_started - self.num_started_done
+
+    @property
+    def num_queued(self) -> int:
+        """Sent, no token yet."""
+        return max(0, self.num_sent - self.num_done - self.num_running)
+
     def add(self, requests: Iterable[Request]) -> None:
         """Of these it keeps a record from now on."""
         for request in requests:

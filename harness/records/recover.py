@@ -8,13 +8,13 @@ of a killed run.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.errors import RunError, UsageError
+from harness.command_line import ends_in_order, parser
+from harness.errors import UsageError
 from harness.files import PARTIAL
 from harness.records.folder_lock import locked
 from harness.records.journal import JOURNAL, replay
@@ -58,18 +58,13 @@ def recover(path: Path) -> Recorder:
     return recorder
 
 
+@ends_in_order
 def main(arguments: Sequence[str] | None = None) -> int:
-    about = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m harness recover", formatter_class=about)
-    parser.description = __doc__
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run's folder")
-    try:
-        for path in parser.parse_args(arguments).runs:
-            found = recover(path)
-            print(f"{path}: {found.num_tokens} tokens of {found.num_started} requests")
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+    about = parser("recover", __doc__)
+    about.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run's folder")
+    for path in about.parse_args(arguments).runs:
+        found = recover(path)
+        print(f"{path}: {found.num_tokens} tokens of {found.num_started} requests")
     return 0
 
 

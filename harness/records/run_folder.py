@@ -32,20 +32,18 @@ from harness.schedule import Schedule
 YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 YamlDumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
+# What a run leaves; beside it, while it lasts, its journal.
 FILES = (
-    "schedule.parquet",
-    "config.yaml",
-    "manifest.json",
-    "requests.parquet",
-    "events.parquet",
-    "gpu.parquet",
-    "summary.json",
-    "run.png",
-    "report.html",
-)  # what a run leaves; beside it, while it lasts, its journal
+    "schedule.parquet", "config.yaml", "manifest.json", "requests.parquet", "events.parquet",
+    "gpu.parquet", "summary.json", "run.png", "report.html",
+)  # fmt: skip
 # What tables and figures of a run rest on: without it the file is not what was written.
-OF_MANIFEST = ("choices", "hardware", "engine", "dataset", "seeds")
-OF_SUMMARY = ("ttft_s", "tpot_s", "tbt_s", "e2e_s", "slo", "slo_attainment", "verdict")
+NEEDED_OF = {
+    "manifest.json": ("choices", "hardware", "engine", "dataset", "seeds"),
+    "summary.json": (
+        "ttft_s", "tpot_s", "tbt_s", "e2e_s", "slo", "slo_attainment", "verdict",
+    ),
+}  # fmt: skip
 LOGS = "logs"  # of an engine's processes
 EARLIER = ".earlier"  # what `begin` found of these, until it is clear that this run takes its place
 
@@ -111,9 +109,8 @@ class RunFolder:
                 path.rename(self.path / EARLIER / path.name)
             self._found = {path.name for path in self.path.iterdir()}
         except OSError as error:
-            raise FolderError(
-                f"cannot make the run folder {self.path}: {error.strerror}"
-            ) from error
+            told = f"cannot make the run folder {self.path}: {error.strerror}"
+            raise FolderError(told) from error
 
     def forget_earlier(self) -> None:
         """An earlier run's files go, lest its summary outlive this run's failure."""
@@ -136,8 +133,8 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """`config` resolved, as plain data."""
+        text = yaml.dump(dict(config), Dumper=YamlDumper, sort_keys=False, allow_unicode=True)
         with self._writing("config.yaml") as path:
-            text = yaml.dump(dict(config), Dumper=YamlDumper, sort_keys=False, allow_unicode=True)
             write_text(path, text)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -146,35 +143,30 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self._write_json("summary.json", summary)
 
-    def remove_summary(self) -> None:
-        (self.path / "summary.json").unlink(missing_ok=True)
-
     def write_requests(self, table: pa.Table) -> None:
         # Token times hardly repeat: byte planes compress where a dictionary only costs.
         dictionary = ["model", "instance", "status", "error", "chunk_tokens.list.element"]
-        with self._writing("requests.parquet") as path, replaced(path) as temporary:
-            pq.write_table(
-                table,
-                temporary,
-                compression="zstd",
-                use_dictionary=dictionary,
-                use_byte_stream_split=["token_times_s.list.element"],
-            )
+        times = ["token_times_s.list.element"]
+        self._write_table(
+            "requests.parquet", table, use_dictionary=dictionary, use_byte_stream_split=times
+        )
 
     def write_events(self, table: pa.Table) -> None:
-        with self._writing("events.parquet") as path, replaced(path) as temporary:
-            pq.write_table(table, temporary, compression="zstd")
+        self._write_table("events.parquet", table)
 
     def write_gpu(self, rows: list[dict[str, Any]]) -> None:
         """The samples of GpuMonitor; no file where there was no GPU."""
         if rows:
-            with self._writing("gpu.parquet") as path, replaced(path) as temporary:
-                pq.write_table(pa.Table.from_pylist(rows), temporary)
+            self._write_table("gpu.parquet", pa.Table.from_pylist(rows))
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         with self._writing(name) as path:
             write_text(path, text)
+
+    def _write_table(self, name: str, table: pa.Table, **options: Any) -> None:
+        with self._writing(name) as path, replaced(path) as temporary:
+            pq.write_table(table, temporary, compression="zstd", **options)
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[Path]:
@@ -211,21 +203,17 @@ class FinishedRun:
         for name in ("config.yaml", "manifest.json", "requests.parquet", "summary.json"):
             if not (path / name).is_file():
                 raise UsageError(f"{path} is not a complete run's folder: it has no {name}")
-        manifest, summary = read_json(path / "manifest.json"), read_json(path / "summary.json")
-        for name, found, keys in (
-            ("manifest.json", manifest, OF_MANIFEST),
-            ("summary.json", summary, OF_SUMMARY),
-        ):
-            lacking = [key for key in keys if not isinstance(found.get(key), dict)]
+        found = {name: read_json(path / name) for name in NEEDED_OF}
+        for name, keys in NEEDED_OF.items():
+            lacking = [key for key in keys if not isinstance(found[name].get(key), dict)]
             if lacking:
                 raise UsageError(f"{path / name} is damaged: it has no {', '.join(lacking)}")
+        name = "config.yaml"
         try:
-            config = yaml.load((path / "config.yaml").read_text(), YamlLoader)
-        except (ValueError, yaml.YAMLError) as error:
-            raise UsageError(f"{path / 'config.yaml'} is damaged: {first_line(error)}") from error
-        try:
-            requests = pq.read_table(path / "requests.parquet")
-        except (pa.ArrowException, OSError) as error:
-            what = f"{path / 'requests.parquet'} is damaged: {first_line(error)}"
-            raise UsageError(what) from error
+            config = yaml.load((path / name).read_text(), YamlLoader)
+            name = "requests.parquet"
+            requests = pq.read_table(path / name)
+        except (ValueError, yaml.YAMLError, pa.ArrowException, OSError) as error:
+            raise UsageError(f"{path / name} is damaged: {first_line(error)}") from error
+        manifest, summary = found["manifest.json"], found["summary.json"]
         return FinishedRun(path, config, manifest, summary, requests)

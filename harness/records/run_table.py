@@ -6,7 +6,8 @@ not recorded but drawn, repeated or generated. Shows what summary.json holds and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -47,19 +48,19 @@ def simulator(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """What to say of the simulator below numbers of these runs: how wrong it is on each device, as
     published now, and what the iteration times there rest on. Nothing where no run was
     simulated."""
-    models: dict[str, dict[str, set[str]]] = {}
-    profiles: dict[tuple[str, str, str | None], set[str]] = {}
+    models: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    profiles: defaultdict[tuple[str, str, str | None], set[str]] = defaultdict(set)
     elastic = False
     for manifest in (manifest for manifest in manifests if manifest["simulated"]):
-        device, profile = manifest["hardware"]["device"], manifest["hardware"]["name"]
-        by_source = models.setdefault(device, {})
-        moving = manifest["engine"].get("elastic", False)
-        elastic |= moving
-        known_as = device, profile, manifest["engine"].get("profile")
-        of_profile = set() if moving else profiles.setdefault(known_as, set())
-        for model, source in manifest["engine"].get("step_times", {}).items():
-            by_source.setdefault(source, set()).add(model)
-            of_profile.add(source)
+        hardware, engine = manifest["hardware"], manifest["engine"]
+        sources = engine.get("step_times", {})
+        for model, source in sources.items():
+            models[hardware["device"]][source].add(model)
+        if engine.get("elastic", False):
+            elastic = True
+        else:
+            known_as = hardware["device"], hardware["name"], engine.get("profile")
+            profiles[known_as].update(sources.values())
     times = [
         f"{device} {source} ({', '.join(sorted(names))})"
         for device, by_source in models.items()
@@ -92,22 +93,24 @@ def title(manifest: Mapping[str, Any]) -> str:
 
 def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
     """The table at the end of a run, for a rich console."""
-    latency = Table(title=escape(title(manifest)), box=SIMPLE_HEAD)
-    latency.add_column("latency")
-    for name in COLUMNS.values():
-        latency.add_column(name, justify="right")
+    latency = _table("latency", COLUMNS.values(), title=escape(title(manifest)))
     for key, name in LATENCIES.items():
         latency.add_row(name, *(_cell(summary[key], column) for column in COLUMNS))
     by_model = [_models(summary["models"])] if len(summary["models"]) > 1 else []
     return Group(latency, *by_model, _totals(summary, manifest), *_warnings(summary))
 
 
+def _table(first: str, others: Iterable[str], **options: Any) -> Table:
+    """Without rows: `first` and the `others` are its columns."""
+    table = Table(first, box=SIMPLE_HEAD, **options)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
 def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
     """SLO attainment of the most requested models."""
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("SLO attainment by model")
-    for name in ("requests", "token", "time", "request"):
-        table.add_column(name, justify="right")
+    table = _table("SLO attainment by model", ("requests", "token", "time", "request"))
     for name, row in list(models.items())[:MAX_MODELS]:
         shares = (_share(row["slo_attainment"][kind]) for kind in ("token", "time", "request"))
         table.add_row(escape(name), str(row["num_requests"]), *shares)
@@ -116,21 +119,28 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
+def runs_table(
+    title: str, heading: str, names: Iterable[str], *, min_width: int, caption: str | None = None
+) -> Table:
+    """Without rows: as narrow as a terminal may be, what sets runs apart on several lines."""
+    table = Table(
+        title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    table.add_column(escape(heading), overflow="fold", min_width=min_width)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
 def sweep_table(
     rows: Sequence[tuple[str, Mapping[str, Any]]], heading: str, captions: Sequence[str]
 ) -> Table:
     """One row per run of a sweep: (label, summary). SLO is the share of requests within it.
     `captions`: what `captions` says of the runs."""
-    table = Table(
-        title=f"sweep of {len(rows)} runs: means, and TTFT at P99",
-        caption=escape("\n".join(captions)),
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column(escape(heading), overflow="fold", min_width=15)
-    for name in ("TTFT", "P99", "TPOT", "tok/s", "good/s", "SLO", "verdict"):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = ("TTFT", "P99", "TPOT", "tok/s", "good/s", "SLO", "verdict")
+    title = f"sweep of {len(rows)} runs: means, and TTFT at P99"
+    said = escape("\n".join(captions))
+    table = runs_table(title, heading, names, min_width=15, caption=said)
     for label, summary in rows:
         table.add_row(
             escape(label),
@@ -147,9 +157,7 @@ def sweep_table(
 
 def _cell(row: Mapping[str, float | None], column: str) -> str:
     value = row[column]
-    if value is not None:
-        return seconds(value)
-    return absent(row, column)
+    return absent(row, column) if value is None else seconds(value)
 
 
 def absent(row: Mapping[str, float | None], column: str) -> str:
@@ -166,35 +174,26 @@ def _share(value: float | None) -> str:
 def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     slo, attainment, verdict = summary["slo"], summary["slo_attainment"], summary["verdict"]
     grid = Table.grid(padding=(0, 2))
-    failed = f"{summary['num_failed']} failed ({summary['num_timeouts']} timed out)"
-    grid.add_row(
-        "requests", f"{summary['num_completed']} of {summary['num_requests']} completed, {failed}"
-    )
-    grid.add_row(
-        "throughput",
-        f"{number(summary['request_throughput_per_s'])} requests/s, "
-        f"{number(summary['output_throughput_tokens_per_s'])} tokens/s",
-    )
-    grid.add_row(
-        "SLO attainment",
-        f"token {_share(attainment['token'])}, time {_share(attainment['time'])}, "
-        f"request {_share(attainment['request'])}",
-    )
+    rates = [summary[f"{name}_per_s"] for name in ("request_throughput", "goodput")]
+    shares = [f"{kind} {_share(attainment[kind])}" for kind in ("token", "time", "request")]
+    tokens_per_s = number(summary["output_throughput_tokens_per_s"])
     limits = f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
     grid.add_row(
-        "goodput",
-        f"{number(summary['goodput_per_s'])} requests/s within SLO {slo['name']}: {limits}",
+        "requests",
+        f"{summary['num_completed']} of {summary['num_requests']} completed, "
+        f"{summary['num_failed']} failed ({summary['num_timeouts']} timed out)",
     )
+    grid.add_row("throughput", f"{number(rates[0])} requests/s, {tokens_per_s} tokens/s")
+    grid.add_row("SLO attainment", ", ".join(shares))
+    grid.add_row("goodput", f"{number(rates[1])} requests/s within SLO {slo['name']}: {limits}")
     for name, what in device_lines(summary):
         grid.add_row(name, what)
     grid.add_row("workload", escape("; ".join(workload_lines(manifest["dataset"]))))
     grid.add_row("from", origin(manifest))
     if said := simulator([manifest]):
         grid.add_row("simulator", escape("; ".join(said).removeprefix("simulator ")))
-    grid.add_row(
-        "verdict",
-        Text(verdict["status"], style="green" if verdict["status"] == "VALID" else "bold red"),
-    )
+    style = "green" if verdict["status"] == "VALID" else "bold red"
+    grid.add_row("verdict", Text(verdict["status"], style=style))
     return grid
 
 
@@ -232,6 +231,6 @@ def _warnings(summary: Mapping[str, Any]) -> list[Text]:
     errors = [Text(f"{n} x {text}", "yellow") for text, n in summary["errors"].items()]
     missing = summary["num_requests"] - summary["ttft_s"]["num_samples"]
     if missing:
-        survivors = f"{missing} requests had no first token: the latencies above leave them out"
-        errors.append(Text(survivors, "yellow"))
+        told = f"{missing} requests had no first token: the latencies above leave them out"
+        errors.append(Text(told, "yellow"))
     return invalid + notes + errors

@@ -8,7 +8,7 @@ its runs had. On GPUs it is of the engine profile with which published runs were
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,5 @@ def _gpu_errors() -> dict[str, Any]:
 @cache
 def _reports() -> tuple[dict[str, Any], ...]:
     """Those that are committed: engine=torch's first."""
-    return tuple(_read())
-
-
-def _read() -> Iterator[dict[str, Any]]:
-    for path in (PARITY / "parity.json", PARITY / "vllm" / "parity.json"):
-        if path.is_file():
-            yield json.loads(path.read_text())
+    paths = (PARITY / "parity.json", PARITY / "vllm" / "parity.json")
+    return tuple(json.loads(path.read_text()) for path in paths if path.is_file())

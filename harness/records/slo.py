@@ -11,6 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from harness.configuration.checks import one_of, require
 from harness.errors import UsageError
 from harness.files import read_json
 
@@ -30,8 +31,8 @@ class Slo:
         self.tbt_s = config.tbt_s
         self.definition = "absolute"
         for key, value in (("slo.ttft_s", self.ttft_s), ("slo.tbt_s", self.tbt_s)):
-            if not (isfinite(value) and value > 0):
-                raise UsageError(f"{key} must be a number of seconds above 0, got {value}")
+            positive = isfinite(value) and value > 0
+            require(positive, f"{key} must be a number of seconds above 0, got {value}")
 
 
 class RelativeSlo(Slo):
@@ -53,23 +54,15 @@ class RelativeSlo(Slo):
             raise UsageError(
                 f"slo={config.name} is relative: give slo.baseline=PATH, a completed run's folder"
             )
-        summary = _baseline_summary(config.baseline)
-        limits = {
-            key: config.factor * _statistic(summary, key, config) for key in ("ttft_s", "tpot_s")
-        }
-        super().__init__(
-            Slo.Config(name=config.name, ttft_s=limits["ttft_s"], tbt_s=limits["tpot_s"])
+        path = Path(config.baseline) / "summary.json"
+        folder = f"slo.baseline={config.baseline} is not the folder of a completed run"
+        require(path.is_file(), f"{folder}: it has no summary.json")
+        summary = read_json(path)
+        ttft_s, tpot_s = (
+            config.factor * _statistic(summary, key, config) for key in ("ttft_s", "tpot_s")
         )
+        super().__init__(Slo.Config(name=config.name, ttft_s=ttft_s, tbt_s=tpot_s))
         self.definition = f"{config.factor:g} x {config.statistic} of {config.baseline}"
-
-
-def _baseline_summary(baseline: str) -> dict[str, Any]:
-    path = Path(baseline) / "summary.json"
-    if not path.is_file():
-        raise UsageError(
-            f"slo.baseline={baseline} is not the folder of a completed run: it has no summary.json"
-        )
-    return read_json(path)
 
 
 def _statistic(summary: dict[str, Any], metric: str, config: RelativeSlo.Config) -> float:
@@ -77,10 +70,7 @@ def _statistic(summary: dict[str, Any], metric: str, config: RelativeSlo.Config)
     if not isinstance(values, dict):
         raise UsageError(f"slo.baseline={config.baseline}: its summary.json has no {metric}")
     statistics = [key for key in values if key != "num_samples"]
-    if config.statistic not in statistics:
-        raise UsageError(
-            f"slo.statistic={config.statistic} is unknown; choose one of {', '.join(statistics)}"
-        )
+    one_of(config.statistic, statistics, "slo.statistic", "choose one of")
     value = values[config.statistic]
     if value is None:
         raise UsageError(

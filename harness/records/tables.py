@@ -41,7 +41,12 @@ REQUESTS = pa.schema(
         ("buffered", pa.bool_()),
     ]
 )
-REPORTED = ("prompt_tokens", "cached_tokens", "surplus_tokens", "buffered")
+REPORTED = {  # columns of REQUESTS, and the fields of `Reported` that they hold
+    "server_prompt_tokens": "prompt_tokens",
+    "cached_tokens": "cached_tokens",
+    "surplus_tokens": "surplus_tokens",
+    "buffered": "buffered",
+}
 EVENTS = pa.schema(
     [
         ("kind", pa.string()),
@@ -65,14 +70,8 @@ def requests_table(recorder: Recorder) -> pa.Table:
 def events_table(recorder: Recorder) -> pa.Table:
     """One row per device event, in the order in which they were stamped."""
     events = recorder.events
-    columns = [
-        [event["kind"] for event in events],
-        [event["instance"] for event in events],
-        [event["start_s"] for event in events],
-        [event["end_s"] for event in events],
-        _encoded([event["fields"] for event in events]),
-    ]
-    return pa.table(columns, schema=EVENTS)
+    columns = {name: [event[name] for event in events] for name in EVENTS.names}
+    return pa.table(columns | {"fields": _encoded(columns["fields"])}, schema=EVENTS)
 
 
 def _encoded(objects: list[dict[str, Any]]) -> list[str]:
@@ -88,38 +87,34 @@ def _encoded(objects: list[dict[str, Any]]) -> list[str]:
 def _batch(records: Sequence[TokenRecord]) -> pa.RecordBatch:
     requests = [record.request for record in records]
     times, chunks = _token_lists(records)
-    columns = [
-        [request.request_id for request in requests],
-        [request.model for request in requests],
-        [record.instance for record in records],
-        [request.arrival_s for request in requests],
-        [record.sent_s for record in records],
-        [request.prompt_tokens for request in requests],
-        [request.output_tokens for request in requests],
-        [record.status for record in records],
+    columns = {
+        "request_id": [request.request_id for request in requests],
+        "model": [request.model for request in requests],
+        "instance": [record.instance for record in records],
+        "arrival_s": [request.arrival_s for request in requests],
+        "sent_s": [record.sent_s for record in records],
+        "prompt_tokens": [request.prompt_tokens for request in requests],
+        "output_tokens": [request.output_tokens for request in requests],
+        "status": [record.status for record in records],
         # Only text that UTF-8 can hold: one lone surrogate would cost the file of all requests.
-        [record.error.encode(errors="replace").decode() for record in records],
-        [record.num_preemptions for record in records],
-    ]
-    arrays = [
-        pa.array(column, type=field.type)
-        for column, field in zip(columns, REQUESTS, strict=False)  # the others come after
-    ]
-    return pa.record_batch([*arrays, times, chunks, *_reported(records)], schema=REQUESTS)
+        "error": [record.error.encode(errors="replace").decode() for record in records],
+        "num_preemptions": [record.num_preemptions for record in records],
+        "token_times_s": times,
+        "chunk_tokens": chunks,
+    }
+    return pa.record_batch(columns | _reported(records), schema=REQUESTS)
 
 
-def _reported(records: Sequence[TokenRecord]) -> list[pa.Array]:
-    """The last columns of REQUESTS."""
-    fields = list(REQUESTS)[-len(REPORTED) :]
+def _reported(records: Sequence[TokenRecord]) -> dict[str, Any]:
+    """The columns of what servers said."""
     reports = [record.reported for record in records]
     if not any(reports):
-        nulls = {field.name: pa.nulls(len(records), field.type) for field in fields}
-        cached = [record.request.cached_tokens for record in records]
-        return list((nulls | {"cached_tokens": pa.array(cached, pa.int64())}).values())
-    return [
-        pa.array([None if said is None else getattr(said, name) for said in reports], field.type)
-        for name, field in zip(REPORTED, fields, strict=True)
-    ]
+        nulls = {name: pa.nulls(len(records), REQUESTS.field(name).type) for name in REPORTED}
+        return nulls | {"cached_tokens": [record.request.cached_tokens for record in records]}
+    return {
+        name: [None if said is None else getattr(said, key) for said in reports]
+        for name, key in REPORTED.items()
+    }
 
 
 def _token_lists(records: Sequence[TokenRecord]) -> tuple[pa.ListArray, pa.ListArray]:
@@ -154,11 +149,8 @@ def _offsets(
     lengths: npt.NDArray[np.int64], per_segment: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32]:
     """Where each record's list starts, given its number of segments and the entries of each."""
-    entries = np.concatenate([[0], np.cumsum(per_segment)])
-    offsets: npt.NDArray[np.int32] = entries[np.concatenate([[0], np.cumsum(lengths)])].astype(
-        np.int32
-    )
-    return offsets
+    entries = np.append(0, np.cumsum(per_segment))
+    return np.asarray(entries[np.append(0, np.cumsum(lengths))], np.int32)
 
 
 def _plain(value: Any) -> Any:

@@ -64,6 +64,17 @@ class TokenLog:
         return np.equal(self.status, "completed")
 
     @property
+    def failed(self) -> Bools:
+        """With an error or by a time-out."""
+        return np.isin(self.status, ("failed", "timeout"))
+
+    @property
+    def duration_s(self) -> float:
+        """From the first scheduled arrival to the last token of any request, the drain included."""
+        last_s = max(np.max(self.times_s, initial=0.0), self.arrival_s.max())
+        return float(last_s) - float(self.arrival_s.min())
+
+    @property
     def started(self) -> Bools:
         return self.num_tokens > 0
 

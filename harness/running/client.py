@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.clock import Event, Loop
+from harness.configuration.checks import require
 from harness.records.record import Recorder
 from harness.request import Request
 from harness.system import System
@@ -21,8 +22,7 @@ class ClientConfig:
     drain_s: float  # how long after the last arrival unfinished requests are waited for
 
     def __post_init__(self) -> None:
-        if not self.drain_s >= 0:
-            raise ValueError(f"drain_s={self.drain_s} must be at least 0 seconds")
+        require(self.drain_s >= 0, f"drain_s={self.drain_s} must be at least 0 seconds")
 
 
 class Client:
@@ -32,9 +32,7 @@ class Client:
         self, config: ClientConfig, *, loop: Loop, recorder: Recorder, system: System
     ) -> None:
         self._drain_s = config.drain_s
-        self._loop = loop
-        self._recorder = recorder
-        self._system = system
+        self._loop, self._recorder, self._system = loop, recorder, system
 
     async def play(self, requests: Sequence[Request]) -> None:
         """Sends `requests` (ordered by arrival) and returns when each has ended.

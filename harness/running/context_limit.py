@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from harness.configuration.checks import one_of
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.schedule import Schedule
@@ -47,10 +48,7 @@ def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context
 
     Unchanged where everything fits. With "refuse", a request that does not fit is a UsageError.
     """
-    if fit_context not in FIT_CONTEXT:
-        raise UsageError(
-            f"fit_context={fit_context} is unknown; choose one of {', '.join(FIT_CONTEXT)}"
-        )
+    one_of(fit_context, FIT_CONTEXT, "fit_context", "choose one of")
     positions = np.array([models[name].max_position for name in schedule.model])
     over = schedule.prompt_tokens + schedule.output_tokens > positions
     if not over.any():
@@ -63,12 +61,9 @@ def fit_context(schedule: Schedule, models: Mapping[str, ModelSpec], fit_context
             f"{models[schedule.model[row]].name} ({int(over.sum())} requests do); set "
             "fit_context=truncate or a longer model.max_position"
         )
-    output = np.where(
-        over, np.minimum(schedule.output_tokens, positions // 2), schedule.output_tokens
-    )
-    prompt = np.where(
-        over, np.minimum(schedule.prompt_tokens, positions - output), schedule.prompt_tokens
-    )
+    prompt, output = schedule.prompt_tokens, schedule.output_tokens
+    output = np.where(over, np.minimum(output, positions // 2), output)
+    prompt = np.where(over, np.minimum(prompt, positions - output), prompt)
     step = (
         f"{int(over.sum())} of {len(schedule)} requests cut to the model's "
         f"{int(positions[row])} positions"

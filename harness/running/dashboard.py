@@ -20,7 +20,7 @@ from rich.text import Text
 from harness.cluster import Cluster
 from harness.records.numbers import seconds
 from harness.records.record import Recorder, TokenRecord
-from harness.running.progress import counts
+from harness.running.progress import Rates, counts
 
 REDRAW_S = 0.5
 WINDOW_S = 10.0
@@ -53,8 +53,9 @@ def instances(cluster: Cluster) -> Iterator[Seen]:
         yield Seen(pooled.name, model or "none", loads, share)
     for server in cluster.endpoints:
         yield Seen(server.name, ", ".join(server.models), "", None)
-    for elastic in cluster.elastic.instances if cluster.elastic is not None else ():
-        assert cluster.elastic is not None
+    if cluster.elastic is None:
+        return
+    for elastic in cluster.elastic.instances:
         here, layers = len(elastic.resident), elastic.model.num_layers
         state = "lost" if elastic.lost is not None else cluster.elastic.role(elastic) or "free"
         some = state if here == layers else f"{state}, {here} of {layers} layers"
@@ -74,7 +75,7 @@ class Window:
         self._coming = iter(recorder.records.values())
         self._next = next(self._coming, None)
         self._followed: dict[int, tuple[TokenRecord, int, float]] = {}  # segments seen, last token
-        self._counts: deque[tuple[float, int, int, int]] = deque()
+        self._rates = Rates(WINDOW_S)
         self._num_events = self.num_switches = 0
         self.ttft_s: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)  # (when, value)
         self.tbt_s: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)
@@ -93,9 +94,7 @@ class Window:
         new = (events[i]["kind"] == "switch" for i in range(self._num_events, len(events)))
         self.num_switches += sum(new)
         self._num_events = len(events)
-        self._counts.append((now_s, recorder.num_sent, recorder.num_done, recorder.num_tokens))
-        while len(self._counts) > 2 and self._counts[1][0] <= now_s - WINDOW_S:
-            self._counts.popleft()
+        self._rates.look(now_s, recorder.num_sent, recorder.num_done, recorder.num_tokens)
         for samples in (self.ttft_s, self.tbt_s):
             while samples and samples[0][0] < now_s - WINDOW_S:
                 samples.popleft()
@@ -117,15 +116,9 @@ class Window:
             last_s, num_seen = end_s, num_seen + 1
         return record, num_seen, last_s
 
-    def rates(self) -> tuple[float, float, float]:
+    def rates(self) -> list[float]:
         """Requests sent, requests done and tokens per second."""
-        if len(self._counts) < 2 or self._counts[-1][0] <= self._counts[0][0]:
-            return 0.0, 0.0, 0.0
-        (then_s, *before), (now_s, *after) = self._counts[0], self._counts[-1]
-        sent, done, tokens = (
-            (b - a) / (now_s - then_s) for a, b in zip(before, after, strict=True)
-        )
-        return sent, done, tokens
+        return self._rates.per_s()
 
 
 class Dashboard:

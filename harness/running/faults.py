@@ -6,15 +6,15 @@ faults.kill=[{instance: 1, at_s: 20}, {host: 0, at_s: 30}]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
 
 from harness.clock import Loop
 from harness.cluster import Cluster
+from harness.configuration.checks import require
 from harness.elastic.cluster import ElasticCluster
-from harness.elastic.instance import ElasticInstance
 from harness.errors import UsageError
 
 
@@ -25,12 +25,11 @@ class Kill:
     host: int | None = None  # a node, with its instances and what its memory holds, from 0
 
     def __post_init__(self) -> None:
-        if (self.instance is None) == (self.host is None):
-            raise ValueError(
-                f"instance={self.instance}, host={self.host}: one of the two is to be a number"
-            )
-        if not (isfinite(self.at_s) and self.at_s >= 0):
-            raise ValueError(f"at_s={self.at_s} must be a finite time of at least 0 s")
+        one = (self.instance is None) != (self.host is None)
+        both = f"instance={self.instance}, host={self.host}"
+        require(one, f"{both}: one of the two is to be a number")
+        finite = isfinite(self.at_s) and self.at_s >= 0
+        require(finite, f"at_s={self.at_s} must be a finite time of at least 0 s")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,33 +47,31 @@ def start(faults: Faults, cluster: Cluster, loop: Loop) -> None:
             "faults.kill=[]"
         )
     for kill in faults.kill:
-        if kill.instance is not None:
-            victim = _instance(kill.instance, cluster.elastic.instances)
-            die, name = partial(cluster.elastic.kill, victim), victim.name
-        else:
-            assert kill.host is not None
-            _check_host(kill.host, cluster.elastic)
-            die, name = partial(cluster.elastic.kill_host, kill.host), f"host {kill.host}"
+        die, name = _death(kill, cluster.elastic)
         loop.spawn(_at(kill.at_s, die, loop), name=f"kill {name}")
     hosts = {kill.host for kill in faults.kill if kill.host is not None}
-    if hosts >= set(cluster.elastic.hosts):
-        raise UsageError(f"faults.kill names all {len(hosts)} hosts: leave one")
+    all_of_them = hosts >= set(cluster.elastic.hosts)
+    require(not all_of_them, f"faults.kill names all {len(hosts)} hosts: leave one")
 
 
-def _instance(number: int, instances: Sequence[ElasticInstance]) -> ElasticInstance:
-    if not 0 <= number < len(instances):
-        raise UsageError(f"faults.kill names instance {number}; valid: 0 to {len(instances) - 1}")
-    return instances[number]
-
-
-def _check_host(node: int, cluster: ElasticCluster) -> None:
-    if cluster.on_host_lost is None:
-        raise UsageError(
-            f"faults.kill names host {node}, but this system's hosts cannot fail; name its "
-            "instances, or choose +system=blitzscale"
-        )
-    if node not in cluster.hosts:
-        raise UsageError(f"faults.kill names host {node}; valid: 0 to {len(cluster.hosts) - 1}")
+def _death(kill: Kill, cluster: ElasticCluster) -> tuple[Callable[[], None], str]:
+    """What ends whom."""
+    number, host = kill.instance, kill.host
+    if number is not None:
+        last = len(cluster.instances) - 1
+        known = 0 <= number <= last
+        require(known, f"faults.kill names instance {number}; valid: 0 to {last}")
+        victim = cluster.instances[number]
+        return partial(cluster.kill, victim), victim.name
+    assert host is not None
+    require(
+        cluster.on_host_lost is not None,
+        f"faults.kill names host {host}, but this system's hosts cannot fail; name its "
+        "instances, or choose +system=blitzscale",
+    )
+    last = len(cluster.hosts) - 1
+    require(host in cluster.hosts, f"faults.kill names host {host}; valid: 0 to {last}")
+    return partial(cluster.kill_host, host), f"host {host}"
 
 
 async def _at(at_s: float, die: Callable[[], None], loop: Loop) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from harness.configuration.checkpoint import check_checkpoint
+from harness.configuration.checks import require
 from harness.configuration.config import build, class_of, settings, typed
 from harness.configuration.credentials import without_credentials
 from harness.configuration.options import GROUPS, known_groups, known_keys, plain
@@ -30,7 +31,7 @@ from harness.records.sources import Identity, sources
 from harness.running.client import ClientConfig
 from harness.running.context_limit import fit_context, models_of_schedule
 from harness.running.faults import Faults
-from harness.running.tracking import Tracker
+from harness.running.tracking import NullTracker
 from harness.schedule import Schedule
 
 # Keys that say how a run is shown or where its data lies, not what is run.
@@ -81,7 +82,7 @@ class Prepared:
     hardware: Hardware
     engine: Engine
     slo: Slo
-    tracker: Tracker
+    tracker: NullTracker
     client: ClientConfig
     faults: Faults
     draw: Callable[[Path], Path | None]
@@ -102,8 +103,8 @@ def prepare(composed: DictConfig) -> Prepared:
     config = plain(composed)
     scalars = {key: value for key, value in config.items() if key not in GROUPS}
     options = typed(scalars, Options, "config")
-    if not isinstance(options.progress, bool) and options.progress != LIVE:
-        raise UsageError(f"progress={options.progress} is unknown; valid: true, false, {LIVE}")
+    known = isinstance(options.progress, bool) or options.progress == LIVE
+    require(known, f"progress={options.progress} is unknown; valid: true, false, {LIVE}")
     hardware = typed(config["hardware"], Hardware, "hardware")
     data = build(config["data"], "data")
     schedule = build(config["workload"], "workload", data=data, seed=options.seed).schedule()
@@ -144,13 +145,11 @@ def model_set(config: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], ModelSet
         name: typed(spec, ModelSpec, f"model_set.specs.{name}")
         for name, spec in chosen.specs.items()
     }
-    if not chosen.cycle:
-        raise UsageError(f"model_set.cycle=[] names no model; valid: {', '.join(specs)}")
+    valid = ", ".join(specs)
+    require(chosen.cycle, f"model_set.cycle=[] names no model; valid: {valid}")
     for name in chosen.cycle:
-        if name not in specs:
-            raise UsageError(
-                f"model_set.cycle names {name}, which model_set.specs has not: {', '.join(specs)}"
-            )
+        has = f"model_set.cycle names {name}, which model_set.specs has not: {valid}"
+        require(name in specs, has)
     return specs, chosen
 
 
@@ -160,16 +159,16 @@ def figure(name: str | None) -> Callable[[Path], Path | None]:
     if name is None:
         return lambda run_dir: None
     module, _, function = name.rpartition(".")
-    if not module.startswith("plots."):
-        raise UsageError(
-            f"figure={name} names no function of plots/; e.g. plots.report.draw, or null for none"
-        )
+    require(
+        module.startswith("plots."),
+        f"figure={name} names no function of plots/; e.g. plots.report.draw, or null for none",
+    )
     try:
         found: Callable[[Path], Path] = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"figure={name} names no function: {error}") from error
-    if getattr(found, "__module__", None) != module or not callable(found):
-        raise UsageError(f"figure={name} names no function that is defined in {module}")
+    own = getattr(found, "__module__", None) == module and callable(found)
+    require(own, f"figure={name} names no function that is defined in {module}")
     return found
 
 

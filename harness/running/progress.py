@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -20,6 +19,25 @@ PLAIN_LINE_S = 10.0
 RATE_WINDOW_S = 1.0
 
 
+class Rates:
+    """How fast counters grew in the last `window_s` of the loop's time."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._seen: deque[tuple[float, tuple[int, ...]]] = deque()
+
+    def look(self, now_s: float, *counts: int) -> None:
+        self._seen.append((now_s, counts))
+        while len(self._seen) > 2 and self._seen[1][0] <= now_s - self._window_s:
+            self._seen.popleft()
+
+    def per_s(self) -> list[float]:
+        """Of each counter, after one look at least."""
+        (then_s, before), (now_s, after) = self._seen[0], self._seen[-1]
+        took_s = now_s - then_s
+        return [(b - a) / took_s if took_s > 0 else 0.0 for a, b in zip(before, after, strict=True)]
+
+
 class ProgressBar:
     """Shows progress on stderr while entered; `update` as often as you like."""
 
@@ -28,7 +46,8 @@ class ProgressBar:
         self._num_requests = num_requests
         self._interval_s = REDRAW_S if self._console.is_terminal else PLAIN_LINE_S
         self._drawn_s = time.monotonic()
-        self._tokens: deque[tuple[float, int]] = deque([(0.0, 0)])  # (loop time, tokens so far)
+        self._tokens = Rates(RATE_WINDOW_S)
+        self._tokens.look(0.0, 0)
         self._bar = Progress(
             TextColumn("{task.completed}/{task.total} done"),
             BarColumn(),
@@ -44,25 +63,18 @@ class ProgressBar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def update(self, recorder: Recorder, now_s: float) -> None:
         """`now_s` is the loop's time: in a simulation tokens/s are simulated tokens per
         simulated second."""
-        self._tokens.append((now_s, recorder.num_tokens))
-        while len(self._tokens) > 2 and self._tokens[1][0] <= now_s - RATE_WINDOW_S:
-            self._tokens.popleft()
+        self._tokens.look(now_s, recorder.num_tokens)
         monotonic_s = time.monotonic()
         if monotonic_s - self._drawn_s < self._interval_s:
             return
         self._drawn_s = monotonic_s
-        text = f"{counts(recorder)}, {self._tokens_per_s():,.0f} tokens/s"
+        text = f"{counts(recorder)}, {self._tokens.per_s()[0]:,.0f} tokens/s"
         if self._console.is_terminal:
             self._bar.update(self._task, completed=recorder.num_done, description=text)
             self._bar.refresh()
@@ -70,14 +82,8 @@ class ProgressBar:
             done = f"{recorder.num_done}/{self._num_requests} done"
             self._console.print(f"{done}, {text}, at {now_s:.0f} s", highlight=False)
 
-    def _tokens_per_s(self) -> float:
-        (before_s, before), (now_s, now) = self._tokens[0], self._tokens[-1]
-        return (now - before) / (now_s - before_s) if now_s > before_s else 0.0
-
 
 def counts(recorder: Recorder) -> str:
-    """Running: between first and last token. Queued: sent, no token yet."""
-    running = recorder.num_started - recorder.num_started_done
-    queued = max(0, recorder.num_sent - recorder.num_done - running)
-    text = f"{running} running, {queued} queued"
+    """How many requests are being served now, wait for it, and failed."""
+    text = f"{recorder.num_running} running, {recorder.num_queued} queued"
     return f"{text}, {recorder.num_failed} failed" if recorder.num_failed else text

@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from glob import escape
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.console import Console
 
 from harness.configuration.credentials import without_credentials
 from harness.errors import UsageError
+from harness.files import write_text
 from harness.records.folder_lock import locked
-from harness.records.manifest import command_line, manifest
+from harness.records.manifest import command_line, surroundings, utc
 from harness.records.run_folder import FinishedRun, RunFolder
 from harness.records.run_table import end_table
 from harness.records.sources import Identity, why_again
 from harness.running.interrupts import check
 from harness.running.prepare import Prepared, announce, prepare
 from harness.running.serve import serve
-from harness.running.sweep_mark import mark
+
+# A run of a sweep notes in its folder which sweep it is, and at which place of it.
+SWEEP_ID_VARIABLE = "HARNESS_SWEEP"
+MARK = "sweep.json"
 
 
-def run(
-    config: DictConfig,
-    *,
-    output_dir: Path,
-    named: bool,
-    choices: Mapping[str, str],
-    overrides: Sequence[str],
-) -> Path:
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a run was asked for. `folder` is the run's own if it is `named`; else it gets one there.
+    `choices`: the option of each group."""
+
+    folder: Path
+    named: bool
+    choices: Mapping[str, str]
+    overrides: Sequence[str]
+
+
+def run(config: DictConfig, command: Command) -> Path:
     """Runs `config`, shows what came of it and returns the folder."""
-    obtained = obtain(
-        prepare(config), output_dir=output_dir, named=named, choices=choices, overrides=overrides,
-        wait=False, announce=announce,
-    )  # fmt: skip
-    mark(obtained.path, overrides)
+    obtained = obtain(prepare(config), command, wait=False, announce=announce)
+    mark(obtained.path, command.overrides)
     show(FinishedRun.load(obtained.path))
     return obtained.path
 
@@ -51,22 +59,16 @@ class Obtained:
 
 
 def obtain(
-    parts: Prepared,
-    *,
-    output_dir: Path,
-    named: bool,
-    choices: Mapping[str, str],
-    overrides: Sequence[str],
-    wait: bool,
-    announce: Callable[[str], None],
+    parts: Prepared, command: Command, *, wait: bool, announce: Callable[[str], None]
 ) -> Obtained:
-    """The folder of the run: `output_dir` if it is `named` for it, else one in it. A run that is
-    complete there is not repeated, unless `again` is set or other sources made it; which of these
-    it was is announced. `wait`: for another process that runs into the folder, see `locked`."""
+    """The folder of the run. One that is complete there is not repeated, unless `again` is set or
+    other sources made it; which of these it was is announced. `wait`: for another process that
+    runs into the folder, see `locked`."""
     check()
     identity = parts.identity()
-    name = f"{choices['system']}-{choices['workload']}-{choices['engine']}-{identity}"
-    folder = RunFolder(output_dir if named else output_dir / name)
+    names = [command.choices[group] for group in ("system", "workload", "engine")]
+    own = command.folder if command.named else command.folder / "-".join([*names, str(identity)])
+    folder = RunFolder(own)
     again = ""
     with locked(folder.path, wait=wait):
         held = folder.held(identity, again=parts.options.again)
@@ -79,7 +81,7 @@ def obtain(
                 again = of_other_sources(folder.path, identity)
             if again:
                 announce(f"run again: {again}")
-            description = describe(parts, identity, choices, overrides)
+            description = describe(parts, identity, command)
             folder.begin()
             run_anew(parts, folder, description)
     return Obtained(folder.path, again)
@@ -103,23 +105,28 @@ def _ended_s(run: Path) -> float:
     return summary.stat().st_mtime if summary.is_file() else 0.0
 
 
-def describe(
-    parts: Prepared, identity: Identity, choices: Mapping[str, str], overrides: Sequence[str]
-) -> dict[str, Any]:
-    return manifest(
-        engine_name=parts.engine.name,
-        choices=choices,
-        overrides=without_credentials(overrides),
-        config_hash=identity.config_hash,
-        sources=identity.sources,
-        command=without_credentials(command_line(sys.argv)),
-        hardware=parts.hardware,
-        provenance=parts.schedule.provenance,
-        schedule_sha256=parts.schedule.sha256(),
-        seeds={"seed": parts.options.seed},
-        resolved={},
-        started=datetime.now(UTC),
-    )
+def describe(parts: Prepared, identity: Identity, command: Command) -> dict[str, Any]:
+    """The content of manifest.json for a run under way; `ended` completes it."""
+    groups = {k: v for k, v in command.choices.items() if not k.startswith("hydra/")}
+    return {
+        "status": "begun",
+        "reason": "",
+        "engine_name": parts.engine.name,
+        "simulated": parts.engine.name == "sim",
+        "choices": groups,
+        "overrides": without_credentials(list(command.overrides)),
+        "config_hash": identity.config_hash,
+        "sources": identity.sources,
+        "command": without_credentials(command_line(sys.argv)),
+        "started_utc": utc(datetime.now(UTC)),
+        "ended_utc": None,
+        "seeds": {"seed": parts.options.seed},
+        "hardware": asdict(parts.hardware),
+        "engine": {},
+        "dataset": asdict(parts.schedule.provenance),
+        "schedule_sha256": parts.schedule.sha256(),
+        **surroundings(),
+    }
 
 
 def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any]) -> None:
@@ -141,6 +148,14 @@ def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any])
     finally:
         folder.forget_earlier()
     parts.tracker.finish(complete=True)
+
+
+def mark(run_dir: Path, overrides: Sequence[str]) -> None:
+    """Notes that the run belongs to the sweep under way, if there is one, and at which place."""
+    if sweep_id := os.environ.get(SWEEP_ID_VARIABLE):
+        place = {"sweep_id": sweep_id, "number": HydraConfig.get().job.num}
+        said = without_credentials(overrides)
+        write_text(run_dir / MARK, json.dumps(place | {"overrides": said}) + "\n")
 
 
 def show(finished: FinishedRun) -> None:

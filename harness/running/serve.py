@@ -28,7 +28,6 @@ from harness.records.metrics import summarise
 from harness.records.record import Recorder
 from harness.records.run_folder import RunFolder
 from harness.records.tables import events_table, requests_table
-from harness.request import Request
 from harness.running import faults
 from harness.running.capacity_check import check_capacity
 from harness.running.client import Client
@@ -37,7 +36,6 @@ from harness.running.interrupts import check
 from harness.running.prepare import LIVE, Prepared, announce
 from harness.running.progress import ProgressBar
 from harness.running.tracking import EachSecond
-from harness.schedule import Schedule
 from harness.system import System
 
 
@@ -45,7 +43,6 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
     """Leaves requests, events, summary and manifest in `folder`. Whatever ends the run before
     leaves the manifest with the reason and what was recorded, and no summary. The manifest says
     that a run is complete after all else has been written."""
-    simulated = parts.engine.name == "sim"
     gpus = GpuMonitor()
     started_s = time.monotonic()
 
@@ -55,8 +52,7 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
             gpu=gpus.summary(), at=datetime.now(UTC),
         )  # fmt: skip
 
-    requests = parts.schedule.requests()
-    with _recorder(folder, requests, journal=not simulated) as recorder:
+    with _recorder(parts, folder) as recorder:
         try:
             with gpus:
                 _serve(parts, folder, recorder, _placements(parts, manifest["choices"]["system"]))
@@ -68,7 +64,7 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
                 events=recorder.events,
                 num_devices=parts.hardware.num_devices if parts.engine.devices_known else None,
                 wall_s=time.monotonic() - started_s,
-                simulated=simulated,
+                simulated=parts.engine.name == "sim",
             )
             folder.write_summary(summary)
             folder.write_manifest(settled("complete"))
@@ -81,11 +77,10 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
 
 
 @contextmanager
-def _recorder(
-    folder: RunFolder, requests: Sequence[Request], *, journal: bool
-) -> Iterator[Recorder]:
-    """With a journal while the run lasts, and until its requests table is written."""
-    if not journal:
+def _recorder(parts: Prepared, folder: RunFolder) -> Iterator[Recorder]:
+    """With a journal while a live run lasts, and until its requests table is written."""
+    requests = parts.schedule.requests()
+    if parts.engine.name == "sim":
         yield Recorder(requests)
         return
     recorder = Journal(requests, folder.path / JOURNAL, announce)
@@ -120,7 +115,6 @@ def _serve(
         system = _system(parts, loop, cluster)
         faults.start(parts.faults, cluster, loop)
         client = Client(parts.client, loop=loop, recorder=recorder, system=system)
-        requests = [record.request for record in recorder.records.values()]
         with _shown(parts, recorder, cluster) as bar:
             second = EachSecond(recorder, parts.tracker.second)
 
@@ -129,7 +123,7 @@ def _serve(
                 if parts.engine.name != "sim":  # which is over before one could look at it
                     second.update(now_s)
 
-            loop.run(_play(loop, system, client, requests, watch))
+            loop.run(_play(loop, system, client, recorder, watch))
         if cluster.elastic is not None:
             cluster.elastic.end()
 
@@ -149,35 +143,27 @@ def _shown(parts: Prepared, recorder: Recorder, cluster: Cluster) -> ProgressBar
 def _placements(parts: Prepared, system: str) -> Sequence[Placement]:
     """What the system asks for, before there is anything. UsageError where that is no instance
     and the engine has nothing but instances."""
-    demand = _demand(parts.schedule)
+    duration_s = max(parts.schedule.duration_s, 1.0)
+    counts = Counter(parts.schedule.model)
+    demand = Demand({name: count / duration_s for name, count in counts.items()})
     placements = list(parts.system.place(parts.system_config, parts.models, parts.hardware, demand))
     if not placements and parts.engine.has_devices:
         raise UsageError(f"system={system} uses no device: run it with engine=none")
     return placements
 
 
-def _demand(schedule: Schedule) -> Demand:
-    duration_s = max(schedule.duration_s, 1.0)
-    return Demand({name: n / duration_s for name, n in Counter(schedule.model).items()})
-
-
 def _system(parts: Prepared, loop: Loop, cluster: Cluster) -> System:
     try:
         system: System = parts.system(parts.system_config, loop=loop, cluster=cluster)
-    except UsageError:
-        raise
     except ValueError as error:  # what a system says of a cluster that it cannot run on
         raise UsageError(str(error)) from error
     return system
 
 
 async def _play(
-    loop: Loop,
-    system: System,
-    client: Client,
-    requests: Sequence[Request],
-    watch: Callable[[float], None],
+    loop: Loop, system: System, client: Client, recorder: Recorder, watch: Callable[[float], None]
 ) -> None:
+    requests = [record.request for record in recorder.records.values()]
     # A bounded number of updates, also of a simulated month.
     interval_s = max(0.25, requests[-1].arrival_s / 2000)
 
@@ -207,7 +193,7 @@ def _write_abort(
     """The manifest first: on a full disk it is the least that must be told. No summary: it may
     have been written, but nothing after it."""
     try:
-        folder.remove_summary()
+        (folder.path / "summary.json").unlink(missing_ok=True)
         folder.write_manifest(manifest)
         _write_records(folder, recorder, gpus)
     except (RunError, ValueError, OverflowError) as error:  # of the disk, or of some odd value

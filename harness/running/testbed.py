@@ -17,11 +17,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.clock import Loop
+from harness.configuration.checks import require
 from harness.cost.hardware import Hardware
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.instance import ElasticInstance
 from harness.engine_api import Engine, Experiment
-from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Elastic, Placement
 from harness.records.record import Recorder
@@ -68,11 +68,9 @@ class Bed:
 async def prefill(instance: Any, requests: Sequence[Request]) -> None:
     """Computes the prompts of `requests` on an instance or a pipeline, in one iteration."""
     for request in requests:
-        if not instance.kv.grow(request, request.known_tokens):
-            raise UsageError(f"{instance.name} has no room for request {request.request_id}")
-    await instance.execute(
-        Batch(chunks=[(r, r.known_tokens - r.computed_tokens) for r in requests])
-    )
+        _make_room(instance, request, request.known_tokens)
+    chunks = [(request, request.known_tokens - request.computed_tokens) for request in requests]
+    await instance.execute(Batch(chunks=chunks))
 
 
 async def decode(
@@ -81,11 +79,15 @@ async def decode(
     """One `execute` of those of `requests` that have not ended; those that have not ended then."""
     ready = [request for request in requests if not request.finished]
     for request in ready:
-        if not instance.kv.grow(request, request.computed_tokens + 1):
-            raise UsageError(f"{instance.name} has no room for request {request.request_id}")
+        _make_room(instance, request, request.computed_tokens + 1)
     if ready:
         await instance.execute(Batch(decodes=ready), max_steps=max_steps)
     return [request for request in ready if not request.finished]
+
+
+def _make_room(instance: Any, request: Request, num_tokens: int) -> None:
+    there_is = instance.kv.grow(request, num_tokens)
+    require(there_is, f"{instance.name} has no room for request {request.request_id}")
 
 
 async def finish(instance: Any, requests: Sequence[Request]) -> None:
@@ -107,18 +109,16 @@ def start(
 ) -> Iterator[Bed]:
     """`num_instances` instances of `model`, one after the other over the devices of `hardware`.
     `resident`: by the instance's number, the layers that it has at time 0, where not all."""
-    placements = [
-        Placement(
-            devices=range(i * model.tp, (i + 1) * model.tp), model=model.name,
-            elastic=Elastic(page_layers=page_layers, resident=(resident or {}).get(i)),
-        )
-        for i in range(num_instances)
-    ]  # fmt: skip
-    if num_instances * model.tp > hardware.num_devices:
-        raise UsageError(
-            f"{num_instances} instances of {model.tp} devices do not fit on hardware="
-            f"{hardware.name}, which has {hardware.num_devices}"
-        )
+    placements = []
+    for i in range(num_instances):
+        elastic = Elastic(page_layers=page_layers, resident=(resident or {}).get(i))
+        devices = range(i * model.tp, (i + 1) * model.tp)
+        placements.append(Placement(devices=devices, model=model.name, elastic=elastic))
+    require(
+        num_instances * model.tp <= hardware.num_devices,
+        f"{num_instances} instances of {model.tp} devices do not fit on hardware="
+        f"{hardware.name}, which has {hardware.num_devices}",
+    )
     loop, recorder = engine.make_loop(), Recorder([])
     with TemporaryDirectory(prefix="testbed-") as folder:
         experiment = Experiment(

@@ -12,40 +12,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from urllib.parse import urlparse
 
 import pyarrow as pa
 
-from harness.errors import UsageError
+from harness.configuration.checks import one_of
+from harness.errors import first_line
 from harness.records.metrics import over_time
 from harness.records.record import Recorder
 from harness.records.run_folder import FILES, FinishedRun
 
 MODES = ("auto", "online", "offline")
-
-
-class Tracker(Protocol):
-    """Built as `Tracker(config, announce=...)`; `announce` tells the user one line."""
-
-    def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
-        """Before the run, once `run_dir` exists. `config` is the resolved one, as plain data."""
-        ...
-
-    def second(self, row: Mapping[str, float]) -> None:
-        """While a live run lasts, about once a second: what `EachSecond` counts."""
-        ...
-
-    def finish(self, *, complete: bool) -> None:
-        """After the run's files are written; not complete: it was aborted."""
-        ...
-
-    def sweep(
-        self, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str, folder: Path
-    ) -> None:
-        """After a sweep: `rows` of one set of columns, a row a run; `keys`: the columns that were
-        swept, the one to draw over first. `folder` holds the runs."""
-        ...
 
 
 class EachSecond:
@@ -63,44 +41,44 @@ class EachSecond:
             return
         recorder = self._recorder
         now = recorder.num_sent, recorder.num_done, recorder.num_tokens
-        running = recorder.num_started - recorder.num_started_done
-        rates = [(b - a) / (now_s - since_s) for a, b in zip(before, now, strict=True)]
+        sent, done, tokens = ((b - a) / (now_s - since_s) for a, b in zip(before, now, strict=True))
         self._before = now_s, *now
         self._tell(
             {
-                "time_s": now_s, "sent_per_s": rates[0], "done_per_s": rates[1],
-                "tokens_per_s": rates[2], "running": running,
-                "queued": max(0, recorder.num_sent - recorder.num_done - running),
+                "time_s": now_s, "sent_per_s": sent, "done_per_s": done, "tokens_per_s": tokens,
+                "running": recorder.num_running, "queued": recorder.num_queued,
             }
         )  # fmt: skip
 
 
 class NullTracker:
-    """Tracks nothing."""
+    """Tracks nothing, as what every tracker can be told. Built as `cls(config, announce=...)`;
+    `announce` tells the user one line."""
 
     @dataclass(kw_only=True, slots=True)
     class Config:
         pass
 
-    def __init__(self, config: Config, *, announce: Callable[[str], None]) -> None:
-        pass
+    def __init__(self, config: Any, *, announce: Callable[[str], None]) -> None:
+        self._config, self._announce = config, announce
 
     def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
-        pass
+        """Before the run, once `run_dir` exists. `config` is the resolved one, as plain data."""
 
     def second(self, row: Mapping[str, float]) -> None:
-        pass
+        """While a live run lasts, about once a second: what `EachSecond` counts."""
 
     def finish(self, *, complete: bool) -> None:
-        pass
+        """After the run's files are written; not complete: it was aborted."""
 
     def sweep(
         self, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str, folder: Path
     ) -> None:
-        pass
+        """After a sweep: `rows` of one set of columns, a row a run; `keys`: the columns that were
+        swept, the one to draw over first. `folder` holds the runs."""
 
 
-class WandbTracker:
+class WandbTracker(NullTracker):
     """wandb's own files go to `run_dir`/wandb; `wandb sync` uploads an offline run later."""
 
     @dataclass(kw_only=True, slots=True)
@@ -111,12 +89,8 @@ class WandbTracker:
         tags: list[str]
 
     def __init__(self, config: Config, *, announce: Callable[[str], None]) -> None:
-        if config.mode not in MODES:
-            raise UsageError(
-                f"tracking.mode={config.mode} is unknown; choose one of {', '.join(MODES)}"
-            )
-        self._config = config
-        self._announce = announce
+        one_of(config.mode, MODES, "tracking.mode", "choose one of")
+        super().__init__(config, announce=announce)
         self._run: Any = None  # wandb's; None: not tracking, or wandb failed
         self._run_dir = Path()
 
@@ -125,26 +99,25 @@ class WandbTracker:
         self._attempt(lambda: self._init(config, name))
 
     def second(self, row: Mapping[str, float]) -> None:
-        if self._run is not None:
-            self._attempt(lambda: self._run.log({f"live/{key}": row[key] for key in row}))
+        self._track(lambda: self._run.log({f"live/{key}": row[key] for key in row}))
 
     def sweep(
         self, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str, folder: Path
     ) -> None:
         self._run_dir = folder
         self._attempt(lambda: self._init({"swept": list(keys)}, name))
-        if self._run is not None:
-            self._attempt(lambda: _log_sweep(self._run, rows, keys, name))
-        if self._run is not None:
-            self._attempt(lambda: self._close(exit_code=0))
-            self._run = None
+        self._track(lambda: _log_sweep(self._run, rows, keys, name))
+        self._track(lambda: self._end(exit_code=0))
 
     def finish(self, *, complete: bool) -> None:
-        if self._run is not None and complete:
-            self._attempt(self._log)
+        if complete:
+            self._track(self._log)
+        self._track(lambda: self._end(exit_code=0 if complete else 1))
+
+    def _track(self, action: Callable[[], None]) -> None:
+        """Runs `action` unless the tracking has ended."""
         if self._run is not None:
-            self._attempt(lambda: self._close(exit_code=0 if complete else 1))
-            self._run = None
+            self._attempt(action)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         """Runs `action`; whatever wandb raises ends the tracking and not the run."""
@@ -152,8 +125,8 @@ class WandbTracker:
             action()
         except Exception as error:
             self._run = None
-            first = (str(error).splitlines() or [""])[0] or type(error).__name__
-            self._announce(f"W&B tracking stopped: {first}; the run's own files are unaffected")
+            said = first_line(error)
+            self._announce(f"W&B tracking stopped: {said}; the run's own files are unaffected")
 
     def _init(self, config: Mapping[str, Any], name: str) -> None:
         import wandb  # 0.3 s that tracking=none need not pay
@@ -182,10 +155,11 @@ class WandbTracker:
         if mode == "online":
             self._announce(f"W&B: {self._run.url}")
 
-    def _close(self, exit_code: int) -> None:
+    def _end(self, exit_code: int) -> None:
         import wandb
 
-        self._run.finish(exit_code=exit_code)
+        run, self._run = self._run, None
+        run.finish(exit_code=exit_code)
         # finish returns before wandb's own process has written everything; its end means it has.
         wandb.teardown()
 
@@ -227,9 +201,8 @@ def _log_sweep(run: Any, rows: Sequence[Mapping[str, Any]], keys: Sequence[str],
     """One table, and the mean TTFT over the first key, a line for each value of the second."""
     import wandb
 
-    columns = {
-        key: key.replace(".", "_") for key in rows[0]
-    }  # a dot means something in W&B's plots
+    # a dot means something in W&B's plots
+    columns = {key: key.replace(".", "_") for key in rows[0]}
     table = wandb.Table(columns=list(columns.values()), data=[list(row.values()) for row in rows])
     x, *others = [columns[key] for key in keys] or [columns["run"]]
     plot = wandb.plot.line(

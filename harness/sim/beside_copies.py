@@ -12,27 +12,31 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from harness.cost.model import CostModel
-from harness.device.location import Location
-from harness.elastic.fabric import Place
+from harness.device.location import Location, Place, members
 
 SMALL = 0.02  # of the memory's bandwidth
 
 
 class BesideCopies:
-    """`cost`: by the rivals (`harness.cost.law.on_a_share`) that copies amount to."""
+    """`cost`: by the rivals (`harness.cost.law.Part`) that copies amount to."""
 
     def __init__(
         self, bytes_per_s: float, cost: Callable[[float], CostModel],
-        use: Callable[[CostModel], None], halt: Callable[[], None],
+        use: Callable[[CostModel], None], interrupt: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._bytes_per_s, self._cost, self._use, self._halt = bytes_per_s, cost, use, halt
+        self._bytes_per_s, self._cost, self._use, self._interrupt = (
+            bytes_per_s,
+            cost,
+            use,
+            interrupt,
+        )
         self._copied_bytes_per_s = defaultdict[Location, float](float)
         self._rivals = 0.0
         self._costs: dict[float, CostModel] = {}
 
     def change(self, place: Place, bytes_per_s: float) -> None:
         """Copies of so much on each device of `place` begin or, below 0, end."""
-        for device in (place,) if isinstance(place, Location) else place:
+        for device in members(place):
             self._copied_bytes_per_s[device] += bytes_per_s
         found = rivals(max(self._copied_bytes_per_s.values()) / self._bytes_per_s)
         if found == self._rivals:
@@ -41,7 +45,7 @@ class BesideCopies:
         if found not in self._costs:
             self._costs[found] = self._cost(found)
         self._use(self._costs[found])
-        self._halt()
+        self._interrupt()
 
 
 def rivals(share: float) -> float:

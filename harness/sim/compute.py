@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 
 from harness.clock import Event, Loop
+from harness.device.base import Arriving
 
 
 class Compute:
-    """`halt`: of the run under way, if it can give way at its next step boundary; of the last one,
-    where nobody computes."""
+    """`interrupt`: of the run under way, if it can give way at its next step boundary; of the last
+    one, where nobody computes."""
 
-    __slots__ = ("_booked_by", "_loop", "booked_until_s", "busy", "halt", "turns")
+    __slots__ = ("_booked_by", "_loop", "booked_until_s", "busy", "interrupt", "turns")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -19,25 +20,26 @@ class Compute:
         self._booked_by: object = None
         self.booked_until_s = 0.0
         self.busy = False
-        self.halt: Event | None = None
+        self.interrupt: Event | None = None
 
-    def is_free_for(self, line: object) -> bool:
-        """Whether `line` may `book` ahead: nobody else computes here, or will."""
+    def is_free_for(self, executor: object) -> bool:
+        """Whether `executor` may `book` ahead: nobody else computes here, or will."""
         if self.busy or self.turns:
             return False
-        return self._booked_by is line or self.booked_until_s <= self._loop.now
+        return self._booked_by is executor or self.booked_until_s <= self._loop.now
 
-    def book(self, at_s: float, time_s: float, line: object) -> float:
-        """Computes `time_s` for `line`, from `at_s` on or once what was booked is over; its end."""
-        self._booked_by = line
+    def book(self, at_s: float, time_s: float, executor: object) -> float:
+        """Computes `time_s` for `executor`, from `at_s` on or once what was booked is over; its
+        end."""
+        self._booked_by = executor
         self.booked_until_s = max(at_s, self.booked_until_s) + time_s
         return self.booked_until_s
 
     async def enter(self) -> None:
         """Waits for its turn, which `leave` ends; a run of decodes gives way at its next step."""
         if self.busy or self.turns:
-            if self.halt is not None:
-                self.halt.set()
+            if self.interrupt is not None:
+                self.interrupt.set()
             turn = Event(self._loop)
             self.turns.append(turn)
             await self._loop.wait(turn)
@@ -46,7 +48,25 @@ class Compute:
             await self._loop.sleep_until(self.booked_until_s)
 
     def leave(self) -> None:
-        self.halt = None
+        self.interrupt = None
         self.busy = bool(self.turns)  # the next one's already
         if self.turns:
             self.turns.popleft().set()
+
+
+async def through(loop: Loop, arriving: Arriving, time_s: float) -> None:
+    """Computes layers of which some are still on their way, which takes `time_s` without waiting.
+    Layer k begins at the later of the end of layer k - 1 and its own arrival: an event for each
+    that is late, none for the others. Returns at once where something that they need is gone."""
+    share_s, over_s, gone = time_s / len(arriving.layers), loop.now, arriving.gone
+    for here in arriving.layers:
+        if not here.is_set:
+            if await loop.wait(*gone, until=over_s):
+                return
+            if not here.is_set:
+                await loop.wait(here, *gone)
+                if not here.is_set:
+                    return
+                over_s = loop.now
+        over_s += share_s
+    await loop.wait(*gone, until=over_s)

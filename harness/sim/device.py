@@ -8,19 +8,18 @@ the kernels running beside it, a few per cent of the memory bandwidth, is not mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.clock import Event, Loop
-from harness.cost.hardware import Hardware
+from harness.clock import Event
 from harness.cost.model import CostModel
 from harness.device.location import Location, dram
 from harness.device.topology import Link
+from harness.engine_api import Experiment
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape
 from harness.pooled.device import KvCopy
 from harness.pooled.plan import PoolConfig, device_weight_bytes
-from harness.records.record import Recorder
 from harness.sim.instance import SimInstance
 from harness.sim.network import Network
 
@@ -45,23 +44,14 @@ class SimDevice:
     """The GPUs `gpus` of a node as one: each has its shard of the weights and of the KV."""
 
     def __init__(
-        self,
-        name: str,
-        gpus: list[Location],
-        models: Mapping[str, ModelSpec],
-        hardware: Hardware,
-        config: SimPoolConfig,
-        block_tokens: int,
-        *,
-        cost: Callable[[ModelSpec], CostModel],
-        network: Network,
-        loop: Loop,
-        recorder: Recorder,
-    ) -> None:
+        self, name: str, gpus: list[Location], config: SimPoolConfig, block_tokens: int,
+        experiment: Experiment, cost: Callable[[ModelSpec], CostModel], network: Network,
+    ) -> None:  # fmt: skip
         self.name, self.node = name, gpus[0].node
-        self._gpus, self._models, self._config = tuple(gpus), models, config
+        self._gpus, self._models, self._config = tuple(gpus), experiment.models, config
         self._cost, self._network = cost, network
-        self._loop, self._recorder = loop, recorder
+        self._loop, self._recorder = experiment.loop, experiment.recorder
+        hardware, models = experiment.hardware, experiment.models
         achieved = hardware.calibration.memory_efficiency
         self._memory_bytes_per_s = hardware.memory_bandwidth_bytes_per_s * achieved
         self._weight_bytes = {name: device_weight_bytes(spec) for name, spec in models.items()}
@@ -93,7 +83,7 @@ class SimDevice:
         await self._loop.sleep(2 * num_bytes / self._memory_bytes_per_s)
 
     async def copy_out(self, copy: KvCopy) -> None:
-        num_bytes, host = self._kv_bytes(copy), dram(copy.node)
+        host, num_bytes = dram(copy.node), self._kv_bytes(copy)
         await self._network.transfer(self._gpus, host, num_bytes, stream="kv")
 
     async def copy_in(self, copy: KvCopy) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,6 +11,7 @@ from typing import Any
 from harness.clock import Loop, VirtualLoop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
+from harness.cost.law import Part
 from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
 from harness.cost.served import EngineCosts, cost_model
@@ -25,7 +26,7 @@ from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
 from harness.pooled.build import make_pool
 from harness.pooled.instance import PooledInstance
-from harness.pooled.plan import MemoryPlan, device_weight_bytes, plan_memory
+from harness.pooled.plan import plan_memory
 from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error
 from harness.sim.device import SimDevice, SimPoolConfig
 from harness.sim.elastic import SimElastic
@@ -62,21 +63,11 @@ class SimEngine:
             raise UsageError(
                 f"engine.memory_utilization must be in (0, 1], got {config.memory_utilization}"
             )
-        if not 0 <= config.launch_overhead <= 1:
-            raise UsageError(
-                f"engine.launch_overhead must be in [0, 1], got {config.launch_overhead}"
-            )
-        if not 0 <= config.first_stage_constants <= 1:
-            raise UsageError(
-                f"engine.first_stage_constants must be in [0, 1], got "
-                f"{config.first_stage_constants}"
-            )
+        for name in ("launch_overhead", "first_stage_constants", "memory_contention"):
+            if not 0 <= getattr(config, name) <= 1:
+                raise UsageError(f"engine.{name} must be in [0, 1], got {getattr(config, name)}")
         if not config.loss_notice_s >= 0:
             raise UsageError(f"engine.loss_notice_s={config.loss_notice_s} must be at least 0")
-        if not 0 <= config.memory_contention <= 1:
-            raise UsageError(
-                f"engine.memory_contention must be in [0, 1], got {config.memory_contention}"
-            )
         self._config = config
         self._resolved: dict[str, Any] = {}
 
@@ -102,54 +93,31 @@ class SimEngine:
         blocks = self._kv_blocks(model, hardware, placement.memory_share)
         blocks += placement.gained_bytes // (self._config.block_tokens * model.kv_bytes_per_token)
         rivals = self._config.memory_contention * neighbours(placement, experiment.placements)
-        return SimInstance(
-            name=name,
-            model=model,
-            kv=CachingPool(blocks, self._config.block_tokens),
-            cost=self._streamed(
-                self._cost(model, hardware, placement.compute_share, rivals), placement, model,
-                hardware,
-            ),
-            loop=experiment.loop,
-            recorder=experiment.recorder,
-            prefill_cost=self._streamed(
-                self._cost(model, hardware, placement.prefill_compute_share, rivals),
-                placement, model, hardware,
-            ),
-        )  # fmt: skip
-
-    @staticmethod
-    def _streamed(
-        cost: CostModel, placement: Placement, model: ModelSpec, hardware: Hardware
-    ) -> CostModel:
-        if not placement.gained_bytes:
-            return cost
-        layers = streamed_layers(placement.gained_bytes, model.layer_bytes, model.num_layers)
-        each_s = layers * model.layer_bytes / model.tp / hardware.pcie_bytes_per_s
-        return StreamedCost(cost, each_s + layers * hardware.pcie_latency_s)
+        costs = [
+            streamed(self._cost(model, hardware, share, rivals), placement, model, hardware)
+            for share in (placement.compute_share, placement.prefill_compute_share)
+        ]
+        kv = CachingPool(blocks, self._config.block_tokens)
+        loop, recorder = experiment.loop, experiment.recorder
+        return SimInstance(name, model, kv, costs[0], loop, recorder, prefill_cost=costs[1])
 
     def _pool(
         self, placed: list[tuple[str, Placement]], experiment: Experiment
     ) -> list[PooledInstance]:
         hardware, loop = experiment.hardware, experiment.loop
         config = within_host(self._config.pool, hardware)
-        specs = list(experiment.models.values())
-        plan = plan_memory(specs, hardware.memory_bytes, config)
+        specs, block_tokens = list(experiment.models.values()), self._config.block_tokens
+        plan = plan_memory(specs, hardware.memory_bytes, config, block_tokens)
         network = Network(loop, cluster_topology(hardware))
         cost = cache(lambda spec: self._cost(spec, hardware))
-        devices = [
-            SimDevice(
-                name,
-                [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices],
-                experiment.models, hardware, config, self._config.block_tokens,
-                cost=cost, network=network, loop=loop, recorder=experiment.recorder,
-            )
-            for name, placement in placed
-        ]  # fmt: skip
-        pool = make_pool(devices, plan, config, self._config.block_tokens, experiment)
+        devices = []
+        for name, placement in placed:
+            gpus = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
+            devices.append(SimDevice(name, gpus, config, block_tokens, experiment, cost, network))
+        pool = make_pool(devices, plan, config, experiment)
         for host in {instance.node: instance.host for instance in pool}.values():
-            host.models.warm(experiment.models.values())
-        self._resolved["pool"] = pool_facts(plan, config, specs)
+            host.models.warm(specs)
+        self._resolved["pool"] = plan.facts(config, specs)
         return pool
 
     def _elastic(self, experiment: Experiment) -> Cluster:
@@ -180,10 +148,8 @@ class SimEngine:
         self, model: ModelSpec, hardware: Hardware, compute_share: float = 1.0, rivals: float = 0.0
     ) -> CostModel:
         config = self._config
-        return cost_model(
-            model, hardware, config.costs, launch=config.launch_overhead,
-            compute_share=compute_share, rivals=rivals,
-        )  # fmt: skip
+        part = Part(compute_share=compute_share, rivals=rivals)
+        return cost_model(model, hardware, config.costs, part, launch=config.launch_overhead)
 
     def _sources(self, experiment: Experiment) -> dict[str, str]:
         """Where each model's step times come from: measured, device law or datasheet; of a profile
@@ -215,6 +181,17 @@ class SimEngine:
         return self._resolved
 
 
+def streamed(
+    cost: CostModel, placement: Placement, model: ModelSpec, hardware: Hardware
+) -> CostModel:
+    """`cost` with the layers that come from the host in each iteration."""
+    if not placement.gained_bytes:
+        return cost
+    layers = streamed_layers(placement.gained_bytes, model.layer_bytes, model.num_layers)
+    each_s = layers * model.layer_bytes / model.tp / hardware.pcie_bytes_per_s
+    return StreamedCost(cost, each_s + layers * hardware.pcie_latency_s)
+
+
 def neighbours(placement: Placement, placements: Sequence[Placement]) -> int:
     """How many others have a device of `placement`."""
     devices = set(placement.devices)
@@ -226,17 +203,3 @@ def within_host(config: SimPoolConfig, hardware: Hardware) -> SimPoolConfig:
     kv_bytes = min(config.host_kv_bytes, hardware.host_memory_bytes // 2)
     cache_bytes = min(config.model_cache_bytes, hardware.host_memory_bytes - kv_bytes)
     return replace(config, host_kv_bytes=kv_bytes, model_cache_bytes=cache_bytes)
-
-
-def pool_facts(
-    plan: MemoryPlan, config: SimPoolConfig, specs: Collection[ModelSpec]
-) -> dict[str, Any]:
-    """What a run's manifest says of the pool. Bytes are per device or per node, as said."""
-    largest = max(device_weight_bytes(spec) for spec in specs)
-    return {
-        "weights_bytes": plan.weights_bytes,
-        "kv_bytes": plan.kv_bytes,
-        "prefetching": plan.weights_bytes > largest or len(specs) == 1,
-        "host_kv_bytes": config.host_kv_bytes,
-        "model_cache_bytes": config.model_cache_bytes,
-    }

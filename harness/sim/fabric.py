@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 from harness.clock import Event, Loop
+from harness.device.location import Place
 from harness.device.topology import Link, Path
-from harness.elastic.fabric import Memory, Place, Span
+from harness.elastic.fabric import Memory, Sending, Span
 from harness.errors import InstanceLost
 from harness.sim.network import Network
 
@@ -49,7 +50,9 @@ class SimFabric:
         self._loop, self._hbm_bytes_per_s, self._notice_s = loop, hbm_bytes_per_s, notice_s
         self._ends: dict[Event, tuple[str, str]] = {}  # copies under way, set when an end dies
         self._lost: dict[str, Event] = {}  # the dead -> set once that is known
-        self.halt: dict[str, Callable[[], None]] = {}  # instance -> ends its flights' next step
+        self.interrupt: dict[
+            str, Callable[[], None]
+        ] = {}  # instance -> ends its batches' next step
         # instance -> told on which of its devices copies read and write, and how many bytes/s
         # more, or less, on each
         self.beside: dict[str, Callable[[Place, float], None]] = {}
@@ -57,19 +60,19 @@ class SimFabric:
 
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,
-        spans: Callable[[], Sequence[Span]], *, purpose: str, priority: int = 0,
-        chunk_bytes: int | None = None, issue_s: float | None = None, stop: Event | None = None,
+        spans: Callable[[], Sequence[Span]], sending: Sending,
     ) -> bool:  # fmt: skip
         if source.place == target.place:  # every byte is read and written once
             await self._loop.sleep(2 * num_bytes / self._hbm_bytes_per_s)
             return True
         for name in (source.name, target.name):
             await self.require(name)
-        cut = Event(self._loop)
+        cut, stop = Event(self._loop), sending.stop
         self._ends[cut] = source.name, target.name
-        path, pace = self.network.path(source.place, target.place), None
-        if chunk_bytes is not None and issue_s is not None:
-            pace, chunk_bytes = issued_pace(path, num_bytes, chunk_bytes, issue_s), None
+        path, chunk_bytes = self.network.path(source.place, target.place), sending.chunk_bytes
+        pace = None
+        if chunk_bytes is not None and sending.issue_s is not None:
+            pace, chunk_bytes = issued_pace(path, num_bytes, chunk_bytes, sending.issue_s), None
         elif chunk_bytes is not None and num_bytes > MANY_CHUNKS * chunk_bytes:
             pace, chunk_bytes = mean_pace(path, num_bytes, chunk_bytes), None
         rate = alone(path) if pace is None else pace.bytes_per_s
@@ -78,8 +81,9 @@ class SimFabric:
             self.beside[end.name](end.place, rate)
         try:
             done = await self.network.transfer(
-                source.place, target.place, num_bytes, stream=purpose, priority=priority,
-                chunk_bytes=chunk_bytes, pace=pace, stops=(cut,) if stop is None else (cut, stop),
+                source.place, target.place, num_bytes, stream=sending.purpose,
+                priority=sending.priority, chunk_bytes=chunk_bytes, pace=pace,
+                stops=(cut,) if stop is None else (cut, stop),
             )  # fmt: skip
         finally:
             del self._ends[cut]
@@ -90,20 +94,17 @@ class SimFabric:
         return done
 
     async def load(
-        self, source: Memory, target: Memory, layers: Mapping[int, Span], *,
+        self, source: Memory, target: Memory, layers: Mapping[int, Span],
         arrival: Callable[[int], Event] | None, on_layer: Callable[[int, float], None],
-        priority: int = 0, chunk_bytes: int | None = None, stop: Event | None = None,
+        stop: Event | None,
     ) -> bool:  # fmt: skip
         for layer, span in layers.items():
             if arrival is not None:
                 await self._wait(arrival(layer), source, target, stop)
             if stop is not None and stop.is_set:
                 return False
-            start_s = self._loop.now
-            if not await self.copy(
-                source, target, span.num_bytes, list, purpose="weights", priority=priority,
-                chunk_bytes=chunk_bytes, stop=stop,
-            ):  # fmt: skip
+            start_s, sending = self._loop.now, Sending("weights", stop=stop)
+            if not await self.copy(source, target, span.num_bytes, list, sending):
                 return False
             on_layer(layer, start_s)
         return True
@@ -138,7 +139,7 @@ class SimFabric:
             for cut, ends in self._ends.items():
                 if name in ends:
                     cut.set()
-            self.halt[name]()
+            self.interrupt[name]()
             self._loop.spawn(self._tell(name), name=f"{name} is dead")
 
     async def _tell(self, name: str) -> None:

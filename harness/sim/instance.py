@@ -14,15 +14,13 @@ from mypy_extensions import mypyc_attr
 
 from harness.clock import Event, Loop
 from harness.cost.model import CostModel, steps_done, steps_time_s, steps_to_reach
-from harness.device.base import BaseInstance
+from harness.device.base import Arriving, BaseInstance, advance
 from harness.device.block_pool import BlockPool
-from harness.elastic.arriving import Arriving
 from harness.errors import InstanceLost
 from harness.model_spec import ModelSpec
 from harness.records.record import Recorder, Segment
 from harness.request import Batch, Request
-from harness.sim.arriving import through
-from harness.sim.compute import Compute
+from harness.sim.compute import Compute, through
 
 
 def context_tokens(decodes: list[Request]) -> int:
@@ -33,8 +31,14 @@ def context_tokens(decodes: list[Request]) -> int:
     return tokens
 
 
-async def nobody() -> None:
-    """Dies: a device that is not under a cluster's fault injection."""
+def terms(batch: Batch) -> tuple[list[tuple[int, int]], int, int]:
+    """What `CostModel.mixed_step` asks of a batch."""
+    chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
+    return chunks, len(batch.decodes), context_tokens(batch.decodes)
+
+
+async def no_death() -> None:
+    """Of a device that is not under a cluster's fault injection."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -59,7 +63,7 @@ class SimInstance(BaseInstance):
         self._segment: Segment | None = None
         self._applied, self._ends = 0, False
         self._last_step_s = 0.0
-        self.died = nobody  # raises InstanceLost, once that is known, where the device has died
+        self.died = no_death  # raises InstanceLost, once that is known, where the device has died
         self.compute = Compute(loop)
 
     def use(self, cost: CostModel) -> None:
@@ -73,18 +77,18 @@ class SimInstance(BaseInstance):
         max_steps: int | None = None,
         until: float = inf,
         stop: Event | None = None,
-        halt: Event | None = None,
+        interrupt: Event | None = None,
         arriving: Arriving | None = None,
     ) -> int:
         self._begin(batch, max_steps)
         compute = self.compute
         if compute.busy or compute.booked_until_s > self._loop.now:
             await compute.enter()
-        compute.busy, compute.halt = True, halt
+        compute.busy, compute.interrupt = True, interrupt
         try:
             if batch.chunks or arriving is not None:
-                return await self._mixed_iteration(batch, halt, arriving)
-            return await self._decode_macro_step(batch.decodes, max_steps, until, stop, halt)
+                return await self._mixed_iteration(batch, interrupt, arriving)
+            return await self._decode_macro_step(batch.decodes, max_steps, until, stop, interrupt)
         finally:
             self._running = False
             self._last_step_s = self._loop.now
@@ -115,34 +119,24 @@ class SimInstance(BaseInstance):
             request.generated_tokens += more
 
     async def _mixed_iteration(
-        self, batch: Batch, halt: Event | None, arriving: Arriving | None
+        self, batch: Batch, interrupt: Event | None, arriving: Arriving | None
     ) -> int:
         start_s = self._loop.now
-        chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
-        context = context_tokens(batch.decodes)
-        if chunks:
-            step_s = self._prefill_cost.mixed_step(chunks, len(batch.decodes), context)
+        if batch.chunks:
+            step_s = self._prefill_cost.mixed_step(*terms(batch))
         else:  # decodes that wait for layers
-            step_s = self._cost.decode_step(len(batch.decodes), context)[0]
+            step_s = self._cost.decode_step(len(batch.decodes), context_tokens(batch.decodes))[0]
         step_s += self._cost.turnaround_s
         if arriving is not None:
             await through(self._loop, arriving, step_s)
             await self.died()
             step_s = self._loop.now - start_s
-        elif halt is None:
+        elif interrupt is None:
             await self._loop.sleep_until(start_s + step_s)
-        elif await self._loop.wait(halt, until=start_s + step_s):
+        elif await self._loop.wait(interrupt, until=start_s + step_s):
             await self.died()
             await self._loop.sleep_until(start_s + step_s)
-        sampled = list(batch.decodes)
-        for request, n in batch.chunks:
-            request.computed_tokens += n
-            if request.computed_tokens == request.known_tokens:
-                sampled.append(request)
-                request.generated_tokens += 1
-        for request in batch.decodes:
-            request.computed_tokens += 1
-            request.generated_tokens += 1
+        sampled = batch.decodes + advance(batch)
         if sampled:
             self._stamp(sampled, Segment(start_s, 1, step_s, 0.0))
             self._end_finished(sampled)
@@ -154,7 +148,7 @@ class SimInstance(BaseInstance):
         max_steps: int | None,
         until: float,
         stop: Event | None,
-        halt: Event | None,
+        interrupt: Event | None,
     ) -> int:
         start_s = self._loop.now + self._cost.turnaround_s  # of the first step
         context = context_tokens(decodes)
@@ -165,8 +159,8 @@ class SimInstance(BaseInstance):
         self._segment = segment = Segment(start_s, steps, step_s, growth_s)
         self._decodes, self._applied, self._ends = decodes, 0, ends
         end_s = start_s + steps_time_s(steps, step_s, growth_s)
-        if await self._interrupted(stop, halt, end_s):
-            if halt is not None and halt.is_set:
+        if await self._interrupted(stop, interrupt, end_s):
+            if interrupt is not None and interrupt.is_set:
                 await self._die_in_mid_run()
             elapsed_s = self._loop.now - start_s
             done = min(steps, steps_to_reach(elapsed_s, step_s, growth_s))
@@ -177,21 +171,23 @@ class SimInstance(BaseInstance):
         self._segment = None
         self._apply(steps)
         if steps < reserved and grown:
-            self._return_unused(grown)
+            self.kv.shrink_to_computed(grown)
         self._stamp(decodes, segment)
         if ends:
             self._end_finished(decodes)
         return steps
 
-    def _interrupted(self, stop: Event | None, halt: Event | None, end_s: float) -> Awaitable[bool]:
+    def _interrupted(
+        self, stop: Event | None, interrupt: Event | None, end_s: float
+    ) -> Awaitable[bool]:
         """Whether one of the two is set by then."""
         if stop is None:
-            if halt is None:
+            if interrupt is None:
                 return self._loop.sleep_until(end_s)  # False: nothing woke it but the time
-            return self._loop.wait(halt, until=end_s)
-        if halt is None:
+            return self._loop.wait(interrupt, until=end_s)
+        if interrupt is None:
             return self._loop.wait(stop, until=end_s)
-        return self._loop.wait(stop, halt, until=end_s)
+        return self._loop.wait(stop, interrupt, until=end_s)
 
     async def _die_in_mid_run(self) -> None:
         """Where the device has died: the steps that were over count, and InstanceLost."""
@@ -214,16 +210,3 @@ class SimInstance(BaseInstance):
             if request.generated_tokens >= request.output_tokens:
                 self.kv.release(request)
                 self._recorder.completed(request)
-
-    async def load(self, layers: range) -> None:
-        start_s = self._loop.now
-        for layer in layers:
-            if layer in self._missing:
-                await self._loop.sleep(self._cost.layer_load_s)
-                self._missing.discard(layer)
-        self._recorder.event("load", self.name, start_s, self._loop.now, layers=list(layers))
-
-    async def drop(self, layers: range) -> None:
-        self._missing.update(layers)
-        now = self._loop.now
-        self._recorder.event("drop", self.name, now, now, layers=list(layers))

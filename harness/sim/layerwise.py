@@ -1,4 +1,4 @@
-"""The pieces of a batch's passage in virtual time: each is a stage, the activations' way a hop."""
+"""Runs of a batch's layers in virtual time: each is a stage, the activations' way a hop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from harness.model_spec import ModelSpec
 from harness.records.record import Recorder
 from harness.request import Batch
 from harness.sim.fabric import SimFabric
-from harness.sim.pipeline import URGENT, compute_of, count
+from harness.sim.instance import terms
+from harness.sim.pipeline import URGENT, compute_of, stamp
 
 
 class SimLayerwise:
-    """`cost`: of so many layers; the first piece has the constants of an iteration."""
+    """`cost`: of so many layers; the first run has the constants of an iteration."""
 
     def __init__(
         self, cost: Callable[[ModelSpec, int, float], CostModel], fabric: SimFabric, loop: Loop,
@@ -26,29 +27,25 @@ class SimLayerwise:
         self._arrived: Event | None = None  # of what was sent last
         self._start_s: float | None = None
 
-    async def run(self, piece: LayerRun) -> None:
-        instance = piece.instance
+    async def run(self, run: LayerRun) -> None:
+        instance, previous = run.instance, run.previous
         if self._start_s is None:
             self._start_s = self._loop.now
-        if piece.previous not in (None, instance):
-            if not piece.sent:
-                assert piece.previous is not None
-                self.send(piece.batch, piece.previous, instance)
+        if previous is not None and previous is not instance:
+            if not run.sent:
+                self.send(run.batch, previous, instance)
             assert self._arrived is not None
             await self._loop.wait(self._arrived)
-        cost = self._cost(instance.model, len(piece.layers), float(piece.previous is None))
-        batch = piece.batch
-        chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
-        context = sum([request.computed_tokens for request in batch.decodes]) + len(batch.decodes)
-        time_s = cost.mixed_step(chunks, len(batch.decodes), context)
+        cost = self._cost(instance.model, len(run.layers), float(previous is None))
+        time_s = cost.mixed_step(*terms(run.batch))
         compute = compute_of(instance)
         await compute.enter()
-        await self._loop.sleep(time_s + (cost.turnaround_s if piece.previous is None else 0.0))
+        await self._loop.sleep(time_s + (cost.turnaround_s if previous is None else 0.0))
         compute.leave()
-        for each in (instance, *piece.others):
+        for each in (instance, *run.others):
             await self._fabric.require(each.name)
-        if piece.last:
-            count(piece.batch, self._start_s, instance.name, self._loop, self._recorder)
+        if run.last:
+            stamp(run.batch, self._start_s, instance.name, self._loop, self._recorder)
 
     def send(self, batch: Batch, source: ElasticInstance, target: ElasticInstance) -> None:
         arrived = self._arrived = Event(self._loop)

@@ -26,11 +26,9 @@ from itertools import chain, count
 from math import ceil
 
 from harness.clock import Event, Loop
-from harness.device.location import Location
+from harness.device.location import Location, Place, members
 from harness.device.topology import Link, Path, Topology
 from harness.sim.fluid import Flow, Fluid
-
-Place = Location | tuple[Location, ...]
 
 
 class _Channel:
@@ -207,7 +205,3 @@ def pairs(src: Place, dst: Place) -> list[tuple[Location, Location]]:
     if len(senders) == len(receivers):
         return list(zip(senders, receivers, strict=True))
     return [(a, b) for a in senders for b in receivers]
-
-
-def members(place: Place) -> tuple[Location, ...]:
-    return (place,) if isinstance(place, Location) else place

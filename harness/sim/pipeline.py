@@ -1,11 +1,11 @@
-"""The stages of a pipeline in virtual time.
+"""Layers on several instances in virtual time: pipeline stages, and runs of a few layers.
 
 A stage's time is its share of the iteration's terms; what an iteration costs whatever its layers is
-paid once, at the first stage unless told otherwise. Where a line has its instances to itself,
-stages are numbers: each has a time at which it is free, and a flight is one event, its exit from
-the last stage. Where lines cross, or a link is taken by a copy, each stage is an event. Attention
-to KV that another instance holds adds a round trip per layer; that the holder's own work is slowed
-by it is not modelled.
+paid once, at the first stage unless told otherwise. Where a pipeline has its instances to itself,
+stages are numbers: each has a time at which it is free, and an iteration is one event, its exit
+from the last stage. Where pipelines cross, or a link is taken by a copy, each stage is an event, as
+is each run of a layerwise batch. Attention to KV that another instance holds adds a round trip per
+layer; that the holder's own work is slowed by it is not modelled.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from functools import cache
 
 from harness.clock import Event, Loop
 from harness.cost.model import CostModel
+from harness.device.base import advance
 from harness.device.topology import Path
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.pipeline import FlightPlan, Stage, remote_attention_bytes
+from harness.elastic.pipeline import Stage, StagedBatch, remote_attention_bytes
 from harness.errors import RunError
 from harness.records.record import Recorder, Segment
 from harness.request import Batch
-from harness.sim.arriving import through
-from harness.sim.compute import Compute
+from harness.sim.compute import Compute, through
 from harness.sim.fabric import SimFabric
-from harness.sim.instance import SimInstance
+from harness.sim.instance import SimInstance, terms
 
 URGENT = 100  # activations go before any copy of weights or KV
 TOKEN_BYTES = 8
@@ -36,7 +36,7 @@ class SimPipeline:
 
     def __init__(
         self, stages: Sequence[Stage], cost: Callable[[int, float], CostModel], fabric: SimFabric,
-        loop: Loop, recorder: Recorder, *, first_constants: float = 1.0,
+        loop: Loop, recorder: Recorder, first_constants: float,
     ) -> None:  # fmt: skip
         self._stages = stages
         self._computes = [compute_of(instance) for instance, _ in stages]
@@ -51,49 +51,50 @@ class SimPipeline:
         self._wires = [0.0 for _ in stages]  # until when activations are on the hop after a stage
         self._activation_bytes = stages[0][0].model.activation_bytes_per_token
 
-    async def fly(self, plan: FlightPlan, until: float, stop: Event | None, halt: Event) -> int:
-        batch, done = plan.batch, 0
+    async def run(
+        self, staged: StagedBatch, until: float, stop: Event | None, interrupt: Event
+    ) -> int:
+        batch, done = staged.batch, 0
         while True:
             start_s = self._loop.now
-            await self._iteration(plan, halt, 0.0 if done else self._costs[0].turnaround_s)
+            turnaround_s = 0.0 if done else self._costs[0].turnaround_s
+            await self._iteration(staged, interrupt, turnaround_s)
             done += 1
-            count(batch, start_s, self._name, self._loop, self._recorder)
+            stamp(batch, start_s, self._name, self._loop, self._recorder)
             ended = any(request.finished for request in batch.decodes)
-            stopped = halt.is_set or (stop is not None and stop.is_set)
-            if done == plan.steps or ended or stopped or self._loop.now >= until:
+            stopped = interrupt.is_set or (stop is not None and stop.is_set)
+            if done == staged.steps or ended or stopped or self._loop.now >= until:
                 return done
 
-    async def _iteration(self, plan: FlightPlan, halt: Event, turnaround_s: float) -> None:
-        times_s = self._times_s(plan)
+    async def _iteration(self, staged: StagedBatch, interrupt: Event, turnaround_s: float) -> None:
+        times_s = self._times_s(staged)
         times_s[0] += turnaround_s
-        num_tokens = plan.batch.num_tokens
+        num_tokens = staged.batch.num_tokens
         if self._alone():
             exit_s = self._book(times_s, num_tokens)
-            if await self._loop.wait(halt, until=exit_s):
-                await self._check_alive(plan)
+            if await self._loop.wait(interrupt, until=exit_s):
+                await self._check_alive(staged)
                 await self._loop.sleep_until(exit_s)
         else:
             for position, compute in enumerate(self._computes):
                 await compute.enter()
-                await self._stage(plan, position, times_s[position])
+                await self._stage(staged, position, times_s[position])
                 compute.leave()
-                await self._check_alive(plan)
+                await self._check_alive(staged)
                 await self._cross(position, num_tokens)
-        await self._check_alive(plan)
+        await self._check_alive(staged)
 
-    async def _stage(self, plan: FlightPlan, position: int, time_s: float) -> None:
+    async def _stage(self, staged: StagedBatch, position: int, time_s: float) -> None:
         instance, layers = self._stages[position]
         arriving = instance.arriving(layers)
         if arriving is None:
             await self._loop.sleep(time_s)
         else:
-            needed = {one: None for one, _ in self._stages}
-            needed |= {holder: None for elsewhere in plan.remote for holder in elsewhere}
-            gone = [one.gone for one in needed]
+            gone = [one.gone for one in staged.instances]
             await through(self._loop, arriving._replace(gone=gone), time_s)
 
     def _alone(self) -> bool:
-        """Whether no other line or batch has an instance of this one, no copy a link, and all
+        """Whether no other pipeline or batch has an instance of this one, no copy a link, and all
         layers are here."""
         return (
             all(compute.is_free_for(self) for compute in self._computes)
@@ -104,7 +105,7 @@ class SimPipeline:
         )
 
     def _book(self, times_s: Sequence[float], num_tokens: int) -> float:
-        """When the flight leaves the last stage, and its token ids are back at the first."""
+        """When the batch leaves the last stage, and its token ids are back at the first."""
         at_s = self._loop.now
         for position, (compute, time_s) in enumerate(zip(self._computes, times_s, strict=True)):
             at_s = compute.book(at_s, time_s, self)
@@ -112,8 +113,8 @@ class SimPipeline:
         return at_s
 
     def _arrival_s(self, position: int, num_tokens: int, at_s: float) -> float:
-        """Of what leaves the stage at `at_s`: a flight's activations follow those of the one
-        before on their link, however few they are."""
+        """Of what leaves the stage at `at_s`: a batch's activations follow those of the one before
+        on their link, however few they are."""
         if len(self._stages) == 1:
             return at_s
         num_bytes = self._activation_bytes * num_tokens
@@ -143,53 +144,40 @@ class SimPipeline:
         ends = [self._stages[(position + i) % len(self._stages)][0].memory.place for i in (0, 1)]
         return self._fabric.network.path(*ends)
 
-    def _times_s(self, plan: FlightPlan) -> list[float]:
-        batch = plan.batch
-        chunks = [(request.computed_tokens, n) for request, n in batch.chunks]
-        context = sum([request.computed_tokens for request in batch.decodes]) + len(batch.decodes)
+    def _times_s(self, staged: StagedBatch) -> list[float]:
+        chunks, num_decodes, context = terms(staged.batch)
         times_s = []
         for position, cost in enumerate(self._costs):
             if chunks:
-                step_s = cost.mixed_step(chunks, len(batch.decodes), context)
+                step_s = cost.mixed_step(chunks, num_decodes, context)
             else:
-                step_s = cost.decode_step(len(batch.decodes), context)[0]
-            times_s.append(step_s + self._away_s(plan, position))
+                step_s = cost.decode_step(num_decodes, context)[0]
+            times_s.append(step_s + self._away_s(staged, position))
         return times_s
 
-    def _away_s(self, plan: FlightPlan, position: int) -> float:
+    def _away_s(self, staged: StagedBatch, position: int) -> float:
         """q, k and v to the holders of KV and back, layer by layer."""
-        instance, _ = plan.stages[position]
+        instance, _ = staged.stages[position]
         total_s = 0.0
-        for holder, requests in plan.remote[position].items():
+        for holder, requests in staged.remote[position].items():
             there, back = remote_attention_bytes(instance.model)
             path = self._fabric.network.path(instance.memory.place, holder.memory.place)
             layers = max(len(groups) for groups in requests.values()) * instance.layout.page_layers
-            tokens = sum(n for r, n in plan.batch.chunks if r.request_id in requests)
-            tokens += sum(r.request_id in requests for r in plan.batch.decodes)
+            tokens = sum(n for r, n in staged.batch.chunks if r.request_id in requests)
+            tokens += sum(r.request_id in requests for r in staged.batch.decodes)
             total_s += layers * (path.time_s(there * tokens) + path.time_s(back * tokens))
         return total_s
 
-    async def _check_alive(self, plan: FlightPlan) -> None:
+    async def _check_alive(self, staged: StagedBatch) -> None:
         """InstanceLost where a stage has died, or a holder that attends for one."""
-        for instance, _ in self._stages:
+        for instance in staged.instances:
             await self._fabric.require(instance.name)
-        for elsewhere in plan.remote:
-            for holder in elsewhere:
-                await self._fabric.require(holder.name)
 
 
-def count(batch: Batch, start_s: float, name: str, loop: Loop, recorder: Recorder) -> None:
+def stamp(batch: Batch, start_s: float, name: str, loop: Loop, recorder: Recorder) -> None:
     """An iteration that began at `start_s` has come out of the last layer, at `name`: moves the
     requests' counters and stamps their tokens."""
-    sampled = list(batch.decodes)
-    for request, n in batch.chunks:
-        request.computed_tokens += n
-        if request.computed_tokens == request.known_tokens:
-            sampled.append(request)
-            request.generated_tokens += 1
-    for request in batch.decodes:
-        request.computed_tokens += 1
-        request.generated_tokens += 1
+    sampled = batch.decodes + advance(batch)
     if sampled:
         recorder.segment(sampled, Segment(start_s, 1, loop.now - start_s, 0.0), name)
 

@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Collection, Hashable, Iterable, Sequence
 from itertools import count
 
 from harness.elastic.cluster import ElasticCluster
+from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.kv_directory import Holder
-from harness.elastic.kv_moves import KvCopy
 from harness.elastic.kv_store import KvStore
+from harness.elastic.page_tables import KvCopy
 from harness.errors import InstanceLost, RunError
 from harness.request import Request
 from systems.aqua.config import AquaConfig
@@ -252,9 +253,12 @@ class SwapSpace:
     ) -> bool:  # fmt: skip
         """Their KV is at `target` then, and nowhere else."""
         moving = self.cluster.move_kv(
-            [tensor.keeper for tensor in tensors], self.layers, source, target, purpose=purpose,
-            chunk_bytes=self._chunk_bytes, issue_s=self._issue_s,
-        )  # fmt: skip
+            [tensor.keeper for tensor in tensors],
+            self.layers,
+            source,
+            target,
+            self._sending(purpose),
+        )
         return await self.done(moving, lease, purpose)
 
     async def _save(self, tensors: Sequence[Tensor], lease: str | None, purpose: str) -> None:
@@ -266,9 +270,8 @@ class SwapSpace:
             copies.append(KvCopy(request, keeper, blocks))
         await self._stage(sum(len(each.blocks) for each in copies), "gather")
         saving = self.cluster.save_kv(
-            copies, self.layers, self.consumer, self.store(lease), purpose=purpose,
-            of=[each.request for each in copies], chunk_bytes=self._chunk_bytes,
-            issue_s=self._issue_s,
+            copies, self.layers, self.consumer, self.store(lease),
+            of=[each.request for each in copies], sending=self._sending(purpose),
         )  # fmt: skip
         if await self.done(saving, lease, purpose):
             for request, keeper, _ in copies:
@@ -286,10 +289,13 @@ class SwapSpace:
             copies.append(KvCopy(tensor.keeper, request, range(kv.held[request.request_id])))
         coming = [each.to for each in copies]
         loading = self.cluster.save_kv(
-            copies, self.layers, self.store(lease), self.consumer, purpose=purpose, of=coming,
-            chunk_bytes=self._chunk_bytes, issue_s=self._issue_s,
+            copies, self.layers, self.store(lease), self.consumer, of=coming,
+            sending=self._sending(purpose),
         )  # fmt: skip
         return await self.done(loading, lease, purpose, coming)
+
+    def _sending(self, purpose: str) -> Sending:
+        return Sending(purpose, chunk_bytes=self._chunk_bytes, issue_s=self._issue_s)
 
     async def done(
         self, copying: Awaitable[bool | None], lease: str | None, purpose: str,

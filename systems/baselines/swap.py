@@ -17,6 +17,7 @@ from typing import Any
 
 from harness.clock import Loop
 from harness.elastic.cluster import ElasticCluster
+from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
 from harness.errors import RunError
 from harness.placement import Elastic
@@ -153,8 +154,8 @@ class SwapReplica(Replica):
         self._swapped.append(request)
 
     async def _move(self, request: Request, *, out: bool) -> None:
-        ends = (self._instance, self._store) if out else (self._store, self._instance)
+        device, store, layers = self._instance, self._store, range(self._instance.model.num_layers)
+        source, target = (device, store) if out else (store, device)
         purpose = "swap out" if out else "swap in"
-        layers = range(self._instance.model.num_layers)
-        if not await self._cluster.move_kv([request], layers, *ends, purpose=purpose):
+        if not await self._cluster.move_kv([request], layers, source, target, Sending(purpose)):
             raise RunError(f"{self.name}: no room to {purpose} request {request.request_id}")

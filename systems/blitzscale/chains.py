@@ -6,7 +6,7 @@ forward nothing (Fig. 12).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -71,10 +71,6 @@ class Hop:
     lanes: tuple[Lane, ...]
     bytes_per_s: float  # of whole parameters: all lanes together
 
-    @property
-    def devices(self) -> tuple[int, ...]:
-        return tuple(device for target in self.targets for device in target.devices)
-
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Chain:
@@ -89,12 +85,6 @@ class Plan:
     """The chains of one scale-up."""
 
     chains: tuple[Chain, ...]
-
-    def lanes(self) -> Iterator[Lane]:
-        """Of all chains."""
-        for chain in self.chains:
-            for hop in chain.hops:
-                yield from hop.lanes
 
     def tails(self) -> list[Target]:
         """The instances that forward nothing. Their egress is free, so they can serve live without

@@ -2,49 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.errors import UsageError
-from systems.blitzscale.artifact import InFlight
-from systems.blitzscale.limits import SCHEDULERS
-from systems.blitzscale.policy import Bounds, Range
-from systems.blitzscale.role import Role
+from systems.blitzscale.instances import Role
 
-VARIANTS = ("paper", "artifact")
-COUNTS = (
-    "instances", "min_prefills", "max_prefills", "min_decodes", "max_decodes", "batch_tokens",
-    "live_batches",
-)  # fmt: skip
-PARAMETERS = ("network", "host_cache", "all_cache")
-SPARES = ("near", "spread")
+CHOICES = {
+    "variant": ("paper", "artifact"),
+    "parameters": ("network", "host_cache", "all_cache"),
+    "scheduler": ("overlap", "best_effort", "ilp", "ilp_free"),
+    "spares": ("near", "spread"),
+}
+ABOVE = {"interval_s": 0, "window_s": 0, "drain_s": 0, "live_slo_s": 0, "significant_growth": 1}
+AT_LEAST_0 = ("min_prefills", "min_decodes")
+AT_LEAST_1 = ("instances", "max_prefills", "max_decodes", "batch_tokens", "live_batches")
+ROUNDING = 1e-9  # shares such as 0.7 have no exact float
 
 
-@dataclass(kw_only=True, slots=True)
-class Share:
-    """Bounds on an instance's load, as shares of its capacity."""
+def check(valid: bool, otherwise: str) -> None:
+    """Raises UsageError, which says `otherwise`, unless `valid`."""
+    if not valid:
+        raise UsageError(otherwise)
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Bounds on an instance's load, as shares of its capacity. Raises UsageError unless 0 < lower <
+    upper <= 1."""
 
     lower: float
     upper: float
 
-    def bounds(self) -> Bounds:
-        return Bounds(self.lower, self.upper)
+    def __post_init__(self) -> None:
+        check(
+            0 < self.lower < self.upper <= 1,
+            f"bounds lower={self.lower}, upper={self.upper} must be 0 < lower < upper <= 1",
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class Range:
+    """Numbers of instances. Raises UsageError unless 0 <= least <= most and 1 <= most."""
+
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        check(
+            0 <= self.least <= self.most and self.most >= 1,
+            f"instances least={self.least}, most={self.most} must be 0 <= least <= most, and "
+            "most at least 1",
+        )
+
+    def clamp(self, count: int) -> int:
+        """The nearest number in the range."""
+        return max(self.least, min(self.most, count))
+
+
+Ranges = dict[Role, Range]
 
 
 @dataclass(kw_only=True, slots=True)
-class Falling:
-    """The fields of `artifact.InFlight`. Raises UsageError for values out of order."""
+class InFlight:
+    """How many batches the code's live pair has under way at once: fewer as layers arrive. Raises
+    UsageError for values out of order."""
 
     most: int
     least: int
-    step_s: float
+    step_s: float  # one fewer after each such time
 
     def __post_init__(self) -> None:
-        if not (1 <= self.least <= self.most and self.step_s > 0):
-            raise UsageError(
-                f"in_flight most={self.most}, least={self.least}, step_s={self.step_s} must be "
-                "1 <= least <= most and step_s > 0"
-            )
+        check(
+            1 <= self.least <= self.most and self.step_s > 0,
+            f"in_flight most={self.most}, least={self.least}, step_s={self.step_s} must be "
+            "1 <= least <= most and step_s > 0",
+        )
+
+    def after(self, live_s: float) -> int:
+        """live_s: seconds since the pair began."""
+        return max(self.least, self.most - int(live_s / self.step_s + ROUNDING))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -53,11 +89,11 @@ class VariantConfig:
 
     timeout_s: float  # how long a load is below the lower bound before a scale-down
     null_s: float  # how long a drained instance keeps its weights
-    prefill: Share
-    decode: Share
-    migration: Share
+    prefill: Bounds
+    decode: Bounds
+    migration: Bounds
     ttl_s: float  # of the host cache
-    in_flight: Falling | None  # batches under way at once in a live pair; null: no bound
+    in_flight: InFlight | None  # batches under way at once in a live pair; null: no bound
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,73 +131,60 @@ class Config:
     variants: dict[str, VariantConfig]
 
     def __post_init__(self) -> None:
-        known = {
-            "variant": VARIANTS,
-            "parameters": PARAMETERS,
-            "scheduler": SCHEDULERS,
-            "spares": SPARES,
+        for name, valid in CHOICES.items():
+            value = getattr(self, name)
+            check(value in valid, f"system.{name}={value} is unknown; choose {' or '.join(valid)}")
+        for name, bound in ABOVE.items():
+            value = getattr(self, name)
+            check(value > bound, f"system.{name}={value} must be above {bound}")
+        for name in (*AT_LEAST_0, *AT_LEAST_1):
+            value, least = getattr(self, name), int(name in AT_LEAST_1)
+            check(
+                value is None or value >= least, f"system.{name}={value} must be at least {least}"
+            )
+        self._check_no_instances()
+        times_s = {
+            "ttl_s": self.cache_ttl_s,
+            "timeout_s": self.chosen.timeout_s,
+            "null_s": self.chosen.null_s,
+            "ilp_solving_s": self.ilp_solving_s,
         }
-        for name, valid in known.items():
-            if getattr(self, name) not in valid:
-                raise UsageError(
-                    f"system.{name}={getattr(self, name)} is unknown; choose {' or '.join(valid)}"
-                )
-        self._check_numbers()
+        for name, time_s in times_s.items():
+            check(time_s >= 0, f"{name}={time_s} must be at least 0")
         if self.colocation:
             self._check_colocation()
-        if not self.significant_growth > 1:
-            raise UsageError(f"system.significant_growth={self.significant_growth} must be above 1")
-        if self.zigzag and self.parameters != "network":
-            raise UsageError(
-                f"system.zigzag=true needs system.parameters=network, not {self.parameters}: the "
-                "baselines stop the world"
-            )
+        check(
+            self.parameters == "network" or not self.zigzag,
+            f"system.zigzag=true needs system.parameters=network, not {self.parameters}: the "
+            "baselines stop the world",
+        )
 
     def _check_colocation(self) -> None:
         for name in ("min_decodes", "max_decodes"):
-            if getattr(self, name) is not None:
-                raise UsageError(
-                    f"system.{name}={getattr(self, name)} has no effect with "
-                    "system.colocation=true: set it to null, as +system=blitzscale_colocated does"
-                )
-        if self.variant != "paper":
-            raise UsageError(
-                f"system.variant={self.variant} needs prefills and decodes on different instances: "
-                "with system.colocation=true choose system.variant=paper"
+            check(
+                getattr(self, name) is None,
+                f"system.{name}={getattr(self, name)} has no effect with system.colocation=true: "
+                "set it to null, as +system=blitzscale_colocated does",
             )
+        check(
+            self.variant == "paper",
+            f"system.variant={self.variant} needs prefills and decodes on different instances: "
+            "with system.colocation=true choose system.variant=paper",
+        )
 
-    def _check_numbers(self) -> None:
-        for name in ("interval_s", "window_s", "drain_s", "live_slo_s"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"system.{name}={getattr(self, name)} must be above 0")
-        for name in COUNTS:
-            value = getattr(self, name)
-            least = 0 if name in ("min_prefills", "min_decodes") else 1
-            if value is not None and value < least:
-                raise UsageError(f"system.{name}={value} must be at least {least}")
-        self._check_none()
-        chosen = self.chosen
-        for share in (chosen.prefill, chosen.decode, chosen.migration):
-            share.bounds()
-        times_s = {
-            "ttl_s": self.cache_ttl_s, "timeout_s": chosen.timeout_s, "null_s": chosen.null_s,
-            "ilp_solving_s": self.ilp_solving_s,
-        }  # fmt: skip
-        for name, time_s in times_s.items():
-            if not time_s >= 0:
-                raise UsageError(f"{name}={time_s} must be at least 0")
-
-    def _check_none(self) -> None:
+    def _check_no_instances(self) -> None:
         """A model may have no instance of either role, but not of one role alone."""
-        none = [name for name in ("min_prefills", "min_decodes") if getattr(self, name) == 0]
-        if none and self.variant != "paper":
-            raise UsageError(f"system.{none[0]}=0 needs system.variant=paper, not {self.variant}")
-        if len(none) == 1 and not self.colocation:
-            other = "min_decodes" if none == ["min_prefills"] else "min_prefills"
-            raise UsageError(
-                f"system.{none[0]}=0 needs system.{other}=0, not {getattr(self, other)}: a model "
-                "has instances of both roles, or none"
-            )
+        for name, other in (("min_prefills", "min_decodes"), ("min_decodes", "min_prefills")):
+            if getattr(self, name) == 0:
+                check(
+                    self.variant == "paper",
+                    f"system.{name}=0 needs system.variant=paper, not {self.variant}",
+                )
+                check(
+                    self.colocation or getattr(self, other) == 0,
+                    f"system.{name}=0 needs system.{other}=0, not {getattr(self, other)}: a model "
+                    "has instances of both roles, or none",
+                )
 
     @property
     def chosen(self) -> VariantConfig:
@@ -172,48 +195,48 @@ class Config:
     def cache_ttl_s(self) -> float:
         return self.chosen.ttl_s if self.ttl_s is None else self.ttl_s
 
-    def most_live_batches(self) -> Callable[[float], int] | None:
-        """Seconds since a live pair began -> batches under way at once; None: no bound."""
+    @property
+    def in_flight(self) -> InFlight | None:
+        """Batches under way at once in a live pair; None: no bound."""
         if self.live_batches is not None:
-            bound = self.live_batches
-            return lambda live_s: bound
-        falling = self.chosen.in_flight
-        if falling is None:
-            return None
-        return InFlight(most=falling.most, least=falling.least, step_s=falling.step_s).after
+            return InFlight(most=self.live_batches, least=self.live_batches, step_s=1.0)
+        return self.chosen.in_flight
 
-    def ranges(self, slots: int, models: int = 1) -> dict[Role, Range]:
+    def ranges(self, slots: int, models: int = 1) -> Ranges:
         """{role: how many instances a model may have}.
 
         slots: instances that fit in the cluster. models: how many models share them; each is sure
         of its least number of instances. Raises UsageError if these do not fit.
         """
-        share = slots // models
+        share, others = slots // models, models - 1
         if self.colocation:
-            least = max(1, share) if self.min_prefills is None else self.min_prefills
-            most = slots if self.max_prefills is None else self.max_prefills
-            most = min(most, slots - (models - 1) * least)
-            if not least <= most:
-                of = "" if models == 1 else f" for {models} models"
-                raise UsageError(
-                    f"system.min_prefills={least} must be at most max_prefills="
-                    f"{self.max_prefills} and the {slots} instances that fit{of}"
-                )
-            return {Role.COLOCATED: Range(least, most)}
-        least_p = max(1, share // 2) if self.min_prefills is None else self.min_prefills
-        least_d = max(1, share - least_p) if self.min_decodes is None else self.min_decodes
-        if models * (least_p + least_d) > slots or slots < 2:
-            of = "" if models == 1 else f" for each of {models} models"
-            raise UsageError(
-                f"{least_p} prefill and {least_d} decode instances{of} do not fit in {slots}: "
-                "raise hardware.num_devices or lower system.min_prefills and min_decodes"
+            least = _given(self.min_prefills, max(1, share))
+            most = min(_given(self.max_prefills, slots), slots - others * least)
+            of = "" if models == 1 else f" for {models} models"
+            check(
+                least <= most,
+                f"system.min_prefills={least} must be at most max_prefills={self.max_prefills} "
+                f"and the {slots} instances that fit{of}",
             )
-        left = slots - (models - 1) * (least_p + least_d)
-        most_p = left - least_d if self.max_prefills is None else self.max_prefills
-        most_d = left - least_p if self.max_decodes is None else self.max_decodes
+            return {Role.COLOCATED: Range(least, most)}
+        least_p = _given(self.min_prefills, max(1, share // 2))
+        least_d = _given(self.min_decodes, max(1, share - least_p))
+        of = "" if models == 1 else f" for each of {models} models"
+        check(
+            models * (least_p + least_d) <= slots and slots >= 2,
+            f"{least_p} prefill and {least_d} decode instances{of} do not fit in {slots}: "
+            "raise hardware.num_devices or lower system.min_prefills and min_decodes",
+        )
+        left = slots - others * (least_p + least_d)
+        most_p = _given(self.max_prefills, left - least_d)
+        most_d = _given(self.max_decodes, left - least_p)
         for role, least, most in (("prefills", least_p, most_p), ("decodes", least_d, most_d)):
-            if most < least:
-                raise UsageError(
-                    f"system.max_{role}={most} must be at least system.min_{role}={least}"
-                )
+            check(
+                least <= most,
+                f"system.max_{role}={most} must be at least system.min_{role}={least}",
+            )
         return {Role.PREFILL: Range(least_p, most_p), Role.DECODE: Range(least_d, most_d)}
+
+
+def _given(count: int | None, default: int) -> int:
+    return default if count is None else count

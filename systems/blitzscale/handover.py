@@ -14,26 +14,18 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from harness.clock import Loop
-from harness.elastic.cluster import ElasticCluster
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.page_pool import Groups
 from harness.errors import InstanceLost
 from harness.request import Request
-from systems.blitzscale.prompts import kv_tokens
-from systems.blitzscale.role import Role
-from systems.blitzscale.shutdown import State
-from systems.blitzscale.slots import Fleet, Slot
-
-Parts = list[tuple[ElasticInstance, Groups]]
-Again = Callable[[Sequence[Request], Slot], None]
+from systems.blitzscale.instances import Fleet, Role, Slot, State
 
 
 class Handover:
-    """Sends KV to decodes. again: takes requests that must be computed again, and their slot."""
+    """Sends KV to decodes. recompute: takes requests whose KV is lost, and their slot."""
 
-    def __init__(self, fleet: Fleet, cluster: ElasticCluster, loop: Loop, again: Again) -> None:
-        self._fleet, self._cluster, self._loop, self._again = fleet, cluster, loop, again
+    def __init__(self, fleet: Fleet, recompute: Callable[[Sequence[Request], Slot], None]) -> None:
+        self._fleet, self._recompute = fleet, recompute
         self._waiting: deque[tuple[Request, Slot]] = deque()
         self._coming: Counter[str] = Counter()  # tokens on their way, by decode
 
@@ -68,22 +60,22 @@ class Handover:
             if all(holder is target.instance for holder, _ in self._parts(request, slot)):
                 self._arrived(request, slot, target)
             else:
-                self._loop.spawn(self._send(request, slot, target), name="KV to decode")
+                self._fleet.loop.spawn(self._send(request, slot, target), name="KV to decode")
 
-    def lost(self, gone: Slot) -> None:
+    def lost(self, instance: ElasticInstance) -> None:
         """Has waiting requests with KV on the dead instance computed again."""
         kept: deque[tuple[Request, Slot]] = deque()
         for request, slot in self._waiting:
-            if any(holder is gone.instance for holder, _ in self._parts(request, slot)):
-                self._again([request], slot)
+            if any(holder is instance for holder, _ in self._parts(request, slot)):
+                self._recompute([request], slot)
             else:
                 kept.append((request, slot))
         self._waiting = kept
         self.dispatch()
 
-    def _parts(self, request: Request, slot: Slot) -> Parts:
+    def _parts(self, request: Request, slot: Slot) -> list[tuple[ElasticInstance, Groups]]:
         """(instance, page groups) of the request's KV."""
-        where = self._cluster.directory.where(request)
+        where = self._fleet.cluster.directory.where(request)
         if not where:
             return [(slot.instance, slot.instance.kv.all_groups)]
         return [(self._fleet.named(holder.name).instance, groups) for holder, groups in where]
@@ -116,19 +108,24 @@ class Handover:
             self._coming[target.name] -= request.prompt_tokens
 
     async def _move(self, request: Request, slot: Slot, target: Slot) -> None:
+        """If an instance dies meanwhile and all KV is left, the request goes to another decode;
+        else it is computed again."""
         owner, size = owner_of(request), target.instance.layout.page_layers
         try:
             for holder, groups in self._parts(request, slot):
                 if holder is not target.instance:
                     end = min((groups[-1] + 1) * size, target.instance.model.num_layers)
                     layers = range(groups[0] * size, end)
-                    moved = await self._cluster.move_kv(
+                    moved = await self._fleet.cluster.move_kv(
                         [request], layers, holder, target.instance, owner=owner
                     )
                     assert moved or request.failed, "its room was reserved"
         except InstanceLost:
             self.free(request)
-            self._after_loss(request, slot)
+            if any(holder.lost is not None for holder, _ in self._parts(request, slot)):
+                self._recompute([request], slot)
+            else:
+                self.offer(request, slot)
             return
         self._arrived(request, slot, target)
 
@@ -136,21 +133,14 @@ class Handover:
         self.free(request)
         if request.failed:
             target.instance.evict(request)
-        elif target.gone:
-            self._again([request], slot)
+        elif target.lost:
+            self._recompute([request], slot)
         else:
             grown = target.instance.kv.grow(request, kv_tokens(request))
             assert grown, "its room was reserved"
             target.running.append(request)
-            target.rouse()
+            target.notify()
         self._fleet.wake(Role.PREFILL)  # there is room for prompts
-
-    def _after_loss(self, request: Request, slot: Slot) -> None:
-        """If all KV is left, the request goes to another decode; else it is computed again."""
-        if any(holder.lost is not None for holder, _ in self._parts(request, slot)):
-            self._again([request], slot)
-        else:
-            self.offer(request, slot)
 
     def free(self, request: Request) -> None:
         """Gives back the request's reserved room that is not in use."""
@@ -159,6 +149,11 @@ class Handover:
             left = slot.instance.kv.reserved.get(owner, 0)
             if left:
                 slot.instance.kv.reserve(-left, owner)
+
+
+def kv_tokens(request: Request) -> int:
+    """Tokens of KV at the request's end. The KV of the last token is never computed."""
+    return request.prompt_tokens + request.output_tokens - 1
 
 
 def owner_of(request: Request) -> str:

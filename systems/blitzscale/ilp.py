@@ -22,23 +22,22 @@ a batch begins on the target: z_i <= T_i <= L z_i, and C2 and C3 hold if it does
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 
-from systems.blitzscale.schedulers import ilp_free, stop_the_world
-from systems.blitzscale.timeline import Pair, replay
+from systems.blitzscale.timeline import PairTimes, replay
 
 GAP = 1e-3  # of the objective: a plan this near the optimum is taken; it saves half of the time
 ROUNDING_S = 1e-9
+TIME_LIMIT_S = 1.0
 SOLVE_ERROR = 4  # scipy's status for "other": not solved, infeasible or out of time
 
 
-def ilp(pair: Pair, *, time_limit_s: float = 1.0) -> Sequence[int | None]:
+def ilp(times: PairTimes) -> Sequence[int | None]:
     """T of each batch; None of a batch: the ILP-free rule.
 
-    time_limit_s: the best plan found by then is taken. The caller charges the time of solving.
+    The best plan found within `TIME_LIMIT_S` is taken. The caller charges the time of solving.
 
     The program does not know that a layer which has begun is not broken off: a very long batch can
     hold up others on the target. If the plan's replay ends later than the source alone would, the
@@ -47,52 +46,51 @@ def ilp(pair: Pair, *, time_limit_s: float = 1.0) -> Sequence[int | None]:
     Raises ValueError if the first layer is not loaded yet; RuntimeError if no plan is found in
     time.
     """
-    if pair.ready_s[0] > 0:
-        raise ValueError(f"the first layer is loaded in {pair.ready_s[0]} s only")
-    count = len(pair.layer_s)
+    if times.ready_s[0] > 0:
+        raise ValueError(f"the first layer is loaded in {times.ready_s[0]} s only")
+    count = len(times.layer_s)
     if not count:
         return []
-    result = _solved(pair, time_limit_s)
+    result = _solved(times)
     if result.status == SOLVE_ERROR:  # of rounding: the same program in another unit of time
-        result = _solved(in_units_of(max(pair.layer_s), pair), time_limit_s)
+        result = _solved(times, unit_s=max(times.layer_s))
     if result.x is None:
         raise RuntimeError(f"no pipeline configuration found: {result.message}")
     limits = [round(each) for each in result.x[:count]]
-    ends_s = sorted(replay(pair, limits).ends_s)
-    alone_s = sorted(replay(pair, stop_the_world(pair)).ends_s)
+    ends_s = sorted(replay(times, limits).ends_s)
+    alone_s = sorted(replay(times, [0] * count).ends_s)  # the source alone
     worse = any(a > b + ROUNDING_S for a, b in zip(ends_s, alone_s, strict=True))
-    return ilp_free(pair) if worse else limits
+    return [None] * count if worse else limits
 
 
-def _solved(pair: Pair, time_limit_s: float) -> OptimizeResult:
-    count, layers = len(pair.layer_s), pair.num_layers
-    work = np.asarray(pair.layer_s)
-    load_s = slowest_load_s(pair.ready_s)
+def _solved(times: PairTimes, unit_s: float = 1.0) -> OptimizeResult:
+    """unit_s: the unit of time of the program, in seconds."""
+    count, layers = len(times.layer_s), times.num_layers
+    work = np.asarray(times.layer_s) / unit_s
+    ready_s = np.asarray(times.ready_s) / unit_s
+    # The load time of one layer: at this constant rate no layer would arrive earlier than it does.
+    load_s = max([0.0, *((ready_s[1:] - ready_s[0]) / np.arange(1, layers))])
     identity = np.eye(count)
     before = np.eye(count, k=-1)
     # Among equal plans, prefer fewer layers on the target if the source need not wait. The whole
     # term is less than a quarter of a layer.
     rather_less = 1 / (4 * count * layers)
     # Variables are T_1 ... T_n, b_1 ... b_n, z_1 ... z_n.
-    hop_s = np.asarray(pair.hop_s or [0.0] * count)
-    never_s = layers * (work.sum() + load_s) + pair.ready_s[0] + hop_s.max()  # frees C2, C3
+    hop_s = np.asarray(times.hop_s or [0.0] * count) / unit_s
+    never_s = layers * (work.sum() + load_s) + ready_s[0] + hop_s.max()  # frees C2, C3
     none = np.zeros((count, count))
     begun = -never_s * identity
     in_order = np.hstack([before * work, identity - before, none])
     order_s = layers * (before @ work)
-    order_s[0] = pair.source_free_s
+    order_s[0] = times.source_free_s / unit_s
     on_target = np.hstack([-np.tril(np.ones((count, count))) * work, identity, begun])
     loaded = np.hstack([-load_s * identity, identity, begun])
     some = np.hstack([identity, none, -identity])
     only = np.hstack([-identity, none, layers * identity])
     matrix = np.vstack([in_order, on_target, loaded, some, only])
-    least = np.concatenate(
-        [
-            order_s, hop_s - never_s, pair.ready_s[0] + work - load_s + hop_s - never_s,
-            np.zeros(2 * count),
-        ]
-    )  # fmt: skip
-    begins = np.full(count, 0.0 if any(pair.hop_s) else 1.0)
+    loaded_s = ready_s[0] + work - load_s + hop_s - never_s
+    least = np.concatenate([order_s, hop_s - never_s, loaded_s, np.zeros(2 * count)])
+    begins = np.full(count, 0.0 if any(times.hop_s) else 1.0)
     return milp(
         np.concatenate([rather_less * work - work, np.ones(count), np.zeros(count)]),
         integrality=np.concatenate([np.ones(count), np.zeros(count), np.ones(count)]),
@@ -101,23 +99,5 @@ def _solved(pair: Pair, time_limit_s: float) -> OptimizeResult:
             np.concatenate([np.full(count, layers), np.full(count, np.inf), np.ones(count)]),
         ),
         constraints=LinearConstraint(matrix, least, np.inf),
-        options={"time_limit": time_limit_s, "mip_rel_gap": GAP},
+        options={"time_limit": TIME_LIMIT_S, "mip_rel_gap": GAP},
     )
-
-
-def in_units_of(unit_s: float, pair: Pair) -> Pair:
-    """`pair` with all times divided by `unit_s`; its best configurations stay the same."""
-    return replace(
-        pair,
-        layer_s=tuple(each / unit_s for each in pair.layer_s),
-        ready_s=tuple(each / unit_s for each in pair.ready_s),
-        source_free_s=pair.source_free_s / unit_s,
-        hop_s=tuple(each / unit_s for each in pair.hop_s),
-    )
-
-
-def slowest_load_s(ready_s: Sequence[float]) -> float:
-    """The load time of one layer: at this constant rate no layer would arrive earlier than it
-    does."""
-    after = [(at_s - ready_s[0]) / k for k, at_s in enumerate(ready_s) if k]
-    return max(after, default=0.0)

@@ -2,198 +2,228 @@
 
 BlitzScale reads over the network, from GPUs that serve the model or from its host copy.
 ServerlessLLM reads its own host's memory if the cache has the model, else its SSD. AllCache's cache
-has every model. A data plane only chooses sources; `loads` carries the loads out.
+has every model. A data plane serves all models of a run and only chooses sources; `loads` carries
+the loads out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
-from harness.clock import Loop
-from harness.elastic.cluster import ElasticCluster
+from harness.clock import Event, Loop
+from harness.elastic.device_layout import weight_bytes
+from harness.elastic.fabric import Memory
+from harness.elastic.host_copies import HostCopies
+from harness.elastic.instance import ElasticInstance
+from harness.errors import InstanceLost
 from systems.blitzscale.chains import Chain, Crossing, Hop, Medium, Plan, Source, Target
-from systems.blitzscale.fabric import Fabric
-from systems.blitzscale.host_cache import HostCache
+from systems.blitzscale.config import Config
+from systems.blitzscale.instances import Fleet, Slot, State
 from systems.blitzscale.planner import plan
-from systems.blitzscale.pool_copies import PoolCopies
-from systems.blitzscale.shutdown import State
-from systems.blitzscale.slots import Fleet, Slot
+from systems.blitzscale.pool import GpuCopy, HostCopy, ParameterPool
 
 
-class Parameters(Protocol):
-    """A data plane. Most methods tell it what has happened to an instance."""
+@dataclass(eq=False)
+class Plane:
+    """What the data planes share. Models are named as by `Slot.model`."""
+
+    config: Config
+    fleets: Mapping[str, Fleet]
+    hosts: Mapping[int, HostCopies]
+    loop: Loop
+
+    def loaded(self, slot: Slot) -> None:
+        """Notes that it has all layers."""
+
+    def released(self, slot: Slot) -> None:
+        """Notes that its weights are given up, or lost, of a slot that had all layers."""
+
+
+@dataclass(eq=False)
+class NetworkPlane(Plane):
+    """BlitzScale's: global parameter pool and multicast planner (§5.1, §5.3)."""
+
+    def __post_init__(self) -> None:
+        sizes_bytes = {
+            model: fleet.model.tp * weight_bytes(fleet.model)
+            for model, fleet in self.fleets.items()
+        }
+        host_bytes = min(host.region.capacity_bytes for host in self.hosts.values())
+        self.pool = ParameterPool(sizes_bytes, self.hosts, host_bytes, self._gpu_copies)
+        self._stops: dict[str, Event] = {}  # {model: stops the host copy that is being made}
+        for model, node in self.pool.host_copies.items():
+            self.hosts[node].keep(model)
+
+    def sources(self, model: str) -> list[Source]:
+        """The copies that a scale-up can read now."""
+        return self.pool.sources(model)
 
     def plan(self, slots: Sequence[Slot]) -> Plan:
-        """How `slots` get all layers. Raises UsageError if no source can bring them."""
-        ...
+        """How `slots` of one model get all layers: in chains (`multicast`), else each by itself.
+        Raises UsageError if no source can bring them.
 
-    def sources(self) -> list[Source]:
-        """The copies that a scale-up can read now."""
-        ...
-
-    def deployed(self, slot: Slot) -> None:
-        """It has all layers."""
-        ...
-
-    def leaving(self, slot: Slot) -> None:
-        """It is being shut down."""
-        ...
-
-    def staying(self, slot: Slot) -> None:
-        """It was being shut down and serves again."""
-        ...
+        GPUs whose NIC sends KV or parameters of any model are sources only if nothing else is left
+        (`pruning`).
+        """
+        fleet, targets = self.fleets[slots[0].model], [target_of(slot) for slot in slots]
+        sources, busy = self.sources(slots[0].model), set[int]()
+        if self.config.pruning:
+            sending = [s for each in self.fleets.values() for s in each.slots if s.sends]
+            busy = {device for slot in sending for device in slot.devices}
+        groups = [targets] if self.config.multicast else [[target] for target in targets]
+        plans = [
+            plan(fleet.fabric, sources, group, fleet.layers_bytes, busy=busy) for group in groups
+        ]
+        return Plan(chains=tuple(chain for each in plans for chain in each.chains))
 
     def may_release(self, slot: Slot) -> bool:
         """Whether its weights may be given up now."""
-        ...
+        return not slot.readers and self.pool.may_reclaim(slot.model, slot.name)
 
-    def released(self, slot: Slot) -> None:
-        """Its weights are given up."""
-        ...
-
-    def lost(self, slot: Slot) -> None:
-        """It has died."""
-        ...
+    def host_lost(self, node: int) -> None:
+        """Stops copies from or to a host that has failed; the next `upkeep` makes them again."""
+        before = dict(self.pool.coming)
+        self.pool.failed(node)
+        for model, copy in before.items():
+            if node in (copy.node, copy.sources[0].node) or model not in self.pool.coming:
+                self._stops[model].set()
 
     def upkeep(self) -> None:
-        """Makes and drops host copies that are due."""
-        ...
+        """Drops and begins host copies that are due."""
+        for model in self.pool.surplus():
+            if model in self.pool.host_copies:
+                self.hosts[self.pool.host_copies[model]].drop(model)
+                self.pool.dropped(model)
+        for copy in self.pool.wanted():
+            stop = self._stops[copy.model] = Event(self.loop)
+            self.loop.spawn(self._copy(copy, stop), name=f"host copy of {copy.model}")
+
+    async def _copy(self, copy: HostCopy, stop: Event) -> None:
+        """Makes a host copy, from a GPU or the host's own SSD."""
+        host = self.hosts[copy.node]
+        source: ElasticInstance | Memory = host.disk(copy.model)
+        if copy.sources[0].medium is Medium.GPU:
+            device = copy.sources[0].devices[0]
+            source = self.fleets[copy.model].at_device(device).instance
+        try:
+            done = await host.fetch(copy.model, source, stop=stop)
+        except InstanceLost:
+            done = False
+        if self.pool.coming.get(copy.model) is not copy:
+            if done:  # it was given up at the last moment
+                host.drop(copy.model)
+        elif done:
+            self.pool.copied(copy.model)
+        else:
+            self.pool.dropped(copy.model)  # `wanted` asks again
+
+    def _gpu_copies(self, model: str) -> list[GpuCopy]:
+        return [
+            GpuCopy(slot.name, slot.node, slot.devices, stays=slot.state is State.SERVING)
+            for slot in self.fleets[model].slots
+            if slot.loaded
+        ]
 
 
-def target_of(slot: Slot) -> Target:
-    """The slot as the planner sees it."""
-    return Target(name=slot.name, devices=slot.devices, live=slot.role.loads_live)
+class HostCache:
+    """Which hosts hold one model for the baseline ServerlessLLM (§6): a cache with a time to live.
 
-
-class NetworkParameters:
-    """BlitzScale's, for one model: global parameter pool and multicast planner (§5.1, §5.3).
-
-    multicast: chains; else each instance loads by itself. pruning: NICs that send KV are sources
-    only if nothing else is left.
+    A loaded model stays in its host's memory while an instance there uses it, and for `ttl_s`
+    after. A scale-up on a host without the model reads the host's SSDs. The paper has 5 minutes
+    (§3), its code 30 s. Neither limits a host's memory.
     """
 
-    def __init__(
-        self, model: str, fleet: Fleet, copies: PoolCopies, fabric: Fabric,
-        layers_bytes: Sequence[float], *, multicast: bool, pruning: bool,
-    ) -> None:  # fmt: skip
-        self._model, self._fleet, self._copies, self._fabric = model, fleet, copies, fabric
-        self._layers_bytes, self._multicast, self._pruning = layers_bytes, multicast, pruning
-        self._pool = copies.pool
+    def __init__(self, ttl_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._users = Counter[int]()  # instances, by host
+        self._last_use_s: dict[int, float] = {}
 
-    def sources(self) -> list[Source]:
-        return self._pool.sources(self._model)
+    def loaded(self, host: int) -> None:
+        """Tells that an instance on `host` has loaded the model."""
+        self._users[host] += 1
 
-    def plan(self, slots: Sequence[Slot]) -> Plan:
-        sources, targets = self.sources(), [target_of(slot) for slot in slots]
-        busy = {
-            device
-            for fleet in self._copies.fleets.values()  # all models share the NICs
-            for slot in fleet.slots
-            if self._pruning
-            if slot.readers
-            or (slot.role.sends_kv and slot.state in (State.SERVING, State.SHUTTING))
-            for device in slot.devices
-        }
-        if self._multicast:
-            return plan(self._fabric, sources, targets, self._layers_bytes, busy=busy)
-        alone = [
-            plan(self._fabric, sources, [target], self._layers_bytes, busy=busy)
-            for target in targets
-        ]
-        return Plan(chains=tuple(chain for each in alone for chain in each.chains))
+    def reclaimed(self, host: int, now_s: float) -> None:
+        """Tells that an instance of the model on `host` is gone."""
+        self._users[host] -= 1
+        self._last_use_s[host] = now_s
 
-    def deployed(self, slot: Slot) -> None:
-        self._pool.deployed(self._model, slot.copy())
+    def failed(self, host: int) -> None:
+        """Tells that a host is lost."""
+        for held in (self._users, self._last_use_s):
+            held.pop(host, None)
 
-    def leaving(self, slot: Slot) -> None:
-        self._pool.leaving(slot.name)
+    def has(self, host: int, now_s: float) -> bool:
+        """Whether the host's memory has the model."""
+        return self._users[host] > 0 or now_s - self._last_use_s.get(host, -inf) < self._ttl_s
 
-    def staying(self, slot: Slot) -> None:
-        self._pool.staying(slot.name)
-
-    def may_release(self, slot: Slot) -> bool:
-        return not slot.readers and self._pool.may_reclaim(self._model, slot.name)
-
-    def released(self, slot: Slot) -> None:
-        self._pool.reclaimed(self._model, slot.name)
-
-    def lost(self, slot: Slot) -> None:
-        self._pool.lost(self._model, slot.name)
-
-    def upkeep(self) -> None:
-        self._copies.upkeep()
+    def copies(self, now_s: float) -> int:
+        """How many hosts hold the model (Fig. 19)."""
+        return sum(self.has(host, now_s) for host in self._users)
 
 
-class CachedParameters:
-    """ServerlessLLM's, whose host caches keep a model for `ttl_s`; with `everything`, AllCache's,
-    where all hosts always have the model."""
+@dataclass(eq=False)
+class CachedPlane(Plane):
+    """ServerlessLLM's, with a host cache for each model; with `parameters=all_cache` AllCache's,
+    where all hosts always have all models."""
 
-    def __init__(
-        self, model: str, cluster: ElasticCluster, fabric: Fabric, loop: Loop, ttl_s: float, *,
-        everything: bool,
-    ) -> None:  # fmt: skip
-        self._cluster, self._fabric, self._loop = cluster, fabric, loop
-        self._model = model
-        self._cache = HostCache(inf if everything else ttl_s)
-        self._deployed = set[str]()
-        if everything:
-            for node, host in cluster.hosts.items():
+    def __post_init__(self) -> None:
+        everything = self.config.parameters == "all_cache"
+        ttl_s = inf if everything else self.config.cache_ttl_s
+        self._caches = {model: HostCache(ttl_s) for model in self.fleets}
+        for model, cache in self._caches.items() if everything else ():
+            for node, host in self.hosts.items():
                 host.keep(model)
-                self._cache.loaded(node, model)  # for good
+                cache.loaded(node)  # for good
 
-    def sources(self) -> list[Source]:
-        hosts = [n for n, host in self._cluster.hosts.items() if self._has(n) and not host.lost]
+    def sources(self, model: str) -> list[Source]:
+        hosts = [n for n, host in self.hosts.items() if self._has(n, model) and not host.lost]
         return [Source(medium=Medium.HOST, node=node) for node in hosts]
 
     def plan(self, slots: Sequence[Slot]) -> Plan:
         """A chain of one node for each slot: from its own host's memory or SSD."""
         chains = []
         for slot in slots:
-            hit = self._has(slot.node)
-            devices = [self._fabric.devices[device] for device in slot.devices]
-            rates = [d.pcie_bytes_per_s if hit else d.ssd_bytes_per_s for d in devices]
-            hop = Hop(
-                targets=(target_of(slot),), link=Crossing.PCIE if hit else Crossing.SSD, lanes=(),
-                bytes_per_s=sum(rates),
-            )  # fmt: skip
-            medium = Medium.HOST if hit else Medium.SSD
+            fabric = self.fleets[slot.model].fabric
+            medium, link, rate = Medium.SSD, Crossing.SSD, fabric.ssd_bytes_per_s
+            if self._has(slot.node, slot.model):
+                medium, link, rate = Medium.HOST, Crossing.PCIE, fabric.pcie_bytes_per_s
+            rate *= len(slot.devices)
+            hop = Hop(targets=(target_of(slot),), link=link, lanes=(), bytes_per_s=rate)
             chains.append(Chain(sources=(Source(medium=medium, node=slot.node),), hops=(hop,)))
         return Plan(chains=tuple(chains))
-
-    def deployed(self, slot: Slot) -> None:
-        self._deployed.add(slot.name)
-        self._cache.loaded(slot.node, self._model)
-        if self._model not in self._cluster.hosts[slot.node]:
-            self._cluster.hosts[slot.node].keep(self._model)  # the load passed through its memory
-
-    def leaving(self, slot: Slot) -> None:
-        pass
-
-    def staying(self, slot: Slot) -> None:
-        pass
 
     def may_release(self, slot: Slot) -> bool:
         return True
 
-    def released(self, slot: Slot) -> None:
-        self._deployed.remove(slot.name)
-        if not self._cluster.hosts[slot.node].lost:
-            self._cache.reclaimed(slot.node, self._model, self._loop.now)
+    def loaded(self, slot: Slot) -> None:
+        self._caches[slot.model].loaded(slot.node)
+        if slot.model not in self.hosts[slot.node]:
+            self.hosts[slot.node].keep(slot.model)  # the load passed through its memory
 
-    def lost(self, slot: Slot) -> None:
-        if slot.name in self._deployed:
-            self.released(slot)  # its host may be alive
+    def released(self, slot: Slot) -> None:
+        if not self.hosts[slot.node].lost:  # when an instance is lost, its host may be alive
+            self._caches[slot.model].reclaimed(slot.node, self.loop.now)
 
     def host_lost(self, node: int) -> None:
-        """Host `node` has failed."""
-        self._cache.failed(node)
+        for cache in self._caches.values():
+            cache.failed(node)
 
     def upkeep(self) -> None:
-        for node, host in self._cluster.hosts.items():
-            if self._model in host and not self._has(node):
-                host.drop(self._model)
+        for model in self._caches:
+            for node, host in self.hosts.items():
+                if model in host and not self._has(node, model):
+                    host.drop(model)
 
-    def _has(self, node: int) -> bool:
-        return self._cache.has(node, self._model, self._loop.now)
+    def _has(self, node: int, model: str) -> bool:
+        return self._caches[model].has(node, self.loop.now)
+
+
+DataPlane = NetworkPlane | CachedPlane
+
+
+def target_of(slot: Slot) -> Target:
+    """The slot as the planner sees it."""
+    return Target(name=slot.name, devices=slot.devices, live=slot.role.loads_live)

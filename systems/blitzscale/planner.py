@@ -16,13 +16,18 @@ tails to serve live (Fig. 12 (b)). Pure; knows neither roles nor time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import TypeVar
 
 from harness.errors import UsageError
 from systems.blitzscale.chains import Chain, Crossing, Hop, Lane, Medium, Plan, Source, Target
-from systems.blitzscale.fabric import Fabric
+from systems.blitzscale.fabric import Device, Fabric
 from systems.blitzscale.tails import Tail, Tails
+
+Copy = TypeVar("Copy", Source, Target)
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,15 +36,7 @@ class Group:
 
     targets: tuple[Target, ...]
     devices: tuple[int, ...]
-    domain: int
-    node: int
-    leaf: int
-
-    @property
-    def live(self) -> bool:
-        """Whether a target may serve live. Among equals such a group comes later in a chain, since
-        only a tail serves live."""
-        return any(target.live for target in self.targets)
+    at: Device  # the first of them
 
 
 def plan(
@@ -58,47 +55,59 @@ def plan(
     """
     if not sources:
         raise UsageError("no GPU, host or SSD has a copy of the parameters to scale from")
-    groups = grouped(fabric, targets)
-    return _Planner(fabric, sources, targets, layers_bytes, busy).run(groups)
-
-
-def grouped(fabric: Fabric, targets: Iterable[Target]) -> list[Group]:
-    """Line 2 without sorting: the targets of each NVLink domain. An instance whose GPUs NVLink does
-    not join is a group of its own."""
-    found: dict[tuple[int, ...], list[Target]] = {}
-    for target in targets:
-        found.setdefault(tuple(sorted(fabric.domains(target.devices))), []).append(target)
-    groups = []
-    for members in found.values():
-        devices = tuple(device for target in members for device in target.devices)
-        first = fabric.devices[devices[0]]
-        groups.append(Group(tuple(members), devices, first.domain, first.node, first.leaf))
-    return groups
+    planner = _Planner(fabric, layers_bytes)
+    planner.open(sources, targets, busy)
+    planner.chain(targets)
+    return Plan(chains=tuple(Chain(sources=s, hops=tuple(hops)) for s, hops in planner.chains))
 
 
 class _Planner:
-    def __init__(
-        self,
-        fabric: Fabric,
-        sources: Sequence[Source],
-        targets: Sequence[Target],
-        layers_bytes: Sequence[float],
-        busy: Collection[int],
-    ) -> None:
+    def __init__(self, fabric: Fabric, layers_bytes: Sequence[float]) -> None:
         self._fabric = fabric
-        self._busy = frozenset(busy)
         self._layer_bytes = sum(layers_bytes) / len(layers_bytes)
         self._rest_bytes = sum(layers_bytes) - self._layer_bytes
-        self._taken = {device for target in targets for device in target.devices}
         self._tails = Tails(oversubscribed=fabric.inter_leaf_share < 1)
-        self._chains: list[list[Hop]] = []
-        self._origins: list[tuple[Source, ...]] = []
+        self._leaves = set[int]()  # that have a source with a free NIC
         self._pruned: list[Tail] = []
-        self._open(sources)
+        self.chains: list[tuple[tuple[Source, ...], list[Hop]]] = []
 
-    def run(self, groups: list[Group]) -> Plan:
-        leaves = {tail.leaf for tail in self._tails.all() if tail.ports}
-        for group in sorted(groups, key=lambda g: (-self._reach_bytes_per_s(g, leaves), g.live)):
+    def open(
+        self, sources: Sequence[Source], targets: Iterable[Target], busy: Collection[int]
+    ) -> None:
+        """Line 1: makes one chain head of the sources of a domain, without busy NICs. Busy NICs are
+        kept in `_pruned`, for targets that no other source reaches."""
+        copies = [source for source in sources if source.medium is Medium.GPU]
+        for members in _by_domain(self._fabric, copies):
+            ports = [device for source in members for device in source.devices]
+            self._open(members, self._fabric.devices[ports[0]], ports, busy)
+        used = {device for target in targets for device in target.devices}
+        used |= {device for source in sources for device in source.devices}
+        for source in sources:
+            if source.medium is not Medium.GPU:
+                beside = self._fabric.of_node(source.node)
+                idle = [device.index for device in beside if device.index not in used]
+                ports = idle if source.medium is Medium.HOST else []
+                self._open([source], beside[0], ports, busy)
+
+    def _open(
+        self, members: Sequence[Source], at: Device, ports: Sequence[int], busy: Collection[int]
+    ) -> None:
+        origin, medium = tuple(members), members[0].medium
+        free = [port for port in ports if port not in busy]
+        self._tails.add(Tail(origin, medium, at, free))
+        if free:
+            self._leaves.add(at.leaf)
+        if len(free) < len(ports):
+            taken = [port for port in ports if port in busy]
+            self._pruned.append(Tail(origin, medium, at, taken))
+
+    def chain(self, targets: Iterable[Target]) -> None:
+        """Lines 2 to 10: puts each group of targets where it is complete first."""
+        groups = []
+        for members in _by_domain(self._fabric, targets):
+            devices = tuple(device for target in members for device in target.devices)
+            groups.append(Group(tuple(members), devices, self._fabric.devices[devices[0]]))
+        for group in sorted(groups, key=self._order):
             best = self._best(group)
             if best is None and self._pruned:  # no other source: busy NICs must be shared
                 for tail in self._pruned:
@@ -109,62 +118,21 @@ class _Planner:
                 names = ", ".join(target.name for target in group.targets)
                 raise UsageError(f"no link brings the parameters to {names}")
             self._extend(best, group)
-        chains = zip(self._origins, self._chains, strict=True)
-        return Plan(
-            chains=tuple(Chain(sources=origin, hops=tuple(hops)) for origin, hops in chains)
-        )
 
-    def _open(self, sources: Sequence[Source]) -> None:
-        """Line 1: makes one chain head of the sources of a domain, without busy NICs. Busy NICs are
-        kept in `_pruned`, for targets that no other source reaches."""
-        by_domain: dict[tuple[int, ...], list[Source]] = {}
-        for source in sources:
-            if source.medium is Medium.GPU:
-                key = tuple(sorted(self._fabric.domains(source.devices)))
-                by_domain.setdefault(key, []).append(source)
-        for members in by_domain.values():
-            ports = [device for source in members for device in source.devices]
-            first = self._fabric.devices[ports[0]]
-            self._open_at(members, Medium.GPU, first.domain, first.node, first.leaf, ports)
-        used = self._taken | {device for source in sources for device in source.devices}
-        for source in sources:
-            if source.medium is not Medium.GPU:
-                beside = self._fabric.of_node(source.node)
-                at_host = source.medium is Medium.HOST
-                ports = [each.index for each in beside if at_host and each.index not in used]
-                leaf = beside[0].leaf
-                self._open_at([source], source.medium, None, source.node, leaf, ports)
-
-    def _open_at(
-        self,
-        members: Sequence[Source],
-        medium: Medium,
-        domain: int | None,
-        node: int,
-        leaf: int,
-        ports: Sequence[int],
-    ) -> None:
-        origin = tuple(members)
-        free = [port for port in ports if port not in self._busy]
-        self._tails.add(Tail(origin, medium, domain, node, leaf, free))
-        if len(free) < len(ports):
-            taken = [port for port in ports if port in self._busy]
-            self._pruned.append(Tail(origin, medium, domain, node, leaf, taken))
-
-    def _reach_bytes_per_s(self, group: Group, leaves: set[int]) -> float:
-        """Line 2's order: the rate at which the nearest source could send to `group`. leaves: those
-        that have a source with a free NIC."""
-        nics = sum(self._fabric.devices[device].nic_bytes_per_s for device in group.devices)
-        share = 1.0 if group.leaf in leaves else self._fabric.inter_leaf_share
-        local = self._tails.beside(group.domain, group.node)
-        return max([nics * share, *(self._rate(tail, group) for tail in local)])
+    def _order(self, group: Group) -> tuple[float, bool]:
+        """Line 2: by falling rate at which the nearest source could send to `group`. Among equals a
+        group that may serve live comes later in a chain, since only a tail serves live."""
+        share = 1.0 if group.at.leaf in self._leaves else self._fabric.inter_leaf_share
+        nics = len(group.devices) * self._fabric.nic_bytes_per_s
+        beside = [sum(self._crossing(tail, group)[1]) for tail in self._tails.beside(group.at)]
+        return -max([nics * share, *beside]), any(target.live for target in group.targets)
 
     def _best(self, group: Group) -> Tail | None:
         """The place behind which `group` is complete first; among equals, where the first layer
         arrives first. None if no place reaches it."""
-        best, best_key = None, (float("inf"), float("inf"))
-        for tail in self._tails.near(group.domain, group.node, group.leaf):
-            hop_rate = self._rate(tail, group)
+        best, best_key = None, (inf, inf)
+        for tail in self._tails.near(group.at):
+            hop_rate = sum(self._crossing(tail, group)[1])
             if hop_rate > 0:
                 first_s = tail.first_s + self._layer_bytes / hop_rate
                 rate = min(tail.bottleneck_bytes_per_s, hop_rate)
@@ -173,73 +141,79 @@ class _Planner:
                     best, best_key = tail, key
         return best
 
-    def _link(self, tail: Tail, group: Group) -> Crossing:
-        """The link between `tail` and `group`; the fastest if there are several."""
-        if tail.medium is Medium.SSD:
-            return Crossing.SSD
-        if tail.medium is Medium.HOST and tail.node == group.node:
-            return Crossing.PCIE
-        if tail.medium is Medium.GPU and tail.domain == group.domain:
-            return Crossing.NVLINK
-        return Crossing.NETWORK
-
-    def _rate(self, tail: Tail, group: Group) -> float:
-        """Bytes/s of whole parameters from `tail` to `group`; 0: no link joins them."""
-        link, devices = self._link(tail, group), self._fabric.devices
-        if link is Crossing.NETWORK:
-            return sum(self._lane_rates(tail, group))
-        if link is Crossing.NVLINK:
-            narrowest = min(len(target.devices) for target in group.targets)
-            return devices[group.devices[0]].nvlink_bytes_per_s * narrowest
-        own = [devices[device] for device in group.devices if devices[device].node == tail.node]
-        if link is Crossing.PCIE:
-            return sum(device.pcie_bytes_per_s for device in own)
-        return sum(device.ssd_bytes_per_s for device in own)
-
-    def _lane_rates(self, tail: Tail, group: Group) -> list[float]:
-        """Bytes/s of each NIC. For a host copy, PCIe from memory to the NIC is a limit too."""
+    def _crossing(self, tail: Tail, group: Group) -> tuple[Crossing, list[float]]:
+        """The link between `tail` and `group`, the fastest if there are several, and the bytes/s of
+        each of its flows; none: no link joins them."""
+        fabric = self._fabric
         if tail.medium is Medium.GPU:
-            rate = self._fabric.lane_bytes_per_s
-            return [rate(a, b) for a, b in zip(tail.ports, group.devices, strict=False)]
-        return [
-            min(self._fabric.nic_lane_bytes_per_s(a, b), self._fabric.devices[a].pcie_bytes_per_s)
-            for a, b in zip(tail.ports, group.devices, strict=False)
-        ]
-
-    def _hop(self, tail: Tail, group: Group) -> Hop:
-        link = self._link(tail, group)
-        if link is not Crossing.NETWORK:
-            rate = self._rate(tail, group)
-            return Hop(targets=group.targets, link=link, lanes=(), bytes_per_s=rate)
-        rates = self._lane_rates(tail, group)
-        flows, rate = zip(tail.ports, group.devices, rates, strict=False), sum(rates)
-        lanes = tuple(Lane(a, b, each / rate) for a, b, each in flows if each)
-        return Hop(targets=group.targets, link=link, lanes=lanes, bytes_per_s=rate)
+            if tail.at.domain == group.at.domain:
+                narrowest = min(len(target.devices) for target in group.targets)
+                return Crossing.NVLINK, [fabric.nvlink_bytes_per_s * narrowest]
+            lanes = zip(tail.ports, group.devices, strict=False)
+            return Crossing.NETWORK, [fabric.lane_bytes_per_s(a, b) for a, b in lanes]
+        if tail.medium is Medium.HOST and tail.at.node != group.at.node:
+            lanes = zip(tail.ports, group.devices, strict=False)  # PCIe to the NIC limits them, too
+            pcie = fabric.pcie_bytes_per_s
+            return Crossing.NETWORK, [
+                min(fabric.nic_lane_bytes_per_s(a, b), pcie) for a, b in lanes
+            ]
+        own = [each for each in group.devices if fabric.devices[each].node == tail.at.node]
+        if tail.medium is Medium.HOST:
+            return Crossing.PCIE, [fabric.pcie_bytes_per_s] * len(own)
+        return Crossing.SSD, [fabric.ssd_bytes_per_s] * len(own)
 
     def _extend(self, tail: Tail, group: Group) -> None:
         """Puts `group` behind `tail`, as the chain's next node or as the first node of a new chain.
         A new chain takes the NICs that it needs from the source."""
-        hop = self._hop(tail, group)
-        if tail.chain is None:
-            number = len(self._chains)
-            self._chains.append([])
-            self._origins.append(tail.sources)
-            used = {lane.sender for lane in hop.lanes}
+        link, rates = self._crossing(tail, group)
+        rate, lanes = sum(rates), tuple[Lane, ...]()
+        if link is Crossing.NETWORK:
+            flows = zip(tail.ports, group.devices, rates, strict=False)
+            lanes = tuple(Lane(a, b, each / rate) for a, b, each in flows if each)
+        hops = tail.hops
+        if hops is None:
+            hops = []
+            self.chains.append((tail.sources, hops))
+            used = {lane.sender for lane in lanes}
             self._tails.keep(tail, [port for port in tail.ports if port not in used])
         else:
-            number = tail.chain
             self._tails.remove(tail)
-        self._chains[number].append(hop)
-        self._tails.add(
-            Tail(
-                tail.sources,
-                Medium.GPU,
-                group.domain,
-                group.node,
-                group.leaf,
-                list(group.devices),
-                chain=number,
-                first_s=tail.first_s + self._layer_bytes / hop.bytes_per_s,
-                bottleneck_bytes_per_s=min(tail.bottleneck_bytes_per_s, hop.bytes_per_s),
-            )
-        )
+        hops.append(Hop(targets=group.targets, link=link, lanes=lanes, bytes_per_s=rate))
+        first_s = tail.first_s + self._layer_bytes / rate
+        bottleneck = min(tail.bottleneck_bytes_per_s, rate)
+        ports = list(group.devices)
+        self._tails.add(Tail(tail.sources, Medium.GPU, group.at, ports, hops, first_s, bottleneck))
+
+
+def _by_domain(fabric: Fabric, copies: Iterable[Copy]) -> list[list[Copy]]:
+    """The instances of each scale-up domain together. An instance whose GPUs NVLink does not join
+    is alone."""
+    found: dict[tuple[int, ...], list[Copy]] = {}
+    for copy in copies:
+        found.setdefault(tuple(sorted(fabric.domains(copy.devices))), []).append(copy)
+    return list(found.values())
+
+
+def nearest_spares(
+    fabric: Fabric, sources: Sequence[Source], spares: Sequence[tuple[int, ...]], count: int
+) -> list[tuple[int, ...]]:
+    """Which of the spare GPUs a scale-up takes: "a subset of GPUs in targets" (§5.1).
+
+    Up to `count` of `spares`, the GPUs of one instance each; the best first. sources: copies of the
+    parameters. The paper does not say which. Here those that parameters reach fastest: first GPUs
+    that NVLink joins with a copy, or on a host with a copy; then GPUs on a leaf with a copy. Among
+    equals, those of the scale-up domain that has the most of them: they load as one chain node,
+    over all their NICs.
+    """
+    copies = [source for source in sources if source.medium is Medium.GPU]
+    domains = {domain for copy in copies for domain in fabric.domains(copy.devices)}
+    hosts = {source.node for source in sources if source.medium is Medium.HOST}
+    leaves = {fabric.of_node(s.node)[0].leaf for s in sources if s.medium is not Medium.SSD}
+    rooms = Counter(fabric.devices[spare[0]].domain for spare in spares)
+
+    def rank(spare: tuple[int, ...]) -> tuple[bool, bool, int, int, tuple[int, ...]]:
+        first = fabric.devices[spare[0]]
+        beside = first.domain in domains or first.node in hosts
+        return not beside, first.leaf not in leaves, -rooms[first.domain], first.domain, spare
+
+    return sorted(spares, key=rank)[:count]

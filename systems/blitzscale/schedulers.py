@@ -1,48 +1,50 @@
-"""How many layers of each batch the new instance runs while it loads (§5.2): the schedulers.
+"""How many layers of each batch the target of a live pair runs while it loads (§5.2).
 
-Each takes a `Pair` and gives the limits for `pair.replay`. The integer program is in `ilp`.
+overlap      a whole batch runs on one of the two instances (Fig. 9 (c)): not live
+best_effort  the layers that are loaded when the target comes to a batch, at most half (Fig. 15 (a))
+ilp          eq. 1 for the batches that wait when the first layer is there; ilp_free for batches
+             that come later, and for all batches until the program is solved
+ilp_free     no limits (Fig. 16)
+
+The functions give limits for `timeline.replay`; `Limits` asks them while a pair runs.
 """
 
 from __future__ import annotations
 
-from systems.blitzscale.timeline import Pair, replay
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.clock import Loop
+from systems.blitzscale.config import InFlight
+from systems.blitzscale.ilp import ilp
+from systems.blitzscale.timeline import PairTimes, replay
+
+A_DOZEN = 12  # batches of one program: "which is a dozen of so in practice" (§5.2)
 
 
-def stop_the_world(pair: Pair) -> list[int]:
-    """The source runs all layers."""
-    return [0] * len(pair.layer_s)
-
-
-def overlap(pair: Pair) -> list[int]:
+def overlap(times: PairTimes) -> list[int]:
     """Loading beside inference within one instance (Fig. 9 (c), PipeSwitch): a whole batch runs on
     one of the two instances, where it ends first.
 
     Not live: the new instance ends no batch before its last layer is there.
     """
     limits: list[int] = []
-    for batch in range(len(pair.layer_s)):
-        ends_s = []
-        for limit in (0, pair.num_layers):
-            tried = [*limits, limit]
-            shown = Pair(
-                num_layers=pair.num_layers,
-                layer_s=pair.layer_s[: batch + 1],
-                ready_s=pair.ready_s,
-                source_free_s=pair.source_free_s,
-                hop_s=pair.hop_s[: batch + 1],
-            )
-            ends_s.append(replay(shown, tried).ends_s[batch])
-        limits.append(0 if ends_s[0] <= ends_s[1] else pair.num_layers)
+    for i in range(len(times.layer_s)):
+        until = replace(times, layer_s=times.layer_s[: i + 1], hop_s=times.hop_s[: i + 1])
+        source_s, target_s = (
+            replay(until, [*limits, limit]).ends_s[i] for limit in (0, times.num_layers)
+        )
+        limits.append(0 if source_s <= target_s else times.num_layers)
     return limits
 
 
-def best_effort(pair: Pair) -> list[int]:
+def best_effort(times: PairTimes) -> list[int]:
     """Fig. 15 (a): when the target comes to a batch, it runs the layers that are loaded, at most
     half of all layers. It does not come back to the batch."""
     limits = []
     now_s = 0.0
-    for layer_s in pair.layer_s:
-        limits.append(best_effort_limit(pair.loaded(now_s), pair.num_layers))
+    for layer_s in times.layer_s:
+        limits.append(best_effort_limit(times.loaded(now_s), times.num_layers))
         now_s += limits[-1] * layer_s
     return limits
 
@@ -57,6 +59,42 @@ def best_effort_limit(loaded: int, num_layers: int, in_time: int | None = None) 
     return most if in_time is None else min(most, max(1, in_time))
 
 
-def ilp_free(pair: Pair) -> list[None]:
+def ilp_free(times: PairTimes) -> list[None]:
     """Fig. 16: no limits; the rules of `zigzag` decide."""
-    return [None] * len(pair.layer_s)
+    return [None] * len(times.layer_s)
+
+
+class Limits:
+    """The limits by one scheduler.
+
+    solving_s: time charged for solving the program. A live run that is faster waits for the rest,
+    so that simulated and live runs decide at the same time. in_flight: how many batches a pair may
+    have under way at once; None: as many as fit.
+    """
+
+    def __init__(
+        self, scheduler: str, solving_s: float, loop: Loop, in_flight: InFlight | None = None
+    ) -> None:
+        self.scheduler, self._solving_s, self._loop = scheduler, solving_s, loop
+        self.in_flight = in_flight
+        self.plans = scheduler in ("overlap", "ilp")  # when the first layer is there
+        self.begins_later = scheduler != "overlap"  # the target takes batches that come after that
+
+    def at_start(self, loaded: int, num_layers: int, in_time: int | None) -> int | None:
+        """The limit of a batch that the target begins without one. in_time: as in
+        `best_effort_limit`."""
+        if self.scheduler == "best_effort":
+            return best_effort_limit(loaded, num_layers, in_time)
+        return None
+
+    async def planned(self, times: PairTimes) -> Sequence[int | None]:
+        """The limits of the first batches, in order. The first layer is there."""
+        begun_s, rest = self._loop.now, len(times.layer_s) - A_DOZEN
+        dozen = replace(times, layer_s=times.layer_s[:A_DOZEN], hop_s=times.hop_s[:A_DOZEN])
+        if self.scheduler == "overlap":
+            return [*overlap(dozen), *[0] * rest]
+        found = ilp(dozen)
+        left_s = self._solving_s - (self._loop.now - begun_s)
+        if left_s > 0:
+            await self._loop.sleep(left_s)
+        return found

@@ -7,45 +7,50 @@ arrives; of these only the earliest is looked at.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from systems.blitzscale.chains import Medium, Source
+from systems.blitzscale.chains import Hop, Medium, Source
+from systems.blitzscale.fabric import Device
 
-Key = tuple[Medium, float, int]
+Heap = list[tuple[float, int, int, "Tail"]]  # first_s, order of adding, number of ports
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Tail:
-    """A source that chains can start from (`chain` is None), or the last node of a chain."""
+    """A source that chains can start from (`hops` is None), or the last node of a chain."""
 
     sources: tuple[Source, ...]
     medium: Medium
-    domain: int | None  # None: a host's memory or SSD, which no NVLink reaches
-    node: int
-    leaf: int
+    at: Device  # one of its GPUs, or of its host's
     ports: list[int]  # GPUs whose NIC can still send
-    chain: int | None = None  # its number; None: a source
+    hops: list[Hop] | None = None  # of its chain; None: a source
     first_s: float = 0.0  # when the first layer is here
     bottleneck_bytes_per_s: float = float("inf")  # of the hops before it
     alive: bool = True
 
 
 class Tails:
-    """All places, indexed by node, domain and leaf."""
+    """All places, indexed by node, domain and leaf.
+
+    oversubscribed: NICs are slower between leaves, so leaves matter.
+    """
 
     def __init__(self, *, oversubscribed: bool) -> None:
-        """oversubscribed: NICs are slower between leaves, so leaves matter."""
         self._oversubscribed = oversubscribed
-        self._at: dict[tuple[str, int | None], list[Tail]] = {}  # by node, and by domain
-        self._in_leaf: dict[int, dict[Key, list[tuple[float, int, int, Tail]]]] = {}
-        self._anywhere: dict[Key, list[tuple[float, int, int, Tail]]] = {}
+        self._in_node: dict[int, list[Tail]] = defaultdict(list)
+        self._in_domain: dict[int, list[Tail]] = defaultdict(list)  # not a host's memory or SSD
+        self._heaps: dict[int | None, dict[tuple[Medium, float, int], Heap]] = defaultdict(
+            lambda: defaultdict(list)
+        )  # by leaf; None: anywhere
         self._count = 0  # orders equal places by when they were added
 
     def add(self, tail: Tail) -> None:
         """Adds a place."""
-        self._at.setdefault(("node", tail.node), []).append(tail)
-        self._at.setdefault(("domain", tail.domain), []).append(tail)
+        for index in self._indices(tail):
+            index.append(tail)
         self._push(tail)
 
     def keep(self, tail: Tail, ports: list[int]) -> None:
@@ -57,27 +62,29 @@ class Tails:
     def remove(self, tail: Tail) -> None:
         """Removes a place that has a successor now."""
         tail.alive = False
-        self._at["node", tail.node].remove(tail)
-        self._at["domain", tail.domain].remove(tail)
+        for index in self._indices(tail):
+            index.remove(tail)
 
-    def all(self) -> list[Tail]:
-        """Every place."""
-        return [tail for (by, _), tails in self._at.items() if by == "node" for tail in tails]
-
-    def beside(self, domain: int, node: int) -> list[Tail]:
+    def beside(self, at: Device) -> list[Tail]:
         """Places that reach a GPU there without a NIC: by NVLink, or from its host."""
-        hosts = [tail for tail in self._at.get(("node", node), ()) if tail.domain is None]
-        return [*self._at.get(("domain", domain), ()), *hosts]
+        hosts = [tail for tail in self._in_node[at.node] if tail.medium is not Medium.GPU]
+        return self._in_domain[at.domain] + hosts
 
-    def near(self, domain: int, node: int, leaf: int) -> list[Tail]:
-        """Every place that may be the best one for a GPU there, each once."""
-        found = self.beside(domain, node)
-        found += [tail for tail in self._at.get(("node", node), ()) if tail.ports]
-        heaps = [*self._anywhere.values()]
-        if self._oversubscribed:
-            heaps += self._in_leaf.get(leaf, {}).values()
-        found += [tail for heap in heaps if (tail := _top(heap)) is not None]
-        return list({id(tail): tail for tail in found}.values())
+    def near(self, at: Device) -> Iterator[Tail]:
+        """Every place that may be the best one for a GPU there; some twice."""
+        yield from self.beside(at)
+        yield from (tail for tail in self._in_node[at.node] if tail.ports)
+        for leaf in (None, at.leaf) if self._oversubscribed else (None,):
+            for heap in self._heaps[leaf].values():
+                top = _top(heap)
+                if top is not None:
+                    yield top
+
+    def _indices(self, tail: Tail) -> list[list[Tail]]:
+        of_node = self._in_node[tail.at.node]
+        return (
+            [of_node, self._in_domain[tail.at.domain]] if tail.medium is Medium.GPU else [of_node]
+        )
 
     def _push(self, tail: Tail) -> None:
         if not tail.ports:
@@ -85,12 +92,11 @@ class Tails:
         self._count += 1
         key = (tail.medium, tail.bottleneck_bytes_per_s, len(tail.ports))
         entry = (tail.first_s, self._count, len(tail.ports), tail)
-        heappush(self._anywhere.setdefault(key, []), entry)
-        if self._oversubscribed:
-            heappush(self._in_leaf.setdefault(tail.leaf, {}).setdefault(key, []), entry)
+        for leaf in (None, tail.at.leaf) if self._oversubscribed else (None,):
+            heappush(self._heaps[leaf][key], entry)
 
 
-def _top(heap: list[tuple[float, int, int, Tail]]) -> Tail | None:
+def _top(heap: Heap) -> Tail | None:
     """The first entry that is still valid; removes those before it. None if there is none."""
     while heap:
         _, _, num_ports, tail = heap[0]

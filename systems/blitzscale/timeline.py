@@ -15,7 +15,7 @@ from systems.blitzscale.zigzag import Queued, left_to_source, source_next, targe
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Pair:
+class PairTimes:
     """An overloaded instance (source), one that loads (target), and the batches that wait.
 
     Raises ValueError if the lengths of the fields do not fit, or if layers are out of order.
@@ -34,10 +34,6 @@ class Pair:
             raise ValueError(f"{len(self.ready_s)} times for {self.num_layers} layers")
         if list(self.ready_s) != sorted(self.ready_s):
             raise ValueError("ready_s must ascend: layers arrive in order")
-
-    def hop(self, batch: int) -> float:
-        """Seconds of the batch's activations to the source."""
-        return self.hop_s[batch] if self.hop_s else 0.0
 
     def loaded(self, now_s: float) -> int:
         """How many layers are at the target."""
@@ -65,58 +61,57 @@ class Timeline:
     runs: list[Run] = field(default_factory=list)
 
 
-def replay(pair: Pair, limits: Sequence[int | None]) -> Timeline:
-    """The timeline of `pair` if the target runs at most `limits[i]` layers of batch i (None:
-    ILP-free).
+@dataclass(slots=True, eq=False)
+class _Batch(Queued):
+    """A batch of the replay."""
+
+    number: int = field(kw_only=True)
+    done_s: float = 0.0  # when the target ended its last layer of it
+
+
+def replay(times: PairTimes, limits: Sequence[int | None]) -> Timeline:
+    """The timeline if the target runs at most `limits[i]` layers of batch i (None: ILP-free).
 
     A batch's activations are sent to the source when the target has run its last layer of it.
     """
-    count = len(pair.layer_s)
-    queue = [Queued(i, limit=limit) for i, limit in enumerate(limits)]
-    found = Timeline([inf] * count, [0] * count)
-    hops = any(pair.hop_s)
-    done_s = [0.0] * count  # when the target ended its last layer of each batch
-    now_s, source_free_s, target_free_s = 0.0, pair.source_free_s, 0.0
-    running: Queued | None = None
+    layers, hops = times.num_layers, any(times.hop_s)
+    queue = [
+        _Batch(times.layer_s[i], times.hop_s[i] if times.hop_s else 0.0, limit=limit, number=i)
+        for i, limit in enumerate(limits)
+    ]
+    found = Timeline([inf] * len(queue), [0] * len(queue))
+    now_s, source_free_s, target_free_s = 0.0, times.source_free_s, 0.0
+    running: _Batch | None = None
     while True:
-        loaded = pair.loaded(now_s)
+        loaded = times.loaded(now_s)
         if running is not None and target_free_s <= now_s:
             running.executed += 1
-            done_s[running.number] = now_s
-            if running.executed == pair.num_layers:
+            running.done_s = now_s
+            if running.executed == layers:
                 queue.remove(running)
                 found.ends_s[running.number] = now_s
             running = None
         if source_free_s <= now_s:
-            taken = source_next(queue, running, loaded, pair.num_layers, hops=hops)
+            taken = source_next(queue, running, loaded, layers, hops=hops)
             if taken is not None:
                 queue.remove(taken)
                 number, first = taken.number, taken.executed
-                start_s = now_s
-                if first:
-                    start_s = max(now_s, done_s[number] + pair.hop(number))
-                source_free_s = start_s + (pair.num_layers - first) * pair.layer_s[number]
+                start_s = max(now_s, taken.done_s + taken.hop_s) if first else now_s
+                source_free_s = start_s + (layers - first) * taken.layer_s
                 found.ends_s[number], found.on_target[number] = source_free_s, first
-                run = Run(False, number, first, pair.num_layers, start_s, source_free_s)
-                found.runs.append(run)
+                found.runs.append(Run(False, number, first, layers, start_s, source_free_s))
         if running is None:
-            hop_s = pair.hop(queue[0].number) if queue else 0.0
-            left = left_to_source(queue, now_s, hop_s, source_free_s)
+            left = left_to_source(queue, now_s, source_free_s)
             running = target_next(queue, loaded, left)
             if running is not None:
                 number, first = running.number, running.executed
-                target_free_s = now_s + pair.layer_s[number]
+                target_free_s = now_s + running.layer_s
                 found.on_target[number] = first + 1
                 found.runs.append(Run(True, number, first, first + 1, now_s, target_free_s))
         if inf not in found.ends_s:
             return found
-        now_s = _next_s(pair, now_s, source_free_s, target_free_s)
-
-
-def _next_s(pair: Pair, now_s: float, *free_s: float) -> float:
-    """The next time at which something can change. Raises ValueError if there is none: the limits
-    cannot be kept."""
-    ahead = [each for each in (*free_s, *pair.ready_s) if each > now_s]
-    if not ahead:
-        raise ValueError("neither instance can go on")
-    return min(ahead)
+        # The next time at which something can change.
+        ahead = [s for s in (source_free_s, target_free_s, *times.ready_s) if s > now_s]
+        if not ahead:
+            raise ValueError("neither instance can go on: the limits cannot be kept")
+        now_s = min(ahead)

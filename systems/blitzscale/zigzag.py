@@ -17,14 +17,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeVar
 
 
-@dataclass(slots=True)
+class Step(Enum):
+    """The three steps from an overloaded and a loading instance to two equal ones. In each, waiting
+    and new requests are in the target's queue."""
+
+    REDIRECT = 1  # no layer is there: the source takes whole batches from that queue
+    COOPERATE = 2  # from the first layer on: batches begin on the target
+    REDISTRIBUTE = 3  # all layers are there: requests are divided and the pair ends
+
+
+def step(loaded: int, num_layers: int) -> Step:
+    """The step with `loaded` of `num_layers` layers at the target."""
+    if loaded == 0:
+        return Step.REDIRECT
+    return Step.COOPERATE if loaded < num_layers else Step.REDISTRIBUTE
+
+
+@dataclass(slots=True, eq=False)
 class Queued:
     """A batch that the source has not taken."""
 
-    number: int  # in order of arrival
+    layer_s: float  # time of a layer
+    hop_s: float  # time of its activations to the source
     executed: int = 0  # layers that the target has run
     limit: int | None = None  # the largest `executed`; None: what time allows (ILP-free)
 
@@ -32,9 +50,7 @@ class Queued:
 Q = TypeVar("Q", bound=Queued)
 
 
-def left_to_source(
-    queue: Sequence[Q], now_s: float, hop_s: float, source_free_s: float
-) -> Q | None:
+def left_to_source(queue: Sequence[Q], now_s: float, source_free_s: float) -> Q | None:
     """The first batch, if another layer of it on the target would only make it later; else None.
 
     That is so if the source is free (`source_free_s`) before activations sent at `now_s` arrive.
@@ -43,7 +59,7 @@ def left_to_source(
     """
     if not queue or queue[0].limit is not None:
         return None
-    return queue[0] if now_s + hop_s > max(now_s, source_free_s) else None
+    return queue[0] if now_s + queue[0].hop_s > max(now_s, source_free_s) else None
 
 
 def target_next(queue: Sequence[Q], loaded: int, left: Q | None = None) -> Q | None:

@@ -52,7 +52,7 @@ class MicroBatch(Replica):
         tokens = server.iteration_tokens()
         self.limits = replace(server.limits, max_num_seqs=seats, max_num_batched_tokens=tokens)
         batch = self.schedule(waiting)
-        server.set_aside()
+        server.sort_preempted()
         self.max_steps = server.max_steps(batch.decodes)
         idle = not batch.chunks and not batch.decodes
         if idle and server.leaving is not None and waiting:
@@ -96,7 +96,7 @@ class Server:
         self.waiting: deque[Request] = deque()
         self.paused: list[Request] = []  # hold KV, and run once it has been exchanged
         self.moving: set[int] = set()  # ids of requests whose KV is on a link now
-        self.aside: list[Request] = []  # preempted while their KV was on a link
+        self.held_back: list[Request] = []  # preempted while their KV was on a link
         self.shared = len(group) > 1  # more than one micro-batch uses the members' memory
         self.leaving: Callable[[Request], bool] | None = None  # takes a request if it may leave
         self.preempted = False  # a request was preempted in this iteration
@@ -112,12 +112,12 @@ class Server:
 
     @property
     def empty(self) -> bool:
-        return not (self.running or self.paused or self.aside or self.waiting)
+        return not (self.running or self.paused or self.held_back or self.waiting)
 
     def load(self) -> Load:
         """Micro-batches compute `batch_tokens` at once, decodes included."""
         running = [*self.running, *self.paused]
-        queued = [*self.aside, *self.waiting]
+        queued = [*self.held_back, *self.waiting]
         lacking = sum(r.known_tokens - r.computed_tokens for r in self.running if not r.decoding)
         return Load(
             self.name,
@@ -170,8 +170,8 @@ class Server:
 
     def moved(self, request: Request) -> None:
         """Tells that a move of the request's KV has ended."""
-        if request in self.aside and request.request_id not in self.moving:
-            self.aside.remove(request)
+        if request in self.held_back and request.request_id not in self.moving:
+            self.held_back.remove(request)
             self._wait_again(request)
         self.wake(idle=self.leaving is None)
 
@@ -189,10 +189,10 @@ class Server:
         for task in self._tasks:
             await self.loop.wait(task.finished)
         running = self.running + self.paused
-        waiting = [*self.aside, *self.waiting]
+        waiting = [*self.held_back, *self.waiting]
         for batch in self.batches:
             batch.running = []
-        self.paused, self.aside = [], []
+        self.paused, self.held_back = [], []
         self.waiting.clear()
         return [request for request in running if not request.finished], waiting
 
@@ -226,7 +226,7 @@ class Server:
         except InstanceLost:
             return  # the system hears of the death and closes this server
 
-    def set_aside(self) -> None:
+    def sort_preempted(self) -> None:
         """Sorts preempted requests into the queue by priority. A request whose KV is on a link is
         set aside until the move has ended."""
         if self.preempted:
@@ -236,7 +236,7 @@ class Server:
             self.preempted = False
         for request in [r for r in self.waiting if r.request_id in self.moving]:
             self.waiting.remove(request)
-            self.aside.append(request)
+            self.held_back.append(request)
 
     def iteration_tokens(self) -> int:
         """Tokens of the next iteration."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from harness.clock import Event, Loop
 from harness.elastic.cluster import ElasticCluster
+from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from harness.request import Request
@@ -97,10 +98,10 @@ class Transfers:
     async def _move(self, move: Move, request: Request) -> bool:
         source, target = self.members[move.source], self.members[move.target]
         try:
+            sending = Sending(self.purpose, chunk_bytes=self.chunk_bytes, stop=self.stop)
             moved = await self.cluster.move_kv(
-                [request], move.layers, source, target, purpose=self.purpose,
-                chunk_bytes=self.chunk_bytes, owner=OWNER, stop=self.stop,
-            )  # fmt: skip
+                [request], move.layers, source, target, sending, owner=OWNER
+            )
         except InstanceLost:
             self.stop.set()
             moved = False

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from harness.clock import Loop
 from harness.elastic.cluster import ElasticCluster
+from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
 from harness.request import Request
 from systems.kunserve.server import Server
@@ -58,7 +59,7 @@ class Migrations:
         source.moving.add(request.request_id)
         try:
             await self._cluster.move_kv(
-                [request], range(here.model.num_layers), here, there, purpose="migration"
+                [request], range(here.model.num_layers), here, there, Sending("migration")
             )
         finally:
             source.moving.discard(request.request_id)

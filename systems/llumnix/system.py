@@ -28,10 +28,7 @@ from systems.llumnix.migration import PairConfig, queued_moves
 from systems.serving.checks import check
 from systems.serving.iteration import Limits
 
-VALID = {
-    "mode": ("replication", "migration", "pipeline"),
-    "variant": ("paper", "artifact"),
-}
+VALID = {"mode": ("replication", "migration", "pipeline"), "variant": ("paper", "artifact")}
 
 
 class Llumnix:

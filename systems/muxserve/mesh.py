@@ -7,8 +7,6 @@ jobs are ready than fit, decode jobs end at their next step and take turns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from harness.clock import Event, Loop
 from harness.request import Batch
 from systems.muxserve.adbs import QuotaConfig, adapt, in_turn
@@ -21,16 +19,11 @@ class Mesh:
     """The loop of one mesh."""
 
     def __init__(
-        self,
-        residents: Sequence[Resident],
-        loop: Loop,
-        *,
-        prefill_share: float,
-        total_share: float,
-        quotas: QuotaConfig,
+        self, loop: Loop, *, prefill_share: float, total_share: float, quotas: QuotaConfig
     ) -> None:
         """prefill_share, total_share: of the multiprocessors; total_share includes the excess."""
-        self._residents, self._loop = residents, loop
+        self.residents: list[Resident] = []
+        self._loop = loop
         self._prefill_share, self._total_share = prefill_share, total_share
         self._quotas = quotas
         self._prefilling: Resident | None = None
@@ -50,7 +43,7 @@ class Mesh:
             self._move_quotas()
             crowded = self._start_prefill() | self._start_decodes()
             if crowded:
-                for resident in self._residents:
+                for resident in self.residents:
                     resident.stop.set()
             await self._loop.wait(self._wake)
 
@@ -59,7 +52,7 @@ class Mesh:
         the end of its model's decode job."""
         if self._prefilling is not None:
             return False
-        residents = self._residents
+        residents = self.residents
         turn = in_turn(len(residents), self._last_prefill, lambda i: residents[i].admissible)
         if turn is None:
             return False
@@ -72,7 +65,7 @@ class Mesh:
 
     def _start_decodes(self) -> bool:
         """Starts every decode that can start. Whether a decode waits for multiprocessors."""
-        residents = self._residents
+        residents = self.residents
         while True:
             turn = in_turn(
                 len(residents),
@@ -92,7 +85,7 @@ class Mesh:
                 self._wake.set()
 
     def _free(self, share: float) -> bool:
-        used = sum(resident.job_share for resident in self._residents)
+        used = sum(resident.job_share for resident in self.residents)
         return used + share <= self._total_share + ROUNDING
 
     def _start(self, resident: Resident, batch: Batch, share: float) -> None:
@@ -111,15 +104,15 @@ class Mesh:
         window_s = self._quotas.window_s
         while True:
             await self._loop.sleep(window_s)
-            changes = adapt([r.quota(window_s) for r in self._residents], self._quotas)
-            for resident, change in zip(self._residents, changes, strict=True):
+            changes = adapt([r.quota(window_s) for r in self.residents], self._quotas)
+            for resident, change in zip(self.residents, changes, strict=True):
                 resident.owed_blocks, resident.wanted_blocks = max(0, -change), max(0, change)
             self._wake.set()
 
     def _move_quotas(self) -> None:
-        for resident in self._residents:
+        for resident in self.residents:
             if resident.owed_blocks:
                 self._spare_bytes += resident.give()
-        for resident in self._residents:
+        for resident in self.residents:
             if resident.wanted_blocks:
                 self._spare_bytes -= resident.take(self._spare_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations_with_replacement
+from itertools import accumulate, combinations_with_replacement, pairwise
 
 from harness.model_spec import ModelSpec
 from systems.muxserve.estimate import Candidate, Llm, ThroughputEstimator
@@ -97,9 +97,9 @@ class Placer:
         """How many requests' KV fits, for each model; the KV memory is divided by `kv_weight`."""
         kv_bytes = self._budget.kv_bytes([llm.spec for llm in llms], width)
         weights = [kv_weight(llm) for llm in llms]
-        batches = []
+        total, batches = sum(weights), []
         for llm, weight in zip(llms, weights, strict=True):
-            part = kv_bytes * (weight / sum(weights) if sum(weights) else 1 / len(llms))
+            part = kv_bytes * (weight / total if total else 1 / len(llms))
             request_bytes = llm.spec.held_kv_bytes_per_token * self._estimator.request_tokens
             batches.append(max(1, min(int(part // request_bytes), self._max_num_seqs)))
         return batches
@@ -121,16 +121,10 @@ def cuts(num_devices: int, devices_per_node: int, sizes: set[int]) -> Iterator[l
     for nodes in combinations_with_replacement(whole, full):
         for last in _splits(rest, wide_first):
             yield [
-                mesh
+                range(*ends)
                 for node, split in enumerate([*nodes, last])
-                for mesh in _consecutive(node * devices_per_node, split)
+                for ends in pairwise(accumulate(split, initial=node * devices_per_node))
             ]
-
-
-def _consecutive(first: int, split: Sequence[int]) -> Iterator[range]:
-    for size in split:
-        yield range(first, first + size)
-        first += size
 
 
 def _splits(num_devices: int, sizes: Sequence[int]) -> Iterator[list[int]]:

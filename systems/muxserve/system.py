@@ -54,25 +54,21 @@ class MuxServe:
         meshes = placer.best(llms, hardware.num_devices, hardware.devices_per_node)
         if meshes is None:
             raise UsageError(refusal(llms, budget, hardware))
-        return [
-            Placement(
-                devices=mesh.devices,
-                model=llm.name,
-                compute_share=candidate.share,
-                prefill_compute_share=config.prefill_share,
-                memory_share=memory_share,
-            )
-            for mesh in meshes
-            if mesh.llms
-            for llm, candidate, memory_share in zip(
-                mesh.llms,
-                mesh.candidates,
-                budget.memory_shares(
-                    mesh.specs, [kv_weight(llm) for llm in mesh.llms], len(mesh.devices)
-                ),
-                strict=True,
-            )
-        ]
+        placements = []
+        for mesh in [mesh for mesh in meshes if mesh.llms]:
+            weights = [kv_weight(llm) for llm in mesh.llms]
+            shares = budget.memory_shares(mesh.specs, weights, len(mesh.devices))
+            for llm, candidate, share in zip(mesh.llms, mesh.candidates, shares, strict=True):
+                placements.append(
+                    Placement(
+                        devices=mesh.devices,
+                        model=llm.name,
+                        compute_share=candidate.share,
+                        prefill_compute_share=config.prefill_share,
+                        memory_share=share,
+                    )
+                )
+        return placements
 
     def __init__(self, config: Config, *, loop: Loop, cluster: Cluster) -> None:
         limits = Limits(
@@ -83,32 +79,30 @@ class MuxServe:
         )
         self._loop = loop
         self._placed = first_names(cluster.models)
-        self._residents: dict[str, Resident] = {}  # by the model's name
-        self._mesh_of: dict[str, Mesh] = {}
-        together: dict[range, dict[str, Resident]] = {}
+        self._at: dict[str, tuple[Mesh, Resident]] = {}  # by the model's name
+        meshes: dict[range, Mesh] = {}
         for instance, placement in zip(cluster.instances, cluster.placements, strict=True):
             assert placement.model is not None, "place() names one"
+            mesh = meshes.get(placement.devices)
+            if mesh is None:
+                mesh = meshes[placement.devices] = Mesh(
+                    loop,
+                    prefill_share=config.prefill_share,
+                    total_share=1 + config.excess_share,
+                    quotas=config.quotas,
+                )
             resident = Resident(instance, placement.compute_share, loop, limits)
-            together.setdefault(placement.devices, {})[placement.model] = resident
-        for residents in together.values():
-            mesh = Mesh(
-                list(residents.values()),
-                loop,
-                prefill_share=config.prefill_share,
-                total_share=1 + config.excess_share,
-                quotas=config.quotas,
-            )
-            self._residents |= residents
-            self._mesh_of |= dict.fromkeys(residents, mesh)
+            mesh.residents.append(resident)
+            self._at[placement.model] = mesh, resident
+        self._meshes = list(meshes.values())
 
     def submit(self, request: Request) -> None:
-        model = self._placed[request.model]
-        resident = self._residents[model]
+        mesh, resident = self._at[self._placed[request.model]]
         resident.waiting.append(request)
-        self._mesh_of[model].arrived(resident)
+        mesh.arrived(resident)
 
     async def serve(self) -> None:
-        for mesh in dict.fromkeys(self._mesh_of.values()):
+        for mesh in self._meshes:
             self._loop.spawn(mesh.serve(), name="mesh")
 
 

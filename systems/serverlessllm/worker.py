@@ -40,11 +40,7 @@ class Worker:
     """One device and its queue. drop: takes each request that is dropped."""
 
     def __init__(
-        self,
-        instance: PooledInstance,
-        loader: Loader,
-        loop: Loop,
-        drop: Callable[[Request], None],
+        self, instance: PooledInstance, loader: Loader, loop: Loop, drop: Callable[[Request], None]
     ) -> None:
         self.queue: list[Request] = []
         self.model: str | None = None  # in place or being loaded

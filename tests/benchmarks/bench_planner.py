@@ -59,7 +59,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'profile':>14}{'TP':>4}{'spine':>7}{'P50':>8}{'P99':>8}{'without':>9}")
     for hardware, tp in cases(arguments.gpus):
-        fabric = fabric_of(hardware, devices_per_leaf=32)
+        fabric = fabric_of(replace(hardware, devices_per_leaf=32))
         times = milliseconds(fabric, tp, arguments.plans)
         gc.disable()
         without = milliseconds(fabric, tp, arguments.plans)

@@ -16,15 +16,15 @@ import numpy as np
 
 from systems.blitzscale.ilp import ilp
 from systems.blitzscale.schedulers import best_effort, ilp_free
-from systems.blitzscale.timeline import Pair, replay
+from systems.blitzscale.timeline import PairTimes, replay
 
 LAYERS = {"8B": 32, "24B": 40, "72B": 80}
 LOADS = (2.0, 3.9, 6.0)
 
 
-def problem(num_layers: int, load: float, layer_s: np.ndarray) -> Pair:
+def problem(num_layers: int, load: float, layer_s: np.ndarray) -> PairTimes:
     ready_s = tuple(load * k for k in range(num_layers))
-    return Pair(num_layers=num_layers, layer_s=tuple(map(float, layer_s)), ready_s=ready_s)
+    return PairTimes(num_layers=num_layers, layer_s=tuple(map(float, layer_s)), ready_s=ready_s)
 
 
 def main() -> None:

@@ -129,6 +129,6 @@ class PoolBench:
         return await instance.execute(Batch(decodes=list(requests)), **how)
 
     async def swap_in(self, instance: PooledInstance, request: Request) -> None:
-        arrived = instance.swap_in(request)
+        arrived = instance.swap_in(request, lambda: None)
         assert isinstance(arrived, Event), "no room"
         await self.loop.wait(arrived)

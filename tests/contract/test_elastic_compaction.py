@@ -5,6 +5,7 @@ knows where they were is under way.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from harness.clock import Event
 from harness.device.location import dram
-from harness.elastic.fabric import Memory, Span
+from harness.elastic.fabric import Memory, Sending, Span
 from harness.running.testbed import Bed, finish, prefill
 from tests.elastic import Beds, check, generated, undisturbed
 
@@ -35,12 +36,12 @@ class Slow:
         return getattr(self._made, name)
 
     async def copy(
-        self, source: Memory, target: Memory, size: int, spans: Any, **named: Any
+        self, source: Memory, target: Memory, size: int, spans: Any, sending: Sending
     ) -> Any:
         found = spans()
         self.begun.set()
         await self._loop.wait(self.door)
-        return await self._made.copy(source, target, size, lambda: found, **named)
+        return await self._made.copy(source, target, size, lambda: found, sending)
 
 
 @pytest.mark.parametrize("end", ["source", "target"])
@@ -57,7 +58,8 @@ def test_memory_that_is_lent_waits_for_a_copy_of_its_blocks(bed: Beds, end: str)
             await prefill(source, [moved])
             slow = Slow(made)
             mover: Any = made.cluster._mover
-            mover._fabric = slow
+            shared = mover._shared
+            mover._shared = replace(shared, fabric=slow)
             move = made.loop.spawn(
                 made.cluster.move_kv([moved], EVERY, source, target), name="move"
             )
@@ -68,7 +70,7 @@ def test_memory_that_is_lent_waits_for_a_copy_of_its_blocks(bed: Beds, end: str)
             await made.loop.sleep(0.05)
             assert not lending.done
             slow.door.set()
-            mover._fabric = made.cluster._fabric
+            mover._shared = shared
             await made.loop.wait(move.finished)
             await made.loop.wait(lending.finished)
             assert move.result is True
@@ -87,7 +89,6 @@ async def lend(made: Bed, lender: Any, pages: int) -> range:
     file = Memory("dram0:kv", dram(0))
 
     os.pwrite(fabric._files[file.name], np.full(len(lent) // 4, POISON, np.float32).tobytes(), 0)
-    await fabric.copy(
-        file, lender.memory, len(lent), lambda: [Span(0, lent.start, len(lent))], purpose="test"
-    )
+    span = Span(0, lent.start, len(lent))
+    await fabric.copy(file, lender.memory, len(lent), lambda: [span], Sending("test"))
     return lent

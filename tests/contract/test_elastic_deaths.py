@@ -147,7 +147,7 @@ def test_a_death_while_a_batch_waits_for_its_kv_to_move(engine: str, alone: bool
             request = made.request(20, 40)
             await prefill(executor, [request])
             directory = made.cluster.directory
-            gate = await directory.ground([request.request_id])  # as whoever moves its KV does
+            gate = await directory.close_gates([request.request_id])  # as whoever moves its KV does
 
             async def decode() -> None:
                 with pytest.raises(InstanceLost, match=victim.name):
@@ -158,8 +158,8 @@ def test_a_death_while_a_batch_waits_for_its_kv_to_move(engine: str, alone: bool
             made.cluster.kill(victim)
             while victim.lost is None:
                 await made.loop.sleep(0.001)
-            directory.open(gate)
+            directory.open_gates(gate)
             await made.loop.wait(waiting.finished)
-            assert not directory.in_air(request)
+            assert not directory.is_running(request)
 
         made.run(story())

@@ -69,9 +69,7 @@ def test_hosts_know_models_by_their_own_names(bed: Beds, engine: str) -> None:
     """Not by the names that requests carry: of one host's copies with a schedule's names."""
     with bed(engine, 1) as made:
         host = made.cluster.hosts[0]
-        named = HostCopies(
-            0, 2**30, {"what requests say": made.model}, host._fabric, made.loop, made.recorder
-        )
+        named = HostCopies(0, 2**30, {"what requests say": made.model}, host._shared)
         named.keep(made.model.name)
         assert made.model.name in named
 

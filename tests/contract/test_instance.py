@@ -237,17 +237,3 @@ def test_an_evicted_request_is_recomputed_with_its_tokens(bench: Bench) -> None:
     assert request.finished
     assert len(bench.times(request)) == 6
     assert bench.recorder.records[request.request_id].num_preemptions == 1
-
-
-def test_layers_can_be_dropped_and_loaded_again(bench: Bench) -> None:
-    request = bench.request(20, 3)
-
-    async def story() -> None:
-        await bench.instance.drop(range(2, 4))
-        await bench.instance.load(range(4))
-        await bench.prefill(request)
-
-    bench.run(story)
-    assert request.generated_tokens == 1
-    kinds = [event["kind"] for event in bench.recorder.events]
-    assert kinds[-2:] == ["drop", "load"]

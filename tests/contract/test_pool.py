@@ -124,7 +124,7 @@ def test_kv_moves_to_another_instance_and_the_request_goes_on(bench: PoolBench) 
     async def story() -> None:
         for request in requests:
             await bench.prefill(first, request)
-            await bench.loop.wait(first.swap_out(request))
+            await bench.loop.wait(first.swap_out(request, lambda: None))
             assert not first.holds(request)
             first.kv(request.model).check()
         for request in requests:
@@ -146,8 +146,8 @@ def test_rule_1_a_batch_runs_only_with_all_its_kv_on_the_device(bench: PoolBench
     async def story() -> None:
         await bench.prefill(first, coming)
         await bench.prefill(second, here)
-        first.swap_out(coming)
-        arrived = second.swap_in(coming)
+        first.swap_out(coming, lambda: None)
+        arrived = second.swap_in(coming, lambda: None)
         assert arrived is not None
         assert not second.holds(coming)
         with pytest.raises(AssertionError):
@@ -169,8 +169,8 @@ def test_rule_2_a_swap_in_waits_for_the_swap_out_that_it_reads(bench: PoolBench)
     async def story() -> None:
         await bench.prefill(first, request)
         await second.load("deep")
-        out = first.swap_out(request)
-        arrived = second.swap_in(request)
+        out = first.swap_out(request, lambda: None)
+        arrived = second.swap_in(request, lambda: None)
         assert arrived is not None
         assert not out.is_set
         await bench.loop.wait(arrived)
@@ -191,7 +191,7 @@ def test_rule_3_a_device_block_is_given_out_once_it_was_copied(bench: PoolBench)
     async def story() -> None:
         await bench.prefill(one, request)
         taken = kv.used_blocks
-        ready = one.swap_out(request)
+        ready = one.swap_out(request, lambda: None)
         assert not kv.held
         await bench.loop.sleep(0)
         assert ready.is_set or kv.used_blocks == taken
@@ -210,11 +210,11 @@ def test_rule_3_a_host_block_in_the_move_list_is_not_given_out(bench: PoolBench)
 
     async def story() -> None:
         await bench.prefill(first, large)
-        await bench.loop.wait(first.swap_out(large))
+        await bench.loop.wait(first.swap_out(large, lambda: None))
         await bench.prefill(first, other)
-        arrived = second.swap_in(large)
+        arrived = second.swap_in(large, lambda: None)
         assert arrived is not None
-        out = first.swap_out(other)  # has no room before `large` has left the host
+        out = first.swap_out(other, lambda: None)  # has no room before `large` has left the host
         await bench.loop.sleep(0)
         assert arrived.is_set or arrived in second.host.move_list
         await bench.loop.wait(out)
@@ -240,9 +240,9 @@ def test_requests_arrive_one_by_one_in_the_order_asked_for(bench: PoolBench) -> 
     async def story() -> None:
         await bench.prefill(first, *requests)
         for request in requests:
-            await bench.loop.wait(first.swap_out(request))
+            await bench.loop.wait(first.swap_out(request, lambda: None))
         await second.load("narrow")
-        arrivals = [second.swap_in(request) for request in requests]
+        arrivals = [second.swap_in(request, lambda: None) for request in requests]
         for request, arrived in zip(requests, arrivals, strict=True):
             assert arrived is not None
             await bench.loop.wait(arrived)
@@ -259,10 +259,10 @@ def test_a_swap_in_without_room_begins_nothing(bench: PoolBench) -> None:
 
     async def story() -> None:
         await bench.prefill(first, request)
-        await bench.loop.wait(first.swap_out(request))
+        await bench.loop.wait(first.swap_out(request, lambda: None))
         assert second.kv("narrow").grow(big, big.prompt_tokens)
         assert second.kv("deep").free_blocks == 0
-        assert second.swap_in(request) is None
+        assert second.swap_in(request, lambda: None) is None
         second.kv("narrow").release(big)
         await bench.swap_in(second, request)
         await bench.decode(second, request)
@@ -299,7 +299,7 @@ def test_an_evicted_request_is_computed_anew(bench: PoolBench, place: str) -> No
         await bench.prefill(one, request)
         await bench.decode(one, request, until=0.0)
         if place == "host":
-            await bench.loop.wait(one.swap_out(request))
+            await bench.loop.wait(one.swap_out(request, lambda: None))
         one.evict(request)
         assert (request.computed_tokens, request.generated_tokens) == (0, 2)
         assert not one.holds(request)
@@ -318,7 +318,7 @@ def test_a_restart_loses_the_weights_and_refuses_to_lose_kv(bench: PoolBench) ->
         await bench.prefill(one, request)
         with pytest.raises(AssertionError, match="lose KV"):
             await one.restart()
-        await bench.loop.wait(one.swap_out(request))
+        await bench.loop.wait(one.swap_out(request, lambda: None))
         await one.restart()
         assert one.model is None
         await one.load("narrow", staged=False)

@@ -59,9 +59,9 @@ class Actors:
             if request.finished:
                 del self.at[request]
         elif operation == "out":
-            one.swap_out(request)
+            one.swap_out(request, lambda: None)
             self.at[request] = "host"
-        elif operation == "in" and (arrived := one.swap_in(request)):
+        elif operation == "in" and (arrived := one.swap_in(request, lambda: None)):
             self.at[request] = number
             self.arrived[request] = arrived
 

@@ -22,7 +22,7 @@ from tests.fuzz.values import NESTED, SCALARS
 from workloads import formats
 from workloads.trace import Trace
 
-HEADERS = [",".join(columns) for columns, _ in formats.CSV_FORMATS]
+HEADERS = [",".join(form.columns) for form in formats.CSV_FORMATS]
 ODD_NUMBERS = [
     "-1",
     "1e5",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.device.location import dram
-from harness.elastic.fabric import Memory, Span
+from harness.elastic.fabric import Memory, Sending, Span
 from harness.elastic.kv_store import KvStore
 from harness.running.testbed import Bed
 from tests.aqua import Asked, moved, moved_bytes, serve, system
@@ -30,7 +30,7 @@ async def region(made: Bed, store: KvStore) -> bytes:
     fabric: Any = made.cluster._fabric
     file = Memory("dram0:kv", dram(0))  # leases have room for all: nothing else is in it
     span = Span(tables.base_bytes, 0, size)
-    assert await fabric.copy(store.memory, file, size, lambda: [span], purpose="read by a test")
+    assert await fabric.copy(store.memory, file, size, lambda: [span], Sending("read by a test"))
     return os.pread(fabric._files["dram0:kv"], size, 0)
 
 

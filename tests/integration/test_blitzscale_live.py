@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from systems.blitzscale.shutdown import State
+from systems.blitzscale.instances import State
 from tests.serving_elastic import Served, burst, serve
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("forked_workers")]

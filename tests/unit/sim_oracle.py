@@ -3,6 +3,7 @@
 from math import inf
 
 from harness.clock import Event
+from harness.device.base import advance
 from harness.records.record import Segment
 from harness.request import Batch
 from harness.sim.instance import SimInstance
@@ -24,9 +25,7 @@ class PerTokenInstance(SimInstance):
             context = sum(request.computed_tokens + 1 for request in batch.decodes)
             step_s, _ = self._cost.decode_step(len(batch.decodes), context)
             await self._loop.sleep_until(start_s + step_s)
-            for request in batch.decodes:
-                request.computed_tokens += 1
-                request.generated_tokens += 1
+            advance(batch)
             self._stamp(batch.decodes, Segment(start_s, 1, step_s, 0.0))
             steps += 1
             self._end_finished(batch.decodes)

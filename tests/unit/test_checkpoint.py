@@ -11,8 +11,7 @@ import pytest
 
 from harness.configuration.checkpoint import check_checkpoint, take_checkpoint
 from harness.configuration.config import typed
-from harness.configuration.options import plain
-from harness.configuration.unread_keys import refuse_ignored
+from harness.configuration.options import plain, refuse_ignored
 from harness.drivers.vllm_command import hf_config
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec

@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS_MAY = (
-    "clock", "cluster", "configuration.config", "cost.hardware", "device", "elastic", "errors",
-    "files", "model_spec", "placement", "pooled", "request", "system",
+    "clock", "cluster", "configuration.checks", "configuration.config", "cost.hardware", "device",
+    "elastic", "errors", "files", "model_spec", "placement", "pooled", "request", "system",
 )  # fmt: skip
 SYSTEMS_SHARE = ("baselines", "serving")  # what any system may import of other systems
 BUILDS_ON = {"llumnix": ("kunserve",)}  # beside these: KunServe's baseline, on KunServe's servers

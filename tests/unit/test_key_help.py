@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.configuration.key_help import described, keys, told
-from harness.configuration.key_meanings import read_meanings
+from harness.configuration.key_help import described, keys, read_meanings, told
 from harness.configuration.options import GROUPS
 from tests.running import ROOT
 

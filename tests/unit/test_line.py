@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from harness.configuration.config import build
 from harness.configuration.options import plain
+from harness.cost.law import Part
 from harness.cost.model import CostModel
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.pipeline import Pipeline
@@ -30,7 +31,7 @@ TURNAROUND_S = ON.calibration.turnaround_s
 
 
 def stage_s(tokens: int, decodes: int, context: int, layers: int, first: bool) -> float:
-    cost = CostModel(MODEL, ON, num_layers=layers, constants=first)
+    cost = CostModel(MODEL, ON, Part(layers, first))
     if tokens:
         return cost.mixed_step([(0, tokens)], decodes, context)
     return cost.decode_step(decodes, context)[0]
@@ -146,7 +147,7 @@ def test_eight_micro_batches_over_four_stages_are_what_stepping_finds() -> None:
 def test_an_iterations_constants_are_paid_once_a_flight(at_first: float) -> None:
     whole = CostModel(MODEL, ON)
     shares = (at_first, 1 - at_first)
-    parts = [CostModel(MODEL, ON, num_layers=2, constants=share) for share in shares]
+    parts = [CostModel(MODEL, ON, Part(2, share)) for share in shares]
     terms = [part.terms for part in parts]
     for name in ("prefill_s", "decode_s", "chunk_s", "request_s"):
         assert sum(getattr(each, name) for each in terms) == pytest.approx(

@@ -10,6 +10,7 @@ from harness.calibrate import zoo
 from harness.configuration.config import build, settings
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware, Silicon
+from harness.cost.law import Part
 from harness.cost.model import CostModel
 from harness.cost.served import EngineCosts, ServedCost, cost_model
 from harness.cost.silicon import work
@@ -96,9 +97,9 @@ def test_tensor_parallelism_divides_the_work_and_adds_all_reduces() -> None:
 
 def test_shares_of_a_device_slow_down_as_the_eager_model_does() -> None:
     whole = on()
-    part = ServedCost(LLAMA, replace(H100, silicon=PERFECT), NOTHING, compute_share=0.5)
+    part = ServedCost(LLAMA, replace(H100, silicon=PERFECT), NOTHING, Part(compute_share=0.5))
     assert part.decode_step(1, 0)[0] == pytest.approx(1.18 * whole.decode_step(1, 0)[0])
-    rivals = ServedCost(LLAMA, replace(H100, silicon=PERFECT), NOTHING, rivals=1.0)
+    rivals = ServedCost(LLAMA, replace(H100, silicon=PERFECT), NOTHING, Part(rivals=1.0))
     assert rivals.decode_step(1, 99)[0] == pytest.approx(2 * whole.decode_step(1, 99)[0])
 
 
@@ -165,8 +166,7 @@ def test_silicon_that_no_device_has_is_refused(wrong: dict[str, object], said: s
 def test_the_stages_of_a_pipeline_add_up_to_the_whole() -> None:
     hardware, engine = replace(H100, silicon=PERFECT), replace(NOTHING, step_s=1e-3, request_s=1e-5)
     first, second = (
-        cost_model(LLAMA, hardware, engine, num_layers=16, constants=first)
-        for first in (True, False)
+        cost_model(LLAMA, hardware, engine, Part(16, first)) for first in (True, False)
     )
     whole = cost_model(LLAMA, hardware, engine)
     for steps in (

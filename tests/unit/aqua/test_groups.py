@@ -18,7 +18,6 @@ from harness.configuration.config import settings as config_of
 from harness.configuration.options import plain
 from harness.cost.model import CostModel
 from harness.device.location import hbm
-from harness.elastic.cluster import part_of
 from harness.engine_api import Experiment
 from harness.errors import RunError, UsageError
 from harness.placement import Demand, Elastic, Placement
@@ -180,10 +179,10 @@ def test_a_dead_consumers_part_ends_and_the_others_go_on(tmp_path: Path, kills: 
 def test_a_part_is_of_some_devices(tmp_path: Path) -> None:
     with bed(tmp_path) as made:
         lender, layout = made.instances[NUM], made.instances[0].layout
-        assert part_of(lender.memory, range(NUM)) == lender.memory
-        assert part_of(lender.memory, range(2, 4)).place == (hbm(0, 6), hbm(0, 7))
+        assert lender.memory.part(range(NUM)) == lender.memory
+        assert lender.memory.part(range(2, 4)).place == (hbm(0, 6), hbm(0, 7))
         with pytest.raises(UsageError, match=r"devices 3 to 4 of .*; valid: 0 to 3"):
-            part_of(lender.memory, range(3, 5))
+            lender.memory.part(range(3, 5))
 
         async def story() -> None:
             whole = lender.kv.num_pages

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from harness.configuration.config import settings
-from harness.configuration.options import plain
-from harness.configuration.unread_keys import refuse_ignored
+from harness.configuration.options import plain, refuse_ignored
 from harness.errors import UsageError
 from harness.placement import Demand
 from systems.aqua.config import AquaConfig

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from systems.blitzscale.chains import Medium, Source, Target, arrivals_s
+from systems.blitzscale.chains import Lane, Medium, Plan, Source, Target, arrivals_s
 from systems.blitzscale.fabric import Device, Fabric
 
 NIC = 1.0  # bytes/s: times come out in units of one NIC's rate
@@ -19,19 +19,13 @@ def fabric(nodes: Sequence[tuple[int, int]], share: float = 1.0, nvlink: float =
     for node, (width, leaf) in enumerate(nodes):
         for _ in range(width):
             index = len(devices)
-            device = Device(
-                index=index,
-                node=node,
-                domain=node if nvlink else index,
-                leaf=leaf,
-                nvlink_bytes_per_s=nvlink,
-                peer_bytes_per_s=2 * NIC,
-                nic_bytes_per_s=NIC,
-                pcie_bytes_per_s=1.28 * NIC,
-                ssd_bytes_per_s=0.1 * NIC,
-            )
-            devices.append(device)
-    return Fabric(devices=tuple(devices), inter_leaf_share=share)
+            domain = node if nvlink else index
+            devices.append(Device(index=index, node=node, domain=domain, leaf=leaf))
+    return Fabric(
+        devices=tuple(devices), nvlink_bytes_per_s=nvlink, peer_bytes_per_s=2 * NIC,
+        nic_bytes_per_s=NIC, pcie_bytes_per_s=1.28 * NIC, ssd_bytes_per_s=0.1 * NIC,
+        inter_leaf_share=share,
+    )  # fmt: skip
 
 
 def source(fabric: Fabric, node: int) -> Source:
@@ -43,6 +37,10 @@ def source(fabric: Fabric, node: int) -> Source:
 def target(fabric: Fabric, node: int) -> Target:
     devices = tuple(device.index for device in fabric.of_node(node))
     return Target(name=f"t{node}", devices=devices)
+
+
+def lanes(plan: Plan) -> list[Lane]:
+    return [lane for chain in plan.chains for hop in chain.hops for lane in hop.lanes]
 
 
 @dataclass(slots=True, frozen=True)

@@ -21,10 +21,10 @@ def test_cluster_a_has_four_domains_of_eight_and_cluster_b_none() -> None:
 
 
 def test_rates_are_those_of_table_1() -> None:
-    (device, *_) = fabric_of(A).devices
-    assert device.nic_bytes_per_s == 100 * GBPS
-    assert device.pcie_bytes_per_s == 128 * GBPS
-    assert device.ssd_bytes_per_s == 10 * GBPS
+    net = fabric_of(A)
+    assert net.nic_bytes_per_s == 100 * GBPS
+    assert net.pcie_bytes_per_s == 128 * GBPS
+    assert net.ssd_bytes_per_s == 10 * GBPS
 
 
 def test_a_lane_is_as_fast_as_the_link_that_joins_its_ends() -> None:
@@ -38,8 +38,8 @@ def test_a_lane_is_as_fast_as_the_link_that_joins_its_ends() -> None:
 
 
 def test_gpus_of_one_pcie_switch_share_its_rate_to_the_host() -> None:
-    (device, *_) = fabric_of(replace(A, gpus_per_pcie_switch=2)).devices
-    assert device.pcie_bytes_per_s == 64 * GBPS
+    net = fabric_of(replace(A, gpus_per_pcie_switch=2))
+    assert net.pcie_bytes_per_s == 64 * GBPS
 
 
 def test_a_domain_may_be_smaller_than_a_node() -> None:

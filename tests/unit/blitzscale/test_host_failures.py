@@ -20,19 +20,19 @@ QUIET = [each for name in MODELS for each in asks(name, {"a": 0.0, "b": 15.0, "c
 
 def copies_again(served: Served) -> None:
     """Each model has a complete copy in a GPU that lives, or on one host that does."""
-    pool = served.system._copies.pool
+    pool = served.system.data_plane.pool
     hosts = served.bed.cluster.hosts
     for service in served.system.services:
-        whole = range(service.model.spec.num_layers)
+        model, whole = service.fleet.slots[0].model, range(service.fleet.model.num_layers)
         gpus = [
             slot.name
             for slot in service.fleet.slots
-            if not slot.gone and slot.state is not None and slot.instance.resident >= set(whole)
+            if not slot.lost and slot.state is not None and slot.instance.resident >= set(whole)
         ]
-        on = [node for node, host in hosts.items() if service.model.key in host]
-        assert gpus or on, f"{service.model.key} has no copy"
+        on = [node for node, host in hosts.items() if model in host]
+        assert gpus or on, f"{model} has no copy"
         assert len(on) <= 1
-        assert on == [node for key, node in pool.host_copies().items() if key == service.model.key]
+        assert on == [node for key, node in pool.host_copies.items() if key == model]
         assert not any(hosts[node].lost for node in on)
 
 
@@ -70,7 +70,7 @@ def test_what_no_memory_has_is_read_from_disk() -> None:
     held: list[int] = []
 
     def find(system: Any) -> None:
-        held.append(system._copies.pool.host_copies()["tiny-llama-wide"])
+        held.append(system.data_plane.pool.host_copies["tiny-llama-wide"])
 
     serve(["+system=blitzscale", *NONE], asks("a", 0.0), models=MODELS, on=EIGHT, watch=find)
     served = serve(

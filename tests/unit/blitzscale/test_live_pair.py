@@ -16,13 +16,10 @@ from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
 from harness.running import testbed
-from systems.blitzscale.limits import Limits
-from systems.blitzscale.live import Pair
-from systems.blitzscale.prompts import Prompts
-from systems.blitzscale.role import Role
-from systems.blitzscale.serving import Serving
-from systems.blitzscale.shutdown import State
-from systems.blitzscale.slots import Fleet, Slot
+from systems.blitzscale.instances import Fleet, Role, Slot, State
+from systems.blitzscale.live import LivePair
+from systems.blitzscale.schedulers import Limits
+from systems.blitzscale.serving import Prompts, Serving
 from tests.running import composed, hardware_profile, model_spec
 
 LAYERS, TOKENS, LAYER_S = 7, 100, 1.0
@@ -78,28 +75,25 @@ class Story:
                 Slot(one, one.model.name, (i,), i, loop) for i, one in enumerate(bed.instances)
             ]
             prompts = Prompts(1)
-            serving = Serving(Fleet(slots), cluster, prompts, loop)
-
+            serving = Serving(Fleet(slots, cluster, HardwareProfile(on), loop), prompts)
             cluster.hosts[1].keep(spec.name)
             copy = cluster.hosts[1].source(spec.name)
 
             async def story() -> None:
                 target.role, target.state = Role.PREFILL, State.LOADING
                 prompts.put(requests)
-                pair = Pair(
-                    source, target, self.ready_s, Limits(self.scheduler, 0.0, loop), self.hop_s,
-                    None, serving, cluster, HardwareProfile(on), loop,
-                )  # fmt: skip
+                limits = Limits(self.scheduler, 0.0, loop)
+                pair = LivePair(source, target, list(self.ready_s), self.hop_s, limits, serving)
                 if self.live:
                     source.state = State.SERVING
-                    loop.spawn(pair.drive(), name="pair")
+                    loop.spawn(pair.run(), name="pair")
                 serving.begin(source)
                 for layer, at_s in enumerate(self.ready_s):
                     await loop.sleep_until(at_s)
                     assert await target.instance.load(  # over PCIe, which is fast
                         range(layer, layer + 1), copy
                     )
-                    target.rouse()
+                    target.notify()
                 serving.begin(target)
                 while not all(request.finished for request in requests):
                     await loop.sleep(1.0)

@@ -8,8 +8,8 @@ import pytest
 
 from harness.request import Request
 from systems.blitzscale.chains import Medium, Target
+from systems.blitzscale.loads import Pull, pulls
 from systems.blitzscale.planner import plan
-from systems.blitzscale.pulls import Pull, pulls
 from tests.running import hardware_profile
 from tests.serving_elastic import Served, burst, serve
 from tests.unit.blitzscale.clusters import LAYERS, fabric, source
@@ -57,8 +57,8 @@ def test_what_two_nics_bring_is_exchanged_between_them() -> None:
     sources = [replace(source(network, 0), devices=(i,)) for i in range(2)]
     found = pulls(plan(network, sources, targets, LAYERS), 8)
     assert found == [
-        Pull("t0", (0, 2, 4, 6), Medium.GPU, 0), Pull("t0", (1, 3, 5, 7), Medium.GPU, 3),
-        Pull("t1", (0, 2, 4, 6), Medium.GPU, 2), Pull("t1", (1, 3, 5, 7), Medium.GPU, 1),
+        Pull("t0", range(0, 8, 2), Medium.GPU, 0), Pull("t0", range(1, 8, 2), Medium.GPU, 3),
+        Pull("t1", range(0, 8, 2), Medium.GPU, 2), Pull("t1", range(1, 8, 2), Medium.GPU, 1),
     ]  # fmt: skip
 
 

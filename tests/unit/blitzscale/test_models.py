@@ -10,8 +10,8 @@ import pytest
 
 from harness.errors import UsageError
 from harness.request import Request
-from systems.blitzscale.service import served
-from systems.blitzscale.shutdown import State
+from systems.blitzscale.instances import State
+from systems.blitzscale.system import served
 from tests.running import hardware_profile, model_spec
 from tests.serving_elastic import Served, burst, serve
 
@@ -62,8 +62,8 @@ def test_gpus_go_from_a_model_to_the_next() -> None:
     def watch(system: Any) -> None:
         async def look() -> None:
             while True:
-                pool = system._copies.pool
-                seen.append(pool.host_copies())
+                pool = system.data_plane.pool
+                seen.append(dict(pool.host_copies))
                 twice.append({model for model in pool.surplus() if model in seen[-1]})
                 await system._loop.sleep(0.5)
 
@@ -79,7 +79,7 @@ def test_gpus_go_from_a_model_to_the_next() -> None:
     sources = {e["fields"]["source"] for e in done.events("load") if e["fields"]["layers"]}
     assert any(source.startswith("dram") for source in sources)
     assert not any(source.startswith("ssd") for source in sources)
-    hosts = list(done.system._copies.pool.host_copies().values())
+    hosts = list(done.system.data_plane.pool.host_copies.values())
     assert len(hosts) == len(set(hosts)) == 3, "at the end all are on hosts, spread evenly"
     assert {len(copies) for copies in seen} >= {2, 3}, "none while a GPU has the model"
     assert not any(one & other for one, other in pairwise(twice)), "dropped by the next look"
@@ -111,7 +111,7 @@ def test_two_names_of_one_model_share_a_service() -> None:
 def test_two_checkpoints_of_one_architecture_are_two_models() -> None:
     spec = model_spec("tiny-llama")
     found = served({"a": spec, "b": spec, "c": replace(spec, seed=spec.seed + 1)})
-    assert [(model.key, model.names) for model in found] == [("a", ("a", "b")), ("c", ("c",))]
+    assert found == {"a": ["a", "b"], "c": ["c"]}
 
 
 def test_there_must_be_room_for_the_least_of_all() -> None:

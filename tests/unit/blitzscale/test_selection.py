@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from systems.blitzscale.chains import Plan, expected_s
+from systems.blitzscale.pairing import Overloaded, selected
 from systems.blitzscale.planner import plan
-from systems.blitzscale.protocol import Step, step
-from systems.blitzscale.selection import LivePair, Overloaded, live_pairs, stop_latency_s
+from systems.blitzscale.zigzag import Step, step
 from tests.unit.blitzscale.clusters import LAYERS, fabric, source, target
 
 
@@ -20,10 +20,10 @@ def busy(name: str, backlog_s: float, arriving: float = 1.0) -> Overloaded:
 
 
 def test_stop_the_world_latency_by_hand() -> None:
-    assert stop_latency_s(busy("a", 1.0), 4.0) == 1.0  # done before the load is
-    assert stop_latency_s(busy("a", 6.0), 4.0) == 5.0  # 4 alone, then half of 2
-    assert stop_latency_s(busy("a", 6.0, arriving=3.0), 4.0) == 7.0  # 6 + 2 x 4 = 14, halved
-    assert stop_latency_s(busy("a", 1.0, arriving=1.5), 4.0) == 2.0  # who comes at 2, with 2 ahead
+    assert busy("a", 1.0).stop_latency_s(4.0) == 1.0  # done before the load is
+    assert busy("a", 6.0).stop_latency_s(4.0) == 5.0  # 4 alone, then half of 2
+    assert busy("a", 6.0, arriving=3.0).stop_latency_s(4.0) == 7.0  # 6 + 2 x 4 = 14, halved
+    assert busy("a", 1.0, arriving=1.5).stop_latency_s(4.0) == 2.0  # who comes at 2, with 2 ahead
 
 
 @given(
@@ -42,7 +42,7 @@ def test_no_request_takes_longer_than_the_stop_the_world_latency(
     end_s = at_s + ahead_s
     if end_s > load_s:
         end_s = load_s + (end_s - load_s) / 2
-    assert end_s - at_s <= stop_latency_s(busy("a", backlog_s, arriving), load_s) + 1e-9
+    assert end_s - at_s <= busy("a", backlog_s, arriving).stop_latency_s(load_s) + 1e-9
 
 
 def two_chains(*decodes: str) -> Plan:
@@ -61,18 +61,18 @@ def tails_s(plan: Plan) -> dict[str, float]:
 
 
 def test_the_most_loaded_is_paired_with_the_slowest_tail() -> None:
-    found = live_pairs(tails_s(two_chains()), [busy("a", 9), busy("b", 20)], 3.0)
-    assert found == [LivePair("b", "t4"), LivePair("a", "t3")]
+    found = selected(tails_s(two_chains()), [busy("a", 9), busy("b", 20)], 3.0)
+    assert found == [("b", "t4"), ("a", "t3")]
 
 
 def test_no_pair_where_stopping_meets_the_slo_or_the_target_is_a_decode() -> None:
-    def found(slo_s: float, *decodes: str) -> list[LivePair]:
-        return live_pairs(tails_s(two_chains(*decodes)), [busy("b", 20)], slo_s)
+    def found(slo_s: float, *decodes: str) -> list[tuple[str, str]]:
+        return selected(tails_s(two_chains(*decodes)), [busy("b", 20)], slo_s)
 
-    assert stop_latency_s(busy("b", 20), 8.0) == 14
+    assert busy("b", 20).stop_latency_s(8.0) == 14
     assert found(14.0) == []
-    assert found(13.9) == [LivePair("b", "t4")]
-    assert found(3.0, "t4") == [LivePair("b", "t3")]
+    assert found(13.9) == [("b", "t4")]
+    assert found(3.0, "t4") == [("b", "t3")]
     assert found(3.0, "t3", "t4") == []
 
 
@@ -80,7 +80,7 @@ def test_who_forwards_is_not_paired() -> None:
     net = fabric([(1, 0)] * 3)
     chain = plan(net, [source(net, 0)], [target(net, 1), target(net, 2)], LAYERS)
     overloaded = [busy("a", 99), busy("b", 99)]
-    assert live_pairs(tails_s(chain), overloaded, 1.0) == [LivePair("a", "t2")]
+    assert selected(tails_s(chain), overloaded, 1.0) == [("a", "t2")]
 
 
 @pytest.mark.parametrize(

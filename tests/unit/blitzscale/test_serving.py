@@ -12,8 +12,7 @@ from harness.configuration.options import plain
 from harness.errors import UsageError
 from harness.placement import Demand, resident_models
 from harness.request import Request
-from systems.blitzscale.role import Role
-from systems.blitzscale.shutdown import State
+from systems.blitzscale.instances import Role, State
 from systems.blitzscale.system import BlitzScale
 from tests.running import composed, hardware_profile, model_spec
 from tests.serving_elastic import Served, burst, serve
@@ -54,6 +53,13 @@ def test_a_request_of_one_token_needs_no_decode() -> None:
     served = serve(["+system=distserve"], [Request(0, 0.0, "m", 128, 1)])
     assert served.statuses() == {"completed"}
     assert not served.events("kv_move")
+
+
+def test_a_prefills_capacity_comes_from_the_profile() -> None:
+    """The artifact's constants are 15,000, 12,000 and 5,300 tokens/s for 8B, 24B and 72B."""
+    service = serve(["+system=distserve"], CALM).system.services[0]
+    seconds = service.fleet.profile.prefill_s(service.fleet.model, 512)
+    assert service._capacity.prefill_tokens_per_s == 512 / seconds
 
 
 def test_distserve_never_scales() -> None:

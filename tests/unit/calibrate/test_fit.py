@@ -10,18 +10,21 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
-from harness.calibrate import crossval, zoo
+from harness.calibrate import scores as scoring
+from harness.calibrate import zoo
 from harness.calibrate.conf_files import calibrations, write_calibrations
-from harness.calibrate.crossval import chip, layers, leave_one_out
 from harness.calibrate.fit import START, Law, errors, fit_law, fit_pair, on_limits
+from harness.calibrate.pages import limits
 from harness.calibrate.profiles import Cells, read_profiles
-from harness.calibrate.report import limits
 from harness.calibrate.scores import (
     DECODE_BAR_PCT,
     LEFT_OUT_DECODE_BAR_PCT,
     LEFT_OUT_PREFILL_BAR_PCT,
     PREFILL_BAR_PCT,
     R2_BAR,
+    chip,
+    layers,
+    leave_one_out,
     mape_pct,
     missed,
     scores,
@@ -158,7 +161,7 @@ def test_a_law_sees_neither_the_model_that_it_predicts_nor_its_twins(
         seen.append(sorted(c.model for c in known))
         return Law({}, hardware.calibration, {"bench": hardware})
 
-    monkeypatch.setattr(crossval, "fit_law", fit)
+    monkeypatch.setattr(scoring, "fit_law", fit)
     assert len(leave_one_out(made, "model")) == 3
     assert sorted(seen) == [["llama2-7b", "qwen-7b"], ["yi-6b"]]
 

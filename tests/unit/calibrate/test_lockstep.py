@@ -16,19 +16,16 @@ from harness.calibrate.measure_vllm import (
     calibration,
     fit,
     local_vllm_yaml,
-    play_all,
     rebuild,
-    schedules,
 )
 from harness.calibrate.scores import mape_pct
+from harness.calibrate.serving import play_all, running, schedules
 from harness.configuration.config import build, typed
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.cost.terms import mixed_s
-from harness.engine_api import Experiment
 from harness.errors import RunError
-from harness.placement import dedicated
 from harness.records.record import Chunk, Recorder, TokenRecord
 from harness.request import Request
 
@@ -47,18 +44,11 @@ def server() -> Hardware:
 
 
 @pytest.fixture(scope="module")
-def phases(server: Hardware, tmp_path_factory: pytest.TempPathFactory) -> list[list[TokenRecord]]:
+def phases(server: Hardware) -> list[list[TokenRecord]]:
     """What the clients of that server saw of the calibration's traffic."""
-    played = list(schedules(60))
-    engine = build(zoo.node("engine/sim.yaml"), "engine")
-    loop, models = engine.make_loop(), {"default": MODEL}
+    played, engine = schedules(60), build(zoo.node("engine/sim.yaml"), "engine")
     recorder = Recorder([request for requests, _ in played for request in requests])
-    experiment = Experiment(
-        loop=loop, recorder=recorder, models=models, hardware=server,
-        run_dir=tmp_path_factory.mktemp("run"), seed=0,
-        placements=dedicated(models, server), scheduler={}, announce=lambda line: None,
-    )  # fmt: skip
-    with engine.start(experiment) as cluster:
+    with running(engine, MODEL, server, recorder) as (cluster, loop):
         return [
             [recorder.records[request.request_id] for request in requests]
             for requests, _ in play_all(played, cluster, loop, recorder)
@@ -91,7 +81,7 @@ def test_the_fit_finds_the_law_and_the_path_of_the_api_through_late_stamps(
     assert mape_pct(served_errors(prior, 0.0, true)) > 10
     assert mape_pct(served_errors(found, 0.0, true)) < 2
     # The path takes what the fit does not know of a prompt by itself: together they are right.
-    first_s = path_s + np.array([mixed_s(found, **work) for work in seen.alone])
+    first_s = path_s + np.array([mixed_s(found, *work) for work in seen.alone])
     assert mape_pct(first_s / seen.alone_s - 1) < 2
     assert path_s == pytest.approx(PATH_S + LATE_S / 2, abs=2e-3)
 

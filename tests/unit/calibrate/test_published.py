@@ -146,9 +146,9 @@ def test_offline_batches_are_met_within_the_target(seen: Measurements, fitted: F
 
 
 def test_a_model_or_chip_left_out_is_in_nothing(seen: Measurements) -> None:
-    less = seen.without(model="llama2-7b")
+    less = seen.without("model", "llama2-7b")
     assert "llama2-7b" not in {*less.offline.model, *less.prefill.model, *less.served.model}
-    less = seen.without(chip="h100")
+    less = seen.without("chip", "h100")
     assert {r.chip for r in less.rows()} == {"a100"}
     assert {r.engine for r in less.rows()} == {"vllm_0.5", "tensorrt_llm", "eager"}
 

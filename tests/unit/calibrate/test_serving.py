@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +10,12 @@ import pytest
 from harness.calibrate import zoo
 from harness.calibrate.fit import fit_served, served_errors
 from harness.calibrate.scores import mape_pct
-from harness.calibrate.serving import Iterations, Timed, served
+from harness.calibrate.serving import Iterations, Timed, running, served
 from harness.clock import VirtualLoop
 from harness.configuration.config import build
 from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
-from harness.engine_api import Experiment
 from harness.model_spec import ModelSpec
-from harness.placement import dedicated
 from harness.records.record import Recorder
 from harness.request import Batch, Request
 
@@ -35,25 +32,16 @@ def known(turnaround_s: float) -> Hardware:
     )
 
 
-def iterations(tmp_path: Path, model: ModelSpec, hardware: Hardware) -> Iterations:
+def iterations(model: ModelSpec, hardware: Hardware) -> Iterations:
     """Served by the simulator, whose terms are known."""
-    engine = build(zoo.node("engine/sim.yaml"), "engine")
-    loop, recorder = engine.make_loop(), Recorder([])
-    assert isinstance(loop, VirtualLoop)
-    experiment = Experiment(
-        loop=loop, recorder=recorder, models={"m": model}, hardware=hardware,
-        run_dir=tmp_path, seed=0, placements=dedicated({"m": model}, hardware),
-        scheduler={}, announce=lambda line: None,
-    )  # fmt: skip
-    with engine.start(experiment) as cluster:
-        return served(cluster, loop, recorder, "m", 60)
+    engine, recorder = build(zoo.node("engine/sim.yaml"), "engine"), Recorder([])
+    with running(engine, model, hardware, recorder) as (cluster, loop):
+        return served(cluster, loop, recorder, 60)
 
 
-def test_the_time_of_a_served_execute_is_what_the_model_says_of_its_columns(
-    tmp_path: Path,
-) -> None:
+def test_the_time_of_a_served_execute_is_what_the_model_says_of_its_columns() -> None:
     hardware = known(TURNAROUND_S)
-    seen = iterations(tmp_path, MODEL, hardware)
+    seen = iterations(MODEL, hardware)
     assert (seen.chunks > 0).any()
     assert (seen.steps > 1).any()
     assert ((seen.chunks > 0) & (seen.decodes > 0)).any()
@@ -85,12 +73,12 @@ def test_a_pause_counts_where_requests_were_waiting_and_not_where_they_came_late
     assert [row[-1] for row in timed.rows] == pytest.approx([0.5, 0.75, 0.5])
 
 
-def test_a_fit_finds_the_turnaround_from_a_prior_that_is_off(tmp_path: Path) -> None:
+def test_a_fit_finds_the_turnaround_from_a_prior_that_is_off() -> None:
     hardware = known(TURNAROUND_S)
     terms = CostModel(MODEL, hardware).terms
-    seen = iterations(tmp_path, MODEL, hardware)
+    seen = iterations(MODEL, hardware)
     noise = 1 + 0.02 * np.random.default_rng(0).standard_normal(len(seen.seconds))
-    noisy = replace(seen, seconds=seen.seconds * noise)
+    noisy = seen._replace(seconds=seen.seconds * noise)
     prior = replace(terms, launch_s=2 * terms.launch_s, token_s=terms.token_s / 2)
     assert mape_pct(served_errors(prior, TURNAROUND_S, seen)) > 10
     found, turnaround_s = fit_served(noisy, prior)
@@ -98,14 +86,14 @@ def test_a_fit_finds_the_turnaround_from_a_prior_that_is_off(tmp_path: Path) -> 
     assert turnaround_s == pytest.approx(TURNAROUND_S, rel=0.3)
 
 
-def test_stalls_do_not_make_a_fit_too_fast(tmp_path: Path) -> None:
+def test_stalls_do_not_make_a_fit_too_fast() -> None:
     hardware = known(TURNAROUND_S)
     terms = CostModel(MODEL, hardware).terms
-    seen = iterations(tmp_path, MODEL, hardware)
+    seen = iterations(MODEL, hardware)
     stalls = 1 + np.random.default_rng(0).exponential(0.3, len(seen.seconds))
-    stalled = replace(seen, seconds=seen.seconds * stalls)
+    stalled = seen._replace(seconds=seen.seconds * stalls)
     found, turnaround_s = fit_served(stalled, terms)
     error = served_errors(found, turnaround_s, stalled)
     assert (error * stalled.seconds).sum() == pytest.approx(0, abs=1e-9)
-    mean = replace(seen, seconds=seen.seconds * 1.3)
+    mean = seen._replace(seconds=seen.seconds * 1.3)
     assert mape_pct(served_errors(found, turnaround_s, mean)) < 4

@@ -7,7 +7,6 @@ import math
 import pandas as pd
 import pytest
 
-from harness.claims import expressions, grammar
 from harness.claims.expressions import PAIRS, Beyond, Found, crossing, evaluate, ratio
 from harness.errors import UsageError
 
@@ -160,8 +159,3 @@ def test_what_is_wrong_with_an_expression_is_told(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         evaluate(expression, TABLE)
-
-
-def test_the_grammar_knows_every_function_and_no_other() -> None:
-    assert set(grammar.OF_ROWS) == set(expressions.OF_ROWS)
-    assert set(grammar.PAIRS) == set(PAIRS)

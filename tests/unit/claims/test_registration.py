@@ -11,8 +11,8 @@ import pytest
 
 from harness.claims import __main__ as command
 from harness.claims import registration
-from harness.claims.front_page import BEGIN, END
 from harness.claims.ledger import Claim
+from harness.claims.page import BEGIN, END
 from tests.unit.claims.test_ledger import ABOUT
 
 LEDGER = """title: A Paper

@@ -168,7 +168,7 @@ class Pages(RuleBasedStateMachine):
             except RunError:
                 return
             self.dropped[device].discard(layer)
-            self.retreat(device)
+            self.compact(device)
 
     @rule(device=st.integers(0, 1), pages=st.integers(1, 30))
     def lend(self, device: int, pages: int) -> None:
@@ -177,7 +177,7 @@ class Pages(RuleBasedStateMachine):
         except RunError:
             return
         self.lent[device].append(lent)
-        self.retreat(device)
+        self.compact(device)
 
     @precondition(lambda self: any(self.lent))
     @rule(pick=st.integers(0, 99))
@@ -186,14 +186,14 @@ class Pages(RuleBasedStateMachine):
         lent = self.lent[device].pop(pick % len(self.lent[device]))
         self.regions[device].take_home(lent)
 
-    def retreat(self, device: int) -> None:
+    def compact(self, device: int) -> None:
         region = self.regions[device]
         tables, size = region.tables, region._layout.page_bytes
         assert tables is not None
-        for span in region.retreat(region.outside()):
+        for span in tables.compact(tables.outside(), size):
             assert span.source_at // size not in tables._pages
             assert span.target_at // size in tables._pages
-        assert not region.outside()
+        assert not tables.outside()
 
     def pick(self, number: int) -> Request:
         return list(self.requests.values())[number % len(self.requests)]

@@ -15,8 +15,8 @@ import pytest
 
 from harness.clock import Event, WallLoop
 from harness.drivers import server as server_module
-from harness.drivers.fleet import Plan, running, watch
-from harness.drivers.server import Server
+from harness.drivers.fleet import running, watch
+from harness.drivers.server import Plan, Server
 from harness.errors import RunError
 
 pytestmark = pytest.mark.live
@@ -66,7 +66,7 @@ def test_a_fleet_is_up_inside_and_gone_outside(tmp_path: Path) -> None:
     plans = [plan(tmp_path, "serve", f"fake-{i}") for i in range(2)]
     with running(plans, 30, said.append) as members:
         assert members[0].url != members[1].url
-        processes = tree(members[0].server) + tree(members[1].server)
+        processes = tree(members[0]) + tree(members[1])
         assert len(processes) == 2 * (1 + TREE_SIZE)
     assert not any(process.is_running() for process in processes)
     assert [line.split(" after")[0] for line in sorted(said)] == [
@@ -80,7 +80,7 @@ def test_a_fleet_is_gone_after_an_exception(tmp_path: Path) -> None:
 
     def use() -> None:
         with running([plan(tmp_path, "serve")], 30, print) as members:
-            processes.extend(tree(members[0].server))
+            processes.extend(tree(members[0]))
             raise ZeroDivisionError("as planned")
 
     with pytest.raises(ZeroDivisionError, match="as planned"):
@@ -107,18 +107,18 @@ def test_a_server_that_never_comes_up_is_told_with_its_last_word(tmp_path: Path)
 
 def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
     with running([plan(tmp_path, "taken")], 30, print) as members:
-        assert members[0].server.running
+        assert members[0].running
 
 
 def test_a_death_in_the_run_ends_the_run_and_names_the_server(tmp_path: Path) -> None:
     loop = WallLoop()
 
     async def main() -> None:
-        os.kill(psutil.Process(members[0].server._supervisor.pid).children()[0].pid, signal.SIGKILL)
+        os.kill(psutil.Process(members[0]._supervisor.pid).children()[0].pid, signal.SIGKILL)
         await loop.wait(Event(loop), until=30)
 
     with running([plan(tmp_path, "serve")], 30, print) as members:
-        processes = tree(members[0].server)
+        processes = tree(members[0])
         watch(members, loop)
         with pytest.raises(RunError, match=r"fake-0 ended \(killed by SIGKILL\)"):
             loop.run(main())
@@ -141,7 +141,10 @@ import sys, time
 from pathlib import Path
 from harness.drivers import server
 server.GRACE_S = 0.5
-server = server.Server("fake", sys.argv[2:], {}, Path(sys.argv[1]))
+plan = server.Plan(
+    name="fake", command=lambda port: sys.argv[2:], env={}, log_path=Path(sys.argv[1])
+)
+server = server.Server(plan, 0)
 print(server._supervisor.pid, flush=True)
 time.sleep(600)
 """
@@ -164,7 +167,7 @@ def test_nothing_is_left_when_the_harness_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_server_ends_even_when_its_supervisor_is_killed(tmp_path: Path) -> None:
-    server = Server("fake", plan(tmp_path, "silent").command(0), {}, tmp_path / "log")
+    server = Server(plan(tmp_path, "silent"), 0)
     supervisor, *processes = tree(server)
     main, *orphans = processes
     supervisor.kill()

@@ -178,8 +178,8 @@ def test_what_a_body_takes_is_the_clients_lag_and_not_the_servers_latency(tmp_pa
     request = Request(0, 0.0, "default", 5, 2)
     loop, recorder = WallLoop(), Recorder([request])
     with GoldenServer(lambda _: Script()) as server, IoThread(loop) as io:
-        target = Target(f"{server.url}/completions", {}, body, 20.0, False)
-        endpoint = HttpEndpoint("one", ["default"], target, io=io, loop=loop, recorder=recorder)
+        target = Target(server.url, f"{server.url}/completions", {}, body, 20.0, False)
+        endpoint = HttpEndpoint("one", ["default"], target, io, recorder)
         send_all(endpoint, loop, recorder, [request])
     record = recorder.records[0]
     assert (record.status, recorder.num_sent) == ("completed", 1)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.drivers.prefix_cache import PrefixCounters, parse_counters
+from harness.drivers.counters import parse_counters
+from harness.drivers.replay import PREFIX_CACHE
 from harness.drivers.served_models import Served, choose_model, parse_models
 from harness.errors import UsageError
 
@@ -68,9 +69,9 @@ vllm:prefix_cache_hits_total{engine="1",model_name="m"} 1e+01
 
 
 def test_counters_are_summed_over_a_servers_engines() -> None:
-    assert parse_counters(PAGE) == PrefixCounters(400.0, 42.0)
+    assert parse_counters(PAGE, PREFIX_CACHE) == {"queries": 400.0, "hits": 42.0}
 
 
 @pytest.mark.parametrize("page", ["", "{}", PAGE.replace("hits_total", "x"), "vllm:prefix_cache_"])
 def test_a_page_without_the_counters_says_nothing(page: str) -> None:
-    assert parse_counters(page) is None
+    assert not {"queries", "hits"} <= parse_counters(page, PREFIX_CACHE).keys()

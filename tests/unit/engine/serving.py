@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import pickle
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from harness.device.block_pool import BlockPool
 from harness.device.caching_pool import CachingPool
 from harness.engine.block_tables import BlockTables
-from harness.engine.instance import Tables, described
+from harness.engine.instance import Tables
 from harness.engine.kv_cache import new_cache
 from harness.engine.kv_memory import KvMemory
 from harness.engine.layout import model_in, write_model
@@ -22,9 +23,9 @@ from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
 from harness.engine.slab_tables import SlabTables
 from harness.engine.tokens import TokenBook
-from harness.engine.work import pack, unpack
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape
+from harness.pooled.plan import MemoryPlan
 from harness.pooled.slab import SlabAllocator
 from harness.request import Batch, Request
 
@@ -56,10 +57,7 @@ def spec_like(directory: Path, **changes: object) -> ModelSpec:
 
 
 def loaded(spec: ModelSpec) -> LoadedLayers:
-    layers = LoadedLayers(spec, CPU)
-    for layer in range(spec.num_layers):
-        layers.load(layer)
-    return layers
+    return LoadedLayers(spec, CPU)
 
 
 def runner_of(
@@ -86,16 +84,10 @@ class Server:
     def execute(self, batch: Batch, max_steps: int = 1) -> None:
         """What `TorchInstance.execute` does, in this process; the pool has been grown."""
         self.tables.reconcile(batch.requests)
-        work = unpack(*pack(*described(batch, self.tables, self.book, self.vocab_size)))
-        sampled = [r for r, n in batch.chunks if r.computed_tokens + n == r.known_tokens]
-        for tokens in self.runner.steps(*work, max_steps):
-            for request, num_tokens in batch.chunks:
-                request.computed_tokens += num_tokens
-            for request in batch.decodes:
-                request.computed_tokens += 1
-            for request, token in zip(sampled + batch.decodes, tokens, strict=True):
-                request.generated_tokens += 1
-                self.book.append(request, token)
+        work = self.book.work(batch, self.vocab_size)
+        work.blocks = [self.tables.ids[request.request_id] for request in batch.requests]
+        for tokens in self.runner.steps(pickle.loads(pickle.dumps(work)), max_steps):
+            self.book.count(batch, tokens)
         for request in batch.requests:
             if request.finished:
                 self.pool.release(request)
@@ -157,11 +149,9 @@ def slabbed(buffer: torch.Tensor, spec: ModelSpec, num_blocks: int, block_tokens
     pool = SlabPool(slabs, shape)
     with tempfile.TemporaryFile() as file:
         file.truncate(mmap.PAGESIZE)
-        memory = KvMemory(
-            slabs.num_slabs * slab_bytes, slab_bytes, shape.block_bytes,
-            file.fileno(), mmap.PAGESIZE, CPU,
-        )  # fmt: skip
+        plan = MemoryPlan(0, slabs.num_slabs * slab_bytes, slab_bytes, block_tokens)
+        memory = KvMemory(plan, [spec], file.fileno(), mmap.PAGESIZE, CPU)
     ends, layers = model_in(buffer, spec, 0)
-    cache = memory.cache(spec, block_tokens)
+    cache = memory.cache(spec)
     runner = Runner(spec, TransformerDecoder(spec, ends, CPU), layers, cache, CPU)
     return Server(runner, pool, SlabTables(pool, slab_bytes), spec.vocab_size)

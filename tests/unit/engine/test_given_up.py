@@ -1,23 +1,26 @@
-"""A flight that has been given up writes no KV any more: its blocks may be another's."""
+"""A batch that has been given up writes no KV any more: its blocks may be another's."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from harness.engine.flight_work import HoldWork, Part, StageWork, pack
 from harness.engine.given_up import Abandoned, GivenUp
 from harness.engine.kv_cache import KvCache
 from harness.engine.lent_attention import LentAttention
+from harness.engine.paced_links import LinkPath
 from harness.engine.routed_attention import RoutedAttention
+from harness.engine.work import BatchWork, HoldWork, Part, StageWork
 
 CPU = torch.device("cpu")
-FLIGHT, BLOCKS, BLOCK_TOKENS, HEADS, HEAD_DIM = 7, 4, 4, 2, 8
+BATCH, BLOCKS, BLOCK_TOKENS, HEADS, HEAD_DIM = 7, 4, 4, 2, 8
+PATH = LinkPath((), None, 0.0)
 WIDTH = 3 * HEADS * HEAD_DIM  # of a token's q, k and v
 
 
@@ -45,7 +48,7 @@ class Peers:
         return torch.frombuffer(bytearray(payload), dtype=torch.float32).view(shape)
 
 
-class Lane:
+class Stream:
     """Jobs wait until they are run."""
 
     def __init__(self) -> None:
@@ -72,53 +75,52 @@ def qkv() -> Iterator[torch.Tensor]:
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-def test_attention_that_was_asked_for_does_not_write_once_the_flight_is_over(
+def test_attention_that_was_asked_for_does_not_write_once_the_batch_is_over(
     cache: KvCache, over: GivenUp, given_up: bool
 ) -> None:
-    lane: Any = Lane()
+    stream: Any = Stream()
     peers: Any = Peers()
     runner: Any = SimpleNamespace(device=CPU, attention_shape=(HEADS, HEADS, HEAD_DIM))
-    lent = LentAttention(runner, cache, peers, lambda _: lane, over)
-    lent.hold(*pack(HoldWork(FLIGHT, {}, [], [1], {0: [part()]})))
-    lane.run()
-    asked = {"flight": FLIGHT, "step": 0, "layer": 0, "group": 0, "tokens": 1}
+    lent = LentAttention(runner, cache, peers, lambda _: stream, over)
+    lent.hold({"work": HoldWork(BATCH, BatchWork([], [1]), PATH, {0: part()})})
+    stream.run()
+    asked = {"batch": BATCH, "step": 0, "layer": 0, "group": 0, "tokens": 1}
     lent.asked("there", asked, torch.ones(WIDTH).numpy().tobytes())
     if given_up:
-        over.add(FLIGHT, broken=True)
-        lent.let_go(FLIGHT)
-    lane.run()
+        over.add(BATCH, broken=True)
+        lent.let_go(BATCH)
+    stream.run()
     assert written(cache) is not given_up
     assert len(peers.sent) == (0 if given_up else 1)
 
 
-def test_a_step_does_not_write_once_its_flight_is_over(cache: KvCache, over: GivenUp) -> None:
+def test_a_step_does_not_write_once_its_batch_is_over(cache: KvCache, over: GivenUp) -> None:
     work = StageWork(
-        FLIGHT, "model", (0, 1), 1, 1, None, [], [1], [], {0: [part()]},
-        None, None, "here", None, {},
+        BATCH, BatchWork([], [1]), range(1), 1, 1, inf, {0: [part()]}, None, None, "here", PATH, {}
     )  # fmt: skip
     peers: Any = Peers()
     routed = RoutedAttention("here", cache, peers, CPU, over)
     with torch.inference_mode():
         attend = routed.routed(work, [], lambda: 0)
-        over.add(FLIGHT, broken=True)
+        over.add(BATCH, broken=True)
         with pytest.raises(Abandoned):
             attend(0, *qkv())
         assert not written(cache)
 
 
-def test_a_flight_is_over_when_nobody_writes_for_it(over: GivenUp) -> None:
+def test_a_batch_is_over_when_nobody_writes_for_it(over: GivenUp) -> None:
     """Who is in the midst of it ends first."""
     writes, may_end = threading.Event(), threading.Event()
     order: list[str] = []
 
     def write() -> None:
-        with over.writing(FLIGHT, "attend"):
+        with over.writing(BATCH, "attend"):
             writes.set()
             may_end.wait(20)
             order.append("written")
 
     def give_up() -> None:
-        over.add(FLIGHT, broken=True)
+        over.add(BATCH, broken=True)
         order.append("over")
 
     threads = [threading.Thread(target=job, daemon=True) for job in (write, give_up)]
@@ -129,7 +131,7 @@ def test_a_flight_is_over_when_nobody_writes_for_it(over: GivenUp) -> None:
     for thread in threads:
         thread.join(20)
     assert order == ["written", "over"]
-    with pytest.raises(Abandoned), over.writing(FLIGHT, "compute"):
+    with pytest.raises(Abandoned), over.writing(BATCH, "compute"):
         pass
-    with over.writing(FLIGHT + 1, "compute"):
-        assert FLIGHT in over
+    with over.writing(BATCH + 1, "compute"):
+        assert BATCH in over

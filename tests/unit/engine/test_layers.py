@@ -1,30 +1,44 @@
 """Layers one by one: executed in ranges, dropped and loaded, drawn from a seed, saved and read."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from harness.engine.attention import cache_attention
 from harness.engine.hf_config import check_config
 from harness.engine.linear import Linear
 from harness.engine.runner import padding_rows
 from harness.engine.warm_up import warm_up
 from harness.engine.weights import HostWeights, save_checkpoint
-from harness.engine.work import ChunkWork, DecodeWork
+from harness.engine.work import BatchWork, Chunk
 from harness.errors import UsageError
 from tests.unit.engine.serving import CPU, SPEC, loaded, runner_of, spec_like
 
 PROMPT = list(range(20, 50))
-CHUNKS = [ChunkWork(PROMPT, 0, True, [1, 2, 3, 4]), ChunkWork(PROMPT[:9], 0, False, [5, 6])]
+CHUNKS = [(PROMPT, [1, 2, 3, 4]), (PROMPT[:9], [5, 6])]  # ids and blocks
+
+
+def chunks_of(*samples: bool, of: Sequence[tuple[list[int], list[int]]] = CHUNKS) -> BatchWork:
+    """A batch of whole prompts, of which some sample."""
+    chunks = [Chunk(0, len(ids), each) for each, (ids, _) in zip(samples, of, strict=False)]
+    ids = [token for ids, _ in of[: len(samples)] for token in ids]
+    return BatchWork(chunks, [], ids, [blocks for _, blocks in of[: len(samples)]])
+
+
+def decodes_of(tokens: list[int], position: int, blocks: Sequence[Sequence[int]]) -> BatchWork:
+    return BatchWork([], [position] * len(tokens), tokens, blocks)
 
 
 @pytest.mark.parametrize("split", range(SPEC.num_layers + 1))
 def test_layer_ranges_in_turn_equal_the_whole(split: int) -> None:
     runner = runner_of(loaded(SPEC), SPEC)
     with torch.inference_mode():
-        step, _ = runner.build(CHUNKS, [])
+        work = chunks_of(True, False)
+        step, _ = runner.step(work, cache_attention(runner._cache, work, CPU))
         hidden = runner.embed(torch.tensor(PROMPT + PROMPT[:9]), step)
         whole = runner.forward(hidden, step, 0, SPEC.num_layers)
         first = runner.forward(hidden, step, 0, split)
@@ -57,9 +71,11 @@ def test_iterations_have_no_product_that_was_not_prepared(monkeypatch: pytest.Mo
     runner, rng = runner_of(layers, SPEC), random.Random(0)
     for _ in range(40):
         sizes = [rng.randrange(1, 200) for _ in range(rng.randrange(4))]
-        chunks = [ChunkWork([7] * n, 0, rng.random() < 0.7, list(range(1, 30))) for n in sizes]
-        decodes = [DecodeWork(7, 3, [40])] * rng.randrange(0 if chunks else 1, 60)
-        list(runner.steps(chunks, decodes, 1 if chunks else 3))
+        chunks = [Chunk(0, n, rng.random() < 0.7) for n in sizes]
+        decodes = rng.randrange(0 if chunks else 1, 60)
+        blocks = [list(range(1, 30))] * len(chunks) + [[40]] * decodes
+        work = BatchWork(chunks, [3] * decodes, [7] * (sum(sizes) + decodes), blocks)
+        list(runner.steps(work, 1 if chunks else 3))
     assert seen
     assert seen <= prepared
 
@@ -67,46 +83,51 @@ def test_iterations_have_no_product_that_was_not_prepared(monkeypatch: pytest.Mo
 def test_padding_changes_no_token() -> None:
     """39 rows are padded; the same chunks one by one are not."""
     runner = runner_of(loaded(SPEC), SPEC)
-    step, _ = runner.build(CHUNKS, [])
+    work = chunks_of(True, True)
+    step, _ = runner.step(work, cache_attention(runner._cache, work, CPU))
     assert step.num_padding_rows > 0
-    (together,) = runner.steps([CHUNKS[0], replace(CHUNKS[1], samples=True)], [], 1)
-    apart = [next(runner.steps([replace(chunk, samples=True)], [], 1)) for chunk in CHUNKS]
+    (together,) = runner.steps(work, 1)
+    apart = [next(runner.steps(chunks_of(True, of=[chunk]), 1)) for chunk in CHUNKS]
     assert [together] == [[token for tokens in apart for token in tokens]]
 
 
 def test_padding_changes_no_token_of_decodes() -> None:
     """33 of them are padded, one is not; nor is a chunk that picks nothing."""
     runner = runner_of(loaded(SPEC), SPEC)
-    assert list(runner.steps([replace(CHUNKS[0], samples=False)], [], 1)) == [[]]
-    decodes = [DecodeWork(token, 3, [1 + token]) for token in range(33)]
-    step, _ = runner.build([], decodes)
+    assert list(runner.steps(chunks_of(False), 1)) == [[]]
+    tokens, blocks = list(range(33)), [[1 + token] for token in range(33)]
+    work = decodes_of(tokens, 3, blocks)
+    step, _ = runner.step(work, cache_attention(runner._cache, work, CPU))
     assert step.num_padding_rows == 1
-    together = list(runner.steps([], decodes, 3))
-    apart = [list(runner.steps([], [decode], 3)) for decode in decodes]
+    together = list(runner.steps(work, 3))
+    apart = [
+        list(runner.steps(decodes_of([token], 3, [mine]), 3))
+        for token, mine in zip(tokens, blocks, strict=True)
+    ]
     assert [[token for (token,) in steps] for steps in zip(*apart, strict=True)] == together
 
 
-def test_a_dropped_layer_cannot_run_and_a_loaded_one_runs_as_before() -> None:
+def test_layers_that_are_loaded_again_run_as_before() -> None:
     layers = loaded(SPEC)
-    runner = runner_of(layers, SPEC)
-    before = list(runner.steps(CHUNKS[:1], [], 1))
-    layers.drop(1)
+    runner, prompt = runner_of(layers, SPEC), chunks_of(True)
+    before = list(runner.steps(prompt, 1))
+    layers.on_device.pop(1)
     with pytest.raises(KeyError):
-        list(runner.steps(CHUNKS[:1], [], 1))
-    layers.load(1)
-    assert list(runner.steps(CHUNKS[:1], [], 1)) == before
+        list(runner.steps(prompt, 1))
+    layers.load()
+    assert list(runner.steps(prompt, 1)) == before
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_iterations_can_be_taken_one_by_one_or_at_once(dtype: str) -> None:
     spec = replace(SPEC, dtype=dtype)
     runner = runner_of(loaded(spec), spec)
-    ((token,),) = runner.steps(CHUNKS[:1], [], 1)
-    decode = DecodeWork(token, len(PROMPT), [1, 2, 3, 4, 5, 6])
-    at_once = list(runner.steps([], [decode], 12))
+    ((token,),) = runner.steps(chunks_of(True), 1)
+    blocks = [[1, 2, 3, 4, 5, 6]]
+    at_once = list(runner.steps(decodes_of([token], len(PROMPT), blocks), 12))
     one_by_one = []
     for position in range(len(PROMPT), len(PROMPT) + 12):
-        ((token,),) = runner.steps([], [DecodeWork(token, position, decode.blocks)], 1)
+        ((token,),) = runner.steps(decodes_of([token], position, blocks), 1)
         one_by_one.append([token])
     assert one_by_one == at_once
 
@@ -119,15 +140,15 @@ def test_a_saved_checkpoint_holds_the_random_weights(tmp_path: Path, variant: di
     check_config(saved, tmp_path)
     random, read = HostWeights(spec), HostWeights(saved)
     pairs = [(random.ends(), read.ends())]
-    pairs += [(random.layer(i), read.layer(i)) for i in range(SPEC.num_layers)]
+    pairs += [(random.tensors(i), read.tensors(i)) for i in range(SPEC.num_layers)]
     for ours, theirs in pairs:
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_layers_and_seeds_differ() -> None:
-    layers = [HostWeights(SPEC).layer(i)["qkv"] for i in (0, 1)]
-    layers.append(HostWeights(replace(SPEC, seed=1)).layer(0)["qkv"])
+    layers = [HostWeights(SPEC).tensors(i)["qkv"] for i in (0, 1)]
+    layers.append(HostWeights(replace(SPEC, seed=1)).tensors(0)["qkv"])
     assert not torch.equal(layers[0], layers[1])
     assert not torch.equal(layers[0], layers[2])
 

@@ -6,6 +6,8 @@ import mmap
 import threading
 from collections.abc import Iterator
 from tempfile import TemporaryFile
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.engine.kv_memory import Blocks, KvMemory
-from harness.engine.layout import pieces, write_model
+from harness.engine.layout import tensor_places, write_model
 from harness.engine.link import HostLink
 from harness.engine.loader import Source, WeightsLoader
+from harness.pooled.plan import MemoryPlan
 from tests.unit.engine.serving import CPU, SPEC
 
 AT = 4096
@@ -41,11 +44,10 @@ def loader() -> tuple[WeightsLoader, torch.Tensor]:
     return WeightsLoader(buffer, STAGE_BYTES, HostLink(None)), buffer
 
 
-def test_the_pieces_are_the_model(source: Source) -> None:
-    found = pieces(SPEC)
-    ends = [piece.offset_bytes + piece.num_bytes for piece in found]
-    assert [piece.offset_bytes for piece in found] == [0, *ends[:-1]]
-    assert ends[-1] == SPEC.weight_bytes
+def test_the_tensors_are_the_model() -> None:
+    found = tensor_places(SPEC)
+    assert [place.start for place in found] == [0, *[place.stop for place in found[:-1]]]
+    assert found[-1].stop == SPEC.weight_bytes
 
 
 @pytest.mark.parametrize("staged", [True, False])
@@ -104,7 +106,9 @@ def test_blocks_go_out_and_come_back_wherever_they_lie(device: list[int], host: 
     blocks = Blocks(size, [size * n for n in device[:count]], [size * n for n in host[:count]])
     with TemporaryFile() as file:
         file.truncate(mmap.PAGESIZE)
-        memory = KvMemory(20 * size, size, size, file.fileno(), mmap.PAGESIZE, CPU)
+        spec: Any = SimpleNamespace(kv_bytes_per_token=size)
+        plan = MemoryPlan(0, 20 * size, slab_bytes=size, block_tokens=1)
+        memory = KvMemory(plan, [spec], file.fileno(), mmap.PAGESIZE, CPU)
         memory._region.copy_(torch.randint(0, 256, (20 * size,), dtype=torch.uint8))
         before = memory._region.clone()
         memory.copy_out(blocks, HostLink(None))

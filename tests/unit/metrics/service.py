@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from harness.records.manifest import ended, hash_of, manifest
+from harness.records.manifest import ended, hash_of, surroundings, utc
 from harness.records.metrics import summarise
 from harness.records.record import Chunk, Recorder, Segment
 from harness.records.run_folder import RunFolder
@@ -100,20 +100,21 @@ def write_run(
     folder = RunFolder(path)
     folder.begin()
     config = {"system": system, "seed": 7}
-    description = manifest(
-        engine_name=engine_name,
-        choices={"system": system, "workload": "dice", "model": "tiny", "engine": engine_name},
-        overrides=[],
-        config_hash=hash_of(config),
-        sources={},
-        command=["harness"],
-        hardware=HARDWARE,
-        provenance=PROVENANCE,
-        schedule_sha256="0" * 64,
-        seeds={"seed": 7},
-        resolved={},
-        started=datetime.now(UTC),
-    )
+    description = {
+        "engine_name": engine_name,
+        "simulated": engine_name == "sim",
+        "choices": {"system": system, "workload": "dice", "model": "tiny", "engine": engine_name},
+        "overrides": [],
+        "config_hash": hash_of(config),
+        "sources": {},
+        "command": ["harness"],
+        "started_utc": utc(datetime.now(UTC)),
+        "seeds": {"seed": 7},
+        "hardware": asdict(HARDWARE),
+        "dataset": asdict(PROVENANCE),
+        "schedule_sha256": "0" * 64,
+        **surroundings(),
+    }
     folder.write_schedule(schedule(service))
     folder.write_config(config)
     folder.write_requests(service.table())

@@ -12,7 +12,7 @@ from harness.configuration.options import plain
 from harness.records import sources
 from harness.records.sources import PROJECT, Identity, changed, why_again
 from harness.running.prepare import prepare
-from harness.running.run import Obtained, obtain
+from harness.running.run import Command, Obtained, obtain
 from tests.running import composed
 
 SIM = ("+system=vllm", "+workload=azure_code", "engine=sim", "hardware=a100x1", "model=llama2-7b",
@@ -83,10 +83,8 @@ def test_one_edit_is_found_and_named(checkout: Path) -> None:
 
 def obtained(runs: Path, *, named: bool = False, lines: list[str]) -> Obtained:
     choices = {"system": "vllm", "workload": "azure_code", "engine": "sim", "model": "llama2-7b"}
-    return obtain(
-        prepare(composed(*SIM)), output_dir=runs, named=named, choices=choices, overrides=[],
-        wait=False, announce=lines.append,
-    )  # fmt: skip
+    command = Command(runs, named, choices, [])
+    return obtain(prepare(composed(*SIM)), command, wait=False, announce=lines.append)
 
 
 @pytest.mark.parametrize("named", [False, True])

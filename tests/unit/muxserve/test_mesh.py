@@ -29,7 +29,8 @@ def test_a_decode_that_preempts_all_of_its_batch_starts_no_job() -> None:
     resident = Resident(instance, 0.5, loop, LIMITS)
     resident.running.append(request)
     quotas = QuotaConfig(window_s=1.0, high=0.9, keep=0.8, growth=0.1)
-    mesh = Mesh([resident], loop, prefill_share=0.5, total_share=1.2, quotas=quotas)
+    mesh = Mesh(loop, prefill_share=0.5, total_share=1.2, quotas=quotas)
+    mesh.residents.append(resident)
     assert not mesh._start_decodes()
     assert resident.idle
     assert (list(resident.waiting), resident.running) == ([request], [])

@@ -12,9 +12,9 @@ import pytest
 from harness.calibrate import profiles
 from harness.calibrate.profiles import Cells
 from harness.errors import UsageError
-from plots import aegaeon_table_numbers
-from plots.aegaeon_estimators import explained, lowest
-from plots.aegaeon_table_goodput import goodputs
+from plots.aegaeon import numbers
+from plots.aegaeon.goodput import goodputs
+from plots.aegaeon.numbers import explained, lowest
 
 
 def runs(experiment: str, lengths: str | None, system: str, *token: float) -> pd.DataFrame:
@@ -79,7 +79,7 @@ def test_without_the_profiles_the_estimators_rows_are_left_out(
     monkeypatch.setattr(profiles, "DATA_DIR", tmp_path)
     with pytest.raises(UsageError, match="profiles are missing"):
         profiles.read_profiles()
-    assert not aegaeon_table_numbers.estimators()
+    assert not numbers.estimators()
     rows = pd.DataFrame({"quantity": ["M / m"], "value": [2.2], "inputs": ["paper"]})
-    said = aegaeon_table_numbers.plot(rows)[1]
+    said = numbers.table_numbers.plot(rows)[1]
     assert "profiles are missing (HARNESS_DATA_DIR)" in said

@@ -10,9 +10,9 @@ import pytest
 
 from harness.experiments.points import Point
 from plots.aqua import most_paged_bytes, paged_gb
-from plots.aqua_burst import summed_up
-from plots.aqua_fig11 import added
-from plots.aqua_table_rates import steady
+from plots.aqua.bursts import summed_up
+from plots.aqua.lending import added
+from plots.aqua.rates import steady
 
 
 def point(folder: Path, *copies: tuple[str, str, int]) -> Point:

@@ -12,7 +12,7 @@ from plots import bench_sim
 from plots.__main__ import main
 
 
-def result(folder: Path) -> Path:
+def result(folder: Path) -> None:
     rows = [
         {"requests": n, "instances": i, "stepping": stepping, "requests_per_s": 1e4 / i,
          "peak_memory_gib": 0.1}
@@ -21,17 +21,16 @@ def result(folder: Path) -> Path:
         ]
     ]  # fmt: skip
     about = {"machine": {"cpu": "C", "num_cores": 2}, "git": {"revision": "abc", "dirty": True}}
-    path = folder / "bench_sim.json"
     rows[0]["synthetic"] = ["arrivals drawn"]
-    path.write_text(json.dumps(about | {"rows": rows}))
-    return path
+    (folder / "bench_sim.json").write_text(json.dumps(about | {"rows": rows}))
 
 
 def test_a_line_for_each_number_of_instances_in_order(tmp_path: Path, monkeypatch: Any) -> None:
     drawn: list[Figure] = []
     save = bench_sim.save
     monkeypatch.setattr(bench_sim, "save", lambda made, out: drawn.append(made) or save(made, out))
-    bench_sim.draw(result(tmp_path), tmp_path / "out.png")
+    result(tmp_path)
+    bench_sim.draw(tmp_path)
     lines = {line.get_label(): list(line.get_xdata()) for line in drawn[0].axes[0].lines}
     assert lines == {
         "1 instance, macro": [100, 1000],

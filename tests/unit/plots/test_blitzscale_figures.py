@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 
 from harness.experiments.compose import conf
-from harness.experiments.figures import module
-from plots.blitzscale import Latencies, Run, held_over_time, over_time, saved
-from plots.blitzscale_fig03 import needed
-from plots.blitzscale_fig15 import SCHEDULERS, example, numbers
-from plots.blitzscale_fig18 import violating
-from plots.blitzscale_table_numbers import throughput
+from harness.experiments.figures import described
+from harness.experiments.points import Point
+from plots.blitzscale.latency import violating
+from plots.blitzscale.network import needed
+from plots.blitzscale.numbers import throughput
+from plots.blitzscale.plans import SCHEDULERS, numbers, pair
+from plots.blitzscale.runs import Latencies, Run, held_over_time, over_time, saved
 from systems.blitzscale.timeline import replay
 
 
@@ -28,7 +29,8 @@ def latencies(*ttft: float, tpot: float = 0.1) -> Latencies:
 
 
 def run(system: str, *ttft: float, seed: int = 0) -> Run:
-    return Run("azure_conv", system, seed, Path(), True, 1.0, latencies(*ttft))
+    point = Point("", {}, seed, Path(), "")
+    return Run(point, "azure_conv", system, True, 1.0, latencies(*ttft))
 
 
 def test_a_step_without_any_has_no_mean_but_a_rate_of_none() -> None:
@@ -53,7 +55,7 @@ def test_what_is_saved_is_of_the_same_seed() -> None:
     found = [
         run("blitzscale", 1.0), run("blitzscale", 3.0, seed=1), run("allcache", 4.0),
     ]  # fmt: skip
-    rows = list(saved(found, "mean TTFT", "allcache", lambda one: float(one.latencies.ttft.mean())))
+    rows = list(saved(found, "allcache", quantities=["mean TTFT"]))
     assert [(row["quantity"], row["seed"], row["value"]) for row in rows] == [
         ("share of mean TTFT saved", 0, 0.75),
         ("mean TTFT over", 0, 0.25),
@@ -71,14 +73,14 @@ def test_the_rate_that_is_needed_lies_between_the_points_around_60_percent() -> 
         {"quantity": "violations, either", "workload": "burstgpt", "seed": 0, "valid": True,
          "mechanism": 3.0, "gbps": [10.0, 1000.0], "value": [0.8, 0.4]}
     )  # fmt: skip
-    assert needed(table)[0]["value"] == pytest.approx(100.0)
-    assert math.isnan(float(str(needed(table.assign(value=0.1))[0]["value"])))
+    assert next(needed(table))["value"] == pytest.approx(100.0)
+    assert math.isnan(float(str(next(needed(table.assign(value=0.1)))["value"])))
 
 
 def test_fig_15_ends_as_published() -> None:
     ends = {}
     for name, scheduler in SCHEDULERS.items():
-        rows = numbers(name, replay(example(), scheduler(example())))
+        rows = numbers(name, replay(pair(7, 6, 6.0), scheduler(pair(7, 6, 6.0))))
         ends[name] = [row["value"] for row in rows if row["quantity"] == "end"]
     assert ends["best effort (Fig. 15 a)"] == [7, 13, 19, 25, 31, 37]
     assert ends["ZigZag, ILP-free (Fig. 15 b, 16)"] == [7, 12, 17, 21, 24, 27]
@@ -91,4 +93,4 @@ def test_section_4s_throughputs() -> None:
 @pytest.mark.parametrize("name", ["fig12", "fig13", "fig14", "fig15", "table1", "table_numbers"])
 def test_rows_of_no_run_say_whose_numbers_they_are(name: str) -> None:
     conf()
-    assert set(module(f"blitzscale_{name}").table([]).inputs) <= {"paper", "ours", "drawn"}
+    assert set(described(f"blitzscale_{name}").table([]).inputs) <= {"paper", "ours", "drawn"}

@@ -109,7 +109,8 @@ def test_every_curve_is_halved_to_its_end_as_its_runs_come(
     with ThreadPoolExecutor(4) as pool:
         runs = {"e": [(None, run) for run in words]}
         progress = RunsProgress(console=Console(quiet=True))
-        batch.find_ends(points, {"e": SEARCHES}, runs, pool, 4, again=False, progress=progress)  # type: ignore[arg-type]
+        makers = batch.Makers(pool, batch.Making(4), progress)
+        batch.find_ends(points, {"e": SEARCHES}, runs, makers)  # type: ignore[arg-type]
     assert progress.line().startswith(f"{len(points['e']) - len(begun)} of ")
     added = [list(p.overrides.values()) for p in points["e"][len(begun) :]]
     assert added == sorted(added)

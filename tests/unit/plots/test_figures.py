@@ -16,13 +16,12 @@ from harness.configuration.options import plain
 from harness.errors import RunError
 from harness.experiments.batch import composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
-from harness.experiments.figures import drawn, figures, main, module, only_simulated
+from harness.experiments.figures import described, drawn, figures, main, only_simulated
 from harness.experiments.points import Point, load_points, save_points
-from plots.aegaeon import attainment
-from plots.aegaeon_fig04 import M, active, expected
-from plots.aegaeon_fig07 import split
-from plots.aegaeon_fig10 import around_median
-from plots.aegaeon_fig16 import over_time
+from plots.aegaeon.attainment import attainment
+from plots.aegaeon.motivation import M, active, expected
+from plots.aegaeon.switches import around_median, split
+from plots.aegaeon.usage import over_time
 from plots.runs import overrides
 from plots.style import figure
 from tests.unit.metrics.service import steady, write_run
@@ -30,8 +29,7 @@ from tests.unit.metrics.service import steady, write_run
 
 @pytest.mark.parametrize("name", figures())
 def test_a_figure_names_experiments_that_there_are(name: str) -> None:
-    assert module(name).__doc__
-    for experiment in module(name).EXPERIMENTS:
+    for experiment in described(name).experiments:
         assert (CONF / "experiment" / f"{experiment}.yaml").is_file()
 
 
@@ -124,7 +122,7 @@ def test_attainment_is_in_per_cent_and_its_end_is_marked() -> None:
     )
     more = pd.concat([rows, pd.DataFrame({"num_models": [32], "token": [0.2], "seed": [0]})])
     _, (axes,) = figure(1, 1, width=3, height=2)
-    attainment(axes, more.assign(system="aegaeon"), "title", "num_models", "models")
+    attainment(axes, more.assign(system="aegaeon"))
     line = next(line for line in axes.lines if line.get_label() == "Aegaeon")
     assert np.asarray(line.get_ydata()).tolist() == pytest.approx([95.0, 75.0, 20.0])
     assert np.asarray(axes.lines[-1].get_xdata()).tolist() == pytest.approx([10.0, 10.0])

@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plots.kunserve import LATENCIES, compared, held
-from plots.kunserve_fig11 import spike
-from plots.kunserve_fig16 import arithmetic
-from plots.kunserve_table1 import ROWS, kv, model
-from plots.kunserve_table2 import PUBLISHED, SYNTHETIC, agieval_cot
-from plots.kunserve_timeline import throttled_s
+from plots.kunserve.rates import arithmetic
+from plots.kunserve.runs import LATENCIES, compared, held
+from plots.kunserve.spikes import spike
+from plots.kunserve.tables import PUBLISHED, ROWS, SYNTHETIC, agieval_cot, kv, model
+from plots.kunserve.timeline import throttled_s
 
 
 def test_tokens_are_held_from_the_first_token_on_and_queued_before() -> None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.experiments.figures import figures, published
-from plots.drawing import drawn
+from plots.figure import drawn
 from plots.style import figure
 from tests.unit.plots.looks import faults
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import bootstrap
 
 from harness.errors import UsageError
-from harness.experiments.seeds import flattened, settings
+from harness.experiments.sweep import flattened, settings
 from harness.records.interval import interval
 from plots import sweep
 from tests.running import run_here

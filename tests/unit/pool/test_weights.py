@@ -5,7 +5,7 @@ from dataclasses import replace
 from harness.clock import Event, Loop, VirtualLoop
 from harness.device.location import Location, Medium
 from harness.pooled.host import Host
-from harness.pooled.plan import device_weight_bytes
+from harness.pooled.plan import PoolConfig, device_weight_bytes
 from harness.pooled.weights import WeightsBuffer
 from harness.records.record import Recorder
 from tests.running import model_spec
@@ -42,10 +42,11 @@ class SlowDevice:
 def started(cache_models: int) -> tuple[VirtualLoop, SlowDevice, WeightsBuffer]:
     loop = VirtualLoop()
     device = SlowDevice(loop)
-    host = Host(
-        0, kv_bytes=2**20, slab_bytes=2**20, model_cache_bytes=cache_models * SPEC.weight_bytes,
-        loop=loop,
+    config = PoolConfig(
+        memory_share=1.0, min_kv_share=0.5, slab_bytes=1, host_slab_bytes=2**20,
+        host_kv_bytes=2**20, model_cache_bytes=cache_models * SPEC.weight_bytes,
     )  # fmt: skip
+    host = Host(0, config, loop)
     room = 3 * device_weight_bytes(SPEC)
     buffer = WeightsBuffer(device, host, MODELS, room, loop, Recorder([]))  # type: ignore[arg-type]
     return loop, device, buffer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -15,6 +16,7 @@ from harness.cost.hardware import Hardware
 from harness.cost.model import CostModel
 from harness.device.location import hbm
 from harness.device.topology import cluster_topology
+from harness.engine_api import Experiment
 from harness.pooled.device import KvCopy
 from harness.records.record import Recorder
 from harness.sim.device import SimDevice, SimPoolConfig
@@ -36,12 +38,15 @@ class Rig:
         self.models = {name: replace(spec, tp=tp) for name, spec in MODELS.items()}
         self.loop = VirtualLoop()
         network = Network(self.loop, cluster_topology(hardware))
+        experiment = Experiment(
+            self.loop, Recorder([]), self.models, hardware, run_dir=Path(), seed=0, placements=[],
+            scheduler={}, announce=print,
+        )  # fmt: skip
         gpus = [hbm(n, d) for n in range(2) for d in range(hardware.devices_per_node)]
         self.devices = [
             SimDevice(
-                f"sim-{i}", gpus[i : i + tp], self.models, hardware, config, 16,
-                cost=lambda spec: CostModel(spec, hardware), network=network, loop=self.loop,
-                recorder=Recorder([]),
+                f"sim-{i}", gpus[i : i + tp], config, 16, experiment,
+                lambda spec: CostModel(spec, hardware), network,
             )
             for i in range(0, len(gpus), tp)
         ]  # fmt: skip

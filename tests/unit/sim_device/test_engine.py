@@ -15,6 +15,7 @@ from harness.cluster import Cluster
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
+from harness.cost.law import Part
 from harness.cost.model import CostModel
 from harness.engine_api import Experiment
 from harness.errors import UsageError
@@ -144,9 +145,9 @@ def test_prompts_and_decodes_have_a_share_each() -> None:
         loop.run(one.execute(Batch(chunks=[(request, 2000)])))
         prefilled_s = loop.now
         loop.run(one.execute(Batch(decodes=[request]), until=0))  # time starts anew
-    prefill = CostModel(LLAMA_7B, H800, compute_share=0.75)
+    prefill = CostModel(LLAMA_7B, H800, Part(compute_share=0.75))
     assert prefilled_s == pytest.approx(prefill.mixed_step([(0, 2000)], 0, 0))
-    decode = CostModel(LLAMA_7B, H800, compute_share=0.25)
+    decode = CostModel(LLAMA_7B, H800, Part(compute_share=0.25))
     assert loop.now == pytest.approx(decode.decode_step(1, 2001)[0])
 
 
@@ -186,10 +187,10 @@ def test_neighbours_are_those_with_a_device_in_common() -> None:
 
 def test_rivals_slow_down_what_is_bound_by_memory_unless_the_share_does_so_more() -> None:
     def decode_s(**how: float) -> float:
-        return CostModel(LLAMA_7B, H800, launch=0.0, **how).decode_step(1, 51)[0]
+        return CostModel(LLAMA_7B, H800, Part(**how), launch=0.0).decode_step(1, 51)[0]
 
     def prefill_s(**how: float) -> float:
-        return CostModel(LLAMA_7B, H800, **how).mixed_step([(0, 4096)], 0, 0)
+        return CostModel(LLAMA_7B, H800, Part(**how)).mixed_step([(0, 4096)], 0, 0)
 
     weights_s = LLAMA_7B.weight_bytes / H800.memory_bandwidth_bytes_per_s
     assert decode_s(rivals=2) - decode_s(rivals=1) >= 0.9 * weights_s
@@ -216,7 +217,10 @@ DECODE_MS = (14.4, 14.2, 14.2, 15.2, 16.2, 16.4, 18.5, 19.9)
 @pytest.mark.parametrize("i", range(1, len(SHARES)))
 def test_a_share_of_the_multiprocessors_costs_what_muxserve_measured(i: int) -> None:
     a100 = hardware_profile("a100x1")
-    whole, part = CostModel(LLAMA_7B, a100), CostModel(LLAMA_7B, a100, compute_share=SHARES[i])
+    whole, part = (
+        CostModel(LLAMA_7B, a100),
+        CostModel(LLAMA_7B, a100, Part(compute_share=SHARES[i])),
+    )
     prompts = [(0, 128)] * 32
     prefill = part.mixed_step(prompts, 0, 0) / whole.mixed_step(prompts, 0, 0)
     decode = part.decode_step(32, 32 * 129)[0] / whole.decode_step(32, 32 * 129)[0]

@@ -9,7 +9,7 @@ from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.device.location import dram, hbm
 from harness.device.topology import cluster_topology
-from harness.elastic.fabric import Memory
+from harness.elastic.fabric import Memory, Sending
 from harness.running import testbed
 from harness.running.testbed import Bed
 from harness.sim import fabric as sim_fabric
@@ -32,9 +32,8 @@ def copy_s(
     ends: list[float] = []
 
     async def one(size: int, chunks: int | None, purpose: str) -> None:
-        await fabric.copy(
-            KV, HOST, size, list, purpose=purpose, chunk_bytes=chunks, issue_s=issue_s
-        )
+        sending = Sending(purpose, chunk_bytes=chunks, issue_s=issue_s)
+        await fabric.copy(KV, HOST, size, list, sending)
         ends.append(loop.now)
 
     async def story() -> None:
@@ -89,7 +88,9 @@ def test_a_decode_is_slower_while_copies_read_its_memory(takes: bool) -> None:
                 await testbed.prefill(lender, [request])
                 start_s = bed.loop.now
                 if num_bytes:
-                    copy = borrower.copy_from(lender.memory, num_bytes, list, purpose="page in")
+                    copy = bed.cluster._fabric.copy(
+                        lender.memory, borrower.memory, num_bytes, list, Sending("page in")
+                    )
                     bed.loop.spawn(copy, name="copy")
                 await testbed.finish(lender, [request])
                 ends[name] = bed.loop.now - start_s

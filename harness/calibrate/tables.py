@@ -1,0 +1,71 @@
+"""Tables as commands read, show and write them: CSV files, the terminal's, and Markdown pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from rich.console import Console
+from rich.table import Table
+
+from harness.calibrate.outputs import refusing
+from harness.errors import UsageError
+from harness.files import replaced
+
+
+def read_csv(path: Path, option: str = "", **how: Any) -> pd.DataFrame:
+    """The CSV file at `path`, which `option` gave; `how`: pandas' arguments."""
+    what = f"{option} {path}".strip()
+    try:
+        table: pd.DataFrame = pd.read_csv(path, **how)
+    except OSError as error:
+        raise UsageError(f"{what} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # empty, not text, not CSV
+        raise UsageError(f"{what} is not a CSV file: {error}") from error
+    return table
+
+
+def write_csv(table: pd.DataFrame, path: Path, option: str) -> None:
+    """All digits, to the `path` that `option` gave."""
+    with refusing(path, option), replaced(path) as temporary:
+        table.to_csv(temporary, index=False)
+
+
+def save_csv(table: pd.DataFrame, path: Path) -> None:
+    """Six digits, in a folder of reports."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as temporary:
+        table.to_csv(temporary, index=False, float_format="%.6g")
+
+
+def text(value: object) -> str:
+    if isinstance(value, float):
+        return "–" if pd.isna(value) else f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+    return str(value)
+
+
+def show(console: Console, frame: pd.DataFrame, title: str) -> None:
+    table = Table(title=title)
+    for column in frame:
+        words = not pd.api.types.is_numeric_dtype(frame[column])
+        name = str(column).replace("_", " ").replace(" pct", " %")
+        justify: Literal["left", "right"] = "left" if words else "right"
+        table.add_column(name, justify=justify, no_wrap=words, overflow="fold")
+    for row in frame.itertuples(index=False):
+        table.add_row(*map(text, row))
+    console.print(table)
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    rows = [list(map(str, frame.columns)), ["---"] * frame.shape[1]]
+    rows += [list(map(text, row)) for row in frame.itertuples(index=False)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def page(template: Path, **values: object) -> str:
+    """A Markdown page from Jinja's `template`: `{{ frame | table }}`, `{{ error | signed }}`."""
+    pages = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    pages.filters |= {"table": markdown, "signed": "{:+.1f}".format}
+    return pages.from_string(template.read_text(encoding="utf-8")).render(values)

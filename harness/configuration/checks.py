@@ -1,0 +1,42 @@
+"""What a configuration's values may be: each limit in one line, and one sentence for a breach.
+
+`where` is the configuration's own key, which comes before the name of the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import inf
+from typing import Any
+
+from harness.errors import UsageError
+
+
+def require(holds: object, sentence: str) -> None:
+    """Raises UsageError with `sentence` unless `holds` is true."""
+    if not holds:
+        raise UsageError(sentence)
+
+
+def at_least(config: Any, least: int, where: str, *names: str) -> None:
+    """None is no value, and may stand for any."""
+    for name in names:
+        value = getattr(config, name)
+        require(value is None or value >= least, f"{_told(value, where, name)} at least {least}")
+
+
+def positive(config: Any, where: str, *names: str) -> None:
+    """None is no value, and may stand for any."""
+    for name in names:
+        value = getattr(config, name)
+        holds = value is None or 0 < value < inf
+        require(holds, f"{_told(value, where, name)} more than 0 and finite")
+
+
+def one_of(value: object, valid: Collection[str], where: str, said: str = "valid:") -> None:
+    require(value in valid, f"{where}={value} is unknown; {said} {', '.join(valid)}")
+
+
+def _told(value: Any, where: str, name: str) -> str:
+    shown = f"{value:g}" if isinstance(value, float) else value
+    return f"{where}{'.' if where else ''}{name}={shown} must be"

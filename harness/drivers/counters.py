@@ -1,0 +1,40 @@
+"""Counters of a server, off its page in Prometheus' text format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http.client import HTTPException
+from urllib.request import Request
+
+from harness.drivers.server import OPENER
+from harness.errors import RunError
+
+TIMEOUT_S = 10.0
+MAX_BYTES = 8 << 20
+SAMPLE = re.compile(r"(?P<name>[\w:]+)_total(\{(?P<labels>[^}]*)\})? (?P<value>[-+.\w]+)")
+PURPOSE = re.compile(r'purpose="([^"]*)"')
+
+
+def counters(root: str, prefix: str, headers: Mapping[str, str]) -> dict[str, float]:
+    """Those of `root`/metrics that begin with `prefix`, since the server's start, of all its
+    engines and callers: `parse_counters`. Raises RunError where there is no such page."""
+    try:
+        question = Request(f"{root}/metrics", headers=dict(headers))
+        with OPENER.open(question, timeout=TIMEOUT_S) as answer:
+            return parse_counters(answer.read(MAX_BYTES).decode(errors="replace"), prefix)
+    except (OSError, HTTPException, ValueError) as error:
+        raise RunError(f"{root} did not answer /metrics: {error}") from error
+
+
+def parse_counters(text: str, prefix: str) -> dict[str, float]:
+    """By what follows `prefix`, without `_total`, and, where they have one, their purpose:
+    "iterations", "paged_bytes/page out to DRAM". A name's samples are added up."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        sample = SAMPLE.match(line)
+        if sample is not None and sample["name"].startswith(prefix):
+            purpose = PURPOSE.search(sample["labels"] or "")
+            key = sample["name"].removeprefix(prefix) + (f"/{purpose[1]}" if purpose else "")
+            found[key] = found.get(key, 0.0) + float(sample["value"])
+    return found

@@ -1,0 +1,59 @@
+"""The worker processes of a live run: started alike, and told what their device is to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from harness.configuration.threads import engine_threads
+from harness.engine.config import WARM_UP_TOKENS, TorchConfig
+from harness.engine.transport import Header
+from harness.engine.worker_process import WorkerProcess, side_by_side
+from harness.engine_api import Experiment
+
+
+class Workers:
+    """`stack`: ends with the run."""
+
+    def __init__(self, stack: ExitStack, config: TorchConfig, experiment: Experiment) -> None:
+        self.stack, self._config = stack, config
+        self.num_workers = len(experiment.placements)
+        self._num_threads = config.num_threads or max(1, engine_threads() // self.num_workers)
+        self._logs = experiment.run_dir / "logs"
+        self._logs.mkdir(exist_ok=True)
+        for log in self._logs.glob("worker-*.log"):
+            log.unlink()  # of an earlier run; a worker that restarts adds to its own
+
+    def start(
+        self, index: int, setup: Header, files: Sequence[int] = (), invitations: int | None = None
+    ) -> WorkerProcess:
+        """Starts a worker, which inherits `files`; the caller closes it."""
+        worker = WorkerProcess(
+            f"torch-{index}", self._logs / f"worker-{index}.log", self._num_threads,
+            self._config.hang_timeout_s, self._config.step_timeout_s, files=files,
+            invitations=invitations,
+        )  # fmt: skip
+        common = {
+            "op": "setup", "index": index, "num_workers": self.num_workers,
+            "num_threads": self._num_threads, "config": self._config,
+            "warm_up_tokens": WARM_UP_TOKENS,
+        }  # fmt: skip
+        worker.send(common | setup)
+        return worker
+
+    def answers(self, workers: Sequence[WorkerProcess]) -> list[Header]:
+        """Waits until all `workers` have set up their devices."""
+        timeout_s = self._config.start_timeout_s
+        handshakes = [partial(worker.handshake, timeout_s) for worker in workers]
+        return side_by_side(handshakes, [worker.kill for worker in workers])
+
+    def resolved(self, answers: Sequence[Header]) -> dict[str, Any]:
+        """What a run's manifest says of them."""
+        return {
+            "devices": [answer["device"] for answer in answers],
+            "num_threads": [answer["num_threads"] for answer in answers],
+            "block_tokens": self._config.block_tokens,
+            "torch": answers[0]["torch"],
+        }

@@ -1,0 +1,177 @@
+"""Which models are producers and which consumers (Table 1), and where the placer puts them (section
+5). R_m is the memory that a model lends (above 0) or needs, a GPU.
+
+Producers' is from conf/producer and the profiler's search, consumers' from their bursts' paging and
+the KV of their long prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from plots.aqua import most_paged_bytes
+from plots.aqua.prefix import PROMPT_TOKENS
+from plots.aqua.producers import plateau, producer
+from plots.aqua.rates import FIRST_SEED, constants, found, sampled
+from plots.conf import read, spec
+from plots.figure import Points, Words, text
+from plots.runs import overrides
+from systems.aqua.placer.assignment import ModelType, Servers, assign, counted
+from systems.aqua.placer.matching import match
+from systems.aqua.placer.mix import Modality, draw
+from systems.aqua.profiler.profile import context_bytes, generator_profile
+
+# Model, workload, engine, GPUs and type as printed.
+PRINTED = {
+    "Llama-3.1-70B, TP 2": ("ShareGPT", "vLLM + CFS", 2, "C"),
+    "Yi-34B-200K": ("ShareGPT + prefill cache", "vLLM", 2, "C"),
+    "OPT-30B": ("long prompt", "FlexGen", 1, "C"),
+    "Llama-3.1-8B": ("ShareGPT", "vLLM", 1, "P"),
+    "Llama-3.1-70B, TP 4": ("ShareGPT", "vLLM", 4, "P"),
+    "sd-3": ("Parti prompts", "Diffusers", 1, "P"),
+    "sdxl": ("Parti prompts", "Diffusers", 1, "P"),
+    "kandinsky-2.2": ("Parti prompts", "Diffusers", 1, "P"),
+    "musicgen": ("audio descriptions", "PyTorch", 1, "P"),
+    "audiogen": ("audio descriptions", "PyTorch", 1, "P"),
+}
+LLMS = {
+    "Llama-3.1-70B, TP 2": "llama70b_tp2_h100",
+    "Llama-3.1-8B": "llama8b_h100",
+    "Llama-3.1-70B, TP 4": "llama70b_tp4_h100",
+}
+CONTEXTS = {"Yi-34B-200K": ("yi-34b-200k", PROMPT_TOKENS), "OPT-30B": ("opt-30b", 8192)}
+
+
+def searched(points: Points) -> dict[str, pd.DataFrame]:
+    """The runs of the profiler's search of each LLM, of its first seed."""
+    rates = [p for p in points if p.experiment.startswith("aqua_rates") and p.seed == FIRST_SEED]
+    served = pd.DataFrame([sampled(point) for point in rates]).groupby("served")
+    return {str(name): of for name, of in served}
+
+
+def paged_bytes(points: Points) -> dict[str, float]:
+    """The most of each burst's run of AQUA, by its hash."""
+    bursts = [point for point in points if overrides(point).get("system") == "aqua"]
+    return {point.config_hash(): most_paged_bytes(point) for point in bursts}
+
+
+def roles(points: Points) -> pd.DataFrame:
+    """The profiler's role of each model, the printed one, and whether they are the same."""
+    samples, swap_bytes = searched(points), paged_bytes(points)
+    rows = []
+    for name, (workload, engine, gpus, printed) in PRINTED.items():
+        told: dict[str, object] = {"inputs": "ours"}
+        if name in LLMS:
+            of = samples[LLMS[name]]
+            best = found(of, LLMS[name])
+            lends = best["role"] == "producer"
+            balance = 1e9 * best["free_gb"] if lends else -max(swap_bytes.values())
+            # No need of swap space: a producer of nothing (section 4.1).
+            role = "consumer" if balance < 0 else "producer"
+            runs = [*of.config_hash] if lends else [*of.config_hash, *swap_bytes]
+            told = {"config_hash": " ".join(runs)}
+        elif name in CONTEXTS:
+            model, tokens = CONTEXTS[name]
+            token_bytes = spec(model).kv_bytes_per_token // gpus
+            balance, role = -context_bytes(1, tokens, token_bytes), "consumer"
+        else:
+            threshold = int(constants()["producer_above_bytes"])
+            made = generator_profile(name, "a100", plateau(name), threshold)
+            balance, role = made.memory_balance, made.role
+        rows.append(
+            {
+                "model": name, "workload": workload, "served_by": engine, "gpus": gpus,
+                "printed": printed, "role": role, "balance_gb": balance / 1e9,
+                "same": float(role[0].upper() == printed), "seed": 0,
+            } | told
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@text(
+    "aqua_table_models",
+    roles,
+    ("aqua_fig08", "aqua_rates_high", "aqua_rates_low"),
+    head=["model", "workload", "engine", "GPUs", "type, printed", "profiler", "R_m (GB a GPU)"],
+)
+def table_models(rows: pd.DataFrame) -> tuple[Words, str]:
+    """Table 1: models, workloads and engines of the evaluation, and what the profiler calls each of
+    them: producer or consumer, with its R_m."""
+    role, balance = rows.role.str[0].str.upper(), rows.balance_gb.map("{:+.1f}".format)
+    columns = ["model", "workload", "served_by", "gpus", "printed", "role", "balance_gb"]
+    shown = rows.assign(role=role, balance_gb=balance)[columns]
+    return shown.astype(str).to_numpy().tolist(), (
+        f"LLMs at the rates found (seed {FIRST_SEED} of the search); long contexts by arithmetic; "
+        "image and audio models on the assumed curves of Fig. 3."
+    )
+
+
+SEEDS = (0, 1, 2, 3, 4)
+NUM_GPUS = (16, 32, 64, 128)
+GPUS_PER_SERVER = 8
+AUDIO, VISION = ("audiogen", "musicgen"), ("sd-3", "sdxl", "kandinsky-2.2")  # Table 1
+
+
+def placements(points: Points) -> pd.DataFrame:
+    mix, asked = modalities(points), read("system/aqua/constants")["placer"]
+    rows = [placed(mix, gpus, seed, asked) for gpus in NUM_GPUS for seed in SEEDS]
+    return pd.DataFrame(rows).assign(inputs="drawn")
+
+
+def modalities(points: Points) -> list[Modality]:
+    """Table 1's models with their R_m, in the shares of section 9.3."""
+    samples, most = searched(points), max(paged_bytes(points).values())
+    free = {name: int(1e9 * float(found(of, name)["free_gb"])) for name, of in samples.items()}
+    yi, opt = spec("yi-34b-200k").kv_bytes_per_token, spec("opt-30b").kv_bytes_per_token
+    llms = (
+        ModelType("Llama-3.1-70B, TP 2", -int(max(most, 1e9)), 2),
+        ModelType("Yi-34B-200K, TP 2", -PROMPT_TOKENS * yi // 2, 2),
+        ModelType("OPT-30B", -8192 * opt, 1),
+        ModelType("Llama-3.1-8B", free["llama8b_h100"], 1),
+        ModelType("Llama-3.1-70B, TP 4", free["llama70b_tp4_h100"], 4),
+    )
+    audio, vision = (
+        tuple(ModelType(name, producer(name).free_bytes_at_peak, 1) for name in names)
+        for names in (AUDIO, VISION)
+    )
+    return [Modality(0.1, audio), Modality(0.15, vision), Modality(0.75, llms)]
+
+
+def placed(
+    mix: Sequence[Modality], num_gpus: int, seed: int, asked: Mapping[str, float]
+) -> dict[str, float]:
+    models = draw(mix, num_gpus, np.random.default_rng(seed))
+    types, numbers = counted(models)
+    servers = Servers(
+        num_servers=num_gpus // GPUS_PER_SERVER,
+        gpus_per_server=GPUS_PER_SERVER,
+        gpu_memory_bytes=int(asked["gpu_memory_bytes"]),
+    )
+    made = assign(types, numbers, servers, time_limit_s=asked["time_limit_s"])
+    matched = 0
+    for counts in made.counts:
+        here = [each for each, n in zip(types, counts, strict=True) for _ in range(n)]
+        matched += len(match(here))
+    shards = sum(each.shards for each in models if each.memory_bytes < 0)
+    about = {"gpus": num_gpus, "seed": seed, "gap": made.gap}
+    return about | {"shards": shards, "matched": matched}
+
+
+@text(
+    "aqua_table_placer",
+    placements,
+    ("aqua_fig08", "aqua_rates_high"),
+    head=["GPUs", "proven gap (mean, worst)", "consumers' shards", "with a producer"],
+)
+def table_placer(rows: pd.DataFrame) -> tuple[Words, str]:
+    """Section 5: the placer on clusters of 16 to 128 GPUs: the gap that the solver proves in 5 s,
+    and how many consumers' shards get a producer of their server."""
+    cells = []
+    for gpus, of in rows.groupby("gpus"):
+        gap = f"{100 * of.gap.mean():.2g} %, {100 * of.gap.max():.2g} %"
+        cells.append([f"{gpus}", gap, f"{of.shards.sum()}", f"{of.matched.sum()}"])
+    said = f"HiGHS, 5 s; models drawn 10 % audio, 15 % vision; {rows.seed.nunique()} draws."
+    return cells, said

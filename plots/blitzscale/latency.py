@@ -1,0 +1,309 @@
+"""Whole runs beside those of other systems: Figs. 17, 18, 20 and 24, and what they depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from harness.experiments.points import Point
+from plots.blitzscale.runs import (
+    MEASURES,
+    OVER_TIME_S,
+    SYSTEMS,
+    WORKLOADS,
+    Floats,
+    Latencies,
+    Run,
+    compared,
+    held_over_time,
+    latency_cdfs,
+    over_time,
+    plot_cdfs,
+    runs,
+    saved,
+    table_of,
+)
+from plots.figure import Words, picture, text
+from plots.panels import over_seeds
+from plots.style import PALETTE, log_scale
+
+SHOWN_SEED = 0  # of what is over time
+WIDTHS = {"blitzscale": 2.4, "serverlessllm": 1.2, "allcache": 1.2}  # what is below shows
+OVER_TIME = ("requests/s", "mean TTFT (s)", "mean TBT (s)")
+SILENCE_S = 5  # lines are broken where nothing comes for longer
+MEANS = ("mean TTFT", "mean TBT")
+
+
+def on_three_workloads(points: Sequence[Point]) -> pd.DataFrame:
+    found = runs(points)
+    rows = compared(found, ("serverlessllm", "serverlessllm_30s", "allcache"))
+    rows += saved(found, "allcache", "serverlessllm", MEANS)
+    rows += _best(pd.DataFrame(rows))
+    for run in found:
+        rows += _spikes(run)
+        if run.seed == SHOWN_SEED and run.system in WIDTHS:
+            rows += _over_time(run)
+    return pd.DataFrame([*rows, *latency_cdfs(found, WIDTHS)])
+
+
+@picture(
+    "blitzscale_fig17", on_three_workloads, ("blitzscale_fig17",), shape=(3, 5), size=(13, 6.6),
+    legend=len(WIDTHS),
+)  # fmt: skip
+def fig17(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 17: request rate, mean TTFT and TBT over time, and their CDFs, on three workloads.
+    ServerlessLLM with section 3's TTL of five minutes. Numbers with the code's 30 s, under which
+    alone the gap between AzureCode's bursts evicts, are in the table."""
+    for i, (workload, title) in enumerate(WORKLOADS.items()):
+        of_workload = rows[rows.workload == workload]
+        panels = axes[5 * i : 5 * i + 5]
+        for panel, name in zip(panels, OVER_TIME, strict=False):
+            of_panel = of_workload[of_workload.quantity == name]
+            for system, width in WIDTHS.items():
+                shown = of_panel[of_panel.system == system]
+                if name == "requests/s":
+                    panel.plot(shown.x, shown.value, color="0.3", lw=0.9)
+                else:
+                    panel.plot(shown.x, shown.value, lw=width, **SYSTEMS[system].curve)
+            panel.set_title(title if name == "requests/s" else name)
+        log_scale(panels[1], "y")
+        panels[0].set_ylabel("requests/s")
+        plot_cdfs(panels[3:], of_workload, WIDTHS)
+        for panel in panels[3:]:
+            for line, width in zip(panel.lines, WIDTHS.values(), strict=True):
+                line.set_linewidth(width)
+        for panel in panels:
+            panel.set_xlabel("seconds" if i == len(WORKLOADS) - 1 else "")
+    return (
+        f"Means of {OVER_TIME_S:g} s: seed {SHOWN_SEED}; TTFT by arrival, TBT by when the token "
+        "came. CDFs: all seeds. BurstGPT: 40 times as fast."
+    )
+
+
+def _over_time(run: Run) -> list[dict[str, Any]]:
+    found = run.latencies
+    rows: list[dict[str, Any]] = []
+    series = [(found.arrival, found.ttft), (found.at, found.tbt)]
+    for name, values in zip(OVER_TIME[1:], series, strict=True):
+        rows += run.curve(name, *_broken(*over_time(*values, OVER_TIME_S)))
+    if run.system == "blitzscale":  # all have the same
+        rows += run.curve(OVER_TIME[0], *over_time(found.arrival, step_s=OVER_TIME_S))
+    return rows
+
+
+def _broken(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """With nan in each silence."""
+    silent = np.flatnonzero(np.diff(x) > SILENCE_S) + 1
+    return np.insert(x, silent, x[silent] - OVER_TIME_S), np.insert(y, silent, np.nan)
+
+
+def _best(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Our mean over the better of ServerlessLLM's and AllCache's, the highest of the workloads, and
+    the least ratio of what is saved of TTFT to what is of TBT."""
+    means = rows[rows.quantity.isin(MEANS)]
+    wide = means.pivot(index=["quantity", "seed", "workload"], columns="system", values="value")
+    ratio = wide.blitzscale / wide[["serverlessllm", "allcache"]].min(axis=1)
+    share = 1 - wide.blitzscale / wide.serverlessllm
+    found = {
+        f"{name} over the better one's, highest": ratio[name].groupby("seed").max()
+        for name in MEANS
+    }
+    least = (share["mean TTFT"] / share["mean TBT"]).groupby("seed").min()
+    found["share of TTFT saved over that of TBT, least"] = least
+    ours = means[(means.system == "blitzscale") & (means.quantity == "mean TTFT")]
+    scaled = ours.groupby("seed").mechanism.sum()
+    about = {"workload": "all", "system": "blitzscale", "valid": bool(means.valid.all())}
+    return [
+        about | {"quantity": name, "seed": seed, "value": value, "mechanism": scaled[seed]}
+        for name, values in found.items()
+        for seed, value in values.items()
+    ]
+
+
+def _spikes(run: Run) -> Iterator[dict[str, Any]]:
+    """The second with the highest mean TTFT in each half of the window, from the window's start."""
+    x, y = over_time(run.latencies.arrival, run.latencies.ttft)
+    for half, part in (("first", x < x.max() / 2), ("second", x >= x.max() / 2)):
+        at = float(x[part][y[part].argmax()])
+        yield run.row(f"second of the highest mean TTFT, {half} half", at)
+
+
+OTHERS = ("distserve_full", "distserve_half", "serverlessllm", "serverlessllm_30s")
+BESIDE_DISTSERVE = ("distserve_full", "distserve_half", "serverlessllm", "blitzscale")
+HOLDING = ("serverlessllm", "blitzscale")
+FACTOR = 5.0  # of an SLO over the mean, §6.2
+ROLES = {"prefill": PALETTE[2], "decode": PALETTE[1], "loading": "0.75"}
+
+
+def beside_distserve(points: Sequence[Point]) -> pd.DataFrame:
+    found = runs([p for p in points if "azure_conv" in p.overrides.values()])
+    rows = compared(found, OTHERS)
+    rows += _violations(found)
+    for run in found:
+        if run.seed == SHOWN_SEED and run.system in HOLDING:
+            slots = run.slots()
+            for role in ROLES:
+                rows += run.curve(f"GPUs held, {role}", *held_over_time(slots, [role]))
+    return pd.DataFrame([*rows, *latency_cdfs(found, BESIDE_DISTSERVE)])
+
+
+@picture(
+    "blitzscale_fig18", beside_distserve, ("blitzscale_fig17", "blitzscale_fig18"), shape=(1, 4),
+    size=(13, 3.6), legend=len(BESIDE_DISTSERVE) + len(ROLES),
+)  # fmt: skip
+def fig18(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 18: latency and GPUs held, AzureConv and 24B, beside DistServe on all GPUs and on half.
+    A request violates its SLO where its TTFT or its mean TBT is over 5 times the mean. The paper
+    does not say whose mean: DistServe (full)'s and each system's own are both in the table."""
+    plot_cdfs(axes[:2], rows, BESIDE_DISTSERVE)
+    for panel, system in zip(axes[2:], HOLDING, strict=True):
+        mine = rows[rows.system == system]
+        levels = [mine[mine.quantity == f"GPUs held, {role}"] for role in ROLES]
+        panel.stackplot(
+            levels[0].x, [level.value for level in levels], colors=list(ROLES.values()),
+            labels=list(ROLES), lw=0,
+        )  # fmt: skip
+        panel.set(title=f"GPUs held, {SYSTEMS[system].label}", xlabel="seconds", ylabel="GPUs")
+        panel.set_ylim(0, 33)
+    return (
+        f"AzureConv, Mistral-24B, TP 2. CDFs: all seeds; GPUs held: seed {SHOWN_SEED}. DistServe: "
+        "11 prefills and 5 decodes, and 5 and 3."
+    )
+
+
+def _violations(found: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """Shares of requests, by both readings; and ours less DistServe (full)'s."""
+    full = {run.seed: run.latencies for run in found if run.system == "distserve_full"}
+    for run in found:
+        theirs = full[run.seed]
+        for whose, mean in (("DistServe (full)'s", theirs), ("own", run.latencies)):
+            share = violating(run.latencies, mean)
+            yield run.row("violations", share, against=whose)
+            if run.system == "blitzscale":
+                more = share - violating(theirs, theirs)
+                yield run.row("violations less DistServe (full)'s", more, against=whose)
+
+
+def violating(found: Latencies, mean: Latencies) -> float:
+    late = found.ttft > FACTOR * mean.ttft.mean()
+    slow = found.tpot > FACTOR * np.nanmean(mean.tpot)  # nan, of one token, is not
+    return float((late | slow).mean())
+
+
+STEPS = {
+    "serverlessllm": "S-LLM",
+    "network": "+Network",
+    "multicast": "+Multicast",
+    "blitzscale": "+ZigZag",
+}
+P95 = ("P95 TTFT", "P95 TBT")
+
+
+def step_by_step(points: Sequence[Point]) -> pd.DataFrame:
+    found = runs(points, STEPS)
+    for run in found:
+        if run.system == "blitzscale":  # what the last step adds
+            run.mechanism = float(run.scale_ups().served.astype(bool).sum())
+    rows = compared(found, ())
+    for before, after in pairwise(STEPS):
+        rows += saved(found, before, after)
+    return pd.DataFrame(rows)
+
+
+@picture(
+    "blitzscale_fig20", step_by_step, ("blitzscale_fig17", "blitzscale_fig20"), shape=(2, 3),
+    size=(9, 5),
+)  # fmt: skip
+def fig20(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 20: P95 TTFT and TBT from ServerlessLLM to BlitzScale, one technique after another. That
+    the bars are P95 is our reading: the text has no axis. Mutation comes with +Network."""
+    for panel, (name, workload) in zip(axes, product(P95, WORKLOADS), strict=True):
+        of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
+        each = over_seeds(of_panel, "system", "value").loc[list(STEPS)]
+        colours = [SYSTEMS[system].colour for system in STEPS]
+        panel.bar(range(len(STEPS)), each["mean"], color=colours, yerr=[each.below, each.above])
+        panel.set_xticks(range(len(STEPS)), list(STEPS.values()), fontsize=7)
+        panel.grid(False, axis="x")
+        if name == P95[0]:
+            panel.set_title(WORKLOADS[workload])
+    for panel, name in zip(axes[::3], P95, strict=True):
+        panel.set_ylabel(f"{name} (s)")
+    return "Mean and range of seeds. S-LLM: TTL 5 min."
+
+
+COLOCATED = ("vllm_full", "vllm_half", "colocated")
+GPUS = {"vllm_full": 16, "vllm_half": 8}
+
+
+def colocation(points: Sequence[Point]) -> pd.DataFrame:
+    found = runs(points)
+    rows = compared(found, GPUS, "colocated")
+    for run in found:
+        if (run.system, run.seed) == ("colocated", SHOWN_SEED):
+            level = held_over_time(run.slots(), ["colocated", "loading"], 1.0)
+            rows += run.curve("GPUs held", *level)
+    return pd.DataFrame([*rows, *latency_cdfs(found, COLOCATED)])
+
+
+@picture(
+    "blitzscale_fig24", colocation, ("blitzscale_fig24",), shape=(1, 3), size=(11, 3.4), legend=3
+)
+def fig24(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 24: PD colocation, Llama2-7B and BurstGPT, beside vLLM on all GPUs and on half. The
+    paper does not say on which hardware: cluster B here, 16 instances, at half of the rate that
+    vLLM serves on time on all of them. The right panel is ours: the GPUs that are held."""
+    plot_cdfs(axes[:2], rows, COLOCATED)
+    shown = rows[rows.quantity == "GPUs held"]
+    axes[2].plot(shown.x, shown.value, color=SYSTEMS["colocated"].colour)
+    for system, gpus in GPUS.items():
+        axes[2].axhline(gpus, color=SYSTEMS[system].colour, ls=SYSTEMS[system].line)
+    axes[2].set(title="GPUs held", xlabel="seconds", ylabel="GPUs", ylim=(0, 17))
+    return (
+        "BurstGPT 40 times as fast, Llama2-7B, cluster B. CDFs: all seeds; GPUs held: seed "
+        f"{SHOWN_SEED}."
+    )
+
+
+CHANGES = {
+    "blitzscale_fig17": "as in Fig. 17",
+    "blitzscale_sensitivity_ssd": "SSD of 2 Gbps",
+    "blitzscale_sensitivity_hosts": "hosts of 4 GPUs",
+}
+CHANGED = ("blitzscale", "serverlessllm", "serverlessllm_30s")
+QUANTITIES = ["mean TTFT", "P99 TTFT", "share of loads from SSD"]
+
+
+def _changed(run: Run) -> list[dict[str, Any]]:
+    if run.workload != "azure_code":
+        return []
+    values = {name: MEASURES[name](run) for name in QUANTITIES[:2]}
+    values[QUANTITIES[2]] = run.loads().source.str.startswith("ssd").mean()
+    experiment = run.point.experiment
+    return run.rows(values, change=CHANGES[experiment], experiment=experiment)
+
+
+@text(
+    "blitzscale_table_sensitivity", table_of(_changed, CHANGED), tuple(CHANGES),
+    head=["", "system", "mean TTFT (s)", "P99 TTFT (s)", "loads from SSD", "saved by BlitzScale"],
+)  # fmt: skip
+def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:
+    """How much comparisons with ServerlessLLM depend on its TTL, SSDs and hosts. AzureCode, 8B,
+    cluster B; what is changed against Fig. 17, one thing at a time. The paper's code has logical
+    hosts of four GPUs; a host is where a cached copy can be read. Which spare GPUs are taken makes
+    no difference there: each GPU of cluster B is a scale-up domain of its own."""
+    means = rows.pivot_table(index=["change", "system"], columns="quantity", values="value")
+    unchanged_s = means["mean TTFT"]["as in Fig. 17", "blitzscale"]
+    cells = []
+    for change, system in product(CHANGES.values(), CHANGED):
+        if (change, system) in means.index:
+            ttft_s, p99_s, missed = means.loc[[(change, system)]][QUANTITIES].to_numpy()[0]
+            ours_s = means["mean TTFT"].get((change, "blitzscale"), unchanged_s)
+            less = "" if system == "blitzscale" else f"{1 - ours_s / ttft_s:.0%}"
+            label = SYSTEMS[system].label
+            cells.append([change, label, f"{ttft_s:.3f}", f"{p99_s:.3f}", f"{missed:.0%}", less])
+    return cells, "AzureCode, 8B, cluster B; means of seeds."

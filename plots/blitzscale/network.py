@@ -1,0 +1,271 @@
+"""Rates, capacity and the network: what loading needs, what serving leaves (Figs. 3 and 22)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from harness.claims.expressions import crossing
+from harness.experiments.capacity_search import Search
+from harness.experiments.compose import composed
+from harness.experiments.points import Point
+from plots.blitzscale.runs import (
+    OVER_TIME_S,
+    SYSTEMS,
+    WORKLOADS,
+    Floats,
+    Run,
+    runs,
+    table_of,
+)
+from plots.conf import spec
+from plots.figure import Words, picture, text
+from plots.panels import Look, lines
+from plots.runs import overrides
+from plots.runs import table as of_runs
+from plots.style import PALETTE, log_scale
+
+SLOS_S = {"burstgpt": (1.25, 0.2), "azure_code": (0.45, 0.15)}  # §3: TTFT, TBT
+GIGABITS = {  # of a GPU's part of the parameters
+    "burstgpt": spec("qwen2.5-72b").weight_bytes * 8e-9 / 4,
+    "azure_code": spec("llama3-8b").weight_bytes * 8e-9,
+}
+LINKS = {"SSD": 10, "RDMA": 200, "PCIe": 256, "NVLink": 1600}  # Gbps, Fig. 5
+LIMITS = {"burstgpt": (0.6, 0.4), "azure_code": (0.6,)}  # §3, §1: of requests that violate
+
+
+def violations(points: Sequence[Point]) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for run in runs(points):
+        ttft_s, tbt_s = SLOS_S[run.workload]
+        late = run.latencies.ttft > ttft_s
+        slow = run.latencies.tpot > tbt_s
+        values = {
+            "violations, TTFT": late.mean(), "violations, TBT": slow.mean(),
+            "violations, either": (late | slow).mean(), "mean TTFT": run.latencies.ttft.mean(),
+        }  # fmt: skip
+        gbps = float(overrides(run.point)["pcie_bytes_per_s"]) * 8 / 1e9
+        run.system = "allcache"
+        rows += run.rows(values, config_hash=run.point.config_hash(), gbps=gbps)
+    found = pd.DataFrame(rows)
+    return pd.concat([found, pd.DataFrame(needed(found))], ignore_index=True)
+
+
+@picture("blitzscale_fig03", violations, ("blitzscale_fig03",), shape=(1, 4), size=(12, 3.2))
+def fig03(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 3: requests that violate section 3's SLOs, by the rate of a GPU at which instances load.
+    (a)-(d) TTFT and TBT, 72B on BurstGPT and 8B on AzureCode. A request violates its TBT by its
+    mean. Stop-the-world throughout; vertical lines: an SSD's, RDMA's and PCIe's rates, as in
+    Fig. 5."""
+    looks = {"allcache": Look("AllCache", PALETTE[0], "o")}
+    shown = product(SLOS_S, ("TTFT", "TBT"))
+    for panel, letter, (workload, name) in zip(axes, "abcd", shown, strict=True):
+        of_panel = rows[(rows.workload == workload) & (rows.quantity == f"violations, {name}")]
+        lines(panel, of_panel, "gbps", "value", looks, factor=100)
+        log_scale(panel, "x")
+        for link, gbps in LINKS.items():
+            panel.axvline(gbps, color="0.5", lw=0.7, ls=":")
+            side = "left" if link == "PCIe" else "right"
+            panel.text(gbps, 100, link, rotation=90, fontsize=6, va="top", ha=side)
+        limit_s = SLOS_S[workload][name == "TBT"]
+        panel.set(
+            title=f"({letter}) {name}, {WORKLOADS[workload].rpartition(',')[0]}", ylim=(-2, 102),
+            xlabel="Gbps a GPU", ylabel=f"% of requests over {1000 * limit_s:g} ms",
+        )  # fmt: skip
+    return "AllCache's stop-the-world loading at each rate; mean and range of seeds."
+
+
+def needed(table: pd.DataFrame) -> Iterator[dict[str, object]]:
+    """Of each workload and seed, the rate below which more than a limit of requests violate either
+    SLO, and the load time that goes with it: by a straight line between points in log rate; nan
+    where fewer do at every rate."""
+    either = table[table.quantity == "violations, either"]
+    for (name, seed), found in either.groupby(["workload", "seed"]):
+        workload = str(name)
+        curve = found.sort_values("gbps")
+        about = {"workload": workload, "system": "allcache", "seed": seed}
+        about |= {"valid": bool(found.valid.all()), "mechanism": found.mechanism.sum()}
+        for limit in LIMITS[workload]:
+            over = np.flatnonzero(curve.value > limit)
+            gbps = np.nan
+            if 0 < len(over) < len(curve) and over[-1] + 1 < len(curve):
+                pair = curve.iloc[[over[-1] + 1, over[-1]]]
+                gbps = float(np.exp(np.interp(limit, pair.value, np.log(pair.gbps))))
+            load_s = GIGABITS[workload] / gbps
+            what = f"which over {100 * limit:.0f} % violate"
+            yield about | {"quantity": f"Gbps below {what}", "value": gbps}
+            yield about | {"quantity": f"seconds of load above {what}", "value": load_s}
+
+
+RATE = "workload.scale.rate"
+CAPACITY = {
+    "blitzscale_capacity_burstgpt": Search(RATE, tuple(float(n) for n in range(8, 33, 2))),
+    "blitzscale_capacity_azure_code": Search(RATE, tuple(n / 4 for n in range(6, 13))),
+    "blitzscale_capacity_azure_conv": Search(RATE, tuple(float(n) for n in range(8, 17))),
+    "blitzscale_capacity_burstgpt_7b": Search(RATE, tuple(float(n) for n in range(32, 57, 2))),
+}
+SATURATED = {  # the same of two workloads, and their panels
+    "blitzscale_capacity_burstgpt": "(e)", "blitzscale_capacity_azure_code": "(f)",
+}  # fmt: skip
+ON_TIME = 0.9  # of tokens, as the capacity is
+
+
+def saturated(points: Sequence[Point]) -> pd.DataFrame:
+    tried = [point for point in points if point.path is not None]
+    found = of_runs(tried)
+    rows: list[dict[str, Any]] = []
+    for experiment in SATURATED:
+        on_time = found[(found.experiment == experiment) & (found.token >= ON_TIME)]
+        point = tried[on_time.index.to_numpy()[on_time.rate.to_numpy().argmax()]]
+        (run,) = runs([point])
+        run.workload = experiment.removeprefix("blitzscale_capacity_")
+        run.system = "distserve_full"
+        of_run = run.rows({
+            "share free in the busiest second": 1 - used_share(run, "kv_move").max(),
+            "factor on the trace's rate": on_time.rate.max(),
+        })  # fmt: skip
+        of_run += _over_time(run, "share used", "kv_move")
+        rows += [each | {"config_hash": point.config_hash()} for each in of_run]
+    return pd.DataFrame(rows)
+
+
+@picture(
+    "blitzscale_fig03_network", saturated, tuple(SATURATED), shape=(1, 2), size=(8, 3),
+    searches={experiment: CAPACITY[experiment] for experiment in SATURATED},
+)  # fmt: skip
+def fig03_network(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 3 (e) and (f): use of the network over time at the highest rate that a cluster sustains:
+    DistServe on all GPUs, of the rates that were tried when the capacity was found the highest that
+    it serves on time. Bytes between hosts, as in Fig. 22."""
+    said = []
+    for panel, (experiment, letter) in zip(axes, SATURATED.items(), strict=True):
+        workload = experiment.removeprefix("blitzscale_capacity_")
+        shown = rows[(rows.workload == workload) & (rows.quantity == "share used")]
+        title = WORKLOADS[workload].rpartition(",")[0]
+        panel.plot(shown.x, 100 * shown.value, color=PALETTE[0], lw=1)
+        panel.set(title=f"{letter} {title}", xlabel="seconds", ylabel="% of all NICs")
+        panel.set_ylim(0, None)
+        said.append(f"{100 * shown.value.max():.2g} %")
+    return (
+        "KV between hosts, DistServe on all GPUs at the highest rate tried that has 90 % of tokens "
+        f"on time. The panels' scales differ: at most {said[0]} and {said[1]} are used."
+    )
+
+
+COMPARED = ("serverlessllm", "blitzscale")
+SHOWN_SEED = 0
+KINDS = {"KV": "kv_move", "parameters": "transfer"}
+
+
+def _used(run: Run) -> Iterator[dict[str, Any]]:
+    levels = {label: used_share(run, kind) for label, kind in KINDS.items()}
+    values = {f"used by {label}": level.mean() for label, level in levels.items()}
+    values["used by KV in the busiest second"] = levels["KV"].max()
+    values["free in the busiest second"] = 1 - sum(levels.values(), np.float64()).max()
+    yield from run.rows({f"share of the NICs {what}": value for what, value in values.items()})
+    for label, kind in KINDS.items() if run.seed == SHOWN_SEED else ():
+        yield from _over_time(run, f"share by {label}", kind)
+
+
+@picture(
+    "blitzscale_fig22", table_of(_used, COMPARED), ("blitzscale_fig17",), shape=(2, 3),
+    size=(9, 4.8), legend=len(KINDS),
+)  # fmt: skip
+def fig22(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 22: share of the cluster's NIC bandwidth in use over time, by KV and by parameters:
+    bytes that cross from one host to another, over what all NICs could carry. Within a host they
+    cross NVLink or PCIe."""
+    for panel, (system, workload) in zip(axes, product(COMPARED, WORKLOADS), strict=True):
+        of_panel = rows[(rows.system == system) & (rows.workload == workload)]
+        levels = [of_panel[of_panel.quantity == f"share by {label}"] for label in KINDS]
+        shares = [100 * level.value for level in levels]
+        panel.stackplot(levels[0].x, shares, lw=0, colors=PALETTE[:2], labels=list(KINDS))
+        title = f"{SYSTEMS[system].label}: {WORKLOADS[workload].partition(',')[0]}"
+        panel.set(title=title, ylim=(0, None), xlim=(0, None))
+    for panel in axes[::3]:
+        panel.set_ylabel("% of all NICs")
+    for panel in axes[3:]:
+        panel.set_xlabel("seconds")
+    return (
+        f"Means of {OVER_TIME_S:g} s, seed {SHOWN_SEED}. Between hosts alone; 100 %: every NIC "
+        "sends at its rate; scales differ."
+    )
+
+
+def _over_time(run: Run, quantity: str, kind: str) -> list[dict[str, Any]]:
+    share = used_share(run, kind, OVER_TIME_S)
+    return run.curve(quantity, np.arange(len(share)) * OVER_TIME_S, share)
+
+
+def used_share(run: Run, kind: str, step_s: float = 1.0) -> Floats:
+    """In each step, of what the NICs of all GPUs can send."""
+    found = run.config()
+    hardware, tp = found["hardware"], found["model"]["tp"]
+    moves = run.events(kind)
+    sender = moves.instance if kind == "kv_move" else moves.source
+    receiver = moves.to if kind == "kv_move" else moves.instance
+    length = int(np.ceil(run.events("slot").end_s.max() / step_s)) + 1
+    sent = np.zeros(length)
+    between = _nodes(sender, hardware, tp) != _nodes(receiver, hardware, tp)
+    crossing = sender.str.startswith("sim-") & receiver.str.startswith("sim-") & between
+    at = np.minimum((moves.end_s[crossing].to_numpy() / step_s).astype(int), length - 1)
+    np.add.at(sent, at, moves.bytes[crossing].to_numpy(float))
+    every_nic = float(hardware["num_devices"] * hardware["nic_bytes_per_s"])
+    return sent / (every_nic * step_s)
+
+
+def _nodes(names: pd.Series, hardware: dict[str, Any], tp: int) -> pd.Series:
+    """The host of each instance; −1 for what is none."""
+    number = names.str.extract(r"^sim-(\d+)$", expand=False).astype(float)
+    nodes: pd.Series = (number * tp // hardware["devices_per_node"]).fillna(-1)
+    return nodes
+
+
+EVALUATED = {  # by workload: what it is, and the figure whose runs have half of the capacity
+    **{workload: (title, "blitzscale_fig17") for workload, title in WORKLOADS.items()},
+    "burstgpt_7b": ("BurstGPT, Llama2-7B, cluster B, vLLM", "blitzscale_fig24"),
+}
+
+
+def capacities(points: Sequence[Point]) -> pd.DataFrame:
+    rows = of_runs(points)
+    rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
+    found = []
+    for workload, (_, evaluation) in EVALUATED.items():
+        capacity = float(crossing(rows[rows.workload == workload], "rate", "token"))
+        used = _evaluated_at(workload, evaluation)
+        found.append(
+            {"quantity": "mean rate over capacity", "workload": workload, "seed": 0,
+             "experiment": f"blitzscale_capacity_{workload}", "capacity": capacity, "used": used,
+             "value": used / capacity}
+        )  # fmt: skip
+    return pd.concat([rows, pd.DataFrame(found)], ignore_index=True)
+
+
+@text(
+    "blitzscale_table_capacity", capacities,
+    tuple(f"blitzscale_capacity_{workload}" for workload in EVALUATED), searches=CAPACITY,
+    head=["workload", "factor at capacity", "evaluated at", "evaluated / capacity"],
+    title="Capacity of each cluster, as a factor on the trace's rate",
+)  # fmt: skip
+def capacity(rows: pd.DataFrame) -> tuple[Words, str]:
+    """Section 6: the serving capacity that mean request rates are half of, found once a workload:
+    the largest factor on the trace's rate up to which DistServe on all GPUs has 90 % of tokens on
+    time; under colocation (§6.4) vLLM. The paper does not say what it means by the word."""
+    shown = rows[rows.quantity == "mean rate over capacity"]
+    cells = [
+        [EVALUATED[workload][0], *(f"{value:.3g}" for value in values)]
+        for workload, *values in shown[["workload", "capacity", "used", "value"]].to_numpy()
+    ]
+    return cells, "90 % of tokens on time, on all GPUs without scaling."
+
+
+def _evaluated_at(workload: str, figure: str) -> float:
+    """The factor of that figure's runs."""
+    group = f"experiment/blitzscale/workload@_global_={workload}"
+    return float(composed(figure, (group,)).configured([group]).workload.scale.rate)

@@ -1,0 +1,245 @@
+"""What BlitzScale's figures share: runs by workload and system, latencies over time, GPUs held, and
+the rows that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+
+from harness.experiments.points import Point
+from harness.files import read_json
+from plots.figure import Table
+from plots.panels import Look, cdfs, quantiles
+from plots.runs import config, events, requests
+from plots.style import PALETTE
+
+Floats = npt.NDArray[np.floating[Any]]
+SYSTEM = "experiment/blitzscale/system@_global_"
+WORKLOAD = "experiment/blitzscale/workload@_global_"
+WORKLOADS = {
+    "burstgpt": "BurstGPT, 72B, cluster A",
+    "azure_code": "AzureCode, 8B, cluster B",
+    "azure_conv": "AzureConv, 24B, cluster A",
+}
+SYSTEMS = {
+    "blitzscale": Look("BlitzScale", PALETTE[0]),
+    "serverlessllm": Look("S-LLM, TTL 5 min", PALETTE[3]),
+    "serverlessllm_30s": Look("S-LLM, TTL 30 s", PALETTE[1], line="--"),
+    "allcache": Look("AllCache", PALETTE[2], line="--"),
+    "network": Look("+Network", PALETTE[1]),
+    "multicast": Look("+Multicast", PALETTE[4]),
+    "distserve_full": Look("DistServe (full)", PALETTE[7]),
+    "distserve_half": Look("DistServe (half)", PALETTE[5], line="--"),
+    "colocated": Look("BlitzScale, colocated", PALETTE[0]),
+    "vllm_full": Look("vLLM (full)", PALETTE[7]),
+    "vllm_half": Look("vLLM (half)", PALETTE[5], line="--"),
+}
+FIXED = ("distserve", "vllm")  # systems that scale nothing
+LATENCIES = {"TTFT": "ttft", "TBT": "tbt"}
+OVER_TIME_S = 2.0  # of a point of what is drawn over time
+
+
+@dataclass(slots=True)
+class Latencies:
+    """Of one run's requests, in seconds; of those that failed nothing."""
+
+    arrival: Floats
+    ttft: Floats
+    at: Floats  # when each token after the first came
+    tbt: Floats  # its gap to the one before
+    tpot: Floats  # of each request, nan with one token
+
+
+@dataclass(slots=True)
+class Run:
+    point: Point
+    workload: str
+    system: str
+    valid: bool
+    mechanism: float  # as `scaled`
+    latencies: Latencies = field(repr=False)
+
+    @property
+    def seed(self) -> int:
+        return self.point.seed
+
+    def events(self, *kinds: str) -> pd.DataFrame:
+        return events(self.point.folder, *kinds)
+
+    def requests(self) -> pd.DataFrame:
+        return requests(self.point.folder)
+
+    def config(self) -> dict[str, Any]:
+        return config(self.point.folder)
+
+    def slots(self) -> pd.DataFrame:
+        """GPUs held: instance, start_s, end_s, role, num_devices."""
+        return self.events("slot")
+
+    def loads(self) -> pd.DataFrame:
+        """Each instance's from each of its sources; not those from none, before the run."""
+        return self.events("load").query("source != ''")
+
+    def scale_ups(self) -> pd.DataFrame:
+        """When instances loaded; `served`: requests of which they ran layers meanwhile, whose KV
+        then left them."""
+        sent, found = self.events("kv_move"), self.slots().query("role == 'loading'")
+        served = []
+        for instance, start_s, end_s in found[["instance", "start_s", "end_s"]].to_numpy():
+            meanwhile = sent.start_s.between(start_s, end_s, inclusive="left")
+            of_slot = sent[meanwhile & (sent.instance == instance)]
+            served.append([request for requests in of_slot.requests for request in requests])
+        return found.assign(served=pd.Series(served, found.index, dtype=object))
+
+    def row(self, quantity: str, value: float, **more: Any) -> dict[str, Any]:
+        return {
+            "quantity": quantity, "workload": self.workload, "system": self.system,
+            "seed": self.seed, "valid": self.valid, "mechanism": self.mechanism, "value": value,
+            **more,
+        }  # fmt: skip
+
+    def rows(self, values: Mapping[str, Any], **more: Any) -> list[dict[str, Any]]:
+        return [self.row(name, float(value), **more) for name, value in values.items()]
+
+    def curve(self, quantity: str, x: Floats, y: Floats) -> list[dict[str, Any]]:
+        """A row for each point."""
+        return [self.row(quantity, float(v), x=float(at)) for at, v in zip(x, y, strict=True)]
+
+
+def runs(points: Sequence[Point], systems: Collection[str] | None = None) -> list[Run]:
+    """Those of `systems` that were not refused; None: of all."""
+    return [
+        Run(
+            point, point.overrides.get(WORKLOAD, ""), point.overrides.get(SYSTEM, ""),
+            point.verdict()["status"] == "VALID", scaled(point), latencies(point.folder),
+        )
+        for point in points
+        if point.path is not None and (systems is None or point.overrides[SYSTEM] in systems)
+    ]  # fmt: skip
+
+
+def table_of(
+    of_run: Callable[[Run], Iterable[dict[str, Any]]], systems: Collection[str] | None = None
+) -> Table:
+    """A table of the rows that `of_run` makes of each run of `systems`."""
+    return lambda points: pd.DataFrame(
+        [row for run in runs(points, systems) for row in of_run(run)]
+    )
+
+
+def scaled(point: Point) -> float:
+    """How many instances the run scaled up; nan where its system never does."""
+    if point.manifest()["choices"]["system"] in FIXED:
+        return np.nan
+    return float((events(point.folder, "slot").role == "loading").sum())
+
+
+def latencies(path: Path) -> Latencies:
+    rows = requests(path).dropna(subset=["first_s"])
+    return Latencies(
+        arrival=rows.arrival_s.to_numpy(),
+        ttft=rows.ttft_s.to_numpy(),
+        at=np.concatenate([times[1:] for times in rows.token_times_s]),
+        tbt=np.concatenate([np.diff(times) for times in rows.token_times_s]),
+        tpot=rows.tpot_s.to_numpy(),
+    )
+
+
+def over_time(
+    at: Floats, values: Floats | None = None, step_s: float = 1.0
+) -> tuple[Floats, Floats]:
+    """The mean of `values` in each step that has any; without `values`, how many there are a
+    second in each step."""
+    steps = np.floor(at / step_s).astype(int)
+    count = np.bincount(steps)
+    if values is None:
+        return np.arange(len(count)) * step_s, count / step_s
+    total = np.bincount(steps, values)
+    there = np.flatnonzero(count)
+    return there * step_s, total[there] / count[there]
+
+
+def held_over_time(
+    found: pd.DataFrame, roles: Iterable[str], step_s: float = OVER_TIME_S
+) -> tuple[Floats, Floats]:
+    """Mean GPUs held by `roles` in each step."""
+    rows = found[found.role.isin(list(roles))]
+    at = np.arange(0.0, found.end_s.max(), step_s)
+    start, end = rows.start_s.to_numpy(), rows.end_s.to_numpy()
+    overlap = np.minimum(end, at[:, None] + step_s) - np.maximum(start, at[:, None])
+    return at, (np.clip(overlap, 0, None) * rows.num_devices.to_numpy()).sum(axis=1) / step_s
+
+
+def gpu_seconds(run: Run) -> float:
+    """Of a system without slots all GPUs, until the last token."""
+    if slots := read_json(run.point.folder / "summary.json").get("slot_gpu_seconds"):
+        return float(sum(slots.values()))
+    found = run.latencies
+    end_s = max(float(found.at.max()), float((found.arrival + found.ttft).max()))
+    return float(run.config()["hardware"]["num_devices"]) * end_s
+
+
+def latency_cdfs(found: Sequence[Run], systems: Iterable[str]) -> list[dict[Any, Any]]:
+    """Of each workload and system over all seeds."""
+    rows: list[dict[Any, Any]] = []
+    for workload in dict.fromkeys(run.workload for run in found):
+        for system in systems:
+            of_both = [r.latencies for r in found if (r.workload, r.system) == (workload, system)]
+            for name, key in LATENCIES.items() if of_both else ():
+                cdf = quantiles(np.concatenate([getattr(each, key) for each in of_both]))[::2]
+                about = {"quantity": f"CDF of {name}", "workload": workload, "system": system}
+                rows += cdf.assign(**about).to_dict("records")
+    return rows
+
+
+def plot_cdfs(panels: Sequence[Axes], rows: pd.DataFrame, systems: Iterable[str]) -> None:
+    """Of TTFT and TBT."""
+    looks = {system: SYSTEMS[system] for system in systems}
+    for panel, name in zip(panels, LATENCIES, strict=True):
+        cdfs(panel, rows[rows.quantity == f"CDF of {name}"], looks)
+        panel.set(title=f"CDF of {name}", xlabel="seconds")
+
+
+MEASURES: dict[str, Callable[[Run], float]] = {
+    "mean TTFT": lambda run: float(run.latencies.ttft.mean()),
+    "mean TBT": lambda run: float(run.latencies.tbt.mean()),
+    "P95 TTFT": lambda run: float(np.percentile(run.latencies.ttft, 95)),
+    "P95 TBT": lambda run: float(np.percentile(run.latencies.tbt, 95)),
+    "P99 TTFT": lambda run: float(np.percentile(run.latencies.ttft, 99)),
+    "P99 TBT": lambda run: float(np.percentile(run.latencies.tbt, 99)),
+    "GPU time": gpu_seconds,
+}
+
+
+def compared(
+    found: Sequence[Run], against: Iterable[str], system: str = "blitzscale"
+) -> list[dict[str, Any]]:
+    """All MEASURES of all runs, and what `system` saves of them against each."""
+    rows = [run.row(name, measure(run)) for run in found for name, measure in MEASURES.items()]
+    return rows + [row for other in against for row in saved(found, other, system)]
+
+
+def saved(
+    found: Sequence[Run], against: str, system: str = "blitzscale",
+    quantities: Iterable[str] = MEASURES,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Of each quantity, workload and seed with both: 1 − that of `system` over that of `against`,
+    and their ratio (`… over`)."""
+    theirs = {(run.workload, run.seed): run for run in found if run.system == against}
+    both = [
+        (run, theirs[run.workload, run.seed]) for run in found
+        if run.system == system and (run.workload, run.seed) in theirs
+    ]  # fmt: skip
+    for quantity in quantities:
+        for run, other in both:
+            ratio = MEASURES[quantity](run) / MEASURES[quantity](other)
+            about = {"against": against, "valid": run.valid and other.valid}
+            yield run.row(f"share of {quantity} saved", 1 - ratio) | about
+            yield run.row(f"{quantity} over", ratio) | about

@@ -1,0 +1,308 @@
+"""Latencies by load and setting: Figs. 4, 5, 10, 12, 13 and 16, and what binds at each load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from harness.experiments.points import Point
+from plots.figure import picture
+from plots.kunserve.runs import (
+    DATASETS,
+    LATENCIES,
+    OVER_TIME,
+    SYSTEMS,
+    end_to_end,
+    numbers,
+    over,
+    requests,
+    system,
+    violations,
+    waits,
+)
+from plots.panels import Look, bars, cdfs, lines, over_seeds, quantiles
+from plots.runs import events, overrides
+from plots.style import PALETTE, log_scale
+
+SWAPS = {name: SYSTEMS[name] for name in ("vllm_kv_swap", "vllm_parameter_swap")}
+
+
+def swaps(points: Sequence[Point]) -> pd.DataFrame:
+    """Each number over that of recompute, and parameter swap's over KV swap's of as many bytes."""
+    rows = pd.DataFrame([numbers(point) | {"swapped": _swapped(point)} for point in points])
+    rows["hit"] = rows.swapped / rows.requests
+    rows["gb"] = rows.bytes / 2**30
+    without = rows[rows.system == "vllm"].set_index("seed")
+    kv = rows[rows.system == "vllm_kv_swap"].set_index(["gb", "seed"])
+    places = pd.MultiIndex.from_frame(rows[["gb", "seed"]])
+    for number in LATENCIES:
+        value = rows[f"{number}_s"]
+        rows[f"{number}_over_recompute"] = value / rows.seed.map(without[f"{number}_s"])
+        rows[f"{number}_over_kv"] = value / kv[f"{number}_s"].reindex(places).to_numpy()
+    least = rows[rows.gb == rows.gb.min()].set_index(["system", "seed"]).tbt_p99_s
+    own = pd.MultiIndex.from_frame(rows[["system", "seed"]])
+    rows["tbt_p99_over_least"] = rows.tbt_p99_s / least.reindex(own).to_numpy()
+    return rows
+
+
+@picture(
+    "kunserve_fig04", swaps, ("kunserve_fig04", "kunserve_fig04_recompute"), shape=(1, 4),
+    size=(11, 3.2), legend=3,
+)  # fmt: skip
+def fig04(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 4: KV swap and parameter swap by how much an instance swaps, beside recompute."""
+    for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=True):
+        lines(panel, rows, "gb", f"{number}_s", SWAPS, factor=factor)
+        without = factor * rows[rows.system == "vllm"][f"{number}_s"].mean()
+        panel.axhline(without, color="0.4", lw=0.9, ls="--", label=SYSTEMS["vllm"].label)
+        panel.set(title=title, xlabel="GiB swapped by an instance", ylim=(0, None))
+    return "Azure code arrivals. Mean and range of seeds. Recompute swaps nothing."
+
+
+def _swapped(point: Point) -> int:
+    """Requests whose KV was swapped out."""
+    found = events(point.folder, "kv_move")
+    if found.empty:
+        return 0
+    return int(found[found.purpose == "swap out"].requests.explode().nunique())
+
+
+def pipelines(points: Sequence[Point]) -> pd.DataFrame:
+    rows = pd.DataFrame([numbers(point) for point in points])
+    return over(rows, rows.stages == 1, "one")
+
+
+@picture(
+    "kunserve_fig05", pipelines, ("kunserve_fig05",), shape=(1, 4), size=(11, 3.2), legend=2
+)  # fmt: skip
+def fig05(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 5: why not always a pipeline: static pipelines of 2, 4 and 8 stages beside
+    replication."""
+    rates = rows.groupby("rate").requests_per_s.mean()
+    looks = {
+        rate: Look(f"{mean:.0f} requests/s", PALETTE[k])
+        for k, (rate, mean) in enumerate(rates.items())
+    }
+    for panel, (number, (title, _)) in zip(axes, LATENCIES.items(), strict=True):
+        bars(panel, rows, "stages", f"{number}_over_one", looks, by="rate")
+        panel.set_xticks(range(4), ["none", "2", "4", "8"])
+        panel.set(title=title.partition(" (")[0], xlabel="pipeline stages")
+        panel.axhline(1, color="0.4", lw=0.8, ls="--")
+    axes[0].set_ylabel("over replication's (x)")
+    return "Azure code arrivals. Eight instances of 14B. Mean and range of seeds."
+
+
+OF_DATASETS = tuple(f"kunserve_fig10_{dataset}" for dataset in DATASETS)
+SLO = "SLO: 5 x P50 of replication at the lowest rate."
+
+
+def on_datasets(points: Sequence[Point]) -> pd.DataFrame:
+    rows = end_to_end(points)
+    return rows.assign(dataset=rows.experiment.str.removeprefix("kunserve_fig10_"))
+
+
+@picture("kunserve_fig10", on_datasets, OF_DATASETS, shape=(3, 5), size=(12, 6.6), legend=4)
+def fig10(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 10: end to end, 14B: TTFT and TBT by rate, violations of the SLO, on three datasets."""
+    for i, (dataset, title) in enumerate(DATASETS.items()):
+        mine = axes[5 * i : 5 * (i + 1)]
+        _by_rate(mine, rows[rows.dataset == dataset])
+        mine[0].set_ylabel(title, fontweight="bold", fontsize=8)
+        for panel in mine:
+            panel.set_xlabel("requests/s, four instances" if i == len(DATASETS) - 1 else "")
+            if i:
+                panel.set_title("")
+    return (
+        "Azure code arrivals. Mean and range of seeds. TBT: a request's mean. P99 where a run has "
+        f"requests enough. {SLO} KV: 33 GB an instance. AGIEval-CoT has two rates."
+    )
+
+
+def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame) -> None:
+    """Of each of LATENCIES, and of violations of the SLO, one panel."""
+    shown = {f"{number}_s": about for number, about in LATENCIES.items()}
+    shown["violating"] = ("SLO violated (%)", 100.0)
+    low, high = rows.mean_rate.min(), rows.mean_rate.max()
+    margin = 0.1 * (high - low)
+    for panel, (column, (title, factor)) in zip(axes, shown.items(), strict=False):
+        lines(panel, rows, "mean_rate", column, SYSTEMS, factor=factor)
+        panel.set(title=title, xlabel="requests/s, four instances")
+        panel.set_xlim(low - margin, high + margin)
+        if column.startswith("ttft"):
+            log_scale(panel, "y")
+        elif column.startswith("tbt"):
+            panel.set_ylim(bottom=0)
+
+
+METRICS = {"ttft_s": "TTFT (s)", "tbt_s": "TBT (s)"}
+
+
+def at_highest_rates(points: Sequence[Point]) -> pd.DataFrame:
+    runs = pd.DataFrame([overrides(p) | {"experiment": p.experiment, "run": p} for p in points])
+    top = runs[runs.rate == runs.groupby("experiment").rate.transform("max")]
+    rows = []
+    for (experiment, name), mine in top.groupby(["experiment", "system"]):
+        found = pd.concat([requests(point) for point in mine.run])
+        about = {
+            "dataset": str(experiment).removeprefix("kunserve_fig10_"), "system": str(name),
+            "config_hash": " ".join(point.config_hash() for point in mine.run),
+        }  # fmt: skip
+        rows += [quantiles(found[metric]).assign(metric=metric, **about) for metric in METRICS]
+    return pd.concat(rows)
+
+
+@picture(
+    "kunserve_fig10_cdf", at_highest_rates, OF_DATASETS, shape=(2, 3), size=(10, 5.6), legend=4
+)  # fmt: skip
+def fig10_cdf(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Beside Fig. 10: distributions of TTFT and TBT on each dataset at its highest rate."""
+    for panel, (metric, dataset) in zip(axes, product(METRICS, DATASETS), strict=True):
+        cdfs(panel, rows[(rows.metric == metric) & (rows.dataset == dataset)], OVER_TIME)
+        panel.set(title=DATASETS[dataset], xlabel=METRICS[metric], ylabel="share of requests")
+    return (
+        "Azure code arrivals. The highest rate of Fig. 10, all seeds together. TBT: a request's "
+        "mean. A curve that lies on another is dashed."
+    )
+
+
+SCALES = np.geomspace(0.2, 8.0, 25)  # of the SLO
+
+
+def by_scale(points: Sequence[Point]) -> pd.DataFrame:
+    """And shares of the requests that violate SCALES times the SLO, at the highest rate."""
+    rows = end_to_end(points)
+    parts = [rows]
+    for i, row in rows[rows.rate == rows.rate.max()].iterrows():
+        found = requests(points[int(str(i))])
+        limits = [(scale * row.slo_ttft_s, scale * row.slo_tbt_s) for scale in SCALES]
+        shares = [violations(found, *of_scale)["violating"] for of_scale in limits]
+        parts.append(pd.DataFrame({"scale": SCALES, "violating": shares}).assign(
+            part="scale", series=row.system, seed=row.seed, config_hash=row.config_hash
+        ))  # fmt: skip
+    return pd.concat(parts)
+
+
+def _larger(axes: list[Axes], rows: pd.DataFrame) -> str:
+    _by_rate(axes, rows[rows.part.isna()])
+    lines(axes[5], rows, "scale", "violating", OVER_TIME, by="series", factor=100)
+    axes[5].set(title="violated (%), highest rate", xlabel="scale of the SLO (x)")
+    log_scale(axes[5], "x")
+    axes[5].set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
+    axes[5].set_xticks([], minor=True)
+    memory = rows[rows.system == "llumnix_replication"].groupby("rate").wait_memory.mean()
+    return (
+        "Azure code arrivals. Mean and range of seeds. P99 where a run has requests enough. "
+        f"{SLO} KV (168,000 tokens) is full for {', '.join(f'{100 * m:.0f}' for m in memory)} % "
+        "of its waiting, by rate."
+    )
+
+
+# End to end, 70B (Fig. 12) and 90B (Fig. 13): by rate, and violations by SLO scale.
+fig12, fig13 = (
+    picture(name, by_scale, (name,), shape=(2, 3), size=(9.5, 5.4), legend=4)(_larger)
+    for name in ("kunserve_fig12", "kunserve_fig13")
+)
+
+PLANS = {
+    "throughput": Look("throughput-greedy", PALETTE[0]),
+    "memory": Look("memory-greedy", PALETTE[1]),
+    "exhaustive": Look("exhaustive, by the profile", PALETTE[2]),
+}
+
+
+def plans(points: Sequence[Point]) -> pd.DataFrame:
+    rows = pd.DataFrame([numbers(point) for point in points])
+    return pd.concat([over(rows, rows.plan == "throughput", "throughput"), arithmetic()])
+
+
+@picture("kunserve_fig16", plans, ("kunserve_fig16",), shape=(1, 4), size=(11, 3.2), legend=3)
+def fig16(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """Fig. 16: throughput-greedy plans (Algorithm 1), memory-greedy and exhaustive ones; and what
+    plans free. Exhaustive: of all plans the one of least cost, by the profile. Which of all is the
+    best by what its run gives is not searched."""
+    rates = rows.groupby("rate").requests_per_s.mean()
+    for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=True):
+        bars(panel, rows, "rate", f"{number}_s", PLANS, by="plan", factor=factor)
+        panel.set_xticks(range(len(rates)), [f"{rate:.0f}" for rate in rates])
+        panel.set(title=title, xlabel="requests/s")
+    return "Azure code arrivals. Four instances of 14B. Mean and range of seeds."
+
+
+def arithmetic() -> pd.DataFrame:
+    """Replicas that eight instances free in four groups of two and in one of eight (§4.1)."""
+    sizes = {"four groups": [2] * 4, "one group": [8]}
+    freed = [float(sum(size - 1 for size in groups)) for groups in sizes.values()]
+    rows = pd.DataFrame({"plan": list(sizes), "freed_replicas": freed})
+    return rows.assign(seed=0, inputs="paper")
+
+
+SENSITIVITY = "kunserve_table_limits"
+SETTINGS = {
+    "as_is": "test bed as it is",
+    "default_kv": "KV by vLLM's default",
+    "seqs_1024": "1,024 sequences",
+    "whole_prompts": "whole prompts",
+    "cuda_graphs": "no launch cost",
+    "spread_constants": "constants over\nall stages",
+}
+CAUSES = {  # (label, colour)
+    "memory": ("KV full", PALETTE[3]),
+    "sequences": ("256 seats taken", PALETTE[4]),
+    "compute": ("neither: compute", "0.75"),
+}
+RATE = 2.8  # of SENSITIVITY
+COMPARED = ("llumnix_replication", "kunserve")
+
+
+def settings(points: Sequence[Point]) -> pd.DataFrame:
+    rows = []
+    for point in points:
+        dataset = point.experiment.removeprefix("kunserve_fig10_").replace(SENSITIVITY, "burstgpt")
+        base = {"dataset": dataset, "setting": "as_is", "rate": RATE}
+        if system(point) in COMPARED:
+            rows.append(base | numbers(point) | waits(point))
+    return pd.DataFrame(rows)
+
+
+@picture(
+    SENSITIVITY, settings, (*OF_DATASETS, SENSITIVITY), shape=(1, 2), size=(11, 4.4), legend=5
+)  # fmt: skip
+def limits(axes: list[Axes], rows: pd.DataFrame) -> str:
+    """What binds at each load, in replication, and how the comparison depends on what the paper
+    leaves open: memory for KV, cap on sequences, prefill policy, launch cost."""
+    left, right = axes
+    replication = rows[(rows.system == "llumnix_replication") & (rows.setting == "as_is")]
+    means = replication.groupby(["dataset", "rate"], sort=False).mean(numeric_only=True)
+    loads = means.reset_index()
+    labels = [
+        f"{DATASETS[row.dataset].split(' ')[0]} {row.requests_per_s:.0f}/s, load {row.load:.2f}"
+        for _, row in loads.iterrows()
+    ]
+    begun = 0 * loads.load
+    for cause, (label, colour) in CAUSES.items():
+        share = 100 * loads[f"wait_{cause}"]
+        left.barh(labels, share, left=begun, color=colour, label=label)
+        begun = begun + share
+    left.set(title="what requests wait for, by load", xlabel="share of waiting (%)", xlim=(0, 100))
+    of_rate = rows[(rows.dataset == "burstgpt") & (rows.rate == RATE)]
+    for k, name in enumerate(COMPARED):
+        found = over_seeds(of_rate[of_rate.system == name], "setting", "ttft_p99_s")
+        shown, look = found.reindex(list(SETTINGS)), SYSTEMS[name]
+        right.barh(
+            np.arange(len(SETTINGS)) + 0.4 * k - 0.2, shown["mean"], 0.36, color=look.colour,
+            xerr=[shown.below, shown.above], label=look.label,
+        )  # fmt: skip
+    right.set_yticks(range(len(SETTINGS)), list(SETTINGS.values()))
+    title = f"BurstGPT, {of_rate.requests_per_s.mean():.0f}/s, by setting"
+    right.set(title=title, xlabel="P99 TTFT (s)")
+    for panel in (left, right):
+        panel.invert_yaxis()
+        panel.grid(False, axis="y")
+    return (
+        "Azure code arrivals. Left: replication, time before first tokens; KV is full with 95 % of "
+        "its blocks. Load: mean KV demand over memory. Right: mean and range of seeds."
+    )

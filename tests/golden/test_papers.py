@@ -1,0 +1,110 @@
+"""docs/papers.md: every function that it names beside a paper's section exists, and a run calls it.
+
+The runs are the golden ones, in Python, since compiled functions cannot be watched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from functools import cache
+from importlib import import_module
+from inspect import unwrap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.golden.test_golden import RUNS
+from tests.running import ROOT, run_here
+
+ROW = re.compile(r"^\|(?P<section>[^|]+)\|(?P<what>[^|]+)\|(?P<functions>[^|]+)\|(?P<run>[^|]+)\|$")
+
+
+class Row(NamedTuple):
+    section: str
+    functions: tuple[str, ...]  # module.function or module.Class.method
+    run: str  # a golden run; followed by overrides, if it needs some
+
+
+def rows() -> list[Row]:
+    found = []
+    for line in (ROOT / "docs/papers.md").read_text().splitlines():
+        match = ROW.match(line)
+        if match and "`" in match["functions"]:
+            functions = tuple(re.findall(r"`([\w.]+)`", match["functions"]))
+            found.append(Row(match["section"].strip(), functions, match["run"].strip(" `")))
+    return found
+
+
+def code_of(name: str) -> Any:
+    """The code object of a dotted name; raises ImportError or AttributeError if it is not there."""
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        found = found.fget if isinstance(found, property) else unwrap(found)
+        return found.__code__
+    raise ImportError(name)
+
+
+def test_the_page_names_every_paper() -> None:
+    text = (ROOT / "docs/papers.md").read_text()
+    for paper in ("Aegaeon", "AQUA", "BlitzScale", "KunServe"):
+        assert re.search(rf"^## {paper}\b", text, re.MULTILINE), paper
+    assert len(rows()) > 60
+    assert {row.run.split()[0] for row in rows()} <= RUNS.keys()
+
+
+@cache
+def not_called(run: str) -> list[str]:
+    """Which of the functions that the page names for `run` it does not call, in a process of its
+    own."""
+    command = [sys.executable, "-m", "tests.golden.test_papers", run]
+    made = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"HARNESS_PURE": "1"}, capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr[-2000:]
+    missing: list[str] = json.loads(made.stdout.splitlines()[-1])
+    return missing
+
+
+@pytest.mark.parametrize("run", sorted({row.run for row in rows()}))
+def test_a_run_calls_every_function_that_the_page_names(run: str) -> None:
+    assert not not_called(run)
+
+
+def watch(run: str, folder: Path) -> list[str]:
+    wanted = defaultdict(list)
+    for row in rows():
+        if row.run == run:
+            for name in row.functions:
+                wanted[code_of(name)].append(name)
+    name, *more = run.split()
+
+    def seen(frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            wanted.pop(frame.f_code, None)
+
+    sys.setprofile(seen)
+    try:
+        words = (f"+system={name}", "engine=sim", *RUNS[name], *more, "figure=null")
+        run_here(folder / "run", *words)
+    finally:
+        sys.setprofile(None)
+    return [each for names in wanted.values() for each in names]
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(watch(sys.argv[1], Path(folder))))
