@@ -9,6 +9,7 @@ from harness.clock import Event
 from harness.cluster import Cluster
 from harness.configuration.config import build
 from harness.configuration.options import plain
+from harness.elastic.kv_store import KvStore
 from harness.request import Request, Segments
 from harness.running.testbed import Bed
 from systems.aqua.system import Aqua
@@ -99,11 +100,17 @@ async def _send(made: Bed, aqua: Aqua, asked: Sequence[Asked], start_s: float) -
         request = made.request(each.prompt_tokens, each.output_tokens)
         if each.shared:
             request.shared, request.prompt = each.shared, None
-        role = getattr(aqua, each.of, None)
+        role = getattr(aqua.pairs[0], each.of, None)
         if role is None or role.instance.lost is not None:
             aqua.submit(request)
         else:
             role.submit(request)
+
+
+def lent_stores(aqua: Aqua) -> list[KvStore]:
+    """Of the first lender's leases; their pages are of the borrowers' sizes."""
+    leases = [lease for loan in aqua.pairs[0].lender.lent for lease in loan.leases.values()]
+    return [aqua._leases.stores[lease] for lease in leases]
 
 
 def moved(made: Bed, purpose: str) -> list[dict[str, Any]]:

@@ -16,23 +16,22 @@ from systems.aqua.tensors import Tensor
 Prefix = tuple[int, int]  # (number of a stream of random text, tokens from its beginning)
 
 
-def prefix_of(request: Request) -> Prefix | None:
-    """The prefix that the request shares; None: none, or the prompt is shorter than the prefix."""
-    first = request.shared[0] if request.shared else None
-    return first if first is not None and first[1] <= request.prompt_tokens else None
-
-
 class CachedPrefixes:
-    """Those of one consumer, in its swap space."""
+    """Those of one consumer, in its swap space. `enabled`: false: there are none."""
 
-    def __init__(self, swap: SwapSpace) -> None:
-        self._swap = swap
+    def __init__(self, swap: SwapSpace, *, enabled: bool) -> None:
+        self._swap, self._enabled = swap, enabled
         self._coming: dict[int, Prefix] = {}  # {id of a request that waits for KV: its prefix}
+
+    def _prefix_of(self, request: Request) -> Prefix | None:
+        """That the request shares; None: none, or the prompt is shorter than the prefix."""
+        first = request.shared[0] if self._enabled and request.shared else None
+        return first if first is not None and first[1] <= request.prompt_tokens else None
 
     def expect(self, request: Request) -> None:
         """Takes a new request: tokens of a cached prefix count as computed. The last token of a
         prompt is always computed, for its output."""
-        prefix = prefix_of(request)
+        prefix = self._prefix_of(request)
         if prefix is None:
             return
         cached = prefix in self._swap.tensors
@@ -63,7 +62,7 @@ class CachedPrefixes:
     async def keep(self, request: Request) -> None:
         """Leaves a copy of the request's prefix, if the prefix is computed and has no copy, and if
         there is room for it. The request's KV is on the device."""
-        prefix, swap = prefix_of(request), self._swap
+        prefix, swap = self._prefix_of(request), self._swap
         if prefix is None or request.computed_tokens < prefix[1] or request.finished:
             return
         if prefix not in swap.tensors:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from systems.aqua.coordinator.coordinator import check_timeout
-from systems.aqua.informer import InformerConfig
+from systems.aqua.informer import InformerConfig, InformerVariant, Informing
 from systems.aqua.paging import falls_back
 
 COPIES = ("gathered", "by_block")
@@ -28,14 +28,6 @@ class SchedulerVariant:
         k = self.slice_iterations
         require(k >= 1, f"slice_iterations={k} (k) must be at least 1")
         falls_back([], self.fcfs_when_in_dram)  # tells a rule that is none
-
-
-@dataclass(kw_only=True, slots=True)
-class InformerVariant:
-    reclaim_at_pending: int
-    offer_at_pending: int
-    rate_margin: float | None
-    every_s: float | None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -63,13 +55,6 @@ class Coordination:
     def __post_init__(self) -> None:
         check_timeout(self.heartbeat_timeout_s)
         require(0 <= self.port <= 65535, f"port={self.port}; valid: 0 (any) to 65535")
-
-
-@dataclass(kw_only=True, slots=True)
-class Informing:
-    min_offer_bytes: int
-    rate_window_s: float
-    every_iterations: int  # n
 
 
 @dataclass(kw_only=True, slots=True)

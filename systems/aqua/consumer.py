@@ -50,7 +50,7 @@ class Consumer:
         )
         self._turn = Turn(limits, config.variant == "artifact")
         self._fallback = config.own.scheduler.fcfs_when_in_dram
-        self._prefixes = CachedPrefixes(swap) if config.consumer.prefill_caching else None
+        self._prefixes = CachedPrefixes(swap, enabled=config.consumer.prefill_caching)
         self._overlap_paging = config.consumer.overlap_paging
         self._looks = Looks(config.informer_config())
         self.wake = Event(loop)
@@ -62,8 +62,7 @@ class Consumer:
 
     def submit(self, request: Request) -> None:
         self._requests[request.request_id] = request
-        if self._prefixes is not None:
-            self._prefixes.expect(request)
+        self._prefixes.expect(request)
         self._turn.arrived = True
         self.wake.set()
 
@@ -131,15 +130,11 @@ class Consumer:
             if not moves.out and not moves.into:
                 return
             await self.swap.page_out([self._requests[each] for each in moves.out])
-            await self._page_in([self._requests[each] for each in moves.into])
-
-    async def _page_in(self, requests: Sequence[Request]) -> None:
-        prefixes = self._prefixes
-        new = [r for r in requests if prefixes is not None and prefixes.awaited_by(r)]
-        await self.swap.page_in([request for request in requests if request not in new])
-        for request in new:
-            assert prefixes is not None
-            await prefixes.bring(request)
+            into = [self._requests[each] for each in moves.into]
+            new = [request for request in into if self._prefixes.awaited_by(request)]
+            await self.swap.page_in([request for request in into if request not in new])
+            for request in new:
+                await self._prefixes.bring(request)
 
     async def _iterate(self, prompts: Mapping[Hashable, Prompt]) -> None:
         """An iteration; or as many as are left of the slice, where nobody is prefilled."""
@@ -174,9 +169,8 @@ class Consumer:
             await self.swap.drop(request)
         prefilled = any(request.decoding for request in prefilling)
         turn.ran(iterations, completed=bool(done), prefilled=prefilled)
-        if self._prefixes is not None:
-            for request in prefilling:
-                await self._prefixes.keep(request)
+        for request in prefilling:
+            await self._prefixes.keep(request)
         self._looks.iterations += iterations
 
     def _is_here(self, prompt: Prompt) -> bool:

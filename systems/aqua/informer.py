@@ -14,17 +14,28 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-@dataclass(kw_only=True, slots=True)
-class InformerConfig:
-    """Raises ValueError for values out of range."""
+@dataclass(kw_only=True)
+class Informing:
+    """What both variants have."""
+
+    min_offer_bytes: int  # smaller offers are not made
+    rate_window_s: float  # over which the engine counts arrivals
+    every_iterations: int  # n: how often producers and consumers look, in iterations
+
+
+@dataclass(kw_only=True)
+class InformerVariant:
+    """Where the paper and its public code differ."""
 
     reclaim_at_pending: int  # queued requests, from which a producer reclaims
     offer_at_pending: int  # queued requests, up to which it offers
     rate_margin: float | None  # share of the stable rate; None: rates are not used
-    rate_window_s: float  # over which the engine counts arrivals
-    min_offer_bytes: int  # smaller offers are not made
-    every_iterations: int  # n: how often producers and consumers look, in iterations
-    every_s: float | None  # the same in seconds; None: by iterations
+    every_s: float | None  # how often they look, in seconds; None: by iterations
+
+
+@dataclass(kw_only=True)
+class InformerConfig(Informing, InformerVariant):
+    """Both. Raises ValueError for values out of range."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.offer_at_pending < self.reclaim_at_pending:

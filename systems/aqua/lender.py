@@ -178,11 +178,8 @@ class Lender(Replica):
                 loan.leases[borrower.place] = lease
             self.lent.append(loan)
 
-    def stores(self) -> list[KvStore]:
-        """Of its leases; their pages are of the borrowers' sizes."""
-        return [store for loan in self.lent for store in self._stores(loan)]
-
     def _stores(self, loan: Loan) -> list[KvStore]:
+        """Their pages are of the borrowers' sizes."""
         return [self._leases.stores[lease] for lease in loan.leases.values()]
 
     async def _take_home(self) -> None:

@@ -15,15 +15,17 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from systems.aqua.tensors import Tensor, Tensors
 
+Bytes = Mapping[str, int]  # by lease
+Names = Sequence[Hashable]  # of tensors
+
 
 def evacuations(
-    tensors: Tensors, overdrawn_bytes: Mapping[str, int], needed: Sequence[Hashable], *,
-    whole_leases: bool = False,
-) -> list[Tensor]:  # fmt: skip
+    tensors: Tensors, overdrawn_bytes: Bytes, needed: Names, *, whole_leases: bool = False
+) -> list[Tensor]:
     """Those that leave each overdrawn lease, of at least as many bytes as it is overdrawn.
 
-    overdrawn_bytes: {lease: bytes}. needed: names of tensors in the order in which they will be
-    needed; others count as needed later. whole_leases: move everything out of such a lease.
+    needed: in the order in which they will be needed; others count as needed later. whole_leases:
+    move everything out of such a lease.
     """
     leaving = []
     for lease, left in overdrawn_bytes.items():
@@ -37,12 +39,11 @@ def evacuations(
 
 
 def returns(
-    tensors: Tensors, free_bytes: Mapping[str, int], needed: Sequence[Hashable], *,
-    all_or_nothing: bool = False,
-) -> list[Tensor]:  # fmt: skip
+    tensors: Tensors, free_bytes: Bytes, needed: Names, *, all_or_nothing: bool = False
+) -> list[Tensor]:
     """Those that go from DRAM into leases. One that does not fit is passed over.
 
-    free_bytes: {lease: bytes}, oldest first. all_or_nothing: only if the leases hold nothing, and
+    free_bytes: of the oldest lease first. all_or_nothing: only if the leases hold nothing, and
     if all tensors in DRAM fit into one of them.
     """
     in_dram = _by_need(tensors.in_place(None), needed)
@@ -59,7 +60,7 @@ def returns(
     return coming
 
 
-def _by_need(tensors: Sequence[Tensor], needed: Sequence[Hashable]) -> list[Tensor]:
+def _by_need(tensors: Sequence[Tensor], needed: Names) -> list[Tensor]:
     """Those of `needed`, in its order; then the others, unchanged."""
     rank = {name: i for i, name in enumerate(needed)}
     return sorted(tensors, key=lambda tensor: rank.get(tensor.name, len(rank)))

@@ -25,19 +25,13 @@ class GroupOf(NamedTuple):
     node: int | None = None  # null: wherever there is room, in their order
 
 
-def lender_model(config: AquaConfig) -> ModelSpec | None:
-    """None: it has the consumer's."""
-    if config.lender.model is None:
-        return None
-    found: ModelSpec = typed(config.lender.model, ModelSpec, "system.lender.model")
-    return found
-
-
 def groups_of(config: AquaConfig, models: Mapping[str, ModelSpec]) -> list[GroupOf]:
     """`models`: by the name that requests carry. Raises UsageError for a pair of models that there
     are not, and for a model that no pair serves."""
     specs = {spec.name: spec for spec in models.values()}
-    lent = lender_model(config)
+    lent: ModelSpec | None = None  # it has the consumer's
+    if config.lender.model is not None:
+        lent = typed(config.lender.model, ModelSpec, "system.lender.model")
     if config.pairs is None:
         own = [spec for spec in specs.values() if lent is None or spec.name != lent.name]
         if len(own) != 1:
@@ -88,10 +82,10 @@ def split(config: AquaConfig, instances: Sequence[Each]) -> list[tuple[list[Each
 
 
 def placed(
-    config: AquaConfig, groups: Sequence[GroupOf], models: Mapping[str, ModelSpec],
-    hardware: Hardware,
-) -> list[Placement]:  # fmt: skip
+    config: AquaConfig, models: Mapping[str, ModelSpec], hardware: Hardware
+) -> list[Placement]:
     """Consumers, lender, consumers, lender, ...: each group within a node, node by node."""
+    groups = groups_of(config, models)
     names = {spec.name: name for name, spec in models.items()}
     per_node = hardware.devices_per_node
     placements: list[Placement] = []

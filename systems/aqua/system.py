@@ -21,15 +21,13 @@ from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement
 from harness.request import Request
 from systems.aqua.config import AquaConfig
-from systems.aqua.consumer import Consumer
 from systems.aqua.coordinator.client import open_coordinator
 from systems.aqua.coordinator.topology import Device, Topology
 from systems.aqua.leases import Leases
 from systems.aqua.lender import Lender, borrowers
 from systems.aqua.pair import Outside, Pair
-from systems.aqua.placement import groups_of, placed, split
+from systems.aqua.placement import placed, split
 from systems.aqua.plugin.servers import AquaInVllm
-from systems.aqua.streaming import Streamer
 from systems.aqua.swap_space import SwapSpace
 
 ALIGN_BYTES = 4096  # of parts of DRAM
@@ -47,7 +45,7 @@ class Aqua:
         config: AquaConfig, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
         """Of each group the consumers' device(s), and the lender's beside them."""
-        return placed(config, groups_of(config, models), models, hardware)
+        return placed(config, models, hardware)
 
     def __init__(self, config: AquaConfig, *, loop: Loop, cluster: Cluster) -> None:
         if cluster.elastic is None:
@@ -103,15 +101,6 @@ class Aqua:
             size = size // len(beside) // ALIGN_BYTES * ALIGN_BYTES
         at = beside.index(own) * size
         return self._elastic.dram_store(own.memory.node, size, own.layout, at_bytes=at)
-
-    @property
-    def consumer(self) -> Consumer | Streamer:
-        """The first pair's, which most runs have alone."""
-        return self.pairs[0].consumer
-
-    @property
-    def lender(self) -> Lender:
-        return self.pairs[0].lender
 
     def submit(self, request: Request) -> None:
         """To the pairs that serve its model, in turn."""

@@ -70,20 +70,12 @@ async def serve(arguments: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m systems.aqua.coordinator", description=__doc__)
-    parser.add_argument(
-        "--topology", type=Path, required=True, metavar="FILE", help="devices and pairs, JSON"
-    )
-    parser.add_argument(
-        "--state", type=Path, required=True, metavar="FILE", help="its state, over restarts"
-    )
-    parser.add_argument(
-        "--port", type=int, default=8080, metavar="N", help="8080; 0: any free port"
-    )
-    silent = "seconds without a heartbeat after which leases end"
-    parser.add_argument(
-        "--heartbeat-timeout-s", type=float, required=True, metavar="S", help=silent
-    )
-    parser.add_argument("--with-parent", action="store_true", help="end when stdin closes")
+    add, silent = parser.add_argument, "seconds without a heartbeat after which leases end"
+    add("--topology", type=Path, required=True, metavar="FILE", help="devices and pairs, JSON")
+    add("--state", type=Path, required=True, metavar="FILE", help="its state, over restarts")
+    add("--port", type=int, default=8080, metavar="N", help="8080; 0: any free port")
+    add("--heartbeat-timeout-s", type=float, required=True, metavar="S", help=silent)
+    add("--with-parent", action="store_true", help="end when stdin closes")
     try:
         asyncio.run(serve(parser.parse_args(arguments)))
     except UsageError as error:

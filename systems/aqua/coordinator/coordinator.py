@@ -16,6 +16,8 @@ from systems.aqua.coordinator.ledger import Lease, Ledger, Refused
 from systems.aqua.coordinator.requests import Allocate, Change, Join, Leave
 from systems.aqua.coordinator.topology import Topology
 
+Clock = Callable[[], float]  # gives the time in seconds
+
 
 def check_timeout(heartbeat_timeout_s: float) -> None:
     """Raises UsageError unless the timeout is finite and above 0."""
@@ -27,11 +29,9 @@ class Coordinator:
     """Makes changes that the ledger allows, and ends silent holders."""
 
     def __init__(
-        self, topology: Topology, journal: Journal | None, now: Callable[[], float], *,
-        heartbeat_timeout_s: float,
-    ) -> None:  # fmt: skip
-        """journal: None: nothing is kept. now: gives the time in seconds. Raises UsageError for a
-        journal of another topology."""
+        self, topology: Topology, journal: Journal | None, now: Clock, *, heartbeat_timeout_s: float
+    ) -> None:
+        """journal: None: nothing is kept. Raises UsageError for a journal of another topology."""
         check_timeout(heartbeat_timeout_s)
         self._ledger = Ledger(topology)
         self._journal, self._now = journal, now

@@ -43,30 +43,28 @@ class CoordinatorProcess:
         self._stopped = False
         self.port, self.restarts = port, 0
         try:
-            self._process = self._start()
+            self._processes = [self._start()]  # the one that is left
         except UsageError:
             shutil.rmtree(self._folder)
             raise
-        self._finalizer = weakref.finalize(self, _end, [self._process], self._folder)
+        self._finalizer = weakref.finalize(self, _end, self._processes, self._folder)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._processes[0].pid
 
     def revive(self) -> None:
         """Starts the process again if it has died. Raises RunError if that fails."""
         with self._lock:
-            if self._stopped or self._process.poll() is None:
+            if self._stopped or self._processes[0].poll() is None:
                 return
-            _close(self._process)
+            _close(self._processes[0])
             try:
-                self._process = self._start()
+                self._processes[0] = self._start()
             except UsageError as error:
                 raise RunError(
                     f"the coordinator died and cannot be started again: {error}"
                 ) from error
-            self._finalizer.detach()
-            self._finalizer = weakref.finalize(self, _end, [self._process], self._folder)
             self.restarts += 1
 
     def stop(self) -> None:

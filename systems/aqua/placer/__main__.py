@@ -77,15 +77,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m systems.aqua.placer", description=__doc__)
-    profiles = "a profiler's file, of so many models (1)"
-    parser.add_argument("profiles", nargs="+", metavar="PROFILE[=NUMBER]", help=profiles)
-    parser.add_argument("--servers", type=int, required=True)
-    parser.add_argument("--gpus-per-server", type=int, required=True)
-    parser.add_argument(
-        "--gpu-memory-bytes", type=int, default=GPU_MEMORY_BYTES, help="%(default)s"
-    )
-    parser.add_argument("--time-limit-s", type=float, default=TIME_LIMIT_S, help="%(default)s")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    add, profiles = parser.add_argument, "a profiler's file, of so many models (1)"
+    add("profiles", nargs="+", metavar="PROFILE[=NUMBER]", help=profiles)
+    add("--servers", type=int, required=True)
+    add("--gpus-per-server", type=int, required=True)
+    add("--gpu-memory-bytes", type=int, default=GPU_MEMORY_BYTES, help="%(default)s")
+    add("--time-limit-s", type=float, default=TIME_LIMIT_S, help="%(default)s")
+    add("--out", type=Path, required=True, metavar="FILE")
     try:
         run(parser.parse_args(words))
     except UsageError as error:

@@ -21,6 +21,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from harness.errors import UsageError
+from systems.serving.checks import check
 
 GB = 1e9  # unit of the program's unknowns, so that they are near 1
 
@@ -47,9 +48,7 @@ class Servers:
     gpu_memory_bytes: int  # G_mem
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        check(self, "", least=dict.fromkeys(self.__slots__, 1))
 
 
 @dataclass(slots=True, frozen=True)

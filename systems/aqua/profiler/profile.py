@@ -17,6 +17,7 @@ from harness.errors import UsageError
 from harness.files import write_text
 from systems.aqua.profiler.plateau import Plateau
 from systems.aqua.profiler.stable_rate import StableRate
+from systems.serving.checks import check
 
 ROLES = ("producer", "consumer")
 
@@ -48,10 +49,7 @@ class MemoryProfile:
     made_by: dict[str, Any] = field(default_factory=dict)  # the command, its runs, the code
 
     def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise ValueError(f"role={self.role} is unknown; valid: {', '.join(ROLES)}")
-        if self.shards < 1:
-            raise ValueError(f"shards={self.shards} must be at least 1")
+        check(self, "", words={"role": ROLES}, least={"shards": 1})
         if (self.memory_balance < 0) != (self.role == "consumer"):
             raise ValueError(
                 f"memory_balance={self.memory_balance} of a {self.role}; valid: below 0 for "

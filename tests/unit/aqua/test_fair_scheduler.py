@@ -14,7 +14,7 @@ from harness.device.block_pool import BlockPool
 from harness.request import Request
 from systems.aqua.fair_scheduler import Since, choose, contended, decode_slots, due, fair, iteration
 from systems.aqua.prompt import Limits, Prompt, Slice
-from systems.baselines import vllm
+from systems.serving import iteration as vllm
 from tests.unit.aqua.turns import Asked, Turns, changed
 
 LIMITS = Limits(

@@ -25,7 +25,7 @@ from harness.records.record import Recorder
 from harness.running.testbed import Bed
 from harness.sim.beside_copies import BesideCopies
 from systems.aqua.system import Aqua
-from tests.aqua import Asked, Kill, moved, serve, system
+from tests.aqua import Asked, Kill, lent_stores, moved, serve, system
 from tests.elastic import check, hardware, spec
 from tests.running import composed, hardware_profile, run_command, run_here
 
@@ -117,7 +117,7 @@ def test_bytes_are_conserved_on_each_device(tmp_path: Path) -> None:
             )
             assert out == into > 0
         lender = made.instances[NUM]
-        lent = [store.kv.num_pages * store.page_bytes for store in aqua.lender.stores()]
+        lent = [store.kv.num_pages * store.page_bytes for store in lent_stores(aqua)]
         assert len(lent) == NUM
         assert len(set(lent)) == 1
         assert lender.kv.num_pages + lent[0] // lender.page_bytes == whole
@@ -141,7 +141,7 @@ def test_a_reclaim_reaches_all_consumers_and_comes_home_once(tmp_path: Path) -> 
             if event["kind"] == "kv_move" and first["end_s"] < event["start_s"] < second["start_s"]:
                 assert "lent by" not in event["instance"] + event["fields"]["to"]
         page = made.instances[NUM].page_bytes
-        lent = {store.kv.num_pages * store.page_bytes for store in aqua.lender.stores()}
+        lent = {store.kv.num_pages * store.page_bytes for store in lent_stores(aqua)}
         assert made.instances[NUM].kv.num_pages + sum(lent) // page == whole
 
 
@@ -168,7 +168,7 @@ def test_a_dead_consumers_part_ends_and_the_others_go_on(tmp_path: Path, kills: 
         serve(made, aqua, CROWD, *[Kill(each, 0.05) for each in kills], linger_s=1.0)
         left = NUM - len(kills)
         assert bool(failed) == (not left)
-        assert len(aqua.lender.stores()) == (NUM if left else 0)
+        assert len(lent_stores(aqua)) == (NUM if left else 0)
         if not left:
             assert made.instances[NUM].kv.num_pages == whole
         elif len(kills) == 1:

@@ -7,7 +7,7 @@ import pytest
 from harness.request import Request
 from systems.aqua.swap_space import SwapSpace
 from systems.aqua.tensors import Tensor
-from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
+from tests.aqua import Asked, Kill, lent_stores, moved, moved_bytes, serve, system
 from tests.unit.aqua.test_system import (
     BURST,
     CROWD,
@@ -117,7 +117,7 @@ def test_a_lender_has_its_memory_back_though_copies_were_kept() -> None:
         assert len(leases) >= 2
         assert 0.4 < leases[0]["end_s"] < leases[1]["start_s"]
         assert moved(made, "migrate to DRAM")
-        lent = sum(store.kv.num_pages for store in aqua.lender.stores())
+        lent = sum(store.kv.num_pages for store in lent_stores(aqua))
         assert made.instances[1].kv.num_pages + lent == whole
         assert_empty(made, aqua)
 
@@ -132,10 +132,10 @@ def test_deaths(at_s: float, overlap: bool, dies: int) -> None:
         serve(made, aqua, CROWD + others, Kill(dies, at_s), linger_s=1.0)
         assert_all_done(made)
         assert not made.instances[1 - dies].kv.held
-        assert not list(aqua.consumer.swap.tensors)
+        assert not list(aqua.pairs[0].consumer.swap.tensors)
         assert not made.cluster.directory.wheres
         if not dies:
-            assert not aqua.lender.lent
+            assert not aqua.pairs[0].lender.lent
 
 
 def test_prefixes_and_copies_beside_one_another() -> None:
@@ -145,4 +145,4 @@ def test_prefixes_and_copies_beside_one_another() -> None:
         serve(made, aqua, shared)
         assert_all_done(made)
         assert 0 < moved_bytes(made, *OUT) < moved_bytes(made, *INTO)
-        assert len(list(aqua.consumer.swap.tensors)) == 1  # the prefix stays
+        assert len(list(aqua.pairs[0].consumer.swap.tensors)) == 1  # the prefix stays

@@ -20,7 +20,7 @@ from harness.records.device_events import summarise_events
 from harness.running.testbed import Bed
 from systems.aqua.profiler.profile import MemoryProfile, write_profile
 from systems.aqua.system import Aqua
-from tests.aqua import Asked, Kill, moved, moved_bytes, serve, system
+from tests.aqua import Asked, Kill, lent_stores, moved, moved_bytes, serve, system
 from tests.elastic import check, hardware, private, spec
 from tests.running import composed, hardware_profile
 
@@ -49,10 +49,10 @@ def assert_all_done(made: Bed) -> None:
 
 def assert_empty(made: Bed, aqua: Aqua) -> None:
     """Nothing of any request is left anywhere."""
-    swap = aqua.consumer.swap
+    swap = aqua.pairs[0].consumer.swap
     assert not list(swap.tensors)
     assert not swap._dram.kv.held
-    assert not any(store.kv.held for store in aqua.lender.stores())
+    assert not any(store.kv.held for store in lent_stores(aqua))
     assert not any(instance.kv.held for instance in made.instances)
     assert not made.cluster.directory.wheres
 
@@ -169,7 +169,7 @@ def test_a_busy_lender_takes_its_memory_back_and_lends_it_again() -> None:
         assert back
         assert 0.4 < away[0]["start_s"] < away[-1]["end_s"] <= first["end_s"] < second["start_s"]
         assert back[-1]["start_s"] > second["start_s"]
-        lent = sum(store.kv.num_pages for store in aqua.lender.stores())
+        lent = sum(store.kv.num_pages for store in lent_stores(aqua))
         assert made.instances[1].kv.num_pages + lent == whole
         assert_empty(made, aqua)
 
@@ -192,7 +192,7 @@ def test_a_dead_lenders_paged_requests_are_computed_again(at_s: float, overlap: 
         assert_all_done(made)
         assert any(record.num_preemptions for record in made.recorder.records.values())
         assert not moved_after(made, at_s + 0.11, "page out to lease")
-        assert not aqua.consumer.instance.kv.held
+        assert not aqua.pairs[0].consumer.instance.kv.held
 
 
 @pytest.mark.parametrize("dies", ["migrate to DRAM", "migrate to lease"])
@@ -207,7 +207,7 @@ def test_a_lender_that_dies_in_the_middle_of_a_migration(dies: str) -> None:
             if kill:
                 broken = moved_at(made, middle[0].at_s)
                 assert [e["fields"]["purpose"] for e in broken] == [dies]
-                assert not aqua.consumer.swap.in_dram()
+                assert not aqua.pairs[0].consumer.swap.in_dram()
             else:
                 whole = moved(made, dies)[:1]
 
@@ -222,7 +222,7 @@ def test_a_dead_consumers_lease_ends_and_its_requests_go_on(at_s: float, overlap
         assert_all_done(made)
         assert made.instances[1].kv.num_pages == whole
         assert not made.instances[1].kv.held
-        assert not aqua.lender.lent
+        assert not aqua.pairs[0].lender.lent
 
 
 def test_without_an_instance_requests_fail_with_a_reason() -> None:
@@ -354,7 +354,7 @@ def test_a_profile_says_what_the_lender_lends(tmp_path: Path) -> None:
         write_profile(path, found)
         aqua = system(made, "aqua", f"system.lender.profile={path}")
         serve(made, aqua, CROWD[:2], linger_s=0.1)
-        assert [store.kv.num_pages for store in aqua.lender.stores()] == [20]
+        assert [store.kv.num_pages for store in lent_stores(aqua)] == [20]
     write_profile(path, replace(found, model="other"))
     with bed() as made, pytest.raises(UsageError, match="is of other, a producer"):
         system(made, "aqua", f"system.lender.profile={path}")
