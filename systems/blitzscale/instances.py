@@ -109,7 +109,7 @@ class Slot:
 
     def is_at(self, role: Role, *states: State) -> bool:
         """Whether it is alive, does the work of `role`, and is in one of `states`."""
-        return not self.lost and self.role.does(role) and self.state in states
+        return self.state in states and self.role.does(role) and not self.lost
 
     def notify(self) -> None:
         """Wakes the slot and its live pair: what they wait for may have happened."""
