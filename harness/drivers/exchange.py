@@ -10,12 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from httptools import (
-    HttpParserCallbackError,
-    HttpParserError,
-    HttpParserUpgrade,
-    HttpResponseParser,
-)
+import httptools
 
 from harness.drivers.connections import Connection, Connections
 from harness.drivers.io_thread import IoThread
@@ -53,7 +48,7 @@ class Exchange:
         self._pool = pool
         self._io = io
         self._splitter = EventSplitter()
-        self._parser = HttpResponseParser(self)
+        self._parser = httptools.HttpResponseParser(self)
         self._connection: Connection | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._error_body = b""
@@ -91,9 +86,9 @@ class Exchange:
         self._num_read = 0
         try:
             self._parser.feed_data(data)
-        except HttpParserCallbackError:
+        except httptools.HttpParserCallbackError:
             raise  # our own fault
-        except (HttpParserError, HttpParserUpgrade) as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._reusable = False
             if not self._complete:
                 self._fault = self._fault or f"no HTTP/1.1 ({error}), after {self.tally.progress}"

@@ -14,7 +14,7 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PATTERNS = SETTINGS["tool"]["setuptools"]["package-data"]["*"]
 NEEDED = (
     "conf", "workloads/bundled", "results/published/fidelity", "results/published/calibration",
-    "plots/page",
+    "plots/page", "harness/calibrate/templates", "harness/fidelity/templates",
 )  # fmt: skip
 OF_A_READER = (".png", ".pdf", ".py", ".pyc")
 
