@@ -74,11 +74,13 @@ class CommandLoop:
                 self._streams[name] = Stream(name, self.device, self.fail)
             return self._streams[name]
 
-    def begin(self, seq: int, on_stop: Callable[[], None] | None = None) -> None:
-        """From now on the command can be stopped; `on_stop` is told on the reading thread."""
+    def begin(self, seq: int, on_stop: Callable[[], None] | None = None) -> threading.Event:
+        """From now on the command can be stopped: what is set then; `on_stop` is told on the
+        reading thread."""
         self._stops[seq] = threading.Event()
         if on_stop is not None:
             self._on_stop[seq] = on_stop
+        return self._stops[seq]
 
     def end(self, seq: int) -> None:
         """The command is over, answered or not."""

@@ -12,7 +12,7 @@ import socket
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
 from harness.engine.device_buffer import DeviceBuffer
-from harness.engine.in_flight import InFlight, Pace
+from harness.engine.in_flight import InFlight
 from harness.engine.layer_loads import LayerLoads
 from harness.engine.layout import write_elastic
 from harness.engine.mesh import Mesh
@@ -39,13 +39,11 @@ class ElasticMemory:
         runner = Runner(
             spec, TransformerDecoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
         )
-        pace = Pace(config.layer_s, config.token_s)
         self._in_flight = InFlight(
-            setup["name"], runner, buffer.cache, buffer.layers, pace, loop, mesh, links
+            setup["name"], runner, buffer.cache, buffer.layers, config, loop, mesh, links
         )
         self._copies = Copies(loop, buffer.bytes, mesh, links)
-        arrivals = self._in_flight.arrivals
-        self._loads = LayerLoads(loop, buffer, self._copies, mesh, arrivals)
+        self._loads = LayerLoads(loop, buffer, self._copies, mesh, self._in_flight.arrivals)
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
         self.ready: Header = {}

@@ -20,6 +20,7 @@ import torch
 
 from harness.engine.attention import CacheAttention
 from harness.engine.command_loop import CommandLoop
+from harness.engine.config import TorchElasticConfig
 from harness.engine.given_up import Abandoned, Arrivals, GivenUp
 from harness.engine.kv_cache import KvCache
 from harness.engine.mesh import Mesh, PeerLost, Peers, bytes_of
@@ -44,23 +45,15 @@ class _Stage:
     next_step: int = 0
 
 
-@dataclass(slots=True, frozen=True)
-class Pace:
-    """A layer's computation takes at least `layer_s`, and at least `token_s` for each token of the
-    batch: so that stages on few cores show timing, not only order."""
-
-    layer_s: float
-    token_s: float
-
-
 class InFlight:
-    """`layers`: those on the device now."""
+    """`layers`: those on the device now. By `config` a layer's computation takes at least so long,
+    so that stages on few cores show timing, not only order."""
 
     def __init__(
-        self, name: str, runner: Runner, cache: KvCache, layers: Mapping[int, object], pace: Pace,
-        loop: CommandLoop, mesh: Mesh, links: PacedLinks,
+        self, name: str, runner: Runner, cache: KvCache, layers: Mapping[int, object],
+        config: TorchElasticConfig, loop: CommandLoop, mesh: Mesh, links: PacedLinks,
     ) -> None:  # fmt: skip
-        self._name, self._runner, self._pace, self._loop = name, runner, pace, loop
+        self._name, self._runner, self._config, self._loop = name, runner, config, loop
         self._compute = loop.stream("compute")
         self._stages: dict[int, _Stage] = {}  # by the batch's number
         self._early: dict[int, list[tuple[Header, bytes]]] = {}  # came before the harness's word
@@ -81,8 +74,7 @@ class InFlight:
 
     def _begin(self, header: Header) -> None:
         work, seq = header["work"], header["seq"]
-        self._loop.begin(seq)
-        stop = self._loop.stop_of(seq)
+        stop = self._loop.begin(seq)
         self._compute.put(lambda: self._register(work, seq, stop))
 
     def _pass_on(self, header: Header) -> None:
@@ -202,7 +194,7 @@ class InFlight:
         """The stage's layers, each at its pace; those that are on their way are waited for."""
         runner, (lo, hi) = self._runner, (work.layers.start, work.layers.stop)
         over_s, hidden = time.monotonic(), given
-        layer_s = max(self._pace.layer_s, self._pace.token_s * len(given))
+        layer_s = max(self._config.layer_s, self._config.token_s * len(given))
         while lo < hi:
             asked_s = time.monotonic()
             here = self.arrivals.run(lo, hi, work.number)

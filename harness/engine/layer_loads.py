@@ -60,9 +60,8 @@ class LayerLoads:
     def _begin(self, header: Header) -> None:
         """`send_layers`: to the worker `to`, whose answers have the number `load`. `read_layers`:
         from `file`."""
-        seq = header["seq"]
-        self._loop.begin(seq, lambda: self._wake(load))
-        load = _Load(header, self._loop.stop_of(seq), header["layers"])
+        stop = self._loop.begin(header["seq"], lambda: self._wake(load))
+        load = _Load(header, stop, header["layers"])
         self._go_on(load)
 
     def _end(self, header: Header) -> None:
