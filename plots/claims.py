@@ -67,7 +67,7 @@ def _as_ratio(effect: str, published: float, ours: float) -> tuple[float, float]
 
 
 def _panel(axes: Axes, dots: pd.DataFrame) -> None:
-    most = 1.5 * max(2.0, *dots.published, *dots.ours)
+    most = 1.5 * max([2.0, *dots.published, *dots.ours])
     ends = np.geomspace(1, most, 50)
     band = ends * (1 - TOLERANCE), ends * (1 + TOLERANCE)
     axes.fill_between(ends, *band, color="0.9", zorder=0, label="within 15 %")
@@ -79,6 +79,8 @@ def _panel(axes: Axes, dots: pd.DataFrame) -> None:
             look = {"ms": 4.5, "mew": 0.5, "mec": "white", "color": colour}
             look["label"] = verdict if marker == "o" else "_other kinds"
             axes.plot(shown.published, shown.ours, marker, **look)
-    axes.set(xlabel="published effect (x)", xlim=(1, most), ylim=(0.8 * min(1.0, *dots.ours), most))
+    axes.set(
+        xlabel="published effect (x)", xlim=(1, most), ylim=(0.8 * min([1.0, *dots.ours]), most)
+    )
     log_scale(axes, "x")
     log_scale(axes, "y")

@@ -104,7 +104,11 @@ def of_paper(paper: str) -> Mapping[str, PaperFigure]:
     package = import_module(f"plots.{paper}")
     names = [f"{package.__name__}.{module.name}" for module in iter_modules(package.__path__)]
     every = [value for name in names for value in vars(import_module(name)).values()]
-    return {each.name: each for each in every if isinstance(each, PaperFigure)}
+    found: dict[str, PaperFigure] = {}
+    for each in every:
+        if isinstance(each, PaperFigure):
+            assert found.setdefault(each.name, each) is each, f"two figures {each.name}"
+    return found
 
 
 def draw(name: str, folder: Path) -> list[Path]:

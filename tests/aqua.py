@@ -107,9 +107,9 @@ async def _send(made: Bed, aqua: Aqua, asked: Sequence[Asked], start_s: float) -
             role.submit(request)
 
 
-def lent_stores(aqua: Aqua) -> list[KvStore]:
-    """Of the first lender's leases; their pages are of the borrowers' sizes."""
-    leases = [lease for loan in aqua.pairs[0].lender.lent for lease in loan.leases.values()]
+def lent_stores(aqua: Aqua, pair: int = 0) -> list[KvStore]:
+    """Of the leases of a pair's lender; their pages are of the borrowers' sizes."""
+    leases = [lease for loan in aqua.pairs[pair].lender.lent for lease in loan.leases.values()]
     return [aqua._leases.stores[lease] for lease in leases]
 
 

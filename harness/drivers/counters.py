@@ -10,9 +10,11 @@ from urllib.request import Request
 from harness.drivers.server import OPENER
 from harness.errors import RunError
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 5.0
 MAX_BYTES = 8 << 20
-SAMPLE = re.compile(r"(?P<name>[\w:]+)_total(\{(?P<labels>[^}]*)\})? (?P<value>[-+.\w]+)")
+SAMPLE = re.compile(  # a label's value may have any character
+    r"(?P<name>[\w:]+)_total(\{(?P<labels>.*)\})? (?P<value>\d+(\.\d+)?([eE][-+]?\d+)?)( -?\d+)?$"
+)
 PURPOSE = re.compile(r'purpose="([^"]*)"')
 
 

@@ -50,10 +50,10 @@ class Span(NamedTuple):
 
 
 class Sending(NamedTuple):
-    """How the bytes of a copy go. `purpose`: what they are for; copies of different purposes do not
-    wait for each other. `priority`: higher ones go first, between chunks. `issue_s`: the chunks
-    are copies issued one behind another, each so long after the one before, of which the latencies
-    overlap; a live engine's take what they take. `stop`: breaks the copy off."""
+    """How the bytes of a copy go. `purpose`: what they are for; in simulation copies of different
+    purposes share a link, live they take turns. `priority`: higher ones go first, between chunks.
+    `issue_s`: the chunks are copies issued one behind another, each so long after the one before,
+    of which the latencies overlap; a live engine's take what they take. `stop`: breaks it off."""
 
     purpose: str
     priority: int = 0

@@ -187,6 +187,7 @@ class Consumer:
         await self.swap.tend([prompt.request_id for prompt in paged])
 
     def _prompts(self) -> list[Prompt]:
+        """The unfinished ones. Some may have finished in the iteration that runs beside paging."""
         held = self.instance.kv.held
         return [
             Prompt(
@@ -194,4 +195,5 @@ class Consumer:
                 r.remaining_tokens, resident=name in held, cached_tokens=r.cached_tokens or 0,
             )
             for arrival, (name, r) in enumerate(self._requests.items())
+            if not r.finished
         ]  # fmt: skip

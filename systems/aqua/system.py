@@ -114,22 +114,25 @@ class Aqua:
         able[turn % len(able)].submit(request)
 
     async def serve(self) -> None:
-        for pairs, lender in self._groups:
-            for pair in pairs:
-                consumer = pair.consumer.instance
-                self._elastic.take(consumer, "consumer")
-                await self._leases.join(consumer.name, consumer)
-            self._elastic.take(lender.instance, "lender")
-            for part in lender.borrowers:
-                await self._leases.join(part.place, lender.instance)
-            self._loop.spawn(lender.serve(), name=f"lender {lender.instance.name}")
-            for pair in pairs:
-                name = f"consumer {pair.consumer.instance.name}"
-                self._loop.spawn(pair.consumer.serve(), name=name)
         try:
+            for pairs, lender in self._groups:
+                await self._begin(pairs, lender)
             await self._loop.wait(Event(self._loop))
         finally:
             self._leases.close()
+
+    async def _begin(self, pairs: Sequence[Pair], lender: Lender) -> None:
+        for pair in pairs:
+            consumer = pair.consumer.instance
+            self._elastic.take(consumer, "consumer")
+            await self._leases.join(consumer.name, consumer)
+        self._elastic.take(lender.instance, "lender")
+        for part in lender.borrowers:
+            await self._leases.join(part.place, lender.instance)
+        self._loop.spawn(lender.serve(), name=f"lender {lender.instance.name}")
+        for pair in pairs:
+            name = f"consumer {pair.consumer.instance.name}"
+            self._loop.spawn(pair.consumer.serve(), name=name)
 
     def _lost(self, instance: ElasticInstance) -> None:
         for pair in self.pairs:

@@ -83,11 +83,12 @@ def test_a_run_calls_every_function_that_the_page_names(run: str) -> None:
 
 
 def watch(run: str, folder: Path) -> list[str]:
-    wanted = defaultdict(list)
-    for row in rows():
-        if row.run == run:
-            for name in row.functions:
-                wanted[code_of(name)].append(name)
+    wanted, gone = defaultdict(list), []
+    for name in (name for row in rows() if row.run == run for name in row.functions):
+        try:
+            wanted[code_of(name)].append(name)
+        except (ImportError, AttributeError):
+            gone.append(f"{name}, which is not there")
     name, *more = run.split()
 
     def seen(frame: Any, event: str, argument: Any) -> None:
@@ -100,7 +101,7 @@ def watch(run: str, folder: Path) -> list[str]:
         run_here(folder / "run", *words)
     finally:
         sys.setprofile(None)
-    return [each for names in wanted.values() for each in names]
+    return gone + [each for names in wanted.values() for each in names]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from harness.device.location import dram
 from harness.elastic.fabric import Memory, Sending, Span
 from harness.elastic.kv_store import KvStore
 from harness.running.testbed import Bed
-from tests.aqua import Asked, moved, moved_bytes, serve, system
+from tests.aqua import Asked, lent_stores, moved, moved_bytes, serve, system
 from tests.elastic import check, generated, private, undisturbed
 from tests.running import hardware_profile
 
@@ -38,17 +38,17 @@ def test_each_consumers_kv_lies_in_its_own_lenders_memory() -> None:
     """The first pair alone is asked, and the regions are read meanwhile; then both in turn."""
     with private("torch", 4, kv_blocks=128, page_layers=None, on=FOUR, paced=True) as made:
         aqua = system(made, "aqua", TWO, "system.lender.every=null", "system.lender.free_share=0.9")
-        first, second = aqua.pairs
+        first, _ = aqua.pairs
         seen: list[bytes] = []
 
         async def look() -> None:
-            while not moved(made, "page out to lease") or not second.lender.stores():
+            while not moved(made, "page out to lease") or not lent_stores(aqua, 1):
                 await made.loop.sleep(0.01)
             assert {e["instance"] for e in moved(made, "page out to lease")} == {
                 first.consumer.instance.name
             }
-            seen.append(await region(made, first.lender.stores()[0]))
-            seen.append(await region(made, second.lender.stores()[0]))
+            seen.append(await region(made, lent_stores(aqua)[0]))
+            seen.append(await region(made, lent_stores(aqua, 1)[0]))
 
         def served() -> bool:
             return len(seen) == 2 and all(request.finished for request in made.requests)

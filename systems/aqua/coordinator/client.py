@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -105,9 +106,10 @@ class Remote:
     def close(self) -> None:
         """Ends the connection and the process."""
         self._closed.set()
-        self._thread.submit(self._connection.close)
-        self._thread.shutdown(wait=False)
         self.process.stop()
+        with suppress(RuntimeError):  # the interpreter ends
+            self._thread.submit(self._connection.close)
+        self._thread.shutdown(wait=False)
 
     async def _ask(self, method: str, path: str, body: Body = None) -> Any:
         done = Event(self._loop)
@@ -126,6 +128,8 @@ class Remote:
                 return self._once(method, path, body)
             except (OSError, HTTPException) as error:
                 self._connection.close()
+                if self._closed.is_set():  # its process was stopped meanwhile
+                    break
                 self.process.revive()
                 if self._loop.now - began_s > PATIENCE_S:
                     raise RunError(f"the coordinator does not answer: {error}") from error

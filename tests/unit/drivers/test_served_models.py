@@ -28,6 +28,13 @@ def test_where_all_that_requests_carry_is_served_each_asks_for_its_own() -> None
     assert choose_model(None, Served({"a": None, "b": None, "c": None}), ["a", "b"], URL) is None
 
 
+def test_a_damaged_line_of_the_page_costs_nothing_else() -> None:
+    page = PAGE + 'vllm:prefix_cache_hits_total{a="}"} 1.2.3.4-x\nvllm:prefix_cache_hits_total{ \n'
+    assert parse_counters(page, PREFIX_CACHE) == {"queries": 400.0, "hits": 42.0}
+    labels = 'vllm:prefix_cache_hits_total{engine="0", model="a}b"} 8\n'
+    assert parse_counters(PAGE + labels, PREFIX_CACHE)["hits"] == 50.0
+
+
 @pytest.mark.parametrize(
     ("served", "says"),
     [
