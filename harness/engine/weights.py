@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from harness.engine.hf_config import hf_config
+from harness.configuration.checkpoint import hf_config
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 
@@ -183,4 +183,4 @@ def save_checkpoint(spec: ModelSpec, directory: Path) -> None:
         tensors |= _read(source, index, _parts(spec, index))
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    (directory / "config.json").write_text(json.dumps(hf_config(spec), indent=2))
+    (directory / "config.json").write_text(json.dumps(hf_config(spec, bos=1, eos=2), indent=2))
