@@ -47,9 +47,8 @@ class InFlight:
     timing, not only order."""
 
     def __init__(
-        self, name: str, runner: Runner, config: TorchElasticConfig, loop: CommandLoop,
-        peers: Peers,
-    ) -> None:  # fmt: skip
+        self, name: str, runner: Runner, config: TorchElasticConfig, loop: CommandLoop, peers: Peers
+    ) -> None:
         self._name, self._runner, self._config, self._loop = name, runner, config, loop
         self._compute = loop.stream("compute")
         self._stages: dict[int, _Stage] = {}  # by the batch's number
