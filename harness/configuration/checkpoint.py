@@ -52,6 +52,20 @@ def read_config(directory: Path) -> dict[str, Any]:
     return values
 
 
+def hf_config(spec: ModelSpec, bos: int | None, eos: int | None) -> dict[str, Any]:
+    """The config.json of `spec`: a Llama, or with biases on q, k and v a Qwen2."""
+    family = "Qwen2" if spec.qkv_bias else "Llama"
+    return {key: getattr(spec, field) for key, field in FIELDS.items()} | {
+        "architectures": [f"{family}ForCausalLM"],
+        "model_type": family.lower(),
+        "max_position_embeddings": spec.max_position,
+        "hidden_act": "silu",
+        "torch_dtype": spec.dtype,
+        "bos_token_id": bos,
+        "eos_token_id": eos,
+    }
+
+
 def mismatches(spec: ModelSpec, found: Mapping[str, Any]) -> list[str]:
     """How `spec` differs from what config.json states, each as "field is X, the file says Y"."""
     return [

@@ -6,14 +6,11 @@ its offsets. A region is a GPU's HBM, a node's DRAM or SSD, or a part of one.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
 from harness.errors import RunError
-
-Holder = TypeVar("Holder", bound=Hashable)
 
 
 @mypyc_attr(native_class=False)
@@ -28,30 +25,21 @@ class Region:
         self.name = name
         self.capacity_bytes = capacity_bytes
         self.free_bytes = capacity_bytes
-        self.held: dict[Hashable, int] = {}  # holder -> bytes > 0
+        self.held: dict[str, int] = {}  # holder -> bytes > 0
 
-    @property
-    def used_bytes(self) -> int:
-        return self.capacity_bytes - self.free_bytes
-
-    def hold(self, holdings: Mapping[Holder, int]) -> None:
-        """Makes each holder have the given bytes in all; 0 gives everything back.
-
-        All of it or, raising OutOfMemory, none.
-        """
-        if any(num_bytes < 0 for num_bytes in holdings.values()):
-            raise ValueError(f"nobody can hold less than 0 bytes: {dict(holdings)}")
-        more = sum(num_bytes - self.held.get(holder, 0) for holder, num_bytes in holdings.items())
+    def hold(self, holder: str, num_bytes: int) -> None:
+        """Makes `holder` have `num_bytes` in all; 0 gives everything back. OutOfMemory, and no
+        change: there is not so much."""
+        more = num_bytes - self.held.get(holder, 0)
         if more > self.free_bytes:
             raise OutOfMemory(
                 f"{self.name} has {self.free_bytes} of {self.capacity_bytes} bytes free, and "
                 f"{more} more are asked for"
             )
         self.free_bytes -= more
-        for holder, num_bytes in holdings.items():
-            self.held[holder] = num_bytes
-            if num_bytes == 0:
-                del self.held[holder]
+        self.held[holder] = num_bytes
+        if not num_bytes:
+            del self.held[holder]
 
 
 class KvShape(NamedTuple):

@@ -12,6 +12,7 @@ Knows nothing of flows or time.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.cost.hardware import Hardware
@@ -19,17 +20,12 @@ from harness.device.location import Location, Medium, dram
 from harness.errors import UsageError
 
 
+@dataclass(slots=True, eq=False)
 class Link:
     """One direction of a cable, a bus or a switch port. Equal only to itself."""
 
-    __slots__ = ("bytes_per_s", "name")
-
-    def __init__(self, name: str, bytes_per_s: float) -> None:
-        self.name = name
-        self.bytes_per_s = bytes_per_s
-
-    def __repr__(self) -> str:
-        return f"Link({self.name!r}, {self.bytes_per_s:g})"
+    name: str
+    bytes_per_s: float
 
 
 class Path(NamedTuple):

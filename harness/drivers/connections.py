@@ -17,7 +17,7 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from harness.clock import WallLoop
-from harness.drivers.io_thread import IoThread, Transport
+from harness.drivers.io_thread import IoThread, Reader, Transport
 from harness.drivers.kernel_stamps import StampedSocket, connected_socket
 
 IDLE_S = 2.0  # below any server's own limit (vLLM: 5 s)
@@ -27,14 +27,12 @@ MAX_OPENING = 16  # at once: opening must not hold up reading
 MAX_AHEAD = 1024  # to one server: half of the backlog that vLLM's takes
 
 
-class User(Protocol):
+class User(Reader, Protocol):
     """What waits for a connection, and then gets what it reads."""
 
     def connected(self, connection: Connection) -> None: ...
 
     def not_connected(self, error: OSError) -> None: ...
-
-    def parse(self, read_s: float, data: bytes | None, since_s: float) -> None: ...
 
 
 class Connection(asyncio.Protocol):

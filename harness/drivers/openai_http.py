@@ -6,25 +6,32 @@ Sends and listens; whatever serves there is not ours to start, stop or inspect.
 from __future__ import annotations
 
 import os
+import re
 import secrets
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import yarl
 
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
-from harness.drivers.base_url import base_url
+from harness.configuration.checks import positive
+from harness.configuration.credentials import without_credentials
 from harness.drivers.body import chat_body, completion_body, prebuilt
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_thread import IoThread
-from harness.drivers.limits import require_positive
 from harness.drivers.replay import replaying
 from harness.drivers.served_models import choose_model, fit, list_models
 from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.records.answers import EARLY_ENDS
 
+QUERY = re.compile("[?#]")
+EXAMPLE = "http://127.0.0.1:8000/v1"
 PATHS = {"completions": "completions", "chat": "chat/completions"}
 
 
@@ -51,7 +58,7 @@ class OpenAiEngine:
         self._url, user = base_url(config.url)
         if config.api not in PATHS:
             raise UsageError(f"engine.api={config.api} is not one of: {', '.join(PATHS)}")
-        require_positive(config, "request_timeout_s")
+        positive(config, "engine", "request_timeout_s")
         self._config = config
         key = _authorization(config.api_key_env)
         if user and key:
@@ -145,3 +152,31 @@ def _authorization(api_key_env: str | None) -> dict[str, str]:
             "signs on one line, without spaces"
         )
     return {"Authorization": f"Bearer {key}"}
+
+
+def base_url(url: str) -> tuple[str, dict[str, str]]:
+    """`url` without user and password, and the header that carries them. Raises UsageError for
+    what is no API's base, and names nothing that stands before an @."""
+    shown = without_credentials(url) if "://" in url else url.rpartition("@")[2]
+    shown = QUERY.split(shown)[0]  # what follows may be a key
+    wrong = UsageError(f"engine.url must be a base URL such as {EXAMPLE}, got {shown}")
+    if any(not letter.isprintable() or letter.isspace() for letter in url):
+        raise wrong
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, yarl.URL(url).host  # ValueError: none that there can be
+        (host or "").encode("idna")  # what looks it up would raise this later
+    except ValueError as error:
+        raise wrong from error
+    if parts.scheme not in ("http", "https") or not host or port == 0:
+        raise wrong
+    if QUERY.search(url):
+        raise UsageError(f"engine.url={shown} must be a base URL: without ? and #")
+    return without_credentials(url).rstrip("/"), _basic(parts.username, parts.password)
+
+
+def _basic(user: str | None, password: str | None) -> dict[str, str]:
+    if not user and not password:
+        return {}
+    both = f"{unquote(user or '')}:{unquote(password or '')}"
+    return {"Authorization": f"Basic {b64encode(both.encode()).decode()}"}

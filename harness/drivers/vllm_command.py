@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.configuration.checkpoint import hf_config
 from harness.errors import UsageError
 from harness.files import write_text
 from harness.model_spec import ModelSpec
@@ -87,33 +88,9 @@ def model_flags(spec: ModelSpec, served_name: str, models_dir: Path, load_format
         )
     directory = models_dir / spec.name
     directory.mkdir(parents=True, exist_ok=True)
-    write_text(directory / "config.json", json.dumps(hf_config(spec), indent=2))
+    write_text(directory / "config.json", json.dumps(hf_config(spec, None, None), indent=2))
     flags += ["--model", str(directory), "--load-format", load_format]
     return [*flags, "--skip-tokenizer-init"]
-
-
-def hf_config(spec: ModelSpec) -> dict[str, Any]:
-    """A Hugging Face config.json; Qwen2 is Llama with biases on q, k and v."""
-    family = "qwen2" if spec.qkv_bias else "llama"
-    return {
-        "architectures": ["Qwen2ForCausalLM" if spec.qkv_bias else "LlamaForCausalLM"],
-        "model_type": family,
-        "hidden_act": "silu",
-        "hidden_size": spec.hidden_size,
-        "intermediate_size": spec.intermediate_size,
-        "num_hidden_layers": spec.num_layers,
-        "num_attention_heads": spec.num_heads,
-        "num_key_value_heads": spec.num_kv_heads,
-        "head_dim": spec.head_dim,
-        "vocab_size": spec.vocab_size,
-        "max_position_embeddings": spec.max_position,
-        "rope_theta": spec.rope_theta,
-        "rms_norm_eps": spec.rms_norm_eps,
-        "tie_word_embeddings": spec.tie_embeddings,
-        "torch_dtype": spec.dtype,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
 
 
 def placements(num_servers: int, tp: int, environ: Mapping[str, str]) -> list[dict[str, str]]:

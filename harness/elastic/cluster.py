@@ -142,8 +142,8 @@ class ElasticCluster:
         start_s, copies = self._loop.now, [KvCopy(request, to or request, blocks)]
         route = KvRoute(source, target, source.layout.groups(layers))
         await self._mover.copy(copies, route, Sending(purpose))
-        memories = source.memory, target.memory
-        self._record_transfer(*memories, purpose, start_s, route.num_bytes(copies))
+        num_bytes = route.num_bytes(copies)
+        self._shared.transferred(source.memory, target.memory.name, purpose, start_s, num_bytes)
 
     async def save_kv(
         self, copies: Sequence[KvCopy], layers: range, source: Holder, target: Holder, *,
@@ -172,15 +172,7 @@ class ElasticCluster:
             return
         start_s = self._loop.now
         await self._fabric.copy(memory, memory, num_bytes, list, Sending(purpose))
-        self._record_transfer(memory, memory, purpose, start_s, num_bytes)
-
-    def _record_transfer(
-        self, source: Memory, target: Memory, purpose: str, start_s: float, num_bytes: int
-    ) -> None:
-        self._shared.record(
-            "transfer", target.name, start_s, source=source.name, purpose=purpose, bytes=num_bytes,
-            complete=True,
-        )  # fmt: skip
+        self._shared.transferred(memory, memory.name, purpose, start_s, num_bytes)
 
     # Memory outside of the instances that use it
 

@@ -42,8 +42,9 @@ class HostCopies:
     def _hold(self, model: str) -> int:
         """Takes the room of the copy: the bytes of all devices of an instance together."""
         spec = self._models[model]
-        self.region.hold({model: spec.tp * weight_bytes(spec)})
-        return spec.tp * weight_bytes(spec)
+        num_bytes = spec.tp * weight_bytes(spec)
+        self.region.hold(model, num_bytes)
+        return num_bytes
 
     async def fetch(
         self, model: str, source: ElasticInstance | Memory, *, stop: Event | None = None
@@ -66,7 +67,7 @@ class HostCopies:
             if done:
                 self._complete.add(model)
             else:
-                self.region.hold({model: 0})
+                self.region.hold(model, 0)
             self._shared.record(
                 "host_copy", f"node-{self.node}", start_s, model=model, complete=done,
                 bytes=num_bytes,
@@ -75,7 +76,7 @@ class HostCopies:
 
     def drop(self, model: str) -> None:
         self._complete.discard(model)
-        self.region.hold({model: 0})
+        self.region.hold(model, 0)
 
     def fail(self) -> None:
         """All that is here is lost."""

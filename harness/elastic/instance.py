@@ -206,7 +206,8 @@ class ElasticInstance:
             spans[layer] = Span(at, into.start, len(into))
 
         def came(layer: int, start_s: float) -> None:
-            self._record_transfer(memory, "weights", start_s, spans[layer].num_bytes)
+            num_bytes = spans[layer].num_bytes
+            self._shared.transferred(memory, self.name, "weights", start_s, num_bytes)
             self._here[layer].set()
             self._loading.discard(layer)
             if on_layer is not None:
@@ -257,17 +258,9 @@ class ElasticInstance:
                         self.memory, self.memory, size, lambda: spans, Sending("compaction")
                     )
                     self.check_alive()
-                    self._record_transfer(self.memory, "compaction", start_s, size)
+                    self._shared.transferred(self.memory, self.name, "compaction", start_s, size)
         finally:
             self._directory.open_gates(gate)
-
-    def _record_transfer(
-        self, source: Memory, purpose: str, start_s: float, num_bytes: int
-    ) -> None:
-        self._shared.record(
-            "transfer", self.name, start_s, source=source.name, purpose=purpose, bytes=num_bytes,
-            complete=True,
-        )  # fmt: skip
 
     # Death
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from harness.drivers.limits import require_positive
-from harness.errors import UsageError
+from harness.configuration.checks import at_least, positive, require
 from harness.pooled.plan import PoolConfig
 
 DEVICES = ("auto", "cpu", "cuda")
 WARM_UP_TOKENS = 2048  # of a batch, vLLM's default: larger ones pay when they come
-AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -22,15 +20,11 @@ class TorchPoolConfig(PoolConfig):
 
     def __post_init__(self) -> None:
         PoolConfig.__post_init__(self)
-        if self.stage_buffer_bytes < 4096:
-            raise ValueError(f"stage_buffer_bytes={self.stage_buffer_bytes} must be at least 4096")
-        if self.link_bytes_per_s is not None and not self.link_bytes_per_s > 0:
-            raise ValueError(f"link_bytes_per_s={self.link_bytes_per_s} must be above 0, or null")
-        if self.host_slab_bytes > self.host_kv_bytes:
-            raise ValueError(
-                f"host_slab_bytes={self.host_slab_bytes} is more than "
-                f"host_kv_bytes={self.host_kv_bytes}"
-            )
+        at_least(self, 4096, "", "stage_buffer_bytes")
+        rate, slab_bytes, kv_bytes = self.link_bytes_per_s, self.host_slab_bytes, self.host_kv_bytes
+        require(rate is None or rate > 0, f"link_bytes_per_s={rate} must be above 0, or null")
+        more = f"host_slab_bytes={slab_bytes} is more than host_kv_bytes={kv_bytes}"
+        require(slab_bytes <= kv_bytes, more)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,12 +36,9 @@ class TorchElasticConfig:
     host_kv_bytes: int  # of each node's DRAM, for KV
 
     def __post_init__(self) -> None:
-        for name in ("layer_s", "token_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 0")
-        for name in ("chunk_bytes", "host_kv_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        require(self.layer_s >= 0, f"layer_s={self.layer_s} must be at least 0")
+        require(self.token_s >= 0, f"token_s={self.token_s} must be at least 0")
+        at_least(self, 1, "", "chunk_bytes", "host_kv_bytes")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,21 +56,13 @@ class TorchConfig:
     elastic: TorchElasticConfig  # of systems whose weights and KV move
 
     def __post_init__(self) -> None:
-        if self.device not in DEVICES:
-            raise UsageError(
-                f"engine.device={self.device} is not a device; valid: {', '.join(DEVICES)}"
-            )
-        for name in AT_LEAST_ONE:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"engine.{name}={value} must be at least 1")
+        known = f"engine.device={self.device} is not a device; valid: {', '.join(DEVICES)}"
+        require(self.device in DEVICES, known)
+        names = "block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads"
+        at_least(self, 1, "engine", *names)
         most = os.cpu_count() or 1
-        if self.num_threads is not None and self.num_threads > most:
-            raise UsageError(
-                f"engine.num_threads={self.num_threads} must be at most {most}, the cores here"
-            )
-        require_positive(self, "start_timeout_s", "hang_timeout_s", "step_timeout_s")
-        if not 0 < self.memory_fraction <= 1:
-            raise UsageError(
-                f"engine.memory_fraction={self.memory_fraction} must be above 0 and at most 1"
-            )
+        few = f"engine.num_threads={self.num_threads} must be at most {most}, the cores here"
+        require((self.num_threads or 1) <= most, few)
+        positive(self, "engine", "start_timeout_s", "hang_timeout_s", "step_timeout_s")
+        share = f"engine.memory_fraction={self.memory_fraction} must be above 0 and at most 1"
+        require(0 < self.memory_fraction <= 1, share)

@@ -13,22 +13,8 @@ import torch
 from harness.elastic.device_layout import DeviceLayout
 from harness.engine.kv_cache import KvCache
 from harness.engine.layout import elastic_shapes, elastic_tensors, views
-from harness.engine.linear import Ends, Layer, Linear, packed
+from harness.engine.linear import Ends, Layer, packed
 from harness.engine.weights import HostWeights, Weights, torch_dtype
-
-
-class MovingEnds(Ends):
-    """Embeddings that come and go with the first layer, norm and head with the last."""
-
-    def __init__(self) -> None:
-        pass
-
-    def adopt(self, weights: Weights) -> None:
-        if "embed" in weights:
-            self.embed = weights["embed"]
-        if "norm" in weights:
-            self.norm = weights["norm"]
-            self.lm_head = Linear(weights.get("lm_head", weights.get("embed", weights["norm"])))
 
 
 class DeviceBuffer:
@@ -38,7 +24,7 @@ class DeviceBuffer:
         self.layout, self.device = layout, device
         self.bytes = torch.zeros(layout.memory_bytes, dtype=torch.uint8, device=device)
         self.layers: dict[int, Layer] = {}
-        self.ends = MovingEnds()
+        self.ends = Ends()
         self.cache = self._cache()
 
     def fill(self, layers: Iterable[int]) -> None:

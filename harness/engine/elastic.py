@@ -92,25 +92,22 @@ class TorchElastic:
     def _start(self) -> None:
         experiment, stack = self._experiment, self._workers.stack
         files = [*self._files.values(), self._links_file]
-        started: list[tuple[WorkerProcess, socket.socket, Placement, DeviceLayout]] = []
+        started: list[tuple[WorkerProcess, socket.socket, ElasticInstance]] = []
         for index, placement in enumerate(experiment.placements):
-            layout = self._layout(placement)
+            instance = self._instance(f"torch-{index}", placement)
             ours, theirs = socket.socketpair()
             stack.callback(ours.close)
             with theirs:
-                setup = self._setup(index, placement, layout)
+                setup = self._setup(index, placement, instance)
                 worker = self._workers.start(index, setup, files, theirs.fileno())
             stack.callback(worker.close)
-            started.append((worker, ours, placement, layout))
+            started.append((worker, ours, instance))
         self._answers = self._workers.answers([worker for worker, *_ in started])
-        instances = []
-        for worker, invitations, placement, layout in started:
+        for worker, invitations, instance in started:
             self._fabric.join(worker.name, Commands(worker, self._loop), invitations)
-            memory = Memory(worker.name, self._place(placement))
-            instance = ElasticInstance(memory, layout, self._shared, self._resident(placement))
-            whole = self.pipeline([(instance, range(layout.spec.num_layers))])
+            whole = self.pipeline([(instance, range(instance.model.num_layers))])
             instance.runner = TorchRunner(instance, whole, self._shared)
-            instances.append(instance)
+        instances = [instance for *_, instance in started]
         self.cluster = ElasticCluster(
             instances, self, self._shared, experiment.models, experiment.hardware
         )
@@ -133,16 +130,16 @@ class TorchElastic:
     def layerwise(self) -> TorchLayerwise:
         return TorchLayerwise(self.pipeline, self._fabric)
 
-    def _setup(self, index: int, placement: Placement, layout: DeviceLayout) -> dict[str, Any]:
+    def _setup(self, index: int, placement: Placement, instance: ElasticInstance) -> dict[str, Any]:
         first = [p.model for p in self._experiment.placements].index(placement.model) == index
         return {
-            "memory": "elastic", "name": f"torch-{index}", "layout": layout,
-            "resident": self._resident(placement),
-            "write": self._weight_files(layout.spec.name) if first else [],
+            "memory": "elastic", "name": instance.name, "layout": instance.layout,
+            "resident": sorted(instance.resident),
+            "write": self._weight_files(instance.model.name) if first else [],
             "links_file": self._links_file, "num_links": len(self._fabric.links),
         }  # fmt: skip
 
-    def _layout(self, placement: Placement) -> DeviceLayout:
+    def _instance(self, name: str, placement: Placement) -> ElasticInstance:
         elastic, config = placement.elastic, self._config
         if placement.model is None or elastic is None:
             raise UsageError("a cluster with an elastic instance has no others")
@@ -150,14 +147,10 @@ class TorchElastic:
         memory_bytes = memory_for_kv(model, config.cpu_kv_bytes)
         if config.num_kv_blocks is not None:
             memory_bytes = memory_for_blocks(model, config.block_tokens, config.num_kv_blocks)
-        return DeviceLayout(model, memory_bytes, config.block_tokens, elastic.page_layers)
-
-    def _resident(self, placement: Placement) -> range:
-        assert placement.model is not None
-        assert placement.elastic is not None
-        resident = placement.elastic.resident
-        num_layers = spec_of(placement, self._experiment.models).num_layers
-        return range(num_layers) if resident is None else resident
+        layout = DeviceLayout(model, memory_bytes, config.block_tokens, elastic.page_layers)
+        resident = range(model.num_layers) if elastic.resident is None else elastic.resident
+        memory = Memory(name, self._place(placement))
+        return ElasticInstance(memory, layout, self._shared, resident)
 
     def _place(self, placement: Placement) -> Location:
         per_node = self._experiment.hardware.devices_per_node

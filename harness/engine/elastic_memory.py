@@ -15,7 +15,7 @@ from harness.engine.device_buffer import DeviceBuffer
 from harness.engine.in_flight import InFlight
 from harness.engine.layer_loads import LayerLoads
 from harness.engine.layout import write_elastic
-from harness.engine.mesh import Mesh
+from harness.engine.mesh import Mesh, Peers
 from harness.engine.model import TransformerDecoder
 from harness.engine.paced_links import PacedLinks
 from harness.engine.runner import Runner
@@ -39,9 +39,8 @@ class ElasticMemory:
         runner = Runner(
             spec, TransformerDecoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
         )
-        self._in_flight = InFlight(
-            setup["name"], runner, buffer.cache, buffer.layers, config, loop, mesh, links
-        )
+        peers = Peers(mesh, links, loop.stream, runner.dtype, device)
+        self._in_flight = InFlight(setup["name"], runner, config, loop, peers)
         self._copies = Copies(loop, buffer.bytes, mesh, links)
         self._loads = LayerLoads(loop, buffer, self._copies, mesh, self._in_flight.arrivals)
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import combinations, count
 
 from harness.clock import Event, WallLoop
 from harness.device.location import Location
@@ -48,17 +48,13 @@ class TorchFabric:
 
     def connect(self, *names: str) -> None:
         """Has each two of `names` be able to talk to one another."""
-        for first in names:
-            for second in names:
-                pair = frozenset((first, second))
-                if len(pair) == 2 and pair not in self._connected:
-                    self._connected.add(pair)
-                    ends = socket.socketpair()
-                    for end, (to, other) in zip(
-                        ends, ((first, second), (second, first)), strict=True
-                    ):
-                        with end, suppress(BrokenPipeError, ConnectionResetError):  # it has died
-                            socket.send_fds(self._invitations[to], [other.encode()], [end.fileno()])
+        for pair in combinations(dict.fromkeys(names), 2):
+            if frozenset(pair) in self._connected:
+                continue
+            self._connected.add(frozenset(pair))
+            for end, to, other in zip(socket.socketpair(), pair, reversed(pair), strict=True):
+                with end, suppress(BrokenPipeError, ConnectionResetError):  # it has died
+                    socket.send_fds(self._invitations[to], [other.encode()], [end.fileno()])
 
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,

@@ -1,5 +1,6 @@
-"""Hugging Face's config.json against a `ModelSpec`: written for a random model, checked for a
-checkpoint. Reads no tensors and needs no torch, so a mismatch is found before a worker starts.
+"""A checkpoint's config.json against a `ModelSpec` and what this engine computes.
+
+Reads no tensors and needs no torch, so a mismatch is found before a worker starts.
 """
 
 from __future__ import annotations
@@ -19,30 +20,6 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "mlp_bias": (False,),
     "rope_type": ("default",),
 }
-
-
-def hf_config(spec: ModelSpec) -> dict[str, Any]:
-    """The config.json of `spec`: a Llama, or with q/k/v biases a Qwen2."""
-    family = "Qwen2" if spec.qkv_bias else "Llama"
-    return {
-        "architectures": [f"{family}ForCausalLM"],
-        "model_type": family.lower(),
-        "num_hidden_layers": spec.num_layers,
-        "hidden_size": spec.hidden_size,
-        "num_attention_heads": spec.num_heads,
-        "num_key_value_heads": spec.num_kv_heads,
-        "head_dim": spec.head_dim,
-        "intermediate_size": spec.intermediate_size,
-        "vocab_size": spec.vocab_size,
-        "max_position_embeddings": spec.max_position,
-        "rope_theta": spec.rope_theta,
-        "rms_norm_eps": spec.rms_norm_eps,
-        "tie_word_embeddings": spec.tie_embeddings,
-        "hidden_act": "silu",
-        "torch_dtype": spec.dtype,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
 
 
 def check_config(spec: ModelSpec, directory: Path) -> None:

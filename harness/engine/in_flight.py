@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +21,8 @@ from harness.engine.attention import CacheAttention
 from harness.engine.command_loop import CommandLoop
 from harness.engine.config import TorchElasticConfig
 from harness.engine.given_up import Abandoned, Arrivals, GivenUp
-from harness.engine.kv_cache import KvCache
-from harness.engine.mesh import Mesh, PeerLost, Peers, bytes_of
+from harness.engine.mesh import PeerLost, Peers, bytes_of
 from harness.engine.model import Step
-from harness.engine.paced_links import PacedLinks
 from harness.engine.routed_attention import LentAttention, RoutedAttention
 from harness.engine.runner import Runner, num_sampled
 from harness.engine.transport import Header
@@ -46,13 +43,12 @@ class _Stage:
 
 
 class InFlight:
-    """`layers`: those on the device now. By `config` a layer's computation takes at least so long,
-    so that stages on few cores show timing, not only order."""
+    """By `config` a layer's computation takes at least so long, so that stages on few cores show
+    timing, not only order."""
 
     def __init__(
-        self, name: str, runner: Runner, cache: KvCache, layers: Mapping[int, object],
-        config: TorchElasticConfig, loop: CommandLoop, mesh: Mesh, links: PacedLinks,
-    ) -> None:  # fmt: skip
+        self, name: str, runner: Runner, config: TorchElasticConfig, loop: CommandLoop, peers: Peers
+    ) -> None:
         self._name, self._runner, self._config, self._loop = name, runner, config, loop
         self._compute = loop.stream("compute")
         self._stages: dict[int, _Stage] = {}  # by the batch's number
@@ -60,10 +56,10 @@ class InFlight:
         self._over = GivenUp(runner.device)
         self._kept: dict[int, torch.Tensor] = {}  # batch -> activations of its last layer here
         self._step = 0  # the one that runs
-        self.arrivals = Arrivals(layers, self._over)
-        self._peers = Peers(mesh, links, loop.stream, runner.dtype, runner.device)
-        self._routed = RoutedAttention(name, cache, self._peers, runner.device, self._over)
-        self._lent = LentAttention(runner, cache, self._peers, loop.stream, self._over)
+        self.arrivals = Arrivals(runner.layers, self._over)
+        self._peers = peers
+        self._routed = RoutedAttention(name, runner, peers, self._over)
+        self._lent = LentAttention(runner, peers, loop.stream("attend"), self._over)
         self.at_once = {
             "stage": self._begin, "hold": self._lent.hold, "pass": self._pass_on,
             "abandon": self._abandon,

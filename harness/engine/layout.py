@@ -41,13 +41,13 @@ def write_model(spec: ModelSpec, files: Iterable[int]) -> None:
 def model_in(buffer: torch.Tensor, spec: ModelSpec, at_bytes: int) -> tuple[Ends, dict[int, Layer]]:
     """The pooled model whose bytes lie in `buffer` from `at_bytes` on, now or later: views, no
     copies."""
-    ends, at = views(buffer, spec, fused_shapes(spec, ENDS), at_bytes)
-    layers = {}
+    ends, layers = Ends(), {}
+    weights, at = views(buffer, spec, fused_shapes(spec, ENDS), at_bytes)
+    ends.adopt(weights)
     for layer in range(spec.num_layers):
         weights, at = views(buffer, spec, fused_shapes(spec, layer), at)
         layers[layer] = Layer(weights)
-    ends.setdefault("lm_head", ends["embed"])
-    return Ends(ends), layers
+    return ends, layers
 
 
 def elastic_shapes(spec: ModelSpec, layer: int) -> Shapes:

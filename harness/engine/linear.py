@@ -62,12 +62,20 @@ class Layer:
 
 
 class Ends:
-    """What stands before the first layer and after the last one."""
+    """What stands before the first layer, embeddings, and after the last one, norm and head. On an
+    elastic device they come and go with that layer."""
 
-    def __init__(self, weights: Weights) -> None:
-        self.embed = weights["embed"]
-        self.norm = weights["norm"]
-        self.lm_head = Linear(weights["lm_head"])
+    embed: torch.Tensor
+    norm: torch.Tensor
+    lm_head: Linear
+
+    def adopt(self, weights: Weights) -> None:
+        """Those of `weights` are there. Without a head of its own the model has its embeddings'."""
+        if "embed" in weights:
+            self.embed = weights["embed"]
+        if "norm" in weights:
+            self.norm = weights["norm"]
+            self.lm_head = Linear(weights["lm_head" if "lm_head" in weights else "embed"])
 
 
 class LoadedLayers:
@@ -77,7 +85,8 @@ class LoadedLayers:
         source = HostWeights(spec)
         self._device = device
         self._host = [self._staged(source.tensors(index)) for index in range(spec.num_layers)]
-        self.ends = Ends(placed(source.ends(), device))
+        self.ends = Ends()
+        self.ends.adopt(placed(source.ends(), device))
         self.on_device: dict[int, Layer] = {}
         self.load()
 

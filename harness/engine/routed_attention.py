@@ -14,15 +14,14 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.engine.attention import CacheAttention, cache_attention
+from harness.engine.attention import CacheAttention
 from harness.engine.command_loop import Stream
 from harness.engine.given_up import Abandoned, GivenUp
-from harness.engine.kv_cache import KvCache
 from harness.engine.mesh import PeerLost, Peers
 from harness.engine.model import Attend
 from harness.engine.runner import Runner
 from harness.engine.transport import Header
-from harness.engine.work import BatchWork, HoldWork, Part, StageWork
+from harness.engine.work import HoldWork, Part, StageWork
 
 Answer = tuple[int, int, int, str]  # batch, step, layer, holder
 
@@ -30,11 +29,8 @@ Answer = tuple[int, int, int, str]  # batch, step, layer, holder
 class RoutedAttention:
     """`over`: of the worker."""
 
-    def __init__(
-        self, name: str, cache: KvCache, peers: Peers, device: torch.device, over: GivenUp
-    ) -> None:
-        self._name, self._cache, self._peers, self._device = name, cache, peers, device
-        self._over = over
+    def __init__(self, name: str, runner: Runner, peers: Peers, over: GivenUp) -> None:
+        self._name, self._runner, self._peers, self._over = name, runner, peers, over
         self._results: dict[Answer, queue.SimpleQueue[bytes | None]] = {}
         self._lock = threading.Lock()
 
@@ -48,7 +44,7 @@ class RoutedAttention:
                 rows = None if len(parts) == 1 else self._rows(work, part)
                 mine = None
                 if part.holder == self._name:
-                    mine = part_attention(self._cache, work.batch, part, self._device)
+                    mine = self._runner.attention(part.of(work.batch))
                     own.append(mine)
                 plans[group].append((part, rows, mine))
 
@@ -137,19 +133,11 @@ class RoutedAttention:
             starts.append(range(at, at + chunk.num_tokens))
             at += chunk.num_tokens
         rows = [row for i in part.chunks for row in starts[i]] + [at + i for i in part.decodes]
-        return torch.tensor(rows, dtype=torch.int64, device=self._device)
+        return torch.tensor(rows, dtype=torch.int64, device=self._runner.device)
 
 
 def _taken(tensor: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
     return tensor if rows is None else tensor.index_select(0, rows)
-
-
-def part_attention(
-    cache: KvCache, batch: BatchWork, part: Part, device: torch.device
-) -> CacheAttention:
-    """Attention of the requests of `part` of `batch`, over `cache`."""
-    with torch.inference_mode():
-        return cache_attention(cache, part.of(batch), device)
 
 
 @dataclass(slots=True)
@@ -164,12 +152,8 @@ class _Held:
 class LentAttention:
     """All of it happens in the stream `attend`. `over`: of the worker."""
 
-    def __init__(
-        self, runner: Runner, cache: KvCache, peers: Peers, stream: Callable[[str], Stream],
-        over: GivenUp,
-    ) -> None:  # fmt: skip
-        self._runner, self._cache, self._peers, self._over = runner, cache, peers, over
-        self._attend = stream("attend")
+    def __init__(self, runner: Runner, peers: Peers, attend: Stream, over: GivenUp) -> None:
+        self._runner, self._peers, self._attend, self._over = runner, peers, attend, over
         self._holds: dict[int, dict[int, _Held]] = {}  # batch, page group
         # What came from a peer before the harness's word, by batch.
         self._early: dict[int, list[tuple[str, Header, bytes]]] = {}
@@ -188,10 +172,9 @@ class LentAttention:
         if work.number in self._over:
             return
         mine = self._holds.setdefault(work.number, {})
-        device = self._runner.device
-        for group, part in work.groups.items():
-            attention = part_attention(self._cache, work.batch, part, device)
-            mine[group] = _Held(work, attention)
+        with torch.inference_mode():
+            for group, part in work.groups.items():
+                mine[group] = _Held(work, self._runner.attention(part.of(work.batch)))
         for name, header, payload in self._early.pop(work.number, ()):
             self._attend_for(name, header, payload)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from harness.engine.attention import cache_attention
+from harness.engine.attention import CacheAttention, cache_attention
 from harness.engine.kv_cache import KvCache
 from harness.engine.linear import Layer
 from harness.engine.model import Attend, Step, TransformerDecoder
@@ -29,13 +29,14 @@ class Runner:
         cache: KvCache, device: torch.device,
     ) -> None:  # fmt: skip
         self._spec, self.device = spec, device
-        self._decoder, self._layers, self._cache = decoder, layers, cache
+        self._decoder, self._cache = decoder, cache
+        self.layers = layers
 
     def steps(self, batch: BatchWork, max_steps: int) -> Iterator[list[int]]:
         """Yields each iteration's picked ids: of the chunks that sample, then of the decodes.
         With chunks, `max_steps` is 1. The caller may stop taking iterations at any time."""
         with torch.inference_mode():
-            attend = cache_attention(self._cache, batch, self.device)
+            attend = self.attention(batch)
             step, sampled = self.step(batch, attend)
             tokens = torch.from_numpy(np.array(batch.ids, np.int64)).to(self.device)
             for index in range(max_steps):
@@ -46,13 +47,17 @@ class Runner:
                 tokens = self.picked(hidden, sampled)[: num_sampled(batch)]
                 yield tokens.tolist()
 
+    def attention(self, batch: BatchWork) -> CacheAttention:
+        """Of all of `batch`, whose KV is here."""
+        return cache_attention(self._cache, batch, self.device)
+
     def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         """`ids`: of the step's tokens. Gives their rows and those of padding."""
         return self._decoder.embed(pad(ids, (0, step.num_padding_rows)))
 
     def forward(self, hidden: torch.Tensor, step: Step, lo: int, hi: int) -> torch.Tensor:
         """Layers [lo, hi) of one iteration; KeyError where one of them is not loaded."""
-        layers = [(index, self._layers[index]) for index in range(lo, hi)]
+        layers = [(index, self.layers[index]) for index in range(lo, hi)]
         return self._decoder.layers(hidden, layers, step)
 
     def step(self, batch: BatchWork, attend: Attend) -> tuple[Step, torch.Tensor | None]:

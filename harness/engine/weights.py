@@ -10,14 +10,15 @@ Knows nothing of devices: `runner.py` copies layers to where they run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from harness.engine.hf_config import hf_config
+from harness.configuration.checkpoint import hf_config
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 
@@ -95,10 +96,10 @@ class RandomSource:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
 
-    def parts(self, index: int, names: Sequence[str]) -> list[torch.Tensor]:
-        """The tensors `names` of layer `index`, in this fixed order."""
+    def parts(self, index: int, names: Sequence[str]) -> Weights:
+        """The tensors `names` of layer `index`, drawn in this fixed order."""
         generator = torch.Generator().manual_seed((self._spec.seed << 16) + index + 1)
-        return [self._draw(name, generator) for name in names]
+        return {name: self._draw(name, generator) for name in names}
 
     def _draw(self, name: str, generator: torch.Generator) -> torch.Tensor:
         shape = _shape(self._spec, name)
@@ -117,8 +118,8 @@ class CheckpointSource:
         self._spec = spec
         self._files = _tensor_files(directory)
 
-    def parts(self, index: int, names: Sequence[str]) -> list[torch.Tensor]:
-        return [self._read(name) for name in names]
+    def parts(self, index: int, names: Sequence[str]) -> Weights:
+        return {name: self._read(name) for name in names}
 
     def _read(self, name: str) -> torch.Tensor:
         if name not in self._files:
@@ -144,14 +145,6 @@ def _tensor_files(directory: Path) -> dict[str, Path]:
     return files
 
 
-def _read(
-    source: RandomSource | CheckpointSource, layer: int, parts: Mapping[str, Sequence[str]]
-) -> Weights:
-    """All `parts` of the layer, by Hugging Face's names."""
-    names = [part for each in parts.values() for part in each]
-    return dict(zip(names, source.parts(layer, names), strict=True))
-
-
 class HostWeights:
     """The weights in host memory, fused per layer."""
 
@@ -164,7 +157,7 @@ class HostWeights:
     def tensors(self, layer: int) -> Weights:
         """Of `layer`, or of ENDS: tied embeddings once."""
         fused = _parts(self._spec, layer)
-        found = _read(self._source, layer, fused)
+        found = self._source.parts(layer, list(chain(*fused.values())))
         return {name: torch.cat([found[part] for part in parts]) for name, parts in fused.items()}
 
     def ends(self) -> Weights:
@@ -180,7 +173,7 @@ def save_checkpoint(spec: ModelSpec, directory: Path) -> None:
     source = RandomSource(spec)
     tensors: Weights = {}
     for index in (ENDS, *range(spec.num_layers)):
-        tensors |= _read(source, index, _parts(spec, index))
+        tensors |= source.parts(index, list(chain(*_parts(spec, index).values())))
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    (directory / "config.json").write_text(json.dumps(hf_config(spec), indent=2))
+    (directory / "config.json").write_text(json.dumps(hf_config(spec, bos=1, eos=2), indent=2))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.engine_api import Experiment
 from harness.pooled.device import Device
-from harness.pooled.host import Host, SwappedKv
+from harness.pooled.host import Host, SharedByPool
 from harness.pooled.instance import PooledInstance
 from harness.pooled.plan import MemoryPlan, PoolConfig
 
@@ -15,9 +15,5 @@ def make_pool(
     devices: Sequence[Device], plan: MemoryPlan, config: PoolConfig, experiment: Experiment
 ) -> list[PooledInstance]:
     hosts = {node: Host(node, config, experiment.loop) for node in {d.node for d in devices}}
-    swapped: dict[int, SwappedKv] = {}
-    models, loop, recorder = experiment.models, experiment.loop, experiment.recorder
-    return [
-        PooledInstance(device, hosts[device.node], models, plan, swapped, loop, recorder)
-        for device in devices
-    ]
+    shared = SharedByPool(experiment.models, plan, experiment.loop, experiment.recorder)
+    return [PooledInstance(device, hosts[device.node], shared) for device in devices]

@@ -8,15 +8,16 @@ Pure bookkeeping: no byte lies here; engines attach memory to the offsets.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from harness.clock import Event, Loop
 from harness.device.location import Location, dram, ssd
 from harness.device.memory import KvShape, OutOfMemory
 from harness.model_spec import ModelSpec
-from harness.pooled.plan import PoolConfig
+from harness.pooled.plan import MemoryPlan, PoolConfig
 from harness.pooled.slab import SlabAllocator
+from harness.records.record import Recorder
 
 
 @dataclass(slots=True)
@@ -26,6 +27,18 @@ class SwappedKv:
     host: Host
     offsets: list[int]
     ready: Event
+
+
+@dataclass(slots=True)
+class SharedByPool:
+    """What all instances of a pool have in common. `swapped`: request_id -> where its KV is while
+    it is on no device."""
+
+    models: Mapping[str, ModelSpec]
+    plan: MemoryPlan
+    loop: Loop
+    recorder: Recorder
+    swapped: dict[int, SwappedKv] = field(default_factory=dict)
 
 
 class ModelCache:

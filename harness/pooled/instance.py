@@ -11,45 +11,37 @@ the rules of §5.3. The same bookkeeping on every engine, over a `Device` that m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import inf
 
-from harness.clock import Event, Loop
+from harness.clock import Event
 from harness.device.instance import Instance
 from harness.device.memory import KvShape
-from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool, device_shape, host_shape
 from harness.pooled.device import Device, KvCopy
-from harness.pooled.host import Host, SwappedKv
-from harness.pooled.plan import MemoryPlan
+from harness.pooled.host import Host, SharedByPool, SwappedKv
 from harness.pooled.slab import SlabAllocator
 from harness.pooled.weights import WeightsBuffer
-from harness.records.record import Recorder
 from harness.request import Batch, Request
 
 SAMPLE_S = 1.0
 
 
 class PooledInstance:
-    """Models are named as requests name them. `swapped` is shared by all instances of the pool:
-    request_id -> where its KV is while it is on no device."""
+    """Models are named as requests name them."""
 
-    def __init__(
-        self, device: Device, host: Host, models: Mapping[str, ModelSpec], plan: MemoryPlan,
-        swapped: dict[int, SwappedKv], loop: Loop, recorder: Recorder,
-    ) -> None:  # fmt: skip
-        self.name, self.node = device.name, device.node
-        self.models = models
-        self.host = host
-        self._device, self._swapped = device, swapped
+    def __init__(self, device: Device, host: Host, shared: SharedByPool) -> None:
+        self.name, self.node, self.host = device.name, device.node, host
+        self.models, plan = shared.models, shared.plan
+        self._device, self._swapped = device, shared.swapped
         self._block_tokens = plan.block_tokens
-        self._loop, self._recorder = loop, recorder
-        self._weights = WeightsBuffer(device, host, models, plan.weights_bytes, loop, recorder)
+        self._loop, self._recorder = shared.loop, shared.recorder
+        self._weights = WeightsBuffer(device, host, shared)
         self._slabs = SlabAllocator(plan.kv_bytes, plan.slab_bytes)
         self._pools: dict[KvShape, SlabPool] = {}
         self._pool_of: dict[str, SlabPool] = {}  # model -> of its shape
-        self._host_shapes: dict[str, KvShape] = {
-            name: host_shape(spec, plan.block_tokens) for name, spec in models.items()
+        self._host_shapes = {
+            name: host_shape(spec, plan.block_tokens) for name, spec in self.models.items()
         }
         self._executors: dict[str, Instance] = {}
         self._arriving: dict[int, Event] = {}  # request_id -> its swap-in under way
@@ -108,21 +100,17 @@ class PooledInstance:
             assert here, f"request {request.request_id} is not on {self.name}"
         if model != self._last_ran:
             self.settle()
-            self._recorder.event(
-                "switch", self.name, self._idle_since_s, self._loop.now,
-                model=model, before=self._last_ran, hidden=self._hidden,
-            )  # fmt: skip
+            before, hidden = self._last_ran, self._hidden
+            self._log("switch", self._idle_since_s, model=model, before=before, hidden=hidden)
             self._last_ran = model
         executor = self._executors.get(model)
         if executor is None:
             executor = self._executors[model] = self._device.executor(model, self.kv(model))
         start_s = self._loop.now
         steps = await executor.execute(batch, max_steps=max_steps, until=until, stop=stop)
-        self._recorder.event(
-            "run", self.name, start_s, self._loop.now, model=model,
-            phase="prefill" if batch.chunks else "decode",
-            requests=[request.request_id for request in requests],
-        )  # fmt: skip
+        phase = "prefill" if batch.chunks else "decode"
+        ids = [request.request_id for request in requests]
+        self._log("run", start_s, model=model, phase=phase, requests=ids)
         return steps
 
     def settle(self) -> float:
@@ -144,13 +132,13 @@ class PooledInstance:
         self._weights.clear()
         self.settle()
         self._executors.clear()
-        self._recorder.event("restart", self.name, start_s, self._loop.now)
+        self._log("restart", start_s)
 
     async def collect_garbage(self) -> None:
         """What a tensor library's allocator needs between two models (§5.2)."""
         start_s = self._loop.now
         await self._device.collect_garbage()
-        self._recorder.event("collect", self.name, start_s, self._loop.now)
+        self._log("collect", start_s)
 
     async def load(self, model: str, *, staged: bool = True) -> None:
         """Replaces the weights in place by those of `model`."""
@@ -254,6 +242,10 @@ class PooledInstance:
         request.computed_tokens = 0
         self._recorder.preempted(request, self.name, self._loop.now)
 
+    def _log(self, kind: str, start_s: float, **fields: object) -> None:
+        """What this instance did from `start_s` to now, into the run's events."""
+        self._recorder.event(kind, self.name, start_s, self._loop.now, **fields)
+
     def _log_slabs(self, host: Host) -> None:
         """Records how a host cache is used, at most every SAMPLE_S (Fig. 16)."""
         if self._loop.now < host.next_sample_s:
@@ -272,7 +264,7 @@ class PooledInstance:
         self, kind: str, request: Request, since: tuple[float, float], num_bytes: int
     ) -> None:
         """`since`: when it was asked for, and when its bytes began to move."""
-        self._recorder.event(
-            kind, self.name, since[1], self._loop.now, request_id=request.request_id,
-            model=request.model, waited_s=since[1] - since[0], bytes=num_bytes,
+        self._log(
+            kind, since[1], request_id=request.request_id, model=request.model,
+            waited_s=since[1] - since[0], bytes=num_bytes,
         )  # fmt: skip

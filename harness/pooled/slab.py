@@ -7,21 +7,21 @@ within slabs: fragmentation, kept here as an observable (Aegaeon Fig. 16).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from harness.device.memory import KvShape, OutOfMemory
 from harness.errors import UsageError
 
 MAX_SLABS = 1_000_000  # the list of those that are free takes 8 MB
 
 
+@dataclass(slots=True, eq=False)
 class _Slab:
     """The free blocks of a slab: those given back, the latest to be used first, and the rest of
     those never used."""
 
-    __slots__ = ("fresh", "returned")
-
-    def __init__(self, blocks: range) -> None:
-        self.fresh = blocks
-        self.returned: list[int] = []
+    fresh: range
+    returned: list[int] = field(default_factory=list)
 
     def take(self, num_blocks: int) -> list[int]:
         """`num_blocks` (≥ 1), or as many as there are."""
@@ -34,20 +34,16 @@ class _Slab:
         return taken
 
 
+@dataclass(slots=True, eq=False)
 class _Pool:
     """The slabs of one shape. `free` has those that are not full, the next to use first."""
 
-    __slots__ = (
-        "block_bytes", "blocks_per_slab", "free", "num_slabs", "num_used", "peak_slabs",
-    )  # fmt: skip
-
-    def __init__(self, block_bytes: int, blocks_per_slab: int) -> None:
-        self.block_bytes = block_bytes
-        self.blocks_per_slab = blocks_per_slab
-        self.free: dict[int, _Slab] = {}
-        self.num_used = 0  # blocks
-        self.num_slabs = 0
-        self.peak_slabs = 0
+    block_bytes: int
+    blocks_per_slab: int
+    free: dict[int, _Slab] = field(default_factory=dict)
+    num_used: int = 0  # blocks
+    num_slabs: int = 0
+    peak_slabs: int = 0
 
 
 class SlabAllocator:

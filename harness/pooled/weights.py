@@ -6,39 +6,27 @@ start by a copy on the device, and nothing is ever fragmented or collected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from harness.clock import Event, Loop
+from harness.clock import Event
 from harness.device.memory import BumpAllocator
-from harness.model_spec import ModelSpec
 from harness.pooled.device import Device
-from harness.pooled.host import Host
+from harness.pooled.host import Host, SharedByPool
 from harness.pooled.plan import ALIGN_BYTES, device_weight_bytes
-from harness.records.record import Recorder
 
 
 class WeightsBuffer:
     """`running` is the model whose weights are complete at the buffer's start; `next` the one
     behind it, being prefetched or there already."""
 
-    def __init__(
-        self,
-        device: Device,
-        host: Host,
-        models: Mapping[str, ModelSpec],
-        capacity_bytes: int,
-        loop: Loop,
-        recorder: Recorder,
-    ) -> None:
+    def __init__(self, device: Device, host: Host, shared: SharedByPool) -> None:
         self.running: str | None = None
         self.next: str | None = None
-        self._device, self._host, self._models = device, host, models
-        self._sizes = {name: device_weight_bytes(spec) for name, spec in models.items()}
-        self._bump = BumpAllocator(capacity_bytes, ALIGN_BYTES)
-        self._loop, self._recorder = loop, recorder
+        self._device, self._host, self._models = device, host, shared.models
+        self._sizes = {name: device_weight_bytes(spec) for name, spec in self._models.items()}
+        self._bump = BumpAllocator(shared.plan.weights_bytes, ALIGN_BYTES)
+        self._loop, self._recorder = shared.loop, shared.recorder
         self._next_at = 0
-        self._stop_prefetch = Event(loop)
-        self._prefetch_over = Event(loop)
+        self._stop_prefetch = Event(self._loop)
+        self._prefetch_over = Event(self._loop)
         self._prefetch_over.set()
 
     @property
@@ -67,9 +55,7 @@ class WeightsBuffer:
         if not complete:
             self.next = None
         self._prefetch_over.set()
-        self._recorder.event(
-            "prefetch", self._device.name, start_s, self._loop.now, model=model, complete=complete
-        )  # fmt: skip
+        self._log("prefetch", start_s, model=model, complete=complete)
 
     async def adopt(self) -> None:
         """Makes the prefetched model the running one, once it is there."""
@@ -79,7 +65,7 @@ class WeightsBuffer:
         self.running = None
         await self._device.relocate(model, self._next_at, 0)
         self._settle(model)
-        self._recorder.event("adopt", self._device.name, start_s, self._loop.now, model=model)
+        self._log("adopt", start_s, model=model)
 
     async def load(self, model: str, *, staged: bool) -> None:
         """Makes `model` the running one from the host's memory; what was prefetched is lost."""
@@ -91,14 +77,15 @@ class WeightsBuffer:
         self.clear()
         await self._fetch(model, 0, staged=staged, stop=None)
         self._settle(model)
-        self._recorder.event(
-            "load", self._device.name, start_s, self._loop.now, model=model, staged=staged
-        )
+        self._log("load", start_s, model=model, staged=staged)
 
     def clear(self) -> None:
         """Resets the bump pointer: no weights are in the buffer."""
         self.running = self.next = None
         self._bump.reset()
+
+    def _log(self, kind: str, start_s: float, **fields: object) -> None:
+        self._recorder.event(kind, self._device.name, start_s, self._loop.now, **fields)
 
     async def _fetch(self, model: str, at_bytes: int, *, staged: bool, stop: Event | None) -> bool:
         source = self._host.models.source(self._models[model])

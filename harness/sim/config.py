@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.configuration.checks import at_least, require
 from harness.cost.served import EngineCosts
-from harness.errors import UsageError
 from harness.pooled.plan import PoolConfig
 
 
@@ -21,8 +21,8 @@ class SimPoolConfig(PoolConfig):
     def __post_init__(self) -> None:
         PoolConfig.__post_init__(self)
         for name in ("pageable_bytes_per_s", "chunk_bytes"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
+            value = getattr(self, name)
+            require(value > 0, f"{name}={value} must be above 0")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,16 +41,11 @@ class SimConfig:
     pool: SimPoolConfig  # of systems whose models share instances
 
     def __post_init__(self) -> None:
-        for name in ("block_tokens", "num_kv_blocks"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"engine.{name}={value} must be at least 1")
-        if not 0 < self.memory_utilization <= 1:
-            raise UsageError(
-                f"engine.memory_utilization must be in (0, 1], got {self.memory_utilization}"
-            )
+        at_least(self, 1, "engine", "block_tokens", "num_kv_blocks")
+        share = self.memory_utilization
+        require(0 < share <= 1, f"engine.memory_utilization must be in (0, 1], got {share}")
         for name in ("launch_overhead", "first_stage_constants", "memory_contention"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"engine.{name} must be in [0, 1], got {getattr(self, name)}")
-        if not self.loss_notice_s >= 0:
-            raise UsageError(f"engine.loss_notice_s={self.loss_notice_s} must be at least 0")
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"engine.{name} must be in [0, 1], got {value}")
+        notice_s = self.loss_notice_s
+        require(notice_s >= 0, f"engine.loss_notice_s={notice_s} must be at least 0")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -19,32 +20,19 @@ from harness.device.topology import Link
 from harness.sim.fair_share import fair_rates
 
 
+@dataclass(slots=True, eq=False)
 class Flow:
     """`left_bytes` were still to be sent at `since_s`, and go at `rate` bytes/s from then on. Of a
     striped flow, which may cross a link several times, all counts are of one stripe."""
 
-    __slots__ = (
-        "done",
-        "finish_s",
-        "left_bytes",
-        "links",
-        "num_bytes",
-        "priority",
-        "rate",
-        "since_s",
-    )
-
-    def __init__(
-        self, links: tuple[Link, ...], num_bytes: int, priority: int, now: float, done: Event
-    ) -> None:
-        self.links = links
-        self.num_bytes = num_bytes
-        self.priority = priority
-        self.left_bytes = float(num_bytes)
-        self.rate = 0.0
-        self.since_s = now
-        self.finish_s = inf
-        self.done = done
+    links: tuple[Link, ...]
+    num_bytes: int
+    priority: int
+    left_bytes: float
+    since_s: float
+    done: Event
+    rate: float = 0.0
+    finish_s: float = inf
 
     def sent_bytes(self, now: float) -> float:
         return self.num_bytes - self.left_bytes + self.rate * (now - self.since_s)
@@ -76,7 +64,8 @@ class Fluid:
 
     def start(self, links: tuple[Link, ...], num_bytes: int, priority: int) -> Flow:
         """A flow from now on; `flow.done` is set at its end."""
-        flow = Flow(links, num_bytes, priority, self._loop.now, Event(self._loop))
+        now, done = self._loop.now, Event(self._loop)
+        flow = Flow(links, num_bytes, priority, float(num_bytes), now, done)
         for link in links:
             self._on[link][flow] = None
         self._num_flows += 1

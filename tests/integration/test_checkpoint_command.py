@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from harness.drivers.vllm_command import hf_config
+from harness.configuration.checkpoint import hf_config
 from tests.running import model_spec, run_command
 
 SIM = (
@@ -19,7 +19,7 @@ SIM = (
 
 def test_a_path_alone_is_the_model_of_the_run(tmp_path: Path) -> None:
     spec = replace(model_spec("tiny-llama"), num_layers=2, vocab_size=512)
-    (tmp_path / "config.json").write_text(json.dumps(hf_config(spec)))
+    (tmp_path / "config.json").write_text(json.dumps(hf_config(spec, None, None)))
     run_dir = tmp_path / "run"
     done = run_command(*SIM, f"model.path={tmp_path}", f"hydra.run.dir={run_dir}")
     assert done.returncode == 0, done.stderr

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from harness.configuration.checkpoint import hf_config
 from harness.device.caching_pool import CachingPool
-from harness.engine.hf_config import hf_config
 from harness.request import Request, Segments
 from systems.serving.iteration import Limits, schedule_iteration
 from tests.running import model_spec
@@ -35,7 +35,7 @@ class Case:
 @pytest.fixture(scope="session")
 def config_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny")
-    (directory / "config.json").write_text(json.dumps(hf_config(model_spec("tiny-llama"))))
+    (directory / "config.json").write_text(json.dumps(hf_config(model_spec("tiny-llama"), 1, 2)))
     return directory
 
 

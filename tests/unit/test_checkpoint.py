@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness.configuration.checkpoint import check_checkpoint, take_checkpoint
+from harness.configuration.checkpoint import check_checkpoint, hf_config, take_checkpoint
 from harness.configuration.config import typed
 from harness.configuration.options import plain, refuse_ignored
-from harness.drivers.vllm_command import hf_config
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from tests.running import composed, model_spec
@@ -23,7 +22,7 @@ OTHER = replace(TINY, num_layers=2, hidden_size=128, vocab_size=512, max_positio
 
 def saved(directory: Path, spec: ModelSpec = OTHER, **changes: Any) -> ModelSpec:
     """`spec` at a path whose config.json is its own, with `changes` in the file."""
-    (directory / "config.json").write_text(json.dumps(hf_config(spec) | changes))
+    (directory / "config.json").write_text(json.dumps(hf_config(spec, None, None) | changes))
     return replace(spec, path=str(directory))
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.drivers.vllm_command import flag, hf_config, model_flags, placements, scheduler_flags
+from harness.configuration.checkpoint import hf_config
+from harness.drivers.vllm_command import flag, model_flags, placements, scheduler_flags
 from harness.errors import UsageError
 from tests.unit.drivers.specs import TINY
 
@@ -30,7 +31,7 @@ def test_only_what_vllm_knows_of_a_system_is_passed_on() -> None:
 def test_a_model_without_a_path_gets_a_directory_and_no_tokenizer(tmp_path: Path) -> None:
     flags = model_flags(TINY, "default", tmp_path, "dummy")
     written = json.loads((tmp_path / "tiny-llama" / "config.json").read_text())
-    assert written == hf_config(TINY)
+    assert written == hf_config(TINY, None, None)
     assert flags[flags.index("--model") + 1] == str(tmp_path / "tiny-llama")
     assert flags[flags.index("--load-format") + 1] == "dummy"
     assert "--skip-tokenizer-init" in flags
@@ -58,8 +59,10 @@ def test_a_shape_that_a_llama_has_not_is_not_made(
 
 
 def test_biases_on_qkv_make_it_a_qwen2() -> None:
-    assert hf_config(TINY)["architectures"] == ["LlamaForCausalLM"]
-    assert hf_config(replace(TINY, qkv_bias=True))["architectures"] == ["Qwen2ForCausalLM"]
+    assert hf_config(TINY, None, None)["architectures"] == ["LlamaForCausalLM"]
+    assert hf_config(replace(TINY, qkv_bias=True), None, None)["architectures"] == [
+        "Qwen2ForCausalLM"
+    ]
 
 
 def test_servers_share_no_gpu() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.engine.attention import cache_attention
 from harness.engine.given_up import Abandoned, GivenUp
 from harness.engine.kv_cache import KvCache
 from harness.engine.paced_links import LinkPath
@@ -61,6 +62,14 @@ class Stream:
             self._jobs.pop(0)()
 
 
+def runner_of(cache: KvCache) -> Any:
+    return SimpleNamespace(
+        device=CPU,
+        attention_shape=(HEADS, HEADS, HEAD_DIM),
+        attention=lambda batch: cache_attention(cache, batch, CPU),
+    )
+
+
 def part() -> Part:
     return Part("here", [], [0], [[1]])
 
@@ -79,8 +88,7 @@ def test_attention_that_was_asked_for_does_not_write_once_the_batch_is_over(
 ) -> None:
     stream: Any = Stream()
     peers: Any = Peers()
-    runner: Any = SimpleNamespace(device=CPU, attention_shape=(HEADS, HEADS, HEAD_DIM))
-    lent = LentAttention(runner, cache, peers, lambda _: stream, over)
+    lent = LentAttention(runner_of(cache), peers, stream, over)
     lent.hold({"work": HoldWork(BATCH, BatchWork([], [1]), PATH, {0: part()})})
     stream.run()
     asked = {"batch": BATCH, "step": 0, "layer": 0, "group": 0, "tokens": 1}
@@ -98,7 +106,7 @@ def test_a_step_does_not_write_once_its_batch_is_over(cache: KvCache, over: Give
         BATCH, BatchWork([], [1]), range(1), 1, 1, inf, {0: [part()]}, None, None, "here", PATH, {}
     )  # fmt: skip
     peers: Any = Peers()
-    routed = RoutedAttention("here", cache, peers, CPU, over)
+    routed = RoutedAttention("here", runner_of(cache), peers, over)
     with torch.inference_mode():
         attend = routed.routed(work, [], lambda: 0)
         over.add(BATCH, broken=True)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from harness.clock import Event, Loop, VirtualLoop
 from harness.device.location import Location, Medium
-from harness.pooled.host import Host
-from harness.pooled.plan import PoolConfig, device_weight_bytes
+from harness.pooled.host import Host, SharedByPool
+from harness.pooled.plan import MemoryPlan, PoolConfig, device_weight_bytes
 from harness.pooled.weights import WeightsBuffer
 from harness.records.record import Recorder
 from tests.running import model_spec
@@ -48,7 +48,8 @@ def started(cache_models: int) -> tuple[VirtualLoop, SlowDevice, WeightsBuffer]:
     )  # fmt: skip
     host = Host(0, config, loop)
     room = 3 * device_weight_bytes(SPEC)
-    buffer = WeightsBuffer(device, host, MODELS, room, loop, Recorder([]))  # type: ignore[arg-type]
+    shared = SharedByPool(MODELS, MemoryPlan(room, 1, 1, 1), loop, Recorder([]))
+    buffer = WeightsBuffer(device, host, shared)  # type: ignore[arg-type]
     return loop, device, buffer
 
 
