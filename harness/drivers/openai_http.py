@@ -14,11 +14,11 @@ from typing import Any
 
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
+from harness.configuration.checks import positive
 from harness.drivers.base_url import base_url
 from harness.drivers.body import chat_body, completion_body, prebuilt
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_thread import IoThread
-from harness.drivers.limits import require_positive
 from harness.drivers.replay import replaying
 from harness.drivers.served_models import choose_model, fit, list_models
 from harness.engine_api import Experiment
@@ -51,7 +51,7 @@ class OpenAiEngine:
         self._url, user = base_url(config.url)
         if config.api not in PATHS:
             raise UsageError(f"engine.api={config.api} is not one of: {', '.join(PATHS)}")
-        require_positive(config, "request_timeout_s")
+        positive(config, "engine", "request_timeout_s")
         self._config = config
         key = _authorization(config.api_key_env)
         if user and key:

@@ -20,13 +20,13 @@ from typing import Any
 from harness.clock import Loop, WallLoop
 from harness.cluster import Cluster
 from harness.configuration.checkpoint import check_checkpoint
+from harness.configuration.checks import positive
 from harness.drivers import vllm_command, vllm_plugin
 from harness.drivers.body import completion_body, prebuilt
 from harness.drivers.counters import counters
 from harness.drivers.fleet import running, watch
 from harness.drivers.http_endpoint import HttpEndpoint, Target
 from harness.drivers.io_thread import IoThread
-from harness.drivers.limits import require_positive
 from harness.drivers.replay import replaying
 from harness.drivers.server import OPENER, Plan, Server
 from harness.engine_api import Experiment, kv_blocks_by_model
@@ -68,8 +68,8 @@ class VllmEngine:
         extra_env: dict[str, str]
 
     def __init__(self, config: Config) -> None:
-        require_positive(config, "num_kv_blocks", "block_tokens", "gpu_memory_utilization")
-        require_positive(config, "cpu_kv_cache_bytes", "request_timeout_s", "start_timeout_s")
+        positive(config, "engine", "num_kv_blocks", "block_tokens", "gpu_memory_utilization")
+        positive(config, "engine", "cpu_kv_cache_bytes", "request_timeout_s", "start_timeout_s")
         self._config = config
         self._resolved: dict[str, Any] = {}
 

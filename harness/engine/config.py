@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from harness.drivers.limits import require_positive
-from harness.errors import UsageError
+from harness.configuration.checks import at_least, one_of, positive, require
 from harness.pooled.plan import PoolConfig
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -22,15 +21,11 @@ class TorchPoolConfig(PoolConfig):
 
     def __post_init__(self) -> None:
         PoolConfig.__post_init__(self)
-        if self.stage_buffer_bytes < 4096:
-            raise ValueError(f"stage_buffer_bytes={self.stage_buffer_bytes} must be at least 4096")
-        if self.link_bytes_per_s is not None and not self.link_bytes_per_s > 0:
-            raise ValueError(f"link_bytes_per_s={self.link_bytes_per_s} must be above 0, or null")
-        if self.host_slab_bytes > self.host_kv_bytes:
-            raise ValueError(
-                f"host_slab_bytes={self.host_slab_bytes} is more than "
-                f"host_kv_bytes={self.host_kv_bytes}"
-            )
+        at_least(self, 4096, "", "stage_buffer_bytes")
+        rate = self.link_bytes_per_s
+        require(rate is None or rate > 0, f"link_bytes_per_s={rate} must be above 0, or null")
+        slab, kv = self.host_slab_bytes, self.host_kv_bytes
+        require(slab <= kv, f"host_slab_bytes={slab} is more than host_kv_bytes={kv}")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,12 +37,8 @@ class TorchElasticConfig:
     host_kv_bytes: int  # of each node's DRAM, for KV
 
     def __post_init__(self) -> None:
-        for name in ("layer_s", "token_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 0")
-        for name in ("chunk_bytes", "host_kv_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        at_least(self, 0, "", "layer_s", "token_s")
+        at_least(self, 1, "", "chunk_bytes", "host_kv_bytes")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,21 +56,11 @@ class TorchConfig:
     elastic: TorchElasticConfig  # of systems whose weights and KV move
 
     def __post_init__(self) -> None:
-        if self.device not in DEVICES:
-            raise UsageError(
-                f"engine.device={self.device} is not a device; valid: {', '.join(DEVICES)}"
-            )
-        for name in AT_LEAST_ONE:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"engine.{name}={value} must be at least 1")
-        most = os.cpu_count() or 1
-        if self.num_threads is not None and self.num_threads > most:
-            raise UsageError(
-                f"engine.num_threads={self.num_threads} must be at most {most}, the cores here"
-            )
-        require_positive(self, "start_timeout_s", "hang_timeout_s", "step_timeout_s")
-        if not 0 < self.memory_fraction <= 1:
-            raise UsageError(
-                f"engine.memory_fraction={self.memory_fraction} must be above 0 and at most 1"
-            )
+        one_of(self.device, DEVICES, "engine.device")
+        at_least(self, 1, "engine", *AT_LEAST_ONE)
+        threads, most = self.num_threads, os.cpu_count() or 1
+        told = f"engine.num_threads={threads} must be at most {most}, the cores here"
+        require(threads is None or threads <= most, told)
+        positive(self, "engine", "start_timeout_s", "hang_timeout_s", "step_timeout_s")
+        share = self.memory_fraction
+        require(0 < share <= 1, f"engine.memory_fraction={share} must be above 0 and at most 1")

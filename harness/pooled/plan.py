@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from harness.configuration.checks import at_least, require
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 
@@ -28,13 +29,10 @@ class PoolConfig:
     model_cache_bytes: int  # of each node
 
     def __post_init__(self) -> None:
-        if not 0 < self.memory_share <= 1:
-            raise ValueError(f"memory_share={self.memory_share} must be in (0, 1]")
-        if not 0 < self.min_kv_share < 1:
-            raise ValueError(f"min_kv_share={self.min_kv_share} must be in (0, 1)")
-        for name in ("slab_bytes", "host_slab_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        share, kv = self.memory_share, self.min_kv_share
+        require(0 < share <= 1, f"memory_share={share} must be in (0, 1]")
+        require(0 < kv < 1, f"min_kv_share={kv} must be in (0, 1)")
+        at_least(self, 1, "", "slab_bytes", "host_slab_bytes")
 
 
 @dataclass(slots=True, frozen=True)

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from harness.configuration.checks import require
 from systems.aqua.coordinator.coordinator import check_timeout
 from systems.aqua.informer import InformerConfig, InformerVariant, Informing
 from systems.aqua.paging import falls_back
 
 COPIES = ("gathered", "by_block")
 SWAP_SPACES = ("neighbour", "dram")
-
-
-def require(holds: bool, complaint: str) -> None:
-    if not holds:
-        raise ValueError(complaint)
 
 
 @dataclass(kw_only=True, slots=True)
