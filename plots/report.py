@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.errors import RunError
-from harness.files import write_text
+from harness.files import write_text, writing
 from harness.records import run_table
 from harness.records.answers import EARLY_ENDS
 from harness.records.numbers import number, seconds
@@ -48,10 +47,8 @@ def write(run_dir: Path) -> Path:
     `run_dir` is no complete run's."""
     run = FinishedRun.load(run_dir)
     path = run_dir / "report.html"
-    try:
+    with writing(path):
         write_text(path, page(run))
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     return path
 
 

@@ -12,6 +12,7 @@ from harness.calibrate import zoo
 from harness.command_line import parser
 from harness.errors import UsageError
 from harness.fidelity.parity_runs import HELD_OUT, REPORTED
+from harness.files import make_folder
 from harness.records.run_folder import FinishedRun
 
 PUBLISHED = Path("results/published/fidelity")
@@ -83,14 +84,6 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.keep:
         for folder in real_folders(arguments):
             FinishedRun.load(folder)
-
-
-def make_folder(out: Path) -> None:
-    """UsageError where it cannot be made."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write into {out}: {error.strerror}") from error
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:
