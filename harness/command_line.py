@@ -13,6 +13,7 @@ from typing import ParamSpec
 from harness.errors import RunError, UsageError
 
 Given = ParamSpec("Given")
+INTERRUPTED = 130  # exit status
 COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "figures": "harness.experiments.figures",
     "claims": "harness.claims",
@@ -50,7 +51,7 @@ def ends_in_order(main: Callable[Given, int]) -> Callable[Given, int]:
             return main(*args, **kwargs)
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
-            return 130
+            return INTERRUPTED
         except (UsageError, RunError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2 if isinstance(error, UsageError) else 1

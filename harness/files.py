@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
-from harness.errors import UsageError, first_line
+from harness.errors import RunError, UsageError, first_line
 
 PARTIAL = ".*.partial*"  # what a killed process leaves of a file that it was writing
 
@@ -24,6 +25,25 @@ def replaced(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """RunError with `path` and the operating system's words where the block cannot write it."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def make_folder(folder: Path) -> None:
+    """UsageError where it cannot be made, or nothing can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {error.strerror}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from harness.errors import RunError, UsageError
+from harness.command_line import ends_in_order
 from plots import bench_sim, compare, fidelity, report, run, sweep
 
 PUBLISHED = Path("results/published")
@@ -61,18 +61,15 @@ def _compared(chosen: argparse.Namespace) -> Iterator[Table | Path]:
     yield compare.draw(chosen.runs, chosen.out or chosen.runs[0].resolve().parent / "compare.png")
 
 
+@ends_in_order
 def main(arguments: list[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     console = Console()
-    try:
-        for made in chosen.made(chosen):
-            if isinstance(made, Table):
-                console.print(made)
-            else:
-                console.print(str(made), soft_wrap=True)
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+    for made in chosen.made(chosen):
+        if isinstance(made, Table):
+            console.print(made)
+        else:
+            console.print(str(made), soft_wrap=True)
     return 0
 
 

@@ -19,13 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.errors import RunError
-from harness.files import write_text
+from harness.files import write_text, writing
 from harness.records import run_table
 from harness.records.answers import EARLY_ENDS
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import COLUMNS, LATENCIES, absent, origin, title
+from harness.records.run_table import COLUMNS, LATENCIES, origin, title
 from harness.records.sources import code_hash
 from harness.records.verdict import Evidence, Rule, rules
 from plots import run as picture
@@ -34,7 +33,7 @@ from plots.timeline import timeline
 PAGE = Path(__file__).resolve().parent / "page"
 MAX_MODELS = 12  # by name
 # Kinds of events that the verdict looks at.
-JUDGED = pa.array([EARLY_ENDS, "heartbeat", "stall", "prefix_cache", "no_progress"])
+JUDGED = pa.array([EARLY_ENDS, "heartbeat", "stall", "late_stamps", "prefix_cache", "no_progress"])
 
 
 def draw(run_dir: Path) -> Path:
@@ -48,10 +47,8 @@ def write(run_dir: Path) -> Path:
     `run_dir` is no complete run's."""
     run = FinishedRun.load(run_dir)
     path = run_dir / "report.html"
-    try:
+    with writing(path):
         write_text(path, page(run))
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     return path
 
 
@@ -61,7 +58,7 @@ def page(run: FinishedRun) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"seconds": seconds, "number": number, "percent": percent}
+    environment.filters |= {"seconds": seconds, "number": number, "percent": run_table.share}
     template = environment.from_string((PAGE / "report.html").read_text())
     return template.render(
         style=(PAGE / "report.css").read_text(),
@@ -75,7 +72,7 @@ def page(run: FinishedRun) -> str:
         rules=_rules(run, events.filter(pc.is_in(events["kind"], JUDGED)).to_pylist()),
         latencies=LATENCIES,
         columns=COLUMNS,
-        cell=_cell,
+        cell=run_table.cell,
         max_models=MAX_MODELS,
         device_lines=run_table.device_lines(run.summary),
         workload="; ".join(run_table.workload_lines(run.manifest["dataset"])),
@@ -97,20 +94,11 @@ def repeat(manifest: Mapping[str, Any]) -> list[str]:
     return [*([f"git checkout {git['revision']}"] if git else []), shlex.join(typed)]
 
 
-def percent(share: float | None) -> str:
-    return "none" if share is None else f"{share:.1%}"
-
-
 def _rules(run: FinishedRun, events: list[dict[str, Any]]) -> list[Rule]:
     """As the run was judged, from its files; `summary.json` has the reasons alone."""
     for event in events:
         event["fields"] = json.loads(event["fields"])
     return rules(Evidence.of(run.requests, events, simulated=run.manifest["simulated"]))
-
-
-def _cell(row: Mapping[str, float | None], column: str) -> str:
-    value = row[column]
-    return absent(row, column) if value is None else seconds(value)
 
 
 def _data_url(path: Path) -> str:

@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import Bbox
 
-from harness.errors import RunError
-from harness.files import replaced
+from harness.files import replaced, writing
 from harness.records.run_folder import FinishedRun
 from plots.caption import caption, origins
 
@@ -119,13 +118,11 @@ def save(made: Figure, path: Path, *, keep: bool = False) -> Path:
     """Writes the figure in the format of `path` and, unless `keep`, closes it. Raises RunError
     with the path and the operating system's words where that fails."""
     try:
-        with replaced(path) as temporary:
+        with writing(path), replaced(path) as temporary:
             # A PDF would else differ by its date at every drawing.
             said = str(made.get_label())
             about = {"CreationDate": None} if path.suffix == ".pdf" else {"Description": said}
             made.savefig(temporary, dpi=DPI, metadata=about)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         if not keep:
             plt.close(made)

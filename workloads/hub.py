@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.configuration.checks import require
-from harness.errors import RunError, UsageError
-from harness.files import replaced
+from harness.errors import UsageError
+from harness.files import replaced, writing
 from workloads.data import DataHome
 
 LOCAL = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -195,12 +195,10 @@ def _kept(source: SourceConfig, num_rows: int | None, home: DataHome) -> Path:
 def _keep(texts: Texts, path: Path) -> None:
     table = pa.table({"prompt": texts.prompts, "output": texts.outputs})
     table = table.replace_schema_metadata({"num_read": str(texts.num_read)})
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as temporary:
             pq.write_table(table, temporary, compression="zstd")
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _load(path: Path, source: SourceConfig) -> Texts:

@@ -54,7 +54,7 @@ class SyntheticConfig:
         key = f"{where}.rates_per_model_per_s"
         lowest = min(rates, default=0.0)
         require(lowest >= 0, f"{key}={lowest:g} must be at least 0 and finite")
-        require(sum(rates) > 0, f"the sum of {key}={sum(rates):g} must be more than 0 and finite")
+        require(sum(rates) > 0, f"the sum of {key}={sum(rates):g} must be above 0 and finite")
         shares = [1.0] * len(rates) if self.busy_shares is None else self.busy_shares
         require(
             len(shares) == len(rates)

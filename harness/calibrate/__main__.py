@@ -23,8 +23,9 @@ from harness.calibrate.profiles import read_profiles
 from harness.calibrate.scores import batch_alone_pct, leave_one_out, scores, table
 from harness.calibrate.sources import DEVICE, compare, distserve
 from harness.calibrate.tables import save_csv, show
+from harness.command_line import ends_in_order, parser
 from harness.configuration.threads import engine_threads
-from harness.errors import RunError, UsageError
+from harness.errors import UsageError
 from harness.files import write_text
 
 REPEATS = 5
@@ -143,12 +144,8 @@ def numbers(words: str) -> list[int]:
     return found
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="python -m harness calibrate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def calibrate_parser() -> argparse.ArgumentParser:
+    made = parser("calibrate", __doc__)
     commands = made.add_subparsers(dest="command", required=True)
 
     def command(name: str, function: object, what: str) -> argparse.ArgumentParser:
@@ -201,13 +198,10 @@ def folder(one: argparse.ArgumentParser, name: str, default: Path | None, what: 
     one.add_argument(name, type=Path, default=default, metavar="DIR", help=what)
 
 
+@ends_in_order
 def main(arguments: list[str] | None = None) -> int:
-    chosen = parser().parse_args(arguments)
-    try:
-        chosen.function(chosen, Console())
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+    chosen = calibrate_parser().parse_args(arguments)
+    chosen.function(chosen, Console())
     return 0
 
 

@@ -23,9 +23,7 @@ from harness.cost.silicon import work
 
 MODEL = "llama3.1-8b"
 BOARDS = {"rtx4090": "RTX4090", "rtxpro6000": "RTXPRO6000"}
-KNOTS = (
-    1, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 1536, 2048,
-)  # fmt: skip
+KNOTS = (1, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 1536, 2048)
 PRODUCTS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 SMALL = ("layernorm", "layernorm", "rotary_emb", "act_fn")  # two norms a layer
 LEAST_CONTEXT = 64  # tokens a decode reads in the cells that are fitted: serving has no fewer

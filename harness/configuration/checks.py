@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import Any
 
@@ -18,7 +18,7 @@ def require(holds: object, sentence: str) -> None:
         raise UsageError(sentence)
 
 
-def at_least(config: Any, least: int, where: str, *names: str) -> None:
+def at_least(config: Any, least: float, where: str, *names: str) -> None:
     """None is no value, and may stand for any."""
     for name in names:
         value = getattr(config, name)
@@ -30,11 +30,17 @@ def positive(config: Any, where: str, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         holds = value is None or 0 < value < inf
-        require(holds, f"{_told(value, where, name)} more than 0 and finite")
+        require(holds, f"{_told(value, where, name)} above 0 and finite")
 
 
 def one_of(value: object, valid: Collection[str], where: str, said: str = "valid:") -> None:
     require(value in valid, f"{where}={value} is unknown; {said} {', '.join(valid)}")
+
+
+def words(config: Any, where: str, valid: Mapping[str, Collection[str]]) -> None:
+    """Each of `config`'s values that `valid` names must be one of its words."""
+    for name, choices in valid.items():
+        one_of(getattr(config, name), choices, f"{where}{'.' if where else ''}{name}")
 
 
 def _told(value: Any, where: str, name: str) -> str:

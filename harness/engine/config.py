@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from harness.configuration.checks import at_least, positive, require
+from harness.configuration.checks import at_least, one_of, positive, require
 from harness.pooled.plan import PoolConfig
 
 DEVICES = ("auto", "cpu", "cuda")
 WARM_UP_TOKENS = 2048  # of a batch, vLLM's default: larger ones pay when they come
+AT_LEAST_ONE = ("block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -21,10 +22,10 @@ class TorchPoolConfig(PoolConfig):
     def __post_init__(self) -> None:
         PoolConfig.__post_init__(self)
         at_least(self, 4096, "", "stage_buffer_bytes")
-        rate, slab_bytes, kv_bytes = self.link_bytes_per_s, self.host_slab_bytes, self.host_kv_bytes
+        rate = self.link_bytes_per_s
         require(rate is None or rate > 0, f"link_bytes_per_s={rate} must be above 0, or null")
-        more = f"host_slab_bytes={slab_bytes} is more than host_kv_bytes={kv_bytes}"
-        require(slab_bytes <= kv_bytes, more)
+        slab, kv = self.host_slab_bytes, self.host_kv_bytes
+        require(slab <= kv, f"host_slab_bytes={slab} is more than host_kv_bytes={kv}")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,8 +37,7 @@ class TorchElasticConfig:
     host_kv_bytes: int  # of each node's DRAM, for KV
 
     def __post_init__(self) -> None:
-        require(self.layer_s >= 0, f"layer_s={self.layer_s} must be at least 0")
-        require(self.token_s >= 0, f"token_s={self.token_s} must be at least 0")
+        at_least(self, 0, "", "layer_s", "token_s")
         at_least(self, 1, "", "chunk_bytes", "host_kv_bytes")
 
 
@@ -56,13 +56,11 @@ class TorchConfig:
     elastic: TorchElasticConfig  # of systems whose weights and KV move
 
     def __post_init__(self) -> None:
-        known = f"engine.device={self.device} is not a device; valid: {', '.join(DEVICES)}"
-        require(self.device in DEVICES, known)
-        names = "block_tokens", "num_kv_blocks", "cpu_kv_bytes", "num_threads"
-        at_least(self, 1, "engine", *names)
-        most = os.cpu_count() or 1
-        few = f"engine.num_threads={self.num_threads} must be at most {most}, the cores here"
-        require((self.num_threads or 1) <= most, few)
+        one_of(self.device, DEVICES, "engine.device")
+        at_least(self, 1, "engine", *AT_LEAST_ONE)
+        threads, most = self.num_threads, os.cpu_count() or 1
+        told = f"engine.num_threads={threads} must be at most {most}, the cores here"
+        require(threads is None or threads <= most, told)
         positive(self, "engine", "start_timeout_s", "hang_timeout_s", "step_timeout_s")
-        share = f"engine.memory_fraction={self.memory_fraction} must be above 0 and at most 1"
-        require(0 < self.memory_fraction <= 1, share)
+        share = self.memory_fraction
+        require(0 < share <= 1, f"engine.memory_fraction={share} must be above 0 and at most 1")

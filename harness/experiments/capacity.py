@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.command_line import ends_in_order, parser
+from harness.command_line import INTERRUPTED, ends_in_order, parser
 from harness.configuration.checks import require
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_json
@@ -226,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         probes = search(span, run_probe(span, terms, given.overrides, folder))
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where this one ended", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     found = answer(span, probes, given.condition)
     show(span, terms, probes, found)
     runs = [asdict(each) | {"folder": each.folder.name} for each in probes]

@@ -34,7 +34,6 @@ from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from harness.command_line import ends_in_order, parser
@@ -45,7 +44,7 @@ from harness.experiments.capacity_search import Search
 from harness.experiments.compose import ROOT, conf, sweep
 from harness.experiments.figure_progress import RunsProgress, run_s, told_run_s
 from harness.experiments.points import RUNS, Point, load_points, save_points
-from harness.files import write_json, write_text
+from harness.files import make_folder, write_json, write_text
 from harness.records.manifest import git_revision
 from harness.records.sources import code_hash
 from harness.running import interrupts
@@ -202,18 +201,6 @@ def _asked(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(names), live
 
 
-def _made(folder: Path) -> bool:
-    """Whether there was none. Raises UsageError where nothing can be written into it."""
-    made = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UsageError(f"cannot write into {folder}: {error.strerror}") from error
-    return made
-
-
 @ends_in_order
 def main(arguments: Sequence[str] | None = None) -> int:
     about = parser("figures", __doc__)
@@ -239,7 +226,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UsageError(f"{word}: a figure with overrides of its own needs --out DIR")
     if simulated:
         names = [name for name in names if only_simulated(name)]
-    made = _made(out or RUNS)
+    folder = out or RUNS
+    made = not folder.exists()
+    make_folder(folder)
     refused = 0
     try:
         if not chosen.draw_only:

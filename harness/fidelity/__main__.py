@@ -30,12 +30,13 @@ from typing import Any
 from rich.console import Console
 
 from harness.calibrate.__main__ import main as calibrate
-from harness.errors import RunError, UsageError
+from harness.command_line import INTERRUPTED, ends_in_order
+from harness.errors import RunError
 from harness.fidelity import commands
 from harness.fidelity.arguments import (
     check,
     knee_folder,
-    parser,
+    parity_parser,
     point_folder,
     profile_name,
     report_folder,
@@ -61,7 +62,10 @@ def profile(arguments: argparse.Namespace) -> None:
     """Calibrates the engine here. Raises RunError where that fails."""
     words = ["--engine", arguments.engine, "--model", arguments.model]
     words += ["--hardware", arguments.hardware] if arguments.hardware else []
-    if calibrate(["measure", *words]):
+    status = calibrate(["measure", *words])
+    if status == INTERRUPTED:
+        raise KeyboardInterrupt
+    if status:
         raise RunError("calibration failed")
 
 
@@ -168,7 +172,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def parity(words: Sequence[str], console: Console) -> None:
-    arguments = parser(__doc__).parse_args(words)
+    arguments = parity_parser(__doc__).parse_args(words)
     check(arguments)
     found = measure(arguments, console)
     out = report_folder(arguments)
@@ -182,16 +186,13 @@ def parity(words: Sequence[str], console: Console) -> None:
 COMMANDS = {"replay": commands.replay_points, "gpu": commands.gpu_report}
 
 
+@ends_in_order
 def main() -> int:
     words, console = sys.argv[1:], Console()
-    try:
-        if words[:1] and words[0] in COMMANDS:
-            COMMANDS[words[0]](words[1:], console)
-        else:
-            parity(words, console)
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+    if words[:1] and words[0] in COMMANDS:
+        COMMANDS[words[0]](words[1:], console)
+    else:
+        parity(words, console)
     return 0
 
 

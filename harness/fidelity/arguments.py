@@ -9,8 +9,10 @@ from math import inf
 from pathlib import Path
 
 from harness.calibrate import zoo
+from harness.command_line import parser
 from harness.errors import UsageError
 from harness.fidelity.parity_runs import HELD_OUT, REPORTED
+from harness.files import make_folder
 from harness.records.run_folder import FinishedRun
 
 PUBLISHED = Path("results/published/fidelity")
@@ -18,16 +20,8 @@ LOADS = (0.3, 0.6, 0.9, 1.0, 1.3)
 MAX_LOAD = 100.0
 
 
-def command(name: str, about: str | None) -> argparse.ArgumentParser:
-    """The parser of `python -m harness NAME`."""
-    raw = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(
-        prog=f"python -m harness {name}", description=about, formatter_class=raw
-    )
-
-
-def parser(about: str | None = None) -> argparse.ArgumentParser:
-    made = command("fidelity", about)
+def parity_parser(about: str | None = None) -> argparse.ArgumentParser:
+    made = parser("fidelity", about)
     add = made.add_argument
     engine = "our engine, or vLLM servers (%(default)s)"
     add("--engine", choices=("torch", "vllm"), default="torch", help=engine)
@@ -70,7 +64,7 @@ def report_folder(arguments: argparse.Namespace) -> Path:
     asked: Path | None = arguments.out
     if asked is not None:
         return asked
-    whole = vars(parser().parse_args([]))
+    whole = vars(parity_parser().parse_args([]))
     of_a_part = {name for name, value in vars(arguments).items() if value != whole[name]}
     part = of_a_part - {"engine", "hardware", "runs", "out"}
     folder: Path = arguments.runs if part else PUBLISHED
@@ -90,14 +84,6 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.keep:
         for folder in real_folders(arguments):
             FinishedRun.load(folder)
-
-
-def make_folder(out: Path) -> None:
-    """UsageError where it cannot be made."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write into {out}: {error.strerror}") from error
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from harness.command_line import parser
 from harness.errors import UsageError
 from harness.fidelity import gpu, replay
-from harness.fidelity.arguments import PUBLISHED, command
+from harness.fidelity.arguments import PUBLISHED
 
 
 def replay_points(words: Sequence[str], console: Console) -> None:
-    made = command("fidelity replay", replay.__doc__)
+    made = parser("fidelity replay", replay.__doc__)
     columns = f"CSV file with the columns {', '.join(replay.COLUMNS)}"
     made.add_argument("--points", type=Path, required=True, metavar="FILE", help=columns)
     written = "CSV file to write: the same rows with the simulated numbers"
@@ -38,7 +39,7 @@ def _profile(overrides: Sequence[str]) -> str:
 
 
 def gpu_report(words: Sequence[str], console: Console) -> None:
-    made = command("fidelity gpu", gpu.__doc__)
+    made = parser("fidelity gpu", gpu.__doc__)
     data = "the published runs; default: $HARNESS_DATA_DIR/gpu_e2e"
     made.add_argument("--published", type=Path, metavar="DIR", help=data)
     out = PUBLISHED / "gpu"

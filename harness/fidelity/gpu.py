@@ -25,11 +25,10 @@ from harness.calibrate.profiles import read_table
 from harness.calibrate.published import folder, served_points
 from harness.calibrate.published_fit import FITTED_SETS
 from harness.calibrate.tables import save_csv
-from harness.fidelity.arguments import make_folder
 from harness.fidelity.gpu_page import SAME, page
 from harness.fidelity.replay import COLUMNS, FOUND, PROFILE, Load, engine_config, simulated
 from harness.fidelity.requests import METRICS, RUNS, Run, curves, replay_run
-from harness.files import write_text
+from harness.files import make_folder, write_text
 
 # Busy: decodes and prompts at once, by Little's law, over max_num_seqs.
 LIGHT, KNEE = 0.3, 0.8

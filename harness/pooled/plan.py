@@ -29,9 +29,9 @@ class PoolConfig:
     model_cache_bytes: int  # of each node
 
     def __post_init__(self) -> None:
-        share, kv_share = self.memory_share, self.min_kv_share
+        share, kv = self.memory_share, self.min_kv_share
         require(0 < share <= 1, f"memory_share={share} must be in (0, 1]")
-        require(0 < kv_share < 1, f"min_kv_share={kv_share} must be in (0, 1)")
+        require(0 < kv < 1, f"min_kv_share={kv} must be in (0, 1)")
         at_least(self, 1, "", "slab_bytes", "host_slab_bytes")
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from harness.errors import RunError, UsageError, first_line
-from harness.files import PARTIAL, read_json, replaced, write_text
+from harness.errors import UsageError, first_line
+from harness.files import PARTIAL, read_json, replaced, write_text, writing
 from harness.records.folder_lock import LOCK, FolderError
 from harness.records.journal import JOURNAL
 from harness.records.sources import Identity
@@ -128,14 +127,14 @@ class RunFolder:
             (self.path / EARLIER).rmdir()
 
     def write_schedule(self, schedule: Schedule) -> None:
-        with self._writing("schedule.parquet") as path:
+        path = self.path / "schedule.parquet"
+        with writing(path):
             schedule.save(path)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """`config` resolved, as plain data."""
         text = yaml.dump(dict(config), Dumper=YamlDumper, sort_keys=False, allow_unicode=True)
-        with self._writing("config.yaml") as path:
-            write_text(path, text)
+        self._write_text("config.yaml", text)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         self._write_json("manifest.json", manifest)
@@ -161,20 +160,16 @@ class RunFolder:
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-        with self._writing(name) as path:
-            write_text(path, text)
+        self._write_text(name, text)
+
+    def _write_text(self, name: str, text: str) -> None:
+        with writing(self.path / name):
+            write_text(self.path / name, text)
 
     def _write_table(self, name: str, table: pa.Table, **options: Any) -> None:
-        with self._writing(name) as path, replaced(path) as temporary:
-            pq.write_table(table, temporary, compression="zstd", **options)
-
-    @contextmanager
-    def _writing(self, name: str) -> Iterator[Path]:
         path = self.path / name
-        try:
-            yield path
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+        with writing(path), replaced(path) as temporary:
+            pq.write_table(table, temporary, compression="zstd", **options)
 
 
 def _of_a_killed_run(path: Path) -> bool:

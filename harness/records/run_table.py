@@ -95,7 +95,7 @@ def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
     """The table at the end of a run, for a rich console."""
     latency = _table("latency", COLUMNS.values(), title=escape(title(manifest)))
     for key, name in LATENCIES.items():
-        latency.add_row(name, *(_cell(summary[key], column) for column in COLUMNS))
+        latency.add_row(name, *(cell(summary[key], column) for column in COLUMNS))
     by_model = [_models(summary["models"])] if len(summary["models"]) > 1 else []
     return Group(latency, *by_model, _totals(summary, manifest), *_warnings(summary))
 
@@ -112,7 +112,7 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
     """SLO attainment of the most requested models."""
     table = _table("SLO attainment by model", ("requests", "token", "time", "request"))
     for name, row in list(models.items())[:MAX_MODELS]:
-        shares = (_share(row["slo_attainment"][kind]) for kind in ("token", "time", "request"))
+        shares = (share(row["slo_attainment"][kind]) for kind in ("token", "time", "request"))
         table.add_row(escape(name), str(row["num_requests"]), *shares)
     if len(models) > MAX_MODELS:
         table.add_row(f"… {len(models) - MAX_MODELS} more")
@@ -144,9 +144,9 @@ def sweep_table(
     for label, summary in rows:
         table.add_row(
             escape(label),
-            _cell(summary["ttft_s"], "mean"),
-            _cell(summary["ttft_s"], "p99"),
-            _cell(summary["tpot_s"], "mean"),
+            cell(summary["ttft_s"], "mean"),
+            cell(summary["ttft_s"], "p99"),
+            cell(summary["tpot_s"], "mean"),
             number(summary["output_throughput_tokens_per_s"]),
             number(summary["goodput_per_s"]),
             f"{summary['slo_attainment']['request']:.1%}",
@@ -155,7 +155,7 @@ def sweep_table(
     return table
 
 
-def _cell(row: Mapping[str, float | None], column: str) -> str:
+def cell(row: Mapping[str, float | None], column: str) -> str:
     value = row[column]
     return absent(row, column) if value is None else seconds(value)
 
@@ -167,7 +167,7 @@ def absent(row: Mapping[str, float | None], column: str) -> str:
     return f"n<{min_samples(float(column.removeprefix('p')))}"
 
 
-def _share(value: float | None) -> str:
+def share(value: float | None) -> str:
     return "none" if value is None else f"{value:.1%}"
 
 
@@ -175,7 +175,7 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     slo, attainment, verdict = summary["slo"], summary["slo_attainment"], summary["verdict"]
     grid = Table.grid(padding=(0, 2))
     rates = [summary[f"{name}_per_s"] for name in ("request_throughput", "goodput")]
-    shares = [f"{kind} {_share(attainment[kind])}" for kind in ("token", "time", "request")]
+    shares = [f"{kind} {share(attainment[kind])}" for kind in ("token", "time", "request")]
     tokens_per_s = number(summary["output_throughput_tokens_per_s"])
     limits = f"TTFT {seconds(slo['ttft_s'])}, TBT {seconds(slo['tbt_s'])}"
     grid.add_row(
@@ -208,10 +208,10 @@ def device_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What there is to say of instances that models share."""
     if switches := summary.get("switches"):
         latency = ", ".join(
-            f"{name} {_cell(switches['latency_s'], key)}" for key, name in COLUMNS.items()
+            f"{name} {cell(switches['latency_s'], key)}" for key, name in COLUMNS.items()
         )
-        share = f"{switches['hidden_share']:.0%} of the loads hidden by prefetching"
-        yield "switches", f"{switches['count']:,}; {latency}; {share}"
+        hidden = f"{switches['hidden_share']:.0%} of the loads hidden by prefetching"
+        yield "switches", f"{switches['count']:,}; {latency}; {hidden}"
     if busy := summary.get("busy_share"):
         yield "busy", f"{busy['mean']:.1%} of the time, mean of {len(busy['instances'])} instances"
     if plugin := summary.get("plugin"):

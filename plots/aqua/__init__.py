@@ -25,10 +25,7 @@ SYSTEMS = {
     "cfs_dram_gathered": Look("vLLM + CFS, DRAM, gathered", PALETTE[0]),
     "aqua": Look("AQUA", PALETTE[2]),
 }
-STREAMING = {
-    "flexgen": Look("FlexGen, DRAM", PALETTE[1]),
-    "flexgen_aqua": Look("AQUA", PALETTE[2]),
-}
+STREAMING = {"flexgen": Look("FlexGen, DRAM", PALETTE[1]), "flexgen_aqua": Look("AQUA", PALETTE[2])}
 # Where a system's mechanism pages to, as the purposes of copies call it.
 PAGES_TO = {
     "cfs_dram": "DRAM", "cfs_dram_gathered": "DRAM", "flexgen": "DRAM",

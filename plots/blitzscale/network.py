@@ -12,15 +12,7 @@ import pandas as pd
 from harness.claims.expressions import crossing
 from harness.experiments.capacity_search import Search
 from harness.experiments.compose import composed
-from plots.blitzscale.runs import (
-    OVER_TIME_S,
-    SYSTEMS,
-    WORKLOADS,
-    Floats,
-    Run,
-    runs,
-    table_of,
-)
+from plots.blitzscale.runs import OVER_TIME_S, SYSTEMS, WORKLOADS, Floats, Run, runs, table_of
 from plots.conf import spec
 from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import Look, lines

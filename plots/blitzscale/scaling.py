@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from harness.cost.profile import HardwareProfile
+from harness.records.device_events import covered_s
 from plots.blitzscale.runs import (
     OVER_TIME_S,
     SYSTEMS,
@@ -292,11 +293,11 @@ def fig23(axes: Panels, rows: pd.DataFrame) -> str:
 def _planes(run: Run) -> dict[str, float]:
     """Of the scale-ups of a run, means; the share is of their sums."""
     slots = run.scale_ups()
-    moves = run.events("transfer").query("purpose == 'weights'").sort_values("start_s")
+    moves = run.events("transfer").query("purpose == 'weights'")
     data_s: list[float] = []
     for name, start_s, end_s in slots[["instance", "start_s", "end_s"]].to_numpy():
         mine = moves[(moves.instance == name) & (moves.end_s > start_s) & (moves.start_s < end_s)]
-        data_s.append(_covered_s(zip(mine.start_s, mine.end_s, strict=True)))
+        data_s.append(covered_s(mine.to_dict("records")))
     every_s = [float(length_s) for length_s in slots.end_s - slots.start_s]
     return {
         "scale-ups": float(len(every_s)),
@@ -304,15 +305,6 @@ def _planes(run: Run) -> dict[str, float]:
         "control plane (s)": float(np.mean(every_s) - np.mean(data_s)),
         "share of a scale-up that is control plane": 1 - float(sum(data_s) / sum(every_s)),
     }
-
-
-def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """How long at least one of `spans`, in order of their starts, lasts."""
-    total_s, until_s = 0.0, -np.inf
-    for start_s, end_s in spans:
-        total_s += max(0.0, end_s - max(start_s, until_s))
-        until_s = max(until_s, end_s)
-    return float(total_s)
 
 
 def _solving_s() -> float:

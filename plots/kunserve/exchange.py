@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 
 from harness.errors import RunError
 from harness.experiments.points import Point
-from plots.figure import PaperFigure, picture
+from plots.figure import Panels, PaperFigure, Points, picture
 from plots.kunserve.runs import mechanism, requests, slo_s
 from plots.panels import Look, bars, lanes, legend_above, lines, spans
 from plots.runs import events
@@ -27,16 +26,16 @@ CHARTS = {
 }
 
 
-def charted(points: Sequence[Point]) -> list[Point]:
+def charted(points: Points) -> list[Point]:
     return [p for p in points if p.seed == 0 and _gbps(p) == CHARTED_GBPS]
 
 
-def exchanges(points: Sequence[Point]) -> pd.DataFrame:
+def exchanges(points: Points) -> pd.DataFrame:
     return pd.concat([_lanes(point, (1.0, 10.0)) for point in charted(points)])
 
 
 @picture("kunserve_fig09", exchanges, ("kunserve_fig14",), shape=(2, 1), size=(9, 6.4))
-def fig09(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig09(axes: Panels, rows: pd.DataFrame) -> str:
     """Figs. 6 and 9: one drop as a Gantt chart: KV that moves each way and the tokens of victims.
     Fig. 6 is the blocking exchange, Fig. 9 the live one. Drawn from simulated runs of Fig. 14;
     `kunserve_fig14_live` has both from live ones."""
@@ -99,7 +98,7 @@ TITLES = {
 BIN_S = 1.0
 
 
-def by_network(points: Sequence[Point]) -> pd.DataFrame:
+def by_network(points: Points) -> pd.DataFrame:
     _, tbt_s = slo_s([p for p in points if p.experiment == "kunserve_fig14_modest"])
     runs = [p for p in points if p.experiment == "kunserve_fig14"]
     return pd.concat([_against_blocking(runs, tbt_s), *map(_tokens, charted(runs))])
@@ -109,7 +108,7 @@ def by_network(points: Sequence[Point]) -> pd.DataFrame:
     "kunserve_fig14", by_network, ("kunserve_fig14", "kunserve_fig14_modest"), shape=(2, 2),
     size=(9.5, 5.8), legend=3,
 )  # fmt: skip
-def fig14(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig14(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 14: live and blocking exchange of KV over networks of 25 to 200 Gbps a GPU."""
     for panel, (column, title) in zip(axes, TITLES.items(), strict=False):
         lines(panel, rows, "gbps", column, LOOKS, by="exchange")
@@ -133,7 +132,7 @@ def _gbps(point: Point) -> float:
     return float(point.overrides["hardware.nic_bytes_per_s"]) * 8 / 1e9
 
 
-def _against_blocking(points: Sequence[Point], slo_tbt_s: float) -> pd.DataFrame:
+def _against_blocking(points: Points, slo_tbt_s: float) -> pd.DataFrame:
     """Beside each run what blocking gives on the same network and schedule."""
     rows = pd.DataFrame([_measured(point, slo_tbt_s) for point in points])
     rows = rows.set_index(["gbps", "seed"])
@@ -186,7 +185,7 @@ def _tokens(point: Point) -> pd.DataFrame:
 LIVE_BYTES_PER_S = 2.35e6  # of the network, of the Gantt charts
 
 
-def live(points: Sequence[Point]) -> pd.DataFrame:
+def live(points: Points) -> pd.DataFrame:
     rows = _against_blocking(points, np.nan)
     shown = [
         p for p in points if float(p.overrides["hardware.nic_bytes_per_s"]) == LIVE_BYTES_PER_S

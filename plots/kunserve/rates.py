@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.kunserve.runs import (
     DATASETS,
     LATENCIES,
@@ -31,7 +31,7 @@ from plots.style import PALETTE, log_scale
 SWAPS = {name: SYSTEMS[name] for name in ("vllm_kv_swap", "vllm_parameter_swap")}
 
 
-def swaps(points: Sequence[Point]) -> pd.DataFrame:
+def swaps(points: Points) -> pd.DataFrame:
     """Each number over that of recompute, and parameter swap's over KV swap's of as many bytes."""
     rows = pd.DataFrame([numbers(point) | {"swapped": _swapped(point)} for point in points])
     rows["hit"] = rows.swapped / rows.requests
@@ -53,7 +53,7 @@ def swaps(points: Sequence[Point]) -> pd.DataFrame:
     "kunserve_fig04", swaps, ("kunserve_fig04", "kunserve_fig04_recompute"), shape=(1, 4),
     size=(11, 3.2), legend=3,
 )  # fmt: skip
-def fig04(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig04(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 4: KV swap and parameter swap by how much an instance swaps, beside recompute."""
     for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=True):
         lines(panel, rows, "gb", f"{number}_s", SWAPS, factor=factor)
@@ -71,13 +71,13 @@ def _swapped(point: Point) -> int:
     return int(found[found.purpose == "swap out"].requests.explode().nunique())
 
 
-def pipelines(points: Sequence[Point]) -> pd.DataFrame:
+def pipelines(points: Points) -> pd.DataFrame:
     rows = pd.DataFrame([numbers(point) for point in points])
     return over(rows, rows.stages == 1, "one")
 
 
 @picture("kunserve_fig05", pipelines, ("kunserve_fig05",), shape=(1, 4), size=(11, 3.2), legend=2)
-def fig05(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig05(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 5: why not always a pipeline: static pipelines of 2, 4 and 8 stages beside
     replication."""
     rates = rows.groupby("rate").requests_per_s.mean()
@@ -98,13 +98,13 @@ OF_DATASETS = tuple(f"kunserve_fig10_{dataset}" for dataset in DATASETS)
 SLO = "SLO: 5 x P50 of replication at the lowest rate."
 
 
-def on_datasets(points: Sequence[Point]) -> pd.DataFrame:
+def on_datasets(points: Points) -> pd.DataFrame:
     rows = end_to_end(points)
     return rows.assign(dataset=rows.experiment.str.removeprefix("kunserve_fig10_"))
 
 
 @picture("kunserve_fig10", on_datasets, OF_DATASETS, shape=(3, 5), size=(12, 6.6), legend=4)
-def fig10(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 10: end to end, 14B: TTFT and TBT by rate, violations of the SLO, on three datasets."""
     for i, (dataset, title) in enumerate(DATASETS.items()):
         mine = axes[5 * i : 5 * (i + 1)]
@@ -139,7 +139,7 @@ def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame) -> None:
 METRICS = {"ttft_s": "TTFT (s)", "tbt_s": "TBT (s)"}
 
 
-def at_highest_rates(points: Sequence[Point]) -> pd.DataFrame:
+def at_highest_rates(points: Points) -> pd.DataFrame:
     runs = pd.DataFrame([overrides(p) | {"experiment": p.experiment, "run": p} for p in points])
     top = runs[runs.rate == runs.groupby("experiment").rate.transform("max")]
     rows = []
@@ -156,7 +156,7 @@ def at_highest_rates(points: Sequence[Point]) -> pd.DataFrame:
 @picture(
     "kunserve_fig10_cdf", at_highest_rates, OF_DATASETS, shape=(2, 3), size=(10, 5.6), legend=4
 )
-def fig10_cdf(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig10_cdf(axes: Panels, rows: pd.DataFrame) -> str:
     """Beside Fig. 10: distributions of TTFT and TBT on each dataset at its highest rate."""
     for panel, (metric, dataset) in zip(axes, product(METRICS, DATASETS), strict=True):
         cdfs(panel, rows[(rows.metric == metric) & (rows.dataset == dataset)], OVER_TIME)
@@ -170,7 +170,7 @@ def fig10_cdf(axes: list[Axes], rows: pd.DataFrame) -> str:
 SCALES = np.geomspace(0.2, 8.0, 25)  # of the SLO
 
 
-def by_scale(points: Sequence[Point]) -> pd.DataFrame:
+def by_scale(points: Points) -> pd.DataFrame:
     """And shares of the requests that violate SCALES times the SLO, at the highest rate."""
     rows = end_to_end(points)
     parts = [rows]
@@ -184,7 +184,7 @@ def by_scale(points: Sequence[Point]) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def _larger(axes: list[Axes], rows: pd.DataFrame) -> str:
+def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     _by_rate(axes, rows[rows.part.isna()])
     lines(axes[5], rows, "scale", "violating", OVER_TIME, by="series", factor=100)
     axes[5].set(title="violated (%), highest rate", xlabel="scale of the SLO (x)")
@@ -212,13 +212,13 @@ PLANS = {
 }
 
 
-def plans(points: Sequence[Point]) -> pd.DataFrame:
+def plans(points: Points) -> pd.DataFrame:
     rows = pd.DataFrame([numbers(point) for point in points])
     return pd.concat([over(rows, rows.plan == "throughput", "throughput"), arithmetic()])
 
 
 @picture("kunserve_fig16", plans, ("kunserve_fig16",), shape=(1, 4), size=(11, 3.2), legend=3)
-def fig16(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig16(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 16: throughput-greedy plans (Algorithm 1), memory-greedy and exhaustive ones; and what
     plans free. Exhaustive: of all plans the one of least cost, by the profile. Which of all is the
     best by what its run gives is not searched."""
@@ -256,7 +256,7 @@ RATE = 2.8  # of SENSITIVITY
 COMPARED = ("llumnix_replication", "kunserve")
 
 
-def settings(points: Sequence[Point]) -> pd.DataFrame:
+def settings(points: Points) -> pd.DataFrame:
     rows = []
     for point in points:
         dataset = point.experiment.removeprefix("kunserve_fig10_").replace(SENSITIVITY, "burstgpt")
@@ -267,7 +267,7 @@ def settings(points: Sequence[Point]) -> pd.DataFrame:
 
 
 @picture(SENSITIVITY, settings, (*OF_DATASETS, SENSITIVITY), shape=(1, 2), size=(11, 4.4), legend=5)
-def limits(axes: list[Axes], rows: pd.DataFrame) -> str:
+def limits(axes: Panels, rows: pd.DataFrame) -> str:
     """What binds at each load, in replication, and how the comparison depends on what the paper
     leaves open: memory for KV, cap on sequences, prefill policy, launch cost."""
     left, right = axes

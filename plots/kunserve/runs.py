@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.experiments.points import Point
+from plots.figure import Points
 from plots.panels import Look
 from plots.runs import events, overrides
 from plots.runs import requests as of_run
@@ -162,7 +162,7 @@ def _between(start: pd.Series, end: pd.Series, times_s: Floats) -> Floats:
     return count_until(start, times_s) - count_until(end, times_s)
 
 
-def end_to_end(points: Sequence[Point]) -> pd.DataFrame:
+def end_to_end(points: Points) -> pd.DataFrame:
     """A row per run: `numbers`, why replication's requests wait, violations of the experiment's
     SLO, `compared`."""
     rows = pd.DataFrame([numbers(point) | waits(point) for point in points])
@@ -173,7 +173,7 @@ def end_to_end(points: Sequence[Point]) -> pd.DataFrame:
     return compared(rows.join(pd.DataFrame(found)))
 
 
-def slo_s(modest: Sequence[Point]) -> tuple[float, float]:
+def slo_s(modest: Points) -> tuple[float, float]:
     """Of TTFT and TBT: FACTOR x the P50 of these runs, taken together."""
     found = pd.concat([requests(point) for point in modest])
     return FACTOR * float(found.ttft_s.median()), FACTOR * float(found.tbt_s.median())

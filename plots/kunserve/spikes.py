@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from plots.figure import picture
+from plots.figure import Panels, Points, picture
 from plots.kunserve.runs import (
     FULL,
     LATENCIES,
@@ -41,13 +41,13 @@ THROTTLED = {"vllm": "(c)", "vllm_kv_swap": "(d)", "llumnix_migration": "(e)"}  
 APART_S = 10.0  # two throttlings that are nearer are one
 
 
-def throttled(points: Sequence[Point]) -> pd.DataFrame:
+def throttled(points: Points) -> pd.DataFrame:
     runs = [_throttled(point) | {"system": system(point), "seed": point.seed} for point in points]
     return pd.concat([pd.DataFrame(runs), timeline_rows(points, system)])
 
 
 @picture("kunserve_fig01", throttled, ("kunserve_fig01",), shape=(5, 1), size=(9, 8.6))
-def fig01(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 1: what throttled memory does to TTFT: rate (a), KV memory (b), TTFT per input token
     with recompute (c), KV swap (d) and migration (e)."""
     shown = rows[rows.series == "vllm"]
@@ -91,7 +91,7 @@ def _throttled(point: Point) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def at_highest_rate(points: Sequence[Point]) -> pd.DataFrame:
+def at_highest_rate(points: Points) -> pd.DataFrame:
     top = max(float(p.overrides["workload.scale.rate"]) for p in points)
     shown = [p for p in points if float(p.overrides["workload.scale.rate"]) == top]
     runs = [
@@ -107,7 +107,7 @@ def at_highest_rate(points: Sequence[Point]) -> pd.DataFrame:
     "kunserve_fig11", at_highest_rate, ("kunserve_fig10_burstgpt",), shape=(len(PANELS), 1),
     size=(9, 8.2), legend=4,
 )  # fmt: skip
-def fig11(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig11(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 11: over time, BurstGPT at the highest rate of Fig. 10: TTFT, KV, queue, throughput."""
     over_time(axes, rows, OVER_TIME)
     return (
@@ -131,7 +131,7 @@ RESTORE = {
 SECOND_SPIKE_S = 110.0  # after the first spike, before the second
 
 
-def restored(points: Sequence[Point]) -> pd.DataFrame:
+def restored(points: Points) -> pd.DataFrame:
     """With what live restore removes of each number, and P99 TTFT without it over with it, in the
     rows of live restore. The SLO is Fig. 10's."""
     shown = [point for point in points if point.experiment == "kunserve_fig15"]
@@ -154,7 +154,7 @@ def restored(points: Sequence[Point]) -> pd.DataFrame:
     "kunserve_fig15", restored, ("kunserve_fig15", "kunserve_fig10_burstgpt"),
     shape=(len(PANELS), 1), size=(9, 8.2), legend=4,
 )  # fmt: skip
-def fig15(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig15(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 15: with live restore and with requests that end in the pipeline, over two spikes."""
     over_time(axes, rows, RESTORE)
     return (
@@ -183,7 +183,7 @@ TRAFFIC = {"weights": PALETTE[4], "exchange": PALETTE[1], "migration": PALETTE[2
 ROWS = ("KV / memory", "waiting requests", "TTFT (s)", "gap between tokens (s)", "links (MB/s)")
 
 
-def live(points: Sequence[Point]) -> pd.DataFrame:
+def live(points: Points) -> pd.DataFrame:
     rows = [
         _with_traffic(point).assign(
             system=system(point), config_hash=point.config_hash(), mechanism=mechanism(point)
@@ -197,7 +197,7 @@ def live(points: Sequence[Point]) -> pd.DataFrame:
     "kunserve_fig15_live", live, ("kunserve_live",), shape=(len(ROWS), len(LIVE)), size=(15, 9.5),
     legend=7,
 )  # fmt: skip
-def fig15_live(axes: list[Axes], rows: pd.DataFrame) -> str:
+def fig15_live(axes: Panels, rows: pd.DataFrame) -> str:
     """One schedule live, five times: KunServe, two ablations (Figs. 14, 15), recompute and
     migration. Over time: KV that is wanted and there, queue, TTFT, gaps between tokens, and traffic
     of the links."""

@@ -12,10 +12,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.experiments.compose import CONF, ROOT
-from harness.experiments.points import Point
 from harness.model_spec import ModelSpec
 from plots.conf import spec
-from plots.figure import Words, text
+from plots.figure import Points, Words, text
 from plots.kunserve.runs import DATASETS
 
 GIB = 2**30
@@ -40,7 +39,7 @@ def model(name: str) -> ModelSpec:
     return spec(name)
 
 
-def memory(points: Sequence[Point]) -> pd.DataFrame:
+def memory(points: Points) -> pd.DataFrame:
     rows = []
     for name, (gpus, published_gb, published_share) in ROWS.items():
         size = model(name).weight_bytes / GIB
@@ -139,7 +138,7 @@ def lengths(dataset: str) -> pd.DataFrame:
     return pd.read_csv(path, nrows=num_rows).rename(columns=HEADER)[["in", "out"]]
 
 
-def all_lengths(points: Sequence[Point]) -> pd.DataFrame:
+def all_lengths(points: Points) -> pd.DataFrame:
     rows = []
     for (dataset, side), published in PUBLISHED.items():
         found = lengths(dataset)[side]

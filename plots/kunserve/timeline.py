@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
+from plots.figure import Points
 from plots.kunserve.runs import (
     FULL,
     STEP_S,
@@ -32,7 +33,7 @@ PANELS = {
 }  # fmt: skip
 
 
-def timeline_rows(points: Sequence[Point], name: Callable[[Point], str]) -> pd.DataFrame:
+def timeline_rows(points: Points, name: Callable[[Point], str]) -> pd.DataFrame:
     """`timeline` of the runs of seed 0, as rows of a table."""
     made = [
         timeline(p).assign(part="timeline", series=name(p), config_hash=p.config_hash())

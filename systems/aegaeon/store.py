@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from harness.configuration.checks import at_least, one_of
 from harness.errors import UsageError
 
 Value = Mapping[str, str | int | float | None]
@@ -29,15 +30,13 @@ class StoreConfig:
     restart_at_s: float | None  # the proxy dies with the first request at or after it; null: never
 
     def __post_init__(self) -> None:
-        if self.kind not in ("embedded", "redis"):
-            raise ValueError(f"store.kind={self.kind} is unknown; choose one of embedded, redis")
+        one_of(self.kind, ("embedded", "redis"), "store.kind", "choose one of")
         if self.restart_at_s is not None and self.kind == "embedded" and self.path is None:
             raise ValueError(
                 f"store.restart_at_s={self.restart_at_s:g} needs store.path=FILE or "
                 "store.kind=redis: a store in memory dies with its proxy"
             )
-        if self.restart_at_s is not None and not self.restart_at_s >= 0:
-            raise ValueError(f"store.restart_at_s={self.restart_at_s:g} must be at least 0")
+        at_least(self, 0, "store", "restart_at_s")
 
 
 class Store(Protocol):

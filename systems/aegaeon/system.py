@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
+from harness.configuration.checks import one_of, positive
 from harness.cost.hardware import Hardware
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement, pooled
@@ -53,19 +54,13 @@ class Aegaeon:
         store: StoreConfig
 
         def __post_init__(self) -> None:
-            if self.variant not in self.variants:
-                valid = ", ".join(self.variants)
-                raise ValueError(f"variant={self.variant} is unknown; choose one of {valid}")
-            if self.schedule not in SCHEDULES:
-                valid = ", ".join(SCHEDULES)
-                raise ValueError(f"schedule={self.schedule} is unknown; choose one of {valid}")
+            one_of(self.variant, self.variants, "variant", "choose one of")
+            one_of(self.schedule, SCHEDULES, "schedule", "choose one of")
             if self.tbt_s is None:
                 raise ValueError(
                     "tbt_s has no value: the SLO is relative; give system.tbt_s in seconds"
                 )
-            for name in ("max_group_size", "max_quota_s", "min_alpha", "tbt_s"):
-                if not getattr(self, name) > 0:
-                    raise ValueError(f"{name}={getattr(self, name)} must be above 0")
+            positive(self, "", "max_group_size", "max_quota_s", "min_alpha", "tbt_s")
 
     @staticmethod
     def place(

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from harness.configuration.checks import one_of, positive, require
 from systems.aqua.coordinator.coordinator import check_timeout
 from systems.aqua.informer import InformerConfig, InformerVariant, Informing
 from systems.aqua.paging import falls_back
 
 COPIES = ("gathered", "by_block")
 SWAP_SPACES = ("neighbour", "dram")
-
-
-def require(holds: bool, complaint: str) -> None:
-    if not holds:
-        raise ValueError(complaint)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -143,17 +139,13 @@ class AquaConfig:
     placer: dict[str, Any]
 
     def __post_init__(self) -> None:
-        require(self.copy_issue_s > 0, f"copy_issue_s={self.copy_issue_s:g} must be above 0")
+        positive(self, "", "copy_issue_s")
         require(
             self.pairs != [], "pairs=[] names none; valid: null, or at least one {consumer: MODEL}"
         )
-        for key, value, valid in (
-            ("variant", self.variant, tuple(self.variants)),
-            ("swap_space", self.swap_space, SWAP_SPACES),
-            ("copies", self.copies, COPIES),
-        ):
-            known = ", ".join(valid)
-            require(value in valid, f"{key}={value} is unknown; choose one of {known}")
+        one_of(self.variant, self.variants, "variant", "choose one of")
+        one_of(self.swap_space, SWAP_SPACES, "swap_space", "choose one of")
+        one_of(self.copies, COPIES, "copies", "choose one of")
         self.informer_config()  # tells values that cannot be
 
     @property

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from harness.configuration.checks import at_least, positive, require
+
 
 @dataclass(kw_only=True)
 class Informing:
@@ -38,17 +40,15 @@ class InformerConfig(Informing, InformerVariant):
     """Both. Raises ValueError for values out of range."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.offer_at_pending < self.reclaim_at_pending:
-            raise ValueError(
-                f"offer_at_pending={self.offer_at_pending} must be at least 0 and below "
-                f"reclaim_at_pending={self.reclaim_at_pending}"
-            )
-        if self.every_iterations < 1:
-            raise ValueError(f"every_iterations={self.every_iterations} (n) must be at least 1")
-        if self.every_s is not None and not self.every_s > 0:
-            raise ValueError(f"every_s={self.every_s:g} must be above 0")
-        if self.rate_margin is not None and not self.rate_margin >= 0:
-            raise ValueError(f"rate_margin={self.rate_margin:g} must be at least 0")
+        require(
+            0 <= self.offer_at_pending < self.reclaim_at_pending,
+            f"offer_at_pending={self.offer_at_pending} must be at least 0 and below "
+            f"reclaim_at_pending={self.reclaim_at_pending}",
+        )
+        n = self.every_iterations
+        require(n >= 1, f"every_iterations={n} (n) must be at least 1")
+        positive(self, "", "every_s")
+        at_least(self, 0, "", "rate_margin")
 
 
 @dataclass(slots=True, frozen=True)

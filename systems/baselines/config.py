@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.configuration.checks import one_of
 from systems.baselines.swap import PREEMPTION, SwapConfig
-from systems.serving.checks import check
 
 
 @dataclass(kw_only=True, slots=True)
@@ -24,4 +24,4 @@ class VllmConfig:
     swap: SwapConfig | None = None  # for kv_swap and parameter_swap
 
     def __post_init__(self) -> None:
-        check(self, "system.", words={"preemption": PREEMPTION})
+        one_of(self.preemption, PREEMPTION, "system.preemption")

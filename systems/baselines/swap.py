@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.clock import Loop
+from harness.configuration.checks import at_least
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
 from harness.errors import RunError
 from harness.placement import Elastic
 from harness.request import Batch, Request
-from systems.serving.checks import check
 from systems.serving.iteration import Limits
 from systems.serving.replica import Replica
 
@@ -39,7 +39,7 @@ class SwapConfig:
     host_bytes: int  # of the node's memory, per instance
 
     def __post_init__(self) -> None:
-        check(self, "system.swap.", least={"requests": 1, "bytes": 1, "host_bytes": 1})
+        at_least(self, 1, "system.swap", "requests", "bytes", "host_bytes")
 
 
 def swapping(preemption: str, config: SwapConfig) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.errors import UsageError
+from harness.configuration.checks import at_least, require
 from systems.blitzscale.instances import Role
 
 CHOICES = {
@@ -14,15 +14,8 @@ CHOICES = {
     "spares": ("near", "spread"),
 }
 ABOVE = {"interval_s": 0, "window_s": 0, "drain_s": 0, "live_slo_s": 0, "significant_growth": 1}
-AT_LEAST_0 = ("min_prefills", "min_decodes")
 AT_LEAST_1 = ("instances", "max_prefills", "max_decodes", "batch_tokens", "live_batches")
 ROUNDING = 1e-9  # shares such as 0.7 have no exact float
-
-
-def check(valid: bool, otherwise: str) -> None:
-    """Raises UsageError, which says `otherwise`, unless `valid`."""
-    if not valid:
-        raise UsageError(otherwise)
 
 
 @dataclass(slots=True)
@@ -34,7 +27,7 @@ class Bounds:
     upper: float
 
     def __post_init__(self) -> None:
-        check(
+        require(
             0 < self.lower < self.upper <= 1,
             f"bounds lower={self.lower}, upper={self.upper} must be 0 < lower < upper <= 1",
         )
@@ -48,7 +41,7 @@ class Range:
     most: int
 
     def __post_init__(self) -> None:
-        check(
+        require(
             0 <= self.least <= self.most and self.most >= 1,
             f"instances least={self.least}, most={self.most} must be 0 <= least <= most, and "
             "most at least 1",
@@ -72,7 +65,7 @@ class InFlight:
     step_s: float  # one fewer after each such time
 
     def __post_init__(self) -> None:
-        check(
+        require(
             1 <= self.least <= self.most and self.step_s > 0,
             f"in_flight most={self.most}, least={self.least}, step_s={self.step_s} must be "
             "1 <= least <= most and step_s > 0",
@@ -133,15 +126,14 @@ class Config:
     def __post_init__(self) -> None:
         for name, valid in CHOICES.items():
             value = getattr(self, name)
-            check(value in valid, f"system.{name}={value} is unknown; choose {' or '.join(valid)}")
+            require(
+                value in valid, f"system.{name}={value} is unknown; choose {' or '.join(valid)}"
+            )
         for name, bound in ABOVE.items():
             value = getattr(self, name)
-            check(value > bound, f"system.{name}={value} must be above {bound}")
-        for name in (*AT_LEAST_0, *AT_LEAST_1):
-            value, least = getattr(self, name), int(name in AT_LEAST_1)
-            check(
-                value is None or value >= least, f"system.{name}={value} must be at least {least}"
-            )
+            require(value > bound, f"system.{name}={value} must be above {bound}")
+        at_least(self, 0, "system", "min_prefills", "min_decodes")
+        at_least(self, 1, "system", *AT_LEAST_1)
         self._check_no_instances()
         times_s = {
             "ttl_s": self.cache_ttl_s,
@@ -150,10 +142,10 @@ class Config:
             "ilp_solving_s": self.ilp_solving_s,
         }
         for name, time_s in times_s.items():
-            check(time_s >= 0, f"{name}={time_s} must be at least 0")
+            require(time_s >= 0, f"{name}={time_s} must be at least 0")
         if self.colocation:
             self._check_colocation()
-        check(
+        require(
             self.parameters == "network" or not self.zigzag,
             f"system.zigzag=true needs system.parameters=network, not {self.parameters}: the "
             "baselines stop the world",
@@ -161,12 +153,12 @@ class Config:
 
     def _check_colocation(self) -> None:
         for name in ("min_decodes", "max_decodes"):
-            check(
+            require(
                 getattr(self, name) is None,
                 f"system.{name}={getattr(self, name)} has no effect with system.colocation=true: "
                 "set it to null, as +system=blitzscale_colocated does",
             )
-        check(
+        require(
             self.variant == "paper",
             f"system.variant={self.variant} needs prefills and decodes on different instances: "
             "with system.colocation=true choose system.variant=paper",
@@ -176,11 +168,11 @@ class Config:
         """A model may have no instance of either role, but not of one role alone."""
         for name, other in (("min_prefills", "min_decodes"), ("min_decodes", "min_prefills")):
             if getattr(self, name) == 0:
-                check(
+                require(
                     self.variant == "paper",
                     f"system.{name}=0 needs system.variant=paper, not {self.variant}",
                 )
-                check(
+                require(
                     self.colocation or getattr(self, other) == 0,
                     f"system.{name}=0 needs system.{other}=0, not {getattr(self, other)}: a model "
                     "has instances of both roles, or none",
@@ -213,7 +205,7 @@ class Config:
             least = _given(self.min_prefills, max(1, share))
             most = min(_given(self.max_prefills, slots), slots - others * least)
             of = "" if models == 1 else f" for {models} models"
-            check(
+            require(
                 least <= most,
                 f"system.min_prefills={least} must be at most max_prefills={self.max_prefills} "
                 f"and the {slots} instances that fit{of}",
@@ -222,7 +214,7 @@ class Config:
         least_p = _given(self.min_prefills, max(1, share // 2))
         least_d = _given(self.min_decodes, max(1, share - least_p))
         of = "" if models == 1 else f" for each of {models} models"
-        check(
+        require(
             models * (least_p + least_d) <= slots and slots >= 2,
             f"{least_p} prefill and {least_d} decode instances{of} do not fit in {slots}: "
             "raise hardware.num_devices or lower system.min_prefills and min_decodes",
@@ -231,7 +223,7 @@ class Config:
         most_p = _given(self.max_prefills, left - least_d)
         most_d = _given(self.max_decodes, left - least_p)
         for role, least, most in (("prefills", least_p, most_p), ("decodes", least_d, most_d)):
-            check(
+            require(
                 least <= most,
                 f"system.max_{role}={most} must be at least system.min_{role}={least}",
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from systems.serving.checks import check
+from harness.configuration.checks import at_least
 from systems.serving.load import Load
 
 
@@ -32,8 +32,8 @@ class ArtifactConfig:
                 f"system.artifact.drop_usage={self.drop_usage} must be in this order, "
                 "above 0 and at most 1"
             )
-        least = {"falling_samples": 2, "group_size": 2, "victims": 1, "chunk_tokens": 1}
-        check(self, "system.artifact.", least=least)
+        at_least(self, 2, "system.artifact", "falling_samples", "group_size")
+        at_least(self, 1, "system.artifact", "victims", "chunk_tokens")
 
 
 def usage(load: Load) -> float:

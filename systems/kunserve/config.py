@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.configuration.checks import at_least, positive, words
 from harness.elastic.instance import ElasticInstance
 from systems.kunserve.artifact import ArtifactConfig
 from systems.kunserve.monitor import MonitorConfig
 from systems.kunserve.plan import EXHAUSTIVE_LIMIT
-from systems.serving.checks import check
 from systems.serving.iteration import Limits
 
 VALID = {
@@ -36,7 +36,7 @@ class ChunkConfig:
                 f"system.chunks.link_bytes_per_s={self.link_bytes_per_s} must be above 0: without "
                 "a link (hardware.nic_bytes_per_s) members exchange no KV"
             )
-        check(self, "system.chunks.", positive=["batch", "context_tokens"])
+        positive(self, "system.chunks", "batch", "context_tokens")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,8 +56,10 @@ class KunServeConfig:
     artifact: ArtifactConfig
 
     def __post_init__(self) -> None:
-        least = {"steps_beside": 1, "standby": 0}
-        check(self, "system.", words=VALID, positive=["poll_s"], least=least)
+        words(self, "system", VALID)
+        positive(self, "system", "poll_s")
+        at_least(self, 1, "system", "steps_beside")
+        at_least(self, 0, "system", "standby")
         if self.variant == "artifact" and self.exchange == "blocking":
             raise ValueError(
                 "system.exchange=blocking is an ablation of variant=paper: with variant=artifact "

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from systems.serving.checks import check
+from harness.configuration.checks import at_least, positive
 
 Decision = Literal["drop", "restore"] | None
 
@@ -39,7 +39,8 @@ class MonitorConfig:
     calm_s: float  # how long a restore must have been due; not in the paper
 
     def __post_init__(self) -> None:
-        check(self, "system.monitor.", positive=["horizon_s", "window_s"], least={"calm_s": 0})
+        positive(self, "system.monitor", "horizon_s", "window_s")
+        at_least(self, 0, "system.monitor", "calm_s")
         if not 0 < self.restore_share < 1:
             raise ValueError(
                 f"system.monitor.restore_share={self.restore_share} must be between 0 and 1, "

@@ -12,6 +12,7 @@ from functools import partial
 
 from harness.clock import Loop
 from harness.cluster import Cluster
+from harness.configuration.checks import positive, words
 from harness.cost.hardware import Hardware
 from harness.elastic.instance import ElasticInstance
 from harness.model_spec import ModelSpec
@@ -25,7 +26,6 @@ from systems.kunserve.server import Server
 from systems.llumnix.freeness import artifact_load
 from systems.llumnix.migrating import Migrations
 from systems.llumnix.migration import PairConfig, queued_moves
-from systems.serving.checks import check
 from systems.serving.iteration import Limits
 
 VALID = {"mode": ("replication", "migration", "pipeline"), "variant": ("paper", "artifact")}
@@ -48,8 +48,8 @@ class Llumnix:
         steps_beside: int  # decode steps at most of a batch beside which others run
 
         def __post_init__(self) -> None:
-            positive = ["poll_s", "throttling_share", "steps_beside"]
-            check(self, "system.", words=VALID, positive=positive)
+            words(self, "system", VALID)
+            positive(self, "system", "poll_s", "throttling_share", "steps_beside")
             if self.stages is not None and self.mode != "pipeline":
                 raise ValueError(
                     f"system.stages={self.stages} is for mode=pipeline, not mode={self.mode}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from systems.serving.checks import check
+from harness.configuration.checks import at_least
 
 MIN_WINDOW_S = 0.001  # no decode iteration is shorter
 
@@ -25,7 +25,7 @@ class QuotaConfig:
     growth: float  # how much more, as a share of the quota
 
     def __post_init__(self) -> None:
-        check(self, "quotas.", least={"window_s": MIN_WINDOW_S})
+        at_least(self, MIN_WINDOW_S, "quotas", "window_s")
 
 
 @dataclass(slots=True, frozen=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from harness.clock import Loop
 from harness.cluster import Cluster
+from harness.configuration.checks import positive
 from harness.request import Request
 from systems.serverlessllm.loading import Loader
 from systems.serverlessllm.oracle import Oracle
 from systems.serverlessllm.queues import assign, batches_of, join, shortest_first, tail_of
 from systems.serverlessllm.worker import Worker
-from systems.serving.checks import check
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class ArtifactConfig:
     model_bytes: dict[str, float]  # of the weights, by the architecture's name
 
     def __post_init__(self) -> None:
-        check(self, "artifact.", positive=["queue_slots", "free_slots", "drop_after_s"])
+        positive(self, "artifact", "queue_slots", "free_slots", "drop_after_s")
 
 
 class ArtifactScheduler:

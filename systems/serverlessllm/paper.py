@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
+from harness.configuration.checks import at_least
 from harness.pooled.instance import PooledInstance
 from harness.request import Batch, Request
 from systems.serverlessllm.loading import Loader
 from systems.serverlessllm.oracle import Oracle
-from systems.serving.checks import check
 from systems.serving.iteration import Limits
 from systems.serving.replica import Replica
 
@@ -34,8 +34,8 @@ class PaperConfig:
     max_num_batched_tokens: int  # of one iteration
 
     def __post_init__(self) -> None:
-        ones = dict.fromkeys(["concurrency", "max_instances", "max_num_batched_tokens"], 1)
-        check(self, "paper.", least={**ones, "interval_s": 0, "keep_alive_s": 0})
+        at_least(self, 1, "paper", "concurrency", "max_instances", "max_num_batched_tokens")
+        at_least(self, 0, "paper", "interval_s", "keep_alive_s")
 
 
 class Server(Replica):

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from harness.configuration.checks import at_least
 from harness.device.block_pool import BlockPool
 from harness.request import Batch, Request
-from systems.serving.checks import check
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Limits:
     enable_prefix_caching: bool = False
 
     def __post_init__(self) -> None:
-        check(self, "system.", least={"max_num_seqs": 1, "max_num_batched_tokens": 1})
+        at_least(self, 1, "system", "max_num_seqs", "max_num_batched_tokens")
 
 
 def schedule_iteration(

@@ -18,8 +18,8 @@ CONFIG = SimpleNamespace(size=0, share=-0.5, none=None, endless=float("inf"), ri
     [
         (lambda: at_least(CONFIG, 1, "pool", "right", "size"), "pool.size=0 must be at least 1"),
         (lambda: at_least(CONFIG, 0, "", "share"), "share=-0.5 must be at least 0"),
-        (lambda: positive(CONFIG, "a.b", "size"), "a.b.size=0 must be more than 0 and finite"),
-        (lambda: positive(CONFIG, "a", "endless"), "a.endless=inf must be more than 0 and finite"),
+        (lambda: positive(CONFIG, "a.b", "size"), "a.b.size=0 must be above 0 and finite"),
+        (lambda: positive(CONFIG, "a", "endless"), "a.endless=inf must be above 0 and finite"),
         (lambda: one_of("c", ("a", "b"), "kind"), "kind=c is unknown; valid: a, b"),
         (lambda: one_of("c", ("a",), "kind", "choose"), "kind=c is unknown; choose a"),
         (lambda: require(0, "there is none"), "there is none"),

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from harness.configuration.checks import at_least
 from harness.errors import UsageError
-from systems.serving.checks import check
 
 GB = 1e9  # unit of the program's unknowns, so that they are near 1
 
@@ -48,7 +48,7 @@ class Servers:
     gpu_memory_bytes: int  # G_mem
 
     def __post_init__(self) -> None:
-        check(self, "", least=dict.fromkeys(self.__slots__, 1))
+        at_least(self, 1, "", *self.__slots__)
 
 
 @dataclass(slots=True, frozen=True)

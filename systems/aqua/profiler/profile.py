@@ -12,12 +12,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from harness.configuration.checks import at_least, one_of
 from harness.configuration.config import typed
 from harness.errors import UsageError
 from harness.files import write_text
 from systems.aqua.profiler.plateau import Plateau
 from systems.aqua.profiler.stable_rate import StableRate
-from systems.serving.checks import check
 
 ROLES = ("producer", "consumer")
 
@@ -49,7 +49,8 @@ class MemoryProfile:
     made_by: dict[str, Any] = field(default_factory=dict)  # the command, its runs, the code
 
     def __post_init__(self) -> None:
-        check(self, "", words={"role": ROLES}, least={"shards": 1})
+        one_of(self.role, ROLES, "role")
+        at_least(self, 1, "", "shards")
         if (self.memory_balance < 0) != (self.role == "consumer"):
             raise ValueError(
                 f"memory_balance={self.memory_balance} of a {self.role}; valid: below 0 for "

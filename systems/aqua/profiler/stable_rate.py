@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from harness.configuration.checks import positive, require
+
 
 @dataclass(slots=True, frozen=True)
 class RateSample:
@@ -34,14 +36,10 @@ class RateConfig:
     linear_step_per_s: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.min_rate_per_s <= self.max_rate_per_s:
-            raise ValueError(
-                f"min_rate_per_s={self.min_rate_per_s:g} must be above 0 and at most "
-                f"max_rate_per_s={self.max_rate_per_s:g}"
-            )
-        for name in ("ttft_s", "tbt_p99_s", "binary_step_per_s", "linear_step_per_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name):g} must be above 0")
+        least, most = self.min_rate_per_s, self.max_rate_per_s
+        told = f"min_rate_per_s={least:g} must be above 0 and at most max_rate_per_s={most:g}"
+        require(0 < least <= most, told)
+        positive(self, "", "ttft_s", "tbt_p99_s", "binary_step_per_s", "linear_step_per_s")
 
 
 @dataclass(slots=True, frozen=True)

@@ -93,7 +93,7 @@ def test_a_url_where_nothing_listens_ends_the_run_at_its_start(tmp_path: Path) -
             "engine.url=http://h/v1 must be a base URL: ",
         ),
         ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),
-        ({"request_timeout_s": 0}, "engine.request_timeout_s=0 must be more than 0"),
+        ({"request_timeout_s": 0}, "engine.request_timeout_s=0 must be above 0"),
         ({"request_timeout_s": float("nan")}, "engine.request_timeout_s=nan must be"),
     ],
 )

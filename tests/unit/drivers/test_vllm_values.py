@@ -54,5 +54,5 @@ def test_a_value_that_is_not_above_0_is_refused_by_its_name(key: str, value: flo
         "extra_args": [],
         "extra_env": {},
     }
-    with pytest.raises(UsageError, match=f"engine.{key}={value:g} must be more than 0"):
+    with pytest.raises(UsageError, match=f"engine.{key}={value:g} must be above 0"):
         VllmEngine(VllmEngine.Config(**fields | {key: value}))

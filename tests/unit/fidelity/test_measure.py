@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.errors import RunError
 from harness.fidelity import __main__ as fidelity
-from harness.fidelity.arguments import parser
+from harness.fidelity.arguments import parity_parser
 from harness.fidelity.parity import LATENCIES, RATES
 from harness.fidelity.parity_runs import LoadPoint
 from harness.fidelity.report import markdown
@@ -78,7 +78,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any
 
 
 def test_each_pass_is_calibrated_and_a_knee_is_measured_once(asked: dict[str, list[Any]]) -> None:
-    fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    fidelity.measure(parity_parser().parse_args(WORDS), Console(quiet=True))
     assert asked["profiles"] == [["measure", "--engine", "torch", "--model", "tiny-llama"]] * 2
     assert asked["knees"] == ["azure_code", "burstgpt"]
     rates = [point.rate_per_s for point, _ in asked["points"]]
@@ -89,7 +89,7 @@ def test_each_pass_is_calibrated_and_a_knee_is_measured_once(asked: dict[str, li
 
 
 def test_an_invalid_run_is_told_and_left_out(asked: dict[str, list[Any]]) -> None:
-    found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    found = fidelity.measure(parity_parser().parse_args(WORDS), Console(quiet=True))
     assert found["invalid"] == ["burstgpt at 0.9 of 20.0 requests/s, pass 1: the client was late"]
     errors = [
         row["error"]
@@ -103,7 +103,7 @@ def test_an_invalid_run_is_told_and_left_out(asked: dict[str, list[Any]]) -> Non
 
 
 def test_a_workload_that_is_synthetic_says_so(asked: dict[str, list[Any]]) -> None:
-    found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    found = fidelity.measure(parity_parser().parse_args(WORDS), Console(quiet=True))
     assert found["synthetic"] == {"burstgpt": MADE_UP}
     page = markdown(found)
     assert "## burstgpt (ARRIVALS DRAWN, LENGTHS DRAWN)\n" in page
@@ -114,7 +114,7 @@ def test_points_are_simulated_as_calibrated_and_at_the_speed_of_the_real_run(
     asked: dict[str, list[Any]],
 ) -> None:
     asked["speeds"] = [1.25]
-    found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    found = fidelity.measure(parity_parser().parse_args(WORDS), Console(quiet=True))
     assert asked["time_scale"] == [1.0, 1.25] * 8
     (ttft,) = (r for r in found["targets"] if (r["quantity"], r["statistic"]) == ("ttft_s", "p50"))
     assert ttft["median"] == pytest.approx(10.0)
@@ -127,7 +127,7 @@ def test_a_run_whose_speed_cannot_be_told_is_simulated_as_calibrated_alone(
     asked: dict[str, list[Any]],
 ) -> None:
     asked["speeds"] = [None]
-    found = fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+    found = fidelity.measure(parity_parser().parse_args(WORDS), Console(quiet=True))
     assert asked["time_scale"] == [1.0] * 8
     assert found["targets"][0]["median_at_their_speed"] is None
     assert "| times | ?, ? | ?, ? |" in markdown(found)
@@ -138,11 +138,11 @@ def test_a_failed_calibration_ends_it(
 ) -> None:
     monkeypatch.setattr(fidelity, "calibrate", lambda words: 1)
     with pytest.raises(RunError, match="calibration failed"):
-        fidelity.measure(parser().parse_args(WORDS), Console(quiet=True))
+        fidelity.measure(parity_parser().parse_args(WORDS), Console(quiet=True))
     assert not asked["points"]
 
 
 def test_kept_runs_are_not_calibrated_anew(asked: dict[str, list[Any]]) -> None:
-    fidelity.measure(parser().parse_args([*WORDS, "--keep"]), Console(quiet=True))
+    fidelity.measure(parity_parser().parse_args([*WORDS, "--keep"]), Console(quiet=True))
     assert asked["points"]
     assert not asked["profiles"]

@@ -17,7 +17,7 @@ from harness.cost.model import CostModel
 from harness.engine_api import kv_blocks_by_model
 from harness.errors import RunError, UsageError
 from harness.fidelity import parity_runs
-from harness.fidelity.arguments import check, parser, profile_name, report_folder
+from harness.fidelity.arguments import check, parity_parser, profile_name, report_folder
 from harness.fidelity.parity_runs import same_limits, same_memory
 from harness.fidelity.speed import stream, time_scale
 from harness.records.run_folder import FinishedRun
@@ -69,7 +69,7 @@ def test_the_simulation_gets_the_limits_that_a_server_settled_on() -> None:
 def test_the_report_that_figures_quote_is_kept_from_other_engines(
     words: list[str], folder: str
 ) -> None:
-    arguments = parser().parse_args(words)
+    arguments = parity_parser().parse_args(words)
     assert report_folder(arguments) == Path(folder)
 
 
@@ -110,20 +110,20 @@ def test_a_knee_counts_neither_the_start_nor_the_tail_of_a_burst() -> None:
 )  # fmt: skip
 def test_what_cannot_be_a_point_is_refused(wrong: list[str]) -> None:
     with pytest.raises(UsageError, match=wrong[0]):
-        check(parser().parse_args(wrong))
+        check(parity_parser().parse_args(wrong))
 
 
 def test_a_report_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
     file = tmp_path / "taken"
     file.touch()
     with pytest.raises(UsageError, match=r"cannot write into .*taken"):
-        check(parser().parse_args(["--out", str(file)]))
+        check(parity_parser().parse_args(["--out", str(file)]))
 
 
 def test_kept_runs_that_are_not_there_are_told_first(tmp_path: Path) -> None:
     words = ["--keep", "--runs", str(tmp_path), "--out", str(tmp_path)]
     with pytest.raises(UsageError, match="knee is not a complete run"):
-        check(parser().parse_args(words))
+        check(parity_parser().parse_args(words))
 
 
 def test_more_requests_than_are_held_out_are_refused(
@@ -221,7 +221,7 @@ def test_tokens_that_came_in_one_chunk_are_each_in_the_stream() -> None:
 
 def test_each_engine_is_simulated_by_its_own_profile() -> None:
     words = (["--engine", "torch"], ["--engine", "vllm"], ["--hardware", "h100x1"])
-    names = [profile_name(parser().parse_args(each)) for each in words]
+    names = [profile_name(parity_parser().parse_args(each)) for each in words]
     assert names == ["local", "local_vllm", "local_gpu"]  # the last one once there is a GPU
     ours, vllm = (composed("+system=vllm", f"hardware={name}").hardware for name in names[:2])
     assert ours.name == "local"

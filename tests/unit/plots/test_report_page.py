@@ -17,6 +17,7 @@ from plots.__main__ import main
 from plots.report import repeat
 from plots.timeline import MAX_SPANS, timeline
 from tests.unit.metrics.service import Service, steady, write_run
+from tests.unit.metrics.test_receive_lag import beating
 
 VOID = {"meta", "br", "img", "link", "input"}
 
@@ -73,6 +74,22 @@ def test_broken_rules_are_named_and_odd_text_is_escaped(tmp_path: Path) -> None:
     text = " ".join(" ".join(page.texts).split())
     assert "</script><b>bold</b>" in text
     assert "none of 1 requests completed" in text
+    assert text.count("broken") == 1
+
+
+def test_the_page_has_the_late_stamps_that_the_verdict_saw(tmp_path: Path) -> None:
+    service = beating(steady(100), stamped_by="kernel")
+    records = service.recorder.records.values()
+    came_s = [float(time_s) for record in records for time_s in record.token_times_s()]
+    since_s = [time_s - 0.015 for time_s in came_s]
+    service.recorder.event(
+        "late_stamps", "client", since_s[0], came_s[-1], since_s=since_s, came_s=came_s
+    )
+    path = write_run(tmp_path / "run", service)
+    (reason,) = read_json(path / "summary.json")["verdict"]["reasons"]
+    assert "P99 receive lag over tokens 15.0 ms" in reason
+    text = " ".join(" ".join(page_of(path).texts).split())
+    assert text.count(reason) == 2  # of the verdict, and of its rule
     assert text.count("broken") == 1
 
 

@@ -216,9 +216,9 @@ def test_the_mean_of_the_quantile_form() -> None:
 def test_constants_that_cannot_be(make_bare: Make) -> None:
     with pytest.raises(UsageError, match="prompt_quantiles must be 10 lengths"):
         make_bare("azure_code", "workload.synthetic.prompt_quantiles=[5,1]")
-    with pytest.raises(UsageError, match=r"workload\.synthetic\.cv=0 must be more than 0"):
+    with pytest.raises(UsageError, match=r"workload\.synthetic\.cv=0 must be above 0"):
         make_bare("azure_code", "workload.synthetic.cv=0")
     with pytest.raises(UsageError, match="busy_shares must be a share for each rate"):
         make_bare("azure_code", "workload.synthetic.busy_shares=[0.5]")
-    with pytest.raises(UsageError, match=r"workload\.synthetic\.tick_s=0 must be more than 0"):
+    with pytest.raises(UsageError, match=r"workload\.synthetic\.tick_s=0 must be above 0"):
         make_bare("mooncake", "workload.synthetic.tick_s=0")

@@ -251,7 +251,7 @@ def test_a_file_that_is_not_the_published_one_says_so(make_bare: Make, tmp_path:
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [
-        ("azure_code", ["workload.scale.rate=-1"], r"scale\.rate=-1 must be more than 0"),
+        ("azure_code", ["workload.scale.rate=-1"], r"scale\.rate=-1 must be above 0"),
         ("azure_code", ["workload.scale.rate=nan"], r"scale\.rate=nan must be a finite number"),
         ("azure_code", ["workload.scale.rate=inf"], r"scale\.rate=inf must be a finite number"),
         (
