@@ -23,9 +23,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.command_line import COMMANDS, run_command
 from harness.configuration import key_help
 from harness.configuration.checkpoint import take_checkpoint
+from harness.configuration.command_line import COMMANDS, run_command
 from harness.configuration.credentials import hold, without_credentials
 from harness.configuration.options import (
     CONF,

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from harness.command_line import ends_in_order
+from harness.configuration.command_line import ends_in_order
 from plots import bench_sim, compare, fidelity, report, run, sweep
 
 PUBLISHED = Path("results/published")

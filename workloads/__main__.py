@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from harness.command_line import ends_in_order
+from harness.configuration.command_line import ends_in_order
 from harness.errors import RunError, UsageError
 from workloads import compose, describe
 

@@ -23,7 +23,7 @@ from harness.calibrate.profiles import read_profiles
 from harness.calibrate.scores import batch_alone_pct, leave_one_out, scores, table
 from harness.calibrate.sources import DEVICE, compare, distserve
 from harness.calibrate.tables import save_csv, show
-from harness.command_line import ends_in_order, parser
+from harness.configuration.command_line import ends_in_order, parser
 from harness.configuration.threads import engine_threads
 from harness.errors import UsageError
 from harness.files import write_text

@@ -32,7 +32,7 @@ from harness.claims.ledger import Paper, load
 from harness.claims.page import Papers
 from harness.claims.record import as_json, tally
 from harness.claims.registration import Change
-from harness.command_line import ends_in_order, parser
+from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
 from harness.files import read_json, write_text
 

@@ -30,8 +30,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.command_line import INTERRUPTED, ends_in_order, parser
 from harness.configuration.checks import require
+from harness.configuration.command_line import INTERRUPTED, ends_in_order, parser
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_json
 from harness.records.run_table import captions

@@ -36,7 +36,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness.command_line import ends_in_order, parser
+from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import RunError, UsageError
 from harness.experiments import lineage
 from harness.experiments.batch import Making, processes, run_all

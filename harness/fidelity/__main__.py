@@ -30,7 +30,7 @@ from typing import Any
 from rich.console import Console
 
 from harness.calibrate.__main__ import main as calibrate
-from harness.command_line import INTERRUPTED, ends_in_order
+from harness.configuration.command_line import INTERRUPTED, ends_in_order
 from harness.errors import RunError
 from harness.fidelity import commands
 from harness.fidelity.arguments import (

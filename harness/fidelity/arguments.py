@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 
 from harness.calibrate import zoo
-from harness.command_line import parser
+from harness.configuration.command_line import parser
 from harness.errors import UsageError
 from harness.fidelity.parity_runs import HELD_OUT, REPORTED
 from harness.files import make_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness.command_line import parser
+from harness.configuration.command_line import parser
 from harness.errors import UsageError
 from harness.fidelity import gpu, replay
 from harness.fidelity.arguments import PUBLISHED

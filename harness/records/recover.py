@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.command_line import ends_in_order, parser
+from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
 from harness.files import PARTIAL
 from harness.records.folder_lock import locked
