@@ -14,7 +14,7 @@ from harness.compiled.__main__ import carry
 
 
 class Wheel(bdist_wheel):
-    """For this Python and platform alone, where it has binaries."""
+    """A wheel for this Python and platform alone, where it has binaries."""
 
     def run(self) -> None:
         self.run_command("build")

@@ -36,7 +36,7 @@ from systems.aqua.profiler.profile import MemoryProfile, llm_profile, swap_deman
 
 
 def profiles(points: Sequence[Point]) -> list[MemoryProfile]:
-    """Of each option of experiment/aqua/served among runs of EXPERIMENTS."""
+    """The memory profile of each option of experiment/aqua/served among runs of EXPERIMENTS."""
     by_served: dict[str, list[Point]] = {}
     for point in points:
         if point.seed == FIRST_SEED and point.path is not None:

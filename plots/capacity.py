@@ -13,7 +13,7 @@ from plots.style import PALETTE, figure, save, stamp_runs
 
 
 def draw(folder: Path) -> Path:
-    """Of the capacity.json in `folder`, beside it; returns the picture."""
+    """Draws the capacity.json in `folder`, beside it; returns the picture."""
     source = folder / "capacity.json"
     if not source.is_file():
         raise UsageError(f"{folder} has no capacity.json")

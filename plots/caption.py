@@ -20,14 +20,14 @@ from harness.schedule import synthetic_kinds
 LINES = 2
 SAID_PT, FROM_PT = 7.0, 5.0
 TIMES = "iteration times"  # the part that comes last
-FOOT_PT = 2.0  # below the grey lines
-LINE_HEIGHT = 1.3  # of a font size
+FOOT_PT = 2.0  # space below the grey lines
+LINE_HEIGHT = 1.3  # height of a line in font sizes
 GREY_LINE = 0.85  # height of a grey line over one of the words
-MARGIN = 0.9  # of the figure's width; small text is drawn a little wider than its outlines
+MARGIN = 0.9  # text's share of the width; small text is drawn a little wider than its outlines
 
 
 def caption(made: Figure, said: str, origins: Sequence[str]) -> None:
-    """`origins`: the parts of the provenance, the most important first."""
+    """Writes the caption. `origins`: the parts of the provenance, the most important first."""
     width_pt = MARGIN * 72 * made.get_figwidth()
     origin = " · ".join(origins)
     made.set_label("\n".join(filter(None, [said, origin])))
@@ -58,14 +58,15 @@ def _ems(text: str) -> float:
 
 
 def stamp(made: Figure, points: Iterable[Point], *notes: str) -> None:
-    """`notes`, and from which runs: engine, what was drawn, hardware, how many, seeds, how wrong
-    the simulator is there."""
+    """Writes `notes`, and from which runs the figure is: engine, what was drawn, hardware, how
+    many, seeds, how wrong the simulator is there."""
     manifests = [point.manifest() for point in points if point.path is not None]
     caption(made, " ".join(notes), origins(manifests) or ["nothing was run"])
 
 
 def origins(manifests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of many runs, each part once, what must not be cut first; nothing where there is none."""
+    """The parts of where many runs come from, each once; those that must not be cut come first. No
+    parts if there are no runs."""
     if not manifests:
         return []
     engines = {_engine(m) for m in manifests}
@@ -96,7 +97,8 @@ def _revision(git: Mapping[str, Any]) -> str:
 
 
 def _engine(manifest: Mapping[str, Any]) -> str:
-    """With the engine profile that iteration times follow, where there is one."""
+    """The engine's name, with the engine profile that iteration times follow, where there is
+    one."""
     if not manifest["simulated"]:
         return f"engine {manifest['engine_name']}"
     profile = manifest["engine"].get("profile")

@@ -98,8 +98,9 @@ def _cells(
     values: Sequence[float | None], show: Callable[[float], str], compares: Sequence[bool],
     why: Sequence[str] = (),
 ) -> Iterator[str]:  # fmt: skip
-    """With ratios to the first where runs compare. `why` says for each value that is missing."""
-    first = values[0] if sum(compares) > 1 else None  # not to itself alone
+    """Yields each value as text, with its ratio to the first where runs compare. `why` gives the
+    reason for each value that is missing."""
+    first = values[0] if sum(compares) > 1 else None  # a run alone has no ratio to itself
     for i, (value, comparable) in enumerate(zip(values, compares, strict=True)):
         if value is None:
             yield why[i] if why else "none"

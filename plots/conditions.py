@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.records.run_folder import FinishedRun
 
-NEEDED: dict[str, Callable[[FinishedRun], Any]] = {  # the same in runs that compare
+NEEDED: dict[str, Callable[[FinishedRun], Any]] = {  # what is the same in runs that compare
     "schedule": lambda run: run.manifest["schedule_sha256"],
     "model": lambda run: run.manifest["choices"]["model"],
     "SLO": lambda run: (run.summary["slo"]["ttft_s"], run.summary["slo"]["tbt_s"]),
@@ -36,7 +36,7 @@ def differences(runs: Sequence[FinishedRun]) -> list[str]:
 
 
 def same(run: FinishedRun, other: FinishedRun, *names: str) -> bool:
-    """Whether they share those of NEEDED."""
+    """Whether the runs share the conditions in NEEDED."""
     return all(NEEDED[name](run) == NEEDED[name](other) for name in names)
 
 
@@ -45,9 +45,9 @@ def valid(run: FinishedRun) -> bool:
 
 
 def _conditions(manifests: Sequence[dict[str, Any]]) -> list[str]:
-    """E.g. "devices (1 x cpu; 2 x cpu)", in the order of the runs; what one of them does not say
-    is not compared. Versions are those of what shapes a result, as the engine says or as was
-    installed."""
+    """The conditions that differ, e.g. "devices (1 x cpu; 2 x cpu)", in the order of the runs; what
+    one of them does not say is not compared. Versions are those of what shapes a result, as the
+    engine says or as was installed."""
     traits: dict[str, Callable[[dict[str, Any]], Any]] = {
         "engine": lambda manifest: manifest["engine_name"],
         "devices": _devices,
@@ -75,7 +75,8 @@ def _conditions(manifests: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _devices(manifest: dict[str, Any]) -> str | None:
-    """By the hardware profile. A remote endpoint's are not known."""
+    """The number and kind of devices, by the hardware profile. A remote endpoint's are not
+    known."""
     if manifest["engine_name"] in ("openai", "none"):
         return None
     hardware = manifest["hardware"]
@@ -84,7 +85,7 @@ def _devices(manifest: dict[str, Any]) -> str | None:
 
 
 def _kv_memory(engine: dict[str, Any]) -> str | None:
-    """Of one instance."""
+    """The KV memory of one instance, as text."""
     if "pool" in engine:
         return f"{engine['pool']['kv_bytes'] / 2**20:,.0f} MiB"
     if "num_kv_blocks" not in engine or "block_tokens" not in engine:
@@ -94,7 +95,7 @@ def _kv_memory(engine: dict[str, Any]) -> str | None:
 
 
 def _sources(hashes: Sequence[dict[str, str]]) -> list[str]:
-    """Those files that all runs were made by and that were not the same."""
+    """The source files that all runs were made by and that were not the same in all."""
     common = set(hashes[0]).intersection(*hashes) if hashes else ()
     files = sorted(path for path in common if len({of_run[path] for of_run in hashes}) > 1)
     more = f" and {len(files) - 3} more" if len(files) > 3 else ""

@@ -17,8 +17,9 @@ from matplotlib.lines import Line2D
 
 from plots.style import log_scale
 
-SHARES = np.linspace(0.0, 1.0, 201)  # of a CDF in a table
-SAME = 0.01  # of the range of y, or twice that of y: a curve nearer than this to another hides it
+SHARES = np.linspace(0.0, 1.0, 201)  # the shares that a CDF in a table has
+# A curve hides another that is nearer than this share of y's range or twice this share of y.
+SAME = 0.01
 OVER = (0, (2, 2))  # the line of what lies on another curve, which shows in the gaps
 
 
@@ -30,12 +31,12 @@ class Look(NamedTuple):
 
     @property
     def curve(self) -> dict[str, Any]:
-        """For Axes.plot."""
+        """The arguments of Axes.plot for this look."""
         return {"color": self.colour, "ls": self.line, "label": self.label}
 
 
 def over_seeds(rows: pd.DataFrame, x: str, y: str, factor: float = 1.0) -> pd.DataFrame:
-    """At each `x`, `factor` x the mean of `y`, and from there to the least and the most of it."""
+    """`factor` x the mean of `y` at each `x`, and how far the least and the most lie from it."""
     found = rows.groupby(x)[y].agg(["mean", "min", "max"]) * factor
     return found.assign(below=found["mean"] - found["min"], above=found["max"] - found["mean"])
 
@@ -44,9 +45,9 @@ def lines(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[Any, Look], *,
     by: str = "system", factor: float = 1.0,
 ) -> None:  # fmt: skip
-    """`factor` x the mean of `y` over seeds, its range shaded. What lies on a curve is dashed; a
-    curve all of which lies below is broader. One or two points are not joined; those of several
-    names at one `x` stand side by side."""
+    """Draws `factor` x the mean of `y` over seeds, its range shaded. What lies on a curve is
+    dashed; a curve all of which lies below is broader. One or two points are not joined; those of
+    several names at one `x` stand side by side."""
     drawn: list[tuple[pd.Series, Line2D]] = []
     apart = 0.03 * float(np.ptp(rows[x])) if len(rows) else 0.0
     counts = rows.dropna(subset=[y]).groupby(by)[x].nunique()
@@ -95,7 +96,8 @@ def cdfs(
     axes: Axes, rows: pd.DataFrame, looks: Mapping[str, Look], *, by: str = "system",
     factor: float = 1.0,
 ) -> None:  # fmt: skip
-    """Of `share` and `value`, as `quantiles` gives them; log x. Curves on curves: as `lines`."""
+    """Draws CDFs of `share` and `value`, as `quantiles` gives them; log x. Curves that lie on
+    others are drawn as in `lines`."""
     drawn: list[tuple[pd.Series, Line2D]] = []
     for name, look in looks.items():
         shown = rows[rows[by] == name].sort_values("share")
@@ -109,7 +111,7 @@ def cdfs(
 
 
 def legend_above(made: FigureBase, axes: Sequence[Axes], columns: int) -> None:
-    """One legend for all of `axes` above them, each name once."""
+    """Puts one legend for all of `axes` above them, each name once."""
     named: dict[str, Any] = {}
     for panel in axes:
         handles, labels = panel.get_legend_handles_labels()
@@ -122,7 +124,7 @@ def bars(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[Any, Look], *,
     by: str = "system", factor: float = 1.0,
 ) -> None:  # fmt: skip
-    """A group of bars for each `x`: `factor` x the mean of `y` over seeds, and its range."""
+    """Draws a group of bars for each `x`: `factor` x the mean of `y` over seeds, and its range."""
     groups = sorted(rows[x].dropna().unique())
     wide = 0.8 / len(looks)
     for k, (name, look) in enumerate(looks.items()):
@@ -135,7 +137,7 @@ def bars(
 
 
 def spans(axes: Axes, rows: pd.DataFrame, place: int, height: float, **look: Any) -> None:
-    """Boxes from `start_s` to `end_s` in one lane of a Gantt chart."""
+    """Draws boxes from `start_s` to `end_s` in one lane of a Gantt chart."""
     times = list(zip(rows.start_s, rows.end_s - rows.start_s, strict=True))
     axes.broken_barh(times, (place - height / 2, height), **look)
 

@@ -31,13 +31,13 @@ from plots import run as picture
 from plots.timeline import timeline
 
 PAGE = Path(__file__).resolve().parent / "page"
-MAX_MODELS = 12  # by name
+MAX_MODELS = 12  # models that are shown by name
 # Kinds of events that the verdict looks at.
 JUDGED = pa.array([EARLY_ENDS, "heartbeat", "stall", "late_stamps", "prefix_cache", "no_progress"])
 
 
 def draw(run_dir: Path) -> Path:
-    """run.png, then report.html with it."""
+    """Writes run.png, then report.html with it."""
     picture.draw(run_dir)
     return write(run_dir)
 
@@ -95,7 +95,8 @@ def repeat(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _rules(run: FinishedRun, events: list[dict[str, Any]]) -> list[Rule]:
-    """As the run was judged, from its files; `summary.json` has the reasons alone."""
+    """The rules as the run was judged by them, from its files; `summary.json` has the reasons
+    alone."""
     for event in events:
         event["fields"] = json.loads(event["fields"])
     return rules(Evidence.of(run.requests, events, simulated=run.manifest["simulated"]))

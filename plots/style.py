@@ -24,7 +24,7 @@ from harness.records.run_folder import FinishedRun
 from plots.caption import caption, origins
 
 PALETTE = sns.color_palette("colorblind")
-MAX_POINTS = 2000  # of a CDF or scatter: more cannot be told apart on paper
+MAX_POINTS = 2000  # points of a CDF or scatter: more cannot be told apart on paper
 DPI = 160
 
 
@@ -56,12 +56,13 @@ def cdf(axes: Axes, values: npt.NDArray[np.float64], **line: Any) -> None:
 
 
 def thinned(count: int) -> npt.NDArray[np.int64]:
-    """At most MAX_POINTS indices, evenly spread over 0 … count − 1."""
+    """Returns at most MAX_POINTS indices, evenly spread over 0 … count − 1."""
     return np.unique(np.linspace(0, count - 1, min(count, MAX_POINTS)).astype(np.int64))
 
 
 def log_scale(axes: Axes, which: Literal["x", "y"]) -> None:
-    """Logarithmic, labelled 0.1, 1, 10, with 2 and 5 where short; linear with nothing above 0."""
+    """Makes the axis logarithmic, labelled 0.1, 1, 10, with 2 and 5 where short; linear with
+    nothing above 0."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if not np.isfinite(axis.get_minpos()):
         return
@@ -105,8 +106,8 @@ def interval_s(duration_s: float) -> float:
 
 
 def stamp_runs(made: Figure, runs: Sequence[FinishedRun], *notes: str) -> None:
-    """The caption of pictures of a few runs: which are INVALID, and `notes`; origins with the runs'
-    hashes."""
+    """Writes the caption of pictures of a few runs: which are INVALID, and `notes`; origins with
+    the runs' hashes."""
     invalid = [run.path.name for run in runs if run.summary["verdict"]["status"] != "VALID"]
     said = [f"INVALID: {', '.join(invalid)}."] if invalid else []
     manifests = [run.manifest for run in runs]

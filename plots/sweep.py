@@ -19,7 +19,7 @@ RUN = "run"  # the column that names a run's folder
 
 
 def draw(table: Path, x: str, y: str, by: str | None, out: Path | None = None) -> Path:
-    """Of the CSV that a sweep leaves; one line for each value of `by`. Returns the picture."""
+    """Draws the CSV that a sweep leaves; one line for each value of `by`. Returns the picture."""
     if not table.is_file():
         raise UsageError(f"there is no {table}: a sweep (-m) leaves results/runs/sweep-ID.csv")
     rows = pd.read_csv(table)

@@ -31,10 +31,10 @@ ROWS = {
     "slot": "held", "lease": "held",
 }  # fmt: skip
 LEFT_OUT = ("host_kv", "heartbeat", "prefix_cache", "early_ends_allowed")
-MAX_SPANS = 20_000  # of a page: more make it large, and at full view lie within one pixel
-PIXELS = 2000  # of a page's width: gaps shorter than one cannot be seen at full view
+MAX_SPANS = 20_000  # spans of a page: more make it large, and at full view lie within one pixel
+PIXELS = 2000  # a page's width: gaps shorter than one cannot be seen at full view
 MAX_LANES = 64
-MAX_BINS = 600  # of the curve of requests above the lanes
+MAX_BINS = 600  # bins of the curve of requests above the lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class Timeline:
         return any("served" in rows for rows in self.rows)
 
     def as_json(self) -> str:
-        """For a script element of a page."""
+        """The timeline as JSON for a script element of a page."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         return json.dumps(plain, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def timeline(requests: pa.Table, events: pa.Table) -> Timeline:
-    """Of a run's two tables."""
+    """The timeline of a run, from its two tables."""
     log = TokenLog.from_table(requests)
     spans = pd.concat([_of_events(events), _of_requests(requests, log, events)], ignore_index=True)
     spans = spans.astype({"start_s": float, "end_s": float})
@@ -109,14 +109,14 @@ def _of_events(events: pa.Table) -> pd.DataFrame:
 
 
 def _label(kind: str, fields: Mapping[str, Any]) -> str:
-    """E.g. "run decode, qwen-7b": what is told beside the times."""
+    """The label of a span, e.g. "run decode, qwen-7b": what is told beside the times."""
     phase = fields.get("phase") or fields.get("purpose") or fields.get("role") or ""
     model = fields.get("model") or ""
     return ", ".join(filter(None, [" ".join(filter(None, [kind, phase])), model]))
 
 
 def _of_requests(requests: pa.Table, log: TokenLog, events: pa.Table) -> pd.DataFrame:
-    """Of instances without batches among the events."""
+    """Spans of the requests of instances that have no batches among the events."""
     ran = set(events.filter(pc.equal(events["kind"], "run"))["instance"].to_pylist())
     of = np.array(requests["instance"].to_pylist(), dtype=object)
     tables = []
@@ -148,8 +148,9 @@ def _levels(start_s: Floats, end_s: Floats) -> pd.DataFrame:
 
 
 def _few(spans: pd.DataFrame, end_s: float) -> tuple[pd.DataFrame, float]:
-    """MAX_SPANS or not many more, by joining those of one label with short gaps between them, at
-    most a pixel's; and how short. Then the models of loads, moves and waits are not told."""
+    """Reduces spans to MAX_SPANS or not many more, by joining those of one label with short gaps
+    between them, at most a pixel's; and says how short. Then the models of loads, moves and waits
+    are not told."""
     if len(spans) > MAX_SPANS:
         kind = spans.label.str.partition(", ")[0]
         spans = spans.assign(label=spans.label.where(spans.row == "ran", kind))
@@ -163,7 +164,8 @@ def _few(spans: pd.DataFrame, end_s: float) -> tuple[pd.DataFrame, float]:
 
 
 def _joined(spans: pd.DataFrame, within_s: float) -> pd.DataFrame:
-    """`spans`, sorted by key and start, those of one key joined that are at most this far apart."""
+    """`spans`, sorted by key and start, where those of one key are joined that are at most this far
+    apart."""
     spans = spans.sort_values(["key", "start_s"], kind="stable")
     until_s = spans.groupby("key").end_s.cummax()
     first = spans.key.ne(spans.key.shift()) | (spans.start_s > until_s.shift() + within_s)
@@ -181,7 +183,7 @@ def _load(requests: pa.Table, end_s: float) -> dict[str, list[float]]:
 
 
 def _by_number(name: str) -> tuple[str, int]:
-    """instance-2 before instance-10; the client and hosts behind."""
+    """The key that sorts instance-2 before instance-10, and the client and hosts behind."""
     stem = name.rstrip("0123456789")
     number = name[len(stem) :]
     behind = "~" if stem in ("client", "node-") else ""

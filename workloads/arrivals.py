@@ -32,7 +32,7 @@ class BurstConfig:
         return self.start_s + self.duration_s
 
     def has(self, times_s: Floats) -> npt.NDArray[np.bool_]:
-        """Which of `times_s` lie in it."""
+        """Whether each of `times_s` lies in the burst."""
         return (times_s >= self.start_s) & (times_s < self.end_s)
 
 
@@ -92,7 +92,7 @@ def require_within(burst: BurstConfig, last_s: float) -> None:
 
 
 def served(burst: BurstConfig, times: Floats) -> npt.NDArray[np.bool_]:
-    """Which requests of `times` are not redirected."""
+    """Whether each of the requests at `times` is served here, i.e. not redirected."""
     end = int(np.searchsorted(times, burst.end_s))
     kept = np.ones(len(times), dtype=bool)
     kept[end : end + int(burst.has(times).sum())] = False
@@ -124,7 +124,8 @@ class RateProfile:
 
 
 def profile(config: ArrivalsConfig, rate_per_s: float, factor: float) -> RateProfile:
-    """Of a drawn process: `rate_per_s` or the configured ramp, times `factor`, with the burst."""
+    """The rate of a drawn process: `rate_per_s` or the configured ramp, times `factor`, with the
+    burst."""
     base_s, base = np.array([0.0]), np.array([rate_per_s])
     if config.ramp is not None:
         base_s = np.array([0.0, config.ramp.duration_s])

@@ -54,8 +54,8 @@ def read(path: Path, provenance: Provenance) -> Trace:
 
 
 def azure_times(table: CsvTable, column: str) -> Floats | None:
-    """Dates with seven digits of a second, more than a float of seconds since 1970 holds; or XXX
-    for every one, which is none."""
+    """Arrivals from dates with seven digits of a second, more than a float of seconds since 1970
+    holds; None for a file with XXX in place of every date."""
     text = table.columns[column].to_pandas()
     if text.iloc[0] == "XXX":
         return None
@@ -73,7 +73,7 @@ def since_first(table: CsvTable, column: str) -> Floats:
 
 
 def times_of_day(table: CsvTable, column: str) -> Floats:
-    """From 00:00:00 on, kept as they stand."""
+    """Times of day in seconds from 00:00:00 on, kept as they stand."""
     text = table.columns[column]
     of_day = pc.match_substring_regex(text, TIME_OF_DAY).to_numpy()
     table.require(column, of_day, "a time HH:MM:SS.mmm")

@@ -94,7 +94,7 @@ def read(source: SourceConfig, num_rows: int | None, home: DataHome) -> Texts:
 
 
 def pinned(source: SourceConfig, home: DataHome) -> SourceConfig:
-    """With the commit that its revision is now, as the hub says."""
+    """The source with the commit that its revision is now, as the hub says."""
     require(home.config.download, f"{source} is not in the cache, and data.download is false")
     with in_a_sentence(source):
         from huggingface_hub import HfApi
@@ -123,8 +123,8 @@ def taken(
 
 
 def exchange(row: Mapping[str, Any], source: SourceConfig) -> tuple[str, str] | None:
-    """The prompt and the answer of a row; None where it lacks either. Of a conversation: its first
-    question and the answer right after it."""
+    """The prompt and the answer of a row; None where it lacks either. A conversation gives its
+    first question and the answer right after it."""
     columns = ", ".join(row)
     for column in (source.prompt, source.output):
         known = column is None or column in row
@@ -150,7 +150,8 @@ def exchange(row: Mapping[str, Any], source: SourceConfig) -> tuple[str, str] | 
 
 
 def _turn(turn: Any) -> tuple[str, str]:
-    """Who speaks, and the text: {"from", "value"} or {"role", "content"}; else two empty texts."""
+    """Returns who speaks, and the text, of {"from", "value"} or {"role", "content"}; else two empty
+    texts."""
     if not isinstance(turn, Mapping):
         return "", ""
     who, text = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
@@ -158,7 +159,7 @@ def _turn(turn: Any) -> tuple[str, str]:
 
 
 def _of_files(path: Path, source: SourceConfig) -> dict[str, Any]:
-    """What `load_dataset` is asked for to read local files."""
+    """The arguments by which `load_dataset` reads local files."""
     found = sorted(path.glob(source.files or "*")) if path.is_dir() else [path]
     files = [str(each) for each in found if each.suffix in LOCAL]
     kinds = {LOCAL[Path(each).suffix] for each in files}
@@ -177,7 +178,8 @@ def _rows(asked: Mapping[str, Any], source: SourceConfig) -> Iterator[Mapping[st
 
 @contextmanager
 def in_a_sentence(what: object) -> Iterator[None]:
-    """Whatever the Hugging Face libraries raise, of theirs or of what they use, as one sentence."""
+    """Raises a UsageError of one sentence for whatever the Hugging Face libraries raise, of theirs
+    or of what they use."""
     try:
         yield
     except Exception as error:
@@ -186,7 +188,8 @@ def in_a_sentence(what: object) -> Iterator[None]:
 
 
 def _kept(source: SourceConfig, num_rows: int | None, home: DataHome) -> Path:
-    """Where the cache has these rows: a name for the commit, the columns and the number of rows."""
+    """The path at which the cache has these rows: its name stands for the commit, the columns and
+    the number of rows."""
     which = json.dumps([asdict(source), num_rows], sort_keys=True)
     digest = hashlib.sha256(which.encode()).hexdigest()[:16]
     return home.cache_dir / "hub" / f"{source.dataset.replace('/', '--')}-{digest}.parquet"

@@ -20,8 +20,9 @@ from workloads.workload import Workload
 
 
 class Joined:
-    """`schedule()` is a function of the parts' configs, the seed and the datasets' bytes alone.
-    Parts draw from streams of their own: the k-th part's seed is 1000 k above the run's."""
+    """A workload of several models' workloads. `schedule()` is a function of the parts' configs,
+    the seed and the datasets' bytes alone. Parts draw from streams of their own: the k-th part's
+    seed is 1000 k above the run's."""
 
     @dataclass(kw_only=True, slots=True)
     class Config:
@@ -37,7 +38,8 @@ class Joined:
         }
 
     def schedule(self) -> Schedule:
-        """In order of arrival; of equal ones in the parts' order. UsageError for real prompts."""
+        """The joined schedule in order of arrival; requests that arrive together are in the parts'
+        order. Raises UsageError for real prompts."""
         parts = {name: part.schedule() for name, part in self._parts.items()}
         random = all(part.prompts is None for part in parts.values())
         require(random, f"workload={self.name}: workloads with real prompts cannot be joined")
@@ -58,8 +60,8 @@ class Joined:
 
 
 def segments(parts: Sequence[Schedule]) -> list[Segments] | None:
-    """What their prompts share, one part behind the other: the k-th of n parts has every n-th
-    stream from k on, so that no two parts share any. None: nobody's share anything."""
+    """What the parts' prompts share, one part behind the other: the k-th of n parts has every n-th
+    stream from k on, so that no two parts share any. None: no part's prompts share anything."""
     if all(part.shared is None for part in parts):
         return None
     return [
@@ -70,7 +72,7 @@ def segments(parts: Sequence[Schedule]) -> list[Segments] | None:
 
 
 def priorities(parts: Sequence[Schedule], order: Ints) -> Ints | None:
-    """0 where a part has none. None: no part has any."""
+    """The requests' priorities; 0 where a part has none. None: no part has any."""
     if all(part.priority is None for part in parts):
         return None
     of = [
@@ -80,7 +82,7 @@ def priorities(parts: Sequence[Schedule], order: Ints) -> Ints | None:
 
 
 def joined(of: dict[str, Provenance]) -> Provenance:
-    """What each part is, once where parts are alike."""
+    """The provenance of the parts, once where parts are alike."""
     every = list(of.values())
 
     def each(field: str) -> str:

@@ -13,7 +13,7 @@ from harness.schedule import Synthetic
 from workloads.trace import Ints, Trace, check_range, objects, rows_window, usable
 
 ORDERS = ("file", "sample")
-MAX_TOKENS = 10**18  # of a prompt or an output: the sum of two is still of 64 bits
+MAX_TOKENS = 10**18  # most tokens of a prompt or an output: the sum of two is still of 64 bits
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,7 +65,8 @@ def replaced(trace: Trace, pool: Trace, config: LengthsConfig, rng: np.random.Ge
 
 
 def fitted(trace: Trace, config: LengthsConfig) -> Trace:
-    """Scaled, then cut; every length stays at least 1. A real prompt can be cut, not lengthened."""
+    """Scales the lengths, then cuts them; every length stays at least 1. A real prompt can be cut,
+    not lengthened."""
     trace = _fit(trace, "prompt", config)
     trace = _fit(trace, "output", config)
     prompts = trace.prompts
@@ -84,12 +85,12 @@ def fitted(trace: Trace, config: LengthsConfig) -> Trace:
 
 
 def _scaled(segments: Segments, factor: float) -> Segments:
-    """Equal ones stay equal."""
+    """Scales the lengths of segments; equal ones stay equal."""
     return tuple((stream, max(1, int(tokens * factor))) for stream, tokens in segments)
 
 
 def _fit(trace: Trace, side: str, config: LengthsConfig) -> Trace:
-    """With the lengths of one side, prompt or output, scaled and cut."""
+    """The trace with the lengths of one side, prompt or output, scaled and cut."""
     tokens: Ints = getattr(trace, f"{side}_tokens")
     scale: float = getattr(config, f"scale_{side}")
     limit: int | None = getattr(config, f"max_{side}_tokens")

@@ -11,7 +11,7 @@ from harness.schedule import Synthetic
 from workloads.trace import Floats, Strings, Trace
 
 KINDS = ("single", "trace", "auto", "uniform", "zipf")
-MAX_MODELS = 1_000_000  # above what any model set has; each has a name and a share
+MAX_MODELS = 1_000_000  # more than any model set has; each has a name and a share
 DEFAULT = "default"  # the harness maps this name to the experiment's model
 
 
@@ -44,7 +44,7 @@ def zipf_shares(num_models: int, alpha: float) -> Floats:
 
 
 def draw_models(num_requests: int, shares: Floats, rng: np.random.Generator) -> Strings:
-    """Independent draws: a Poisson stream split so is one Poisson stream per model."""
+    """Draws models independently: a Poisson stream split so is one Poisson stream per model."""
     digits = len(str(len(shares) - 1))
     names = np.array([f"model-{i:0{digits}d}" for i in range(len(shares))], dtype=object)
     chosen = np.searchsorted(np.cumsum(shares)[:-1], rng.random(num_requests), side="right")
@@ -53,7 +53,7 @@ def draw_models(num_requests: int, shares: Floats, rng: np.random.Generator) -> 
 
 
 def assign(trace: Trace, config: ModelsConfig, rng: np.random.Generator) -> Trace:
-    """With every request's model set."""
+    """The trace with every request's model set."""
     if config.num_models is not None:
         alpha = config.alpha or 0.0
         shares = zipf_shares(config.num_models, alpha)

@@ -27,12 +27,12 @@ LEVELS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 @dataclass(kw_only=True, slots=True)
 class SyntheticConfig:
     source: str  # where the constants come from
-    num_requests_per_model: int  # of a whole synthetic trace, as the dataset has rows
-    rates_per_model_per_s: list[float] | None  # in consecutive slots; null: no arrivals
+    num_requests_per_model: int  # size of a whole synthetic trace, as the dataset has rows
+    rates_per_model_per_s: list[float] | None  # rates in consecutive slots; null: no arrivals
     slot_s: float
     busy_shares: list[float] | None  # first part of each slot, in which all of it comes; null: 1
     tick_s: float | None  # arrivals are moved back to multiples of it; null: they are not
-    cv: float  # of the gaps between arrivals, at a constant rate
+    cv: float  # standard deviation / mean of the gaps between arrivals, at a constant rate
     num_models: int  # 1: the dataset names no models
     alpha: float  # Zipf exponent of the models' popularity; 0: uniform
     prompt_quantiles: list[float]  # tokens at LEVELS
@@ -126,7 +126,8 @@ def lengths(uniform: Floats, quantiles: list[float], mean_tokens: float | None) 
 
 
 def mean_of(quantiles: list[float]) -> float:
-    """Of the log-linear distribution, in closed form; above the last level it is constant."""
+    """The mean of the log-linear distribution, in closed form; above the last level it is
+    constant."""
     q, widths = np.array(quantiles), np.diff(LEVELS)
     ratio = np.log(q[1:] / q[:-1])
     flat = ratio == 0

@@ -27,7 +27,7 @@ class TextConfig:
     revision: str | None
     prompt: str | None
     output: str | None
-    num_rows: int | None  # so many of the first rows with prompt and answer; null: all
+    num_rows: int | None  # number of first rows with prompt and answer; null: all
     tokenizer: str | None  # a tokenizer.json, a folder with one, or OWNER/NAME of the hub
     tokenizer_revision: str | None  # on the hub
     known: dict[str, SourceConfig]
@@ -36,7 +36,8 @@ class TextConfig:
         at_least(self, 1, "workload.text", "num_rows")
 
     def source(self) -> SourceConfig:
-        """Of `known`, or a dataset of its own, with what is given changed."""
+        """The source of the texts: one of `known`, or a dataset of its own, with what is given
+        changed."""
         plain = SourceConfig(
             dataset=self.dataset, subset=None, files=None, split="train", revision=None,
             prompt=None, output=None, licence="the dataset's own",

@@ -25,8 +25,8 @@ class Tokenizer:
 
     @staticmethod
     def load(name: str, revision: str | None, home: DataHome) -> Tokenizer:
-        """`name`: a tokenizer.json, a folder with one (a checkpoint), or OWNER/NAME of the hub, at
-        `revision` there. Raises UsageError where it cannot be had."""
+        """Loads `name`: a tokenizer.json, a folder with one (a checkpoint), or OWNER/NAME of the
+        hub, at `revision` there. Raises UsageError where it cannot be had."""
         path = Path(name).expanduser()
         path = path / FILE if path.is_dir() else path
         about = name
@@ -42,14 +42,15 @@ class Tokenizer:
         return Tokenizer(f"{about}, sha256 {sha256_of(path)[:12]}", library)
 
     def prompts(self, texts: Sequence[str]) -> list[Prompt]:
-        """With the special tokens that the model begins a prompt with, if any."""
+        """Tokenizes the texts, with the special tokens that the model begins a prompt with, if
+        any."""
         return [
             Prompt.of(text, made.ids, [end for _, end in made.offsets])
             for text, made in zip(texts, self._library.encode_batch(list(texts)), strict=True)
         ]
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """In tokens, without special ones."""
+        """Lengths of the texts in tokens, without special ones."""
         made = self._library.encode_batch(list(texts), add_special_tokens=False)
         return [len(each.ids) for each in made]
 

@@ -25,8 +25,8 @@ Rows = slice | Ints | npt.NDArray[np.bool_]
 
 log = logging.getLogger(__name__)
 
-MAX_REQUESTS = 100_000_000  # above the rows of any public trace; a schedule of them takes 4 GB
-MAX_LEAD_IN_S = 60.0  # before a first arrival later than this, times count from something else
+MAX_REQUESTS = 100_000_000  # more than any public trace has rows; a schedule of them takes 4 GB
+MAX_LEAD_IN_S = 60.0  # times whose first arrival is later than this count from something else
 
 
 @dataclass(slots=True, eq=False, frozen=True)
@@ -52,7 +52,8 @@ class Trace:
         return replace(self, **taken)
 
     def labelled(self, step: str, *synthetic: Synthetic) -> Trace:
-        """With `step` added, and the kinds of what is no longer the dataset's own by it."""
+        """Adds `step` to the provenance, and the kinds of what is no longer the dataset's own by
+        it."""
         old = self.provenance
         kinds = [str(kind) for kind in Synthetic if kind in old.synthetic or kind in synthetic]
         provenance = replace(old, synthetic=kinds, steps=[*old.steps, step])
@@ -91,7 +92,8 @@ def objects(values: Sequence[object]) -> Strings:
 
 @dataclass(kw_only=True, slots=True)
 class WindowConfig:
-    """Half-open. Rows are counted as in the file, failed ones included, header excluded."""
+    """A half-open window. Rows are counted as in the file, failed ones included, header
+    excluded."""
 
     rows: list[int] | None  # [start, end)
     seconds: list[float] | None  # [start, end) since the first row
@@ -117,7 +119,7 @@ def check_range(bounds: list[int] | list[float] | None, where: str) -> None:
 
 
 def rows_window(trace: Trace, bounds: list[int], where: str = "workload.window.rows") -> Trace:
-    """Rows [start, end); arrivals count from the first of them."""
+    """Keeps rows [start, end); arrivals count from the first of them."""
     start, end = bounds
     source = trace.provenance.source
     require(
@@ -130,7 +132,7 @@ def rows_window(trace: Trace, bounds: list[int], where: str = "workload.window.r
 
 
 def seconds_window(trace: Trace, bounds: list[float]) -> Trace:
-    """Arrivals in [start, end) seconds of the trace's own time, counted from `start`."""
+    """Keeps arrivals in [start, end) seconds of the trace's own time, counted from `start`."""
     start, end = bounds
     arrival_s = trace.arrivals()
     last_s = float(arrival_s[-1])
@@ -145,13 +147,14 @@ def seconds_window(trace: Trace, bounds: list[float]) -> Trace:
 
 
 def from_first_row(trace: Trace) -> Trace:
-    """Arrivals in seconds since the first row."""
+    """The trace with arrivals in seconds since the first row."""
     return replace(trace, arrival_s=trace.arrivals() - trace.arrivals()[0])
 
 
 def without_lead_in(trace: Trace) -> Trace:
-    """From the first row, where that arrives so late that its file counts from another time, e.g.
-    from 1970: a replay would wait for all of it. A shorter silence at the start is the trace's."""
+    """Counts arrivals from the first row, where that arrives so late that its file counts from
+    another time, e.g. from 1970: a replay would wait for all of it. A shorter silence at the start
+    is the trace's."""
     if trace.arrival_s is None or trace.arrival_s[0] <= MAX_LEAD_IN_S:
         return trace
     step = f"arrivals counted from the first, which the file has at {trace.arrival_s[0]:.3f} s"
@@ -159,7 +162,7 @@ def without_lead_in(trace: Trace) -> Trace:
 
 
 def before(trace: Trace, end_s: float) -> Trace:
-    """Without the rows that arrive at `end_s` or later, if there are any."""
+    """Leaves out the rows that arrive at `end_s` or later, if there are any."""
     if trace.arrival_s is None:
         return trace
     keep = trace.arrival_s < end_s
@@ -171,7 +174,7 @@ def before(trace: Trace, end_s: float) -> Trace:
 
 
 def usable(trace: Trace) -> Trace:
-    """Without the rows that nothing can be sent or awaited for: no prompt, or no output."""
+    """Leaves out the rows that nothing can be sent or awaited for: no prompt, or no output."""
     keep = (trace.prompt_tokens > 0) & (trace.output_tokens > 0)
     num_dropped = int((~keep).sum())
     if num_dropped == 0:
@@ -189,7 +192,7 @@ def in_order(trace: Trace) -> Trace:
 
 
 def head(trace: Trace, num_requests: int) -> Trace:
-    """The first `num_requests`, or all there are where they are fewer, which is then said."""
+    """The first `num_requests`, or all where there are fewer, which is then said."""
     if num_requests > len(trace):
         step = f"all {len(trace)} requests there are: fewer than num_requests={num_requests}"
         log.warning("%s: %s", trace.provenance.source, step)

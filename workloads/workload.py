@@ -96,7 +96,7 @@ class Workload:
         )
 
     def schedule(self) -> Schedule:
-        """Raises UsageError where the data, as configured, make none."""
+        """Makes the schedule. Raises UsageError where the data, as configured, make none."""
         try:
             with np.errstate(all="ignore"):  # a Schedule's numbers are checked to be finite
                 return self._schedule()
@@ -131,8 +131,8 @@ class Workload:
         )
 
     def _read(self) -> Trace:
-        """The file asked for, or the dataset's own, or the beginning of it that the repository
-        carries where that is all that is asked for, or its synthetic trace."""
+        """Reads the file asked for, or the dataset's own, or the beginning of it that the
+        repository carries where that is all that is asked for, or its synthetic trace."""
         config, dataset = self._config, self._config.dataset
         if config.text is not None:
             return read_texts(config.text, self._data)
@@ -176,7 +176,8 @@ class Workload:
         return trace.labelled(f"the first {len(trace)} rows of {Path(whole.path).name}")
 
     def _covers(self, beginning: Trace) -> bool:
-        """Whether all that is asked for lies within: the whole file gives the same schedule."""
+        """Whether all that is asked for lies within these rows: the whole file gives the same
+        schedule."""
         config, window = self._config, self._config.window
         ends = [rows[1] for rows in (window.rows, config.lengths.rows) if rows is not None]
         if max(ends, default=0) > len(beginning):
@@ -212,7 +213,7 @@ class Workload:
         return trace
 
     def _arriving(self, trace: Trace) -> Trace:
-        """With the arrivals of the run: the trace's, scaled, or drawn ones."""
+        """The trace with the arrivals of the run: its own, scaled, or drawn ones."""
         if self._config.arrivals.kind != "trace":
             return self._redrawn(trace)
         trace = self._rescaled(trace)
@@ -222,7 +223,7 @@ class Workload:
         return trace if num_requests is None else head(trace, num_requests)
 
     def _rescaled(self, trace: Trace) -> Trace:
-        """At the run's rate, by the trace's own arrivals; thinning may leave none."""
+        """The trace at the run's rate, by its own arrivals; thinning may leave none."""
         config, seed = self._config, self._seed
         trace.arrivals()  # a dataset without timestamps is told so before anything else
         to_rate_per_s, num_requests = config.scale.to_rate_per_s, config.num_requests

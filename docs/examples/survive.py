@@ -26,7 +26,7 @@ async def story(bed: Bed) -> list[Request]:
     running = await decode(pipeline, requests, max_steps=5)
 
     async def load() -> None:
-        """From the first instance, and, where that dies, from the SSD."""
+        """Loads the spare from the first instance, and, where that dies, from the SSD."""
         try:
             await spare.load(range(depth), first)
         except InstanceLost:

@@ -20,7 +20,7 @@ SEARCHES = searches(
     {"aegaeon_fig11a": AT_01, "aegaeon_fig11b": AT_05}
     | {"aegaeon_fig12_rps01": AT_01, "aegaeon_fig12_rps05": AT_05}
 )
-SETUPS = {  # by experiment and lengths
+SETUPS = {  # titles by experiment and lengths
     ("aegaeon_fig11a", ""): "0.1/s",
     ("aegaeon_fig11b", ""): "0.5/s",
     ("aegaeon_fig12_rps01", "ix2"): "0.1/s, inputs x 2",
@@ -36,9 +36,9 @@ def table(points: Points) -> pd.DataFrame:
 
 
 def goodputs(runs: pd.DataFrame) -> pd.DataFrame:
-    """By setup, metric, system and seed: `goodput` in models, and `ratio`, Aegaeon's over it. Both
-    nan where the system is below 90 % from the smallest number of models on, or nowhere; such a
-    setup counts in no claim. `mechanism`: the switches of all the curve's runs."""
+    """Goodput by setup, metric, system and seed: `goodput` in models, and `ratio`, Aegaeon's over
+    it. Both are nan where the system is below 90 % from the smallest number of models on, or
+    nowhere; such a setup counts in no claim. `mechanism`: the switches of all the curve's runs."""
     rows = []
     for (experiment, lengths), title in SETUPS.items():
         of_setup = runs[(runs.experiment == experiment) & (runs.lengths.fillna("") == lengths)]

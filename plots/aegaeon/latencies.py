@@ -90,7 +90,7 @@ KINDS = {"switch": "auto-scaling latency", "kv": "KV transfer overhead of a requ
 
 
 def distributions(points: Points) -> pd.DataFrame:
-    """CDFs of all runs of an engine (`switch`, `kv`; `share` and `value`, seconds); of each seed
+    """CDFs of all runs of an engine (`switch`, `kv`; `share` and `value`, seconds); for each seed
     the 95th percentile of loads (`s`), and the shares that take so long at most (…_within)."""
     rows = []
     for engine in ENGINES:
@@ -121,7 +121,8 @@ def _cdfs(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _within(found: pd.DataFrame) -> pd.DataFrame:
-    """Of each seed, the share that takes so long at most."""
+    """For each limit in LIMITS_S and each seed, the share of `seconds` that is at most the
+    limit."""
     shares = {
         f"{limit_s:g} s": found.seconds.le(limit_s).groupby(found.seed).mean()
         for limit_s in LIMITS_S

@@ -84,7 +84,8 @@ GPUS = {"aegaeon_fig18_small": 1, "aegaeon_fig18_large": 4, "aegaeon_fig18_befor
 
 
 def busy_gpus(points: Points) -> pd.DataFrame:
-    """Of the runs whose GPUs are one line in one stretch: both deployments, or a model's alone."""
+    """How busy GPUs are, by `_stretch` for each setup: runs whose GPUs are one line in one stretch,
+    of both deployments or of one model alone."""
     found: dict[tuple[object, ...], list[Point]] = {}
     for point in points:
         found.setdefault((point.seed, overrides(point).get("rate_per_s")), []).append(point)

@@ -35,7 +35,7 @@ PAGES_TO = {
 
 def requests(point: Point, model: str | None = None) -> pd.DataFrame:
     """A row per request in order of arrival: TTFT, TPOT and RCT (request completion time) in s; nan
-    where it did not complete. `model`: of one name alone."""
+    where it did not complete. `model`: only requests of this name."""
     rows = runs.requests(point.folder)
     if model is not None:
         rows = rows[rows.model == model]
@@ -49,7 +49,7 @@ def requests(point: Point, model: str | None = None) -> pd.DataFrame:
 
 
 def paged_gb(point: Point, system: str) -> float:
-    """KV that left the device for where `system` pages to; nan: it pages nowhere."""
+    """GB of KV that left the device for where `system` pages to; nan if it pages nowhere."""
     if system not in PAGES_TO:
         return np.nan
     copies = runs.events(point.folder, "kv_move", "transfer")
@@ -60,7 +60,7 @@ def paged_gb(point: Point, system: str) -> float:
 
 
 def most_paged_bytes(point: Point) -> float:
-    """Of each device, outside of it at once."""
+    """The most bytes of each device's KV that lay outside of it at once."""
     moves = runs.events(point.folder, "kv_move")
     if moves.empty:
         return 0.0

@@ -66,7 +66,8 @@ def summed_up(run: pd.DataFrame) -> dict[str, float]:
 def burst(
     name: str, columns: Sequence[str], note: str, runs: str = "", group: str = "system"
 ) -> PaperFigure:
-    """A panel for each of `columns`. `runs`: an experiment that is not called like the figure."""
+    """A figure with a panel for each of `columns`. `runs`: an experiment that is not called like
+    the figure."""
     rows_of, size = partial(table, group=group), (9, 2.6 * len(columns))
 
     @picture(name, rows_of, (runs or name,), shape=(len(columns), 1), size=size, legend=4)
@@ -107,7 +108,7 @@ FIG08 = burst(  # on Llama-3.1-70B over two H100 (section 9.3)
     ("ttft_s", "tpot_s"),
     "Llama-3.1-70B, TP 2, ShareGPT, twice the stable rate; an idle Llama-3.1-8B lends.",
 )
-FIG13 = burst(  # of three times the rate, arXiv (section 9.4)
+FIG13 = burst(  # a burst of three times the rate, arXiv (section 9.4)
     "aqua_fig13",
     ("ttft_s", "tpot_s"),
     "Yi-34B-200K, arXiv scaled to a median of 7,000 tokens, three times the rate.",
@@ -133,8 +134,8 @@ def swap_space(points: Points) -> pd.DataFrame:
 
 @picture("aqua_table_swap", swap_space, ("aqua_swap",), size=(6.5, 3.4), legend=2)
 def swap(axes: Panels, rows: pd.DataFrame) -> str:
-    """Section 9.4: swap space that Yi-34B needs in bursts of 2, 3 and 5 times the stable rate: the
-    most that was paged out at once, from the run's copies."""
+    """The swap space that Yi-34B needs in bursts of 2, 3 and 5 times the stable rate (section 9.4):
+    the most that was paged out at once, from the run's copies."""
     published = pd.DataFrame({"factor": PUBLISHED_GB.keys(), "swap_gb": PUBLISHED_GB.values()})
     both = pd.concat([rows, published.assign(series="published")])
     bars(axes[0], both, "factor", "swap_gb", LOOKS, by="series")
@@ -184,7 +185,7 @@ def schedule(system: str) -> pd.DataFrame:
 
 
 def schedules(points: Points) -> pd.DataFrame:
-    """With each system's first iteration of D and last of A."""
+    """The schedule of each system, with its first iteration of D and its last of A."""
     every = pd.concat([schedule(system) for system in TITLES])
     starts = every[every.prompt == "D"].groupby("system").iteration.min().rename("d_starts")
     ends = every[every.prompt == "A"].groupby("system").iteration.max().rename("a_ends")

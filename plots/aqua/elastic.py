@@ -23,8 +23,8 @@ MARKS_S = (60, 120, 180)
 
 
 def timeline(point: Point, borrower: str, lender: str, step_s: float) -> pd.DataFrame:
-    """In steps: what is lent, who waits for a first token, the borrower's tokens/s. `borrower`,
-    `lender`: the names that requests carry."""
+    """What is lent, who waits for a first token and the borrower's tokens/s, in steps of `step_s`.
+    `borrower`, `lender`: the names that requests carry."""
     opt, llama = requests(point, borrower), requests(point, lender)
     tokens = np.concatenate([np.asarray(t) for t in opt.token_times_s])
     end_s = max(tokens.max(), llama.arrival_s.max() + llama.rct_s.max())
@@ -71,7 +71,7 @@ def summed_up(run: pd.DataFrame) -> dict[str, float]:
 
 
 def lender(panel: Axes, rows: pd.DataFrame, lent: str) -> Axes:
-    """What is lent, and on an axis of its own, which is returned, how many requests wait."""
+    """Draws what is lent, and on an axis of its own, which is returned, how many requests wait."""
     panel.plot(rows.at_s, rows[lent], color=PALETTE[2], label="lent")
     waiting = panel.twinx()
     waiting.plot(rows.at_s, rows.waiting, color="0.5", lw=0.8, label="requests that wait")
@@ -128,8 +128,8 @@ def live(points: Points) -> pd.DataFrame:
 
 
 def paged_mb(point: Point, at_s: pd.Series, place: str) -> np.ndarray:
-    """By the ends of copies: bytes that lie in `place` at each time. Those of a request that ends
-    or is evicted while it is paged stay counted."""
+    """Megabytes of KV that lie in `place` at each time, counted from the ends of copies. Those of a
+    request that ends or is evicted while it is paged stay counted."""
     moves = events(point.folder, "kv_move").sort_values("end_s", kind="stable")
     change = moves.bytes * moves.purpose.map(SIGNS[place]).fillna(0)
     held = np.append(0.0, change.cumsum().to_numpy(float))

@@ -25,8 +25,8 @@ Pair = tuple[Point, pd.DataFrame, pd.DataFrame]  # a run, requests of its borrow
 
 
 def while_streaming(points: Points) -> list[Pair]:
-    """Of the lender's requests those that were served while the borrowers streamed, in every run of
-    the seed: which is what sharing is, and the same requests are compared."""
+    """Keeps the lender's requests that were served while the borrowers streamed, in every run of
+    the seed: this is what sharing is, and so the same requests are compared."""
     every = [(point, requests(point, "opt"), requests(point, "llama")) for point in points]
     common: dict[int, set[int]] = {}
     for point, opt, llama in every:
@@ -66,7 +66,7 @@ def added(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def bar_each(axes: Axes, rows: pd.DataFrame, column: str, looks: Mapping[str, Look]) -> None:
-    """A bar for each system: the mean of `column`, in words too, and its range over seeds."""
+    """Draws a bar for each system: the mean of `column`, in words too, and its range over seeds."""
     for k, (system, look) in enumerate(looks.items()):
         of_system = rows[rows.system == system][column]
         bar = axes.bar(k, of_system.mean(), color=look.colour, width=0.6)

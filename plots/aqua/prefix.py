@@ -35,13 +35,14 @@ HITS = {
 
 
 def prefix_bytes(model: ModelSpec) -> int:
-    """KV of the cached tokens, of each device."""
+    """Bytes of each device's KV of the cached tokens."""
     return (PROMPT_TOKENS - SUFFIX_TOKENS) * model.kv_bytes_per_token // model.tp
 
 
 def copy_s(num_bytes: int, source: Location, message_bytes: int | None) -> float:
-    """To the device at (0, 0); messages issued one behind the other. None: gathered into one, which
-    is scattered by a pass over the device's memory."""
+    """Seconds of a copy from `source` to the device at (0, 0), with messages issued one behind the
+    other. `message_bytes` None: gathered into one message, which is scattered by a pass over the
+    device's memory."""
     device = hardware(HARDWARE)
     path = Topology(device).path(source, hbm(0, 0))
     if message_bytes is None:

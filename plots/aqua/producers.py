@@ -24,7 +24,8 @@ def producer(name: str) -> Producer:
 
 
 def batches(name: str, most: int) -> pd.DataFrame:
-    """As far as the memory goes."""
+    """Throughput and free memory of producer `name` for each batch from 1 to `most`, as far as the
+    memory goes."""
     made = producer(name)
     rows = pd.DataFrame(
         {

@@ -23,7 +23,7 @@ from plots.style import PALETTE, log_scale
 from systems.aqua.profiler.stable_rate import RateConfig, RateSample, StableRate, stable_rate
 
 EXPERIMENTS = ("aqua_rates_low", "aqua_rates_arxiv", "aqua_rates_high")
-FIRST_SEED = 100  # of the experiments
+FIRST_SEED = 100  # the experiments' first seed
 SLA_TTFT_S, SLA_TBT_S = 1.0, 0.1  # section 4.1
 
 
@@ -56,7 +56,7 @@ def table_rates(rows: pd.DataFrame) -> tuple[Words, str]:
 
 
 def sampled(point: Point) -> dict[str, Any]:
-    """Of one run at one rate."""
+    """The row of one run at one rate."""
     words, totals = overrides(point), read_json(point.folder / "summary.json")
     rows, engine = requests(point), point.manifest()["engine"]
     blocks = engine["num_kv_blocks"]
@@ -89,16 +89,16 @@ def held_tokens(rows: pd.DataFrame) -> float:
 
 
 def steady(of: pd.DataFrame) -> float:
-    """Where no rate meets the SLA: the highest up to which the mean TTFT stays below twice that at
-    the lowest, our reading of a steady queue (section 9.1)."""
+    """The rate to take where no rate meets the SLA: the highest up to which the mean TTFT stays
+    below twice that at the lowest, our reading of a steady queue (section 9.1)."""
     rows = of.sort_values("rate_per_s")
     over = rows.ttft_s >= 2 * rows.ttft_s.iloc[0]
     return float(rows.rate_per_s[~over.cummax()].max())
 
 
 def searched(of: pd.DataFrame, name: str) -> tuple[StableRate, str]:
-    """The search of section 4.1 over the rates that were run, and by which rule: the SLA, or where
-    no rate meets it a steady queue."""
+    """Does the search of section 4.1 over the rates that were run, and says by which rule: the SLA,
+    or where no rate meets it a steady queue."""
     rows: Iterable[Any] = of.itertuples()
     tried = {round(row.rate_per_s, 6): row for row in rows}
     # The range and steps of section 4.1's example, or of consumers' lower rates.
@@ -136,7 +136,7 @@ def found(of: pd.DataFrame, name: str) -> dict[str, Any]:
 
 
 def constants() -> dict[str, Any]:
-    """The profiler's."""
+    """The profiler's constants."""
     found: dict[str, Any] = read("system/aqua/constants")["profiler"]
     return found
 

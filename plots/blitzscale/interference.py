@@ -70,7 +70,7 @@ def fig08(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _simulated(model: str, prompt_tokens: int, source: str) -> dict[str, float]:
-    """With a load from `source`: its time, and the P99 of gaps to second tokens meanwhile."""
+    """Simulates a load from `source`: its time, and the P99 of gaps to second tokens meanwhile."""
     nodes = replace(
         hardware("a100pcie_x16"), num_devices=3, devices_per_node=1, devices_per_domain=1,
         devices_per_leaf=3,
@@ -84,7 +84,7 @@ def _simulated(model: str, prompt_tokens: int, source: str) -> dict[str, float]:
 
 
 async def _story(bed: Bed, prompt_tokens: int, source: str) -> float:
-    """Prompts, as long as the load takes."""
+    """Runs prompts for as long as the load takes, and returns the load's seconds."""
     computing, decoding, new = bed.instances
     layers = range(bed.model.num_layers)
     sender = computing if source == "prefill" else decoding
@@ -141,7 +141,8 @@ def fig08_live(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _measured(run: Run, source: str) -> dict[str, float]:
-    """Of the first load. ValueError: it was not from `source`."""
+    """What the run's first load took, with the P99 of gaps to second tokens meanwhile. Raises
+    ValueError if it was not from `source`."""
     first = run.loads().sort_values("start_s").iloc[0]
     if not str(first.source).endswith({"decode": "-1", "prefill": "-0"}[source]):
         raise ValueError(f"{run.point.folder}: loads from {first.source}, not from the {source}")
@@ -156,7 +157,8 @@ def _measured(run: Run, source: str) -> dict[str, float]:
 
 
 def _over(rows: pd.DataFrame) -> pd.DataFrame:
-    """From a prefill over from the decode, seed by seed: the same schedule."""
+    """Ratios of what loads from a prefill give to what loads from the decode give, seed by seed:
+    both have the same schedule."""
     shown = rows[rows.quantity.isin(SHOWN)]
     wide = shown.pivot(index=["quantity", "seed"], columns="source", values="value").dropna()
     ratio = (wide.prefill / wide.decode).reset_index(name="value")

@@ -30,7 +30,7 @@ from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import over_seeds
 from plots.style import PALETTE, log_scale
 
-SHOWN_SEED = 0  # of what is over time
+SHOWN_SEED = 0  # the seed of what is drawn over time
 WIDTHS = {"blitzscale": 2.4, "serverlessllm": 1.2, "allcache": 1.2}  # what is below shows
 OVER_TIME = ("requests/s", "mean TTFT (s)", "mean TBT (s)")
 SILENCE_S = 5  # lines are broken where nothing comes for longer
@@ -95,7 +95,7 @@ def _over_time(run: Run) -> list[dict[str, Any]]:
 
 
 def _broken(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """With nan in each silence."""
+    """The curve with nan in each silence, which breaks the line there."""
     silent = np.flatnonzero(np.diff(x) > SILENCE_S) + 1
     return np.insert(x, silent, x[silent] - OVER_TIME_S), np.insert(y, silent, np.nan)
 
@@ -134,7 +134,7 @@ def _spikes(run: Run) -> Iterator[dict[str, Any]]:
 OTHERS = ("distserve_full", "distserve_half", "serverlessllm", "serverlessllm_30s")
 BESIDE_DISTSERVE = ("distserve_full", "distserve_half", "serverlessllm", "blitzscale")
 HOLDING = ("serverlessllm", "blitzscale")
-FACTOR = 5.0  # of an SLO over the mean, §6.2
+FACTOR = 5.0  # ratio of an SLO to the mean, §6.2
 ROLES = {"prefill": PALETTE[2], "decode": PALETTE[1], "loading": "0.75"}
 
 

@@ -21,7 +21,7 @@ from plots.runs import table as of_runs
 from plots.style import PALETTE, log_scale
 
 SLOS_S = {"burstgpt": (1.25, 0.2), "azure_code": (0.45, 0.15)}  # §3: TTFT, TBT
-GIGABITS = {  # of a GPU's part of the parameters
+GIGABITS = {  # size of a GPU's part of the parameters
     "burstgpt": spec("qwen2.5-72b").weight_bytes * 8e-9 / 4,
     "azure_code": spec("llama3-8b").weight_bytes * 8e-9,
 }
@@ -71,9 +71,9 @@ def fig03(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def needed(table: pd.DataFrame) -> Iterator[dict[str, object]]:
-    """Of each workload and seed, the rate below which more than a limit of requests violate either
-    SLO, and the load time that goes with it: by a straight line between points in log rate; nan
-    where fewer do at every rate."""
+    """Finds, for each workload and seed, the rate below which more than a limit of requests violate
+    either SLO, and the load time that goes with it: by a straight line between points in log rate;
+    nan where fewer do at every rate."""
     either = table[table.quantity == "violations, either"]
     for (name, seed), found in either.groupby(["workload", "seed"]):
         workload = str(name)
@@ -99,10 +99,10 @@ CAPACITY = {
     "blitzscale_capacity_azure_conv": Search(RATE, tuple(float(n) for n in range(8, 17))),
     "blitzscale_capacity_burstgpt_7b": Search(RATE, tuple(float(n) for n in range(32, 57, 2))),
 }
-SATURATED = {  # the same of two workloads, and their panels
+SATURATED = {  # searches of two workloads, and their panels
     "blitzscale_capacity_burstgpt": "(e)", "blitzscale_capacity_azure_code": "(f)",
 }  # fmt: skip
-ON_TIME = 0.9  # of tokens, as the capacity is
+ON_TIME = 0.9  # share of tokens on time, as for the capacity
 
 
 def saturated(points: Points) -> pd.DataFrame:
@@ -193,7 +193,7 @@ def _over_time(run: Run, quantity: str, kind: str) -> list[dict[str, Any]]:
 
 
 def used_share(run: Run, kind: str, step_s: float = 1.0) -> Floats:
-    """In each step, of what the NICs of all GPUs can send."""
+    """The share of what the NICs of all GPUs can send that is in use in each step."""
     found = run.config()
     hardware, tp = found["hardware"], found["model"]["tp"]
     moves = run.events(kind)
@@ -210,7 +210,7 @@ def used_share(run: Run, kind: str, step_s: float = 1.0) -> Floats:
 
 
 def _nodes(names: pd.Series, hardware: dict[str, Any], tp: int) -> pd.Series:
-    """The host of each instance; −1 for what is none."""
+    """The host of each instance; −1 for a name that is no instance."""
     number = names.str.extract(r"^sim-(\d+)$", expand=False).astype(float)
     nodes: pd.Series = (number * tp // hardware["devices_per_node"]).fillna(-1)
     return nodes
@@ -256,6 +256,6 @@ def capacity(rows: pd.DataFrame) -> tuple[Words, str]:
 
 
 def _evaluated_at(workload: str, figure: str) -> float:
-    """The factor of that figure's runs."""
+    """The factor of that figure's runs on the trace's rate."""
     group = f"experiment/blitzscale/workload@_global_={workload}"
     return float(composed(figure, (group,)).configured([group]).workload.scale.rate)

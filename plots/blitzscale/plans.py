@@ -43,7 +43,8 @@ SOURCES = {"(a) one source": 1, "(b) two sources": 2}
 
 
 def two_prefills(points: Points) -> pd.DataFrame:
-    """Scaled from one and from two decodes. `live`: the target serves live."""
+    """The chains that scale two prefills from one and from two decodes. `live`: the target serves
+    live."""
     rows: list[dict[str, object]] = []
     for count in SOURCES.values():
         sources = [Source(medium=Medium.GPU, node=i, devices=(i,)) for i in range(count)]
@@ -198,7 +199,8 @@ def schedules(points: Points) -> pd.DataFrame:
 
 
 def numbers(name: str, found: Timeline) -> Iterator[dict[str, object]]:
-    """Of each batch: its end, its time from its first layer, its layers on either instance."""
+    """Yields for each batch: its end, its time from its first layer, its layers on either
+    instance."""
     for batch, (end, on_target) in enumerate(zip(found.ends_s, found.on_target, strict=True)):
         first = min(run.start_s for run in found.runs if run.batch == batch)
         values = {

@@ -43,18 +43,18 @@ SYSTEMS = {
 }
 FIXED = ("distserve", "vllm")  # systems that scale nothing
 LATENCIES = {"TTFT": "ttft", "TBT": "tbt"}
-OVER_TIME_S = 2.0  # of a point of what is drawn over time
+OVER_TIME_S = 2.0  # step between points of what is drawn over time
 
 
 @dataclass(slots=True)
 class Latencies:
-    """Of one run's requests, in seconds; of those that failed nothing."""
+    """The latencies of one run's requests, in seconds; requests that failed have none."""
 
     arrival: Floats
     ttft: Floats
     at: Floats  # when each token after the first came
-    tbt: Floats  # its gap to the one before
-    tpot: Floats  # of each request, nan with one token
+    tbt: Floats  # the gap of each such token to the one before
+    tpot: Floats  # mean gap of each request, nan with one token
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Run:
     workload: str
     system: str
     valid: bool
-    mechanism: float  # as `scaled`
+    mechanism: float  # what `scaled` counts
     latencies: Latencies = field(repr=False)
 
     @property
@@ -84,12 +84,12 @@ class Run:
         return self.events("slot")
 
     def loads(self) -> pd.DataFrame:
-        """Each instance's from each of its sources; not those from none, before the run."""
+        """Each instance's loads from each of its sources; not those from none, before the run."""
         return self.events("load").query("source != ''")
 
     def scale_ups(self) -> pd.DataFrame:
-        """When instances loaded; `served`: requests of which they ran layers meanwhile, whose KV
-        then left them."""
+        """The times when instances loaded; `served`: requests of which they ran layers meanwhile,
+        whose KV then left them."""
         sent, found = self.events("kv_move"), self.slots().query("role == 'loading'")
         served = []
         for instance, start_s, end_s in found[["instance", "start_s", "end_s"]].to_numpy():
@@ -114,7 +114,7 @@ class Run:
 
 
 def runs(points: Points, systems: Collection[str] | None = None) -> list[Run]:
-    """Those of `systems` that were not refused; None: of all."""
+    """The runs of `systems`, or of all systems if None, that were not refused."""
     return [
         Run(
             point, point.overrides.get(WORKLOAD, ""), point.overrides.get(SYSTEM, ""),
@@ -178,7 +178,7 @@ def held_over_time(
 
 
 def gpu_seconds(run: Run) -> float:
-    """Of a system without slots all GPUs, until the last token."""
+    """GPU-seconds that the run held; a system without slots holds all GPUs until the last token."""
     if slots := read_json(run.point.folder / "summary.json").get("slot_gpu_seconds"):
         return float(sum(slots.values()))
     found = run.latencies
@@ -187,7 +187,7 @@ def gpu_seconds(run: Run) -> float:
 
 
 def latency_cdfs(found: Sequence[Run], systems: Iterable[str]) -> list[dict[Any, Any]]:
-    """Of each workload and system over all seeds."""
+    """Rows of the CDFs of TTFT and TBT of each workload and system, over all seeds."""
     rows: list[dict[Any, Any]] = []
     for workload in dict.fromkeys(run.workload for run in found):
         for system in systems:
@@ -200,7 +200,7 @@ def latency_cdfs(found: Sequence[Run], systems: Iterable[str]) -> list[dict[Any,
 
 
 def plot_cdfs(panels: Sequence[Axes], rows: pd.DataFrame, systems: Iterable[str]) -> None:
-    """Of TTFT and TBT."""
+    """Draws the CDFs of TTFT and TBT, a panel each."""
     looks = {system: SYSTEMS[system] for system in systems}
     for panel, name in zip(panels, LATENCIES, strict=True):
         cdfs(panel, rows[rows.quantity == f"CDF of {name}"], looks)
@@ -230,8 +230,8 @@ def saved(
     found: Sequence[Run], against: str, system: str = "blitzscale",
     quantities: Iterable[str] = MEASURES,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Of each quantity, workload and seed with both: 1 − that of `system` over that of `against`,
-    and their ratio (`… over`)."""
+    """Yields for each quantity, workload and seed with both systems: 1 − the quantity of `system`
+    over that of `against`, and their ratio (`… over`)."""
     theirs = {(run.workload, run.seed): run for run in found if run.system == against}
     both = [
         (run, theirs[run.workload, run.seed]) for run in found

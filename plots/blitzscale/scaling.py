@@ -28,9 +28,9 @@ from systems.blitzscale.ilp import ilp
 from systems.blitzscale.parameters import HostCache
 from systems.blitzscale.timeline import PairTimes
 
-SHOWN_SEED = 0  # of what is over time
-BATCH_TOKENS = 2000  # of the profiled prefill
-STEADY = 0.05  # of a run's beginning and end, which have few requests: left out of (c)'s ends
+SHOWN_SEED = 0  # the seed of what is drawn over time
+BATCH_TOKENS = 2000  # tokens of the profiled prefill
+STEADY = 0.05  # share of a run at either end, with few requests: left out in (c)
 CURVES = {"requests/s": "requests/s", "prefills needed": "instances", "KV (GB)": "GB"}  # and units
 
 
@@ -74,7 +74,7 @@ def fig01(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _kv_tokens(answered: pd.DataFrame) -> Floats:
-    """In memory at the beginning of each second, of requests that decode."""
+    """Tokens whose KV is in memory at the beginning of each second, of requests that decode."""
     at = np.arange(int(np.ceil(answered.last_s.max())) + 1, dtype=float)
     total = np.zeros(len(at))
     for prompt, times in zip(answered.prompt_tokens, answered.token_times_s, strict=True):
@@ -156,8 +156,8 @@ def fig19(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _host_copies(run: Run) -> tuple[Floats, Floats, Floats, int]:
-    """At each whole second: copies of the model in host memory, hosts whose GPUs serve; and the
-    number of hosts."""
+    """The whole seconds of a run; at each, the copies of the model in host memory and the hosts
+    whose GPUs serve; and the number of hosts."""
     configured = run.config()
     per_host = configured["hardware"]["devices_per_node"]
     hosts = configured["hardware"]["num_devices"] // per_host
@@ -193,13 +193,14 @@ TOKENS, THERE, LOADED = "prompt tokens/s", "share of the parameters there", "all
 
 
 def _live(run: Run) -> Iterator[dict[str, Any]]:
-    """Times are seconds from the start of the first load."""
+    """Yields what happens around the loads of a run. Times are seconds from the start of the first
+    load."""
     begun = run.loads()
     zero_s = begun.start_s.min()
     loaded_s = begun.groupby("instance").end_s.max() - zero_s
     sent = run.requests()
     first_s = sent.first_s - zero_s
-    # of requests that an instance still loading had a part in
+    # First tokens of requests that an instance still loading had a part in.
     served_s = first_s[sent.request_id.isin(run.scale_ups().served.explode())]
     senders = set(begun.source) - set(loaded_s.index)
     engine = run.point.manifest()["engine_name"]
@@ -253,7 +254,7 @@ def fig21(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 LAYERS_8B, LOAD, BATCHES, REPEATS = 32, 6.0, 12, 9  # §5.2: layers; Fig. 15's load; "a dozen"
-TIMES = 3  # that the solver is measured
+TIMES = 3  # how often the solver is measured
 PLANES = {"data plane (s)": PALETTE[1], "control plane (s)": PALETTE[3]}
 
 
@@ -291,7 +292,8 @@ def fig23(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _planes(run: Run) -> dict[str, float]:
-    """Of the scale-ups of a run, means; the share is of their sums."""
+    """Mean times of a run's scale-ups in the data plane and the control plane; the share is of
+    their sums."""
     slots = run.scale_ups()
     moves = run.events("transfer").query("purpose == 'weights'")
     data_s: list[float] = []
@@ -308,7 +310,8 @@ def _planes(run: Run) -> dict[str, float]:
 
 
 def _solving_s() -> float:
-    """The integer program of 8B's layers and a dozen batches, median of its repeats, wall time."""
+    """Seconds to solve the integer program of 8B's layers and a dozen batches: the median of its
+    repeats, wall time."""
     ready_s = tuple(LOAD * layer for layer in range(LAYERS_8B))
     pair = PairTimes(num_layers=LAYERS_8B, layer_s=(1.0,) * BATCHES, ready_s=ready_s)
     times_s = []

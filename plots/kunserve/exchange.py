@@ -48,8 +48,9 @@ def fig09(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _lanes(point: Point, run_s: tuple[float, float]) -> pd.DataFrame:
-    """Moves of KV, and tokens of VICTIMS requests that ran for `run_s` before and after it, around
-    the first drop; times since it. Raises RunError where there is none."""
+    """The lanes of a Gantt chart: moves of KV, and tokens of VICTIMS requests that ran for `run_s`
+    before and after it, around the first drop; times since it. Raises RunError where there is
+    none."""
     drop_s = events(point.folder, "drop").start_s.min()
     moves = events(point.folder, "kv_move")
     if moves.empty:
@@ -133,7 +134,7 @@ def _gbps(point: Point) -> float:
 
 
 def _against_blocking(points: Points, slo_tbt_s: float) -> pd.DataFrame:
-    """Beside each run what blocking gives on the same network and schedule."""
+    """Sets beside each run what blocking gives on the same network and schedule."""
     rows = pd.DataFrame([_measured(point, slo_tbt_s) for point in points])
     rows = rows.set_index(["gbps", "seed"])
     blocking = rows[rows.exchange == "blocking"]
@@ -143,8 +144,8 @@ def _against_blocking(points: Points, slo_tbt_s: float) -> pd.DataFrame:
 
 
 def _measured(point: Point, slo_tbt_s: float) -> dict[str, Any]:
-    """Of the run's first exchange: its time and bytes, and the gaps between tokens of the requests
-    that ran when it began, which end within it or are the first to end after it."""
+    """Measures the run's first exchange: its time and bytes, and the gaps between tokens of the
+    requests that ran when it began, which end within it or are the first to end after it."""
     row: dict[str, Any] = {
         "exchange": point.overrides["system.exchange"], "gbps": _gbps(point), "seed": point.seed,
         "slo_tbt_s": slo_tbt_s, "config_hash": point.config_hash(), "mechanism": mechanism(point),
@@ -182,7 +183,7 @@ def _tokens(point: Point) -> pd.DataFrame:
     )
 
 
-LIVE_BYTES_PER_S = 2.35e6  # of the network, of the Gantt charts
+LIVE_BYTES_PER_S = 2.35e6  # the network's rate in the Gantt charts
 
 
 def live(points: Points) -> pd.DataFrame:

@@ -32,7 +32,7 @@ SWAPS = {name: SYSTEMS[name] for name in ("vllm_kv_swap", "vllm_parameter_swap")
 
 
 def swaps(points: Points) -> pd.DataFrame:
-    """Each number over that of recompute, and parameter swap's over KV swap's of as many bytes."""
+    """Each number over recompute's, and parameter swap's over that of KV swap of as many bytes."""
     rows = pd.DataFrame([numbers(point) | {"swapped": _swapped(point)} for point in points])
     rows["hit"] = rows.swapped / rows.requests
     rows["gb"] = rows.bytes / 2**30
@@ -64,7 +64,7 @@ def fig04(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _swapped(point: Point) -> int:
-    """Requests whose KV was swapped out."""
+    """The number of requests whose KV was swapped out."""
     found = events(point.folder, "kv_move")
     if found.empty:
         return 0
@@ -121,7 +121,7 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame) -> None:
-    """Of each of LATENCIES, and of violations of the SLO, one panel."""
+    """Draws each of LATENCIES, and violations of the SLO, by rate, one panel each."""
     shown = {f"{number}_s": about for number, about in LATENCIES.items()}
     shown["violating"] = ("SLO violated (%)", 100.0)
     low, high = rows.mean_rate.min(), rows.mean_rate.max()
@@ -157,7 +157,7 @@ def at_highest_rates(points: Points) -> pd.DataFrame:
     "kunserve_fig10_cdf", at_highest_rates, OF_DATASETS, shape=(2, 3), size=(10, 5.6), legend=4
 )
 def fig10_cdf(axes: Panels, rows: pd.DataFrame) -> str:
-    """Beside Fig. 10: distributions of TTFT and TBT on each dataset at its highest rate."""
+    """Distributions of TTFT and TBT, beside Fig. 10, on each dataset at its highest rate."""
     for panel, (metric, dataset) in zip(axes, product(METRICS, DATASETS), strict=True):
         cdfs(panel, rows[(rows.metric == metric) & (rows.dataset == dataset)], OVER_TIME)
         panel.set(title=DATASETS[dataset], xlabel=METRICS[metric], ylabel="share of requests")
@@ -167,11 +167,12 @@ def fig10_cdf(axes: Panels, rows: pd.DataFrame) -> str:
     )
 
 
-SCALES = np.geomspace(0.2, 8.0, 25)  # of the SLO
+SCALES = np.geomspace(0.2, 8.0, 25)  # multiples of the SLO
 
 
 def by_scale(points: Points) -> pd.DataFrame:
-    """And shares of the requests that violate SCALES times the SLO, at the highest rate."""
+    """The rows of `end_to_end`, and shares of the requests that violate SCALES times the SLO, at
+    the highest rate."""
     rows = end_to_end(points)
     parts = [rows]
     for i, row in rows[rows.rate == rows.rate.max()].iterrows():
@@ -252,7 +253,7 @@ CAUSES = {  # (label, colour)
     "sequences": ("256 seats taken", PALETTE[4]),
     "compute": ("neither: compute", "0.75"),
 }
-RATE = 2.8  # of SENSITIVITY
+RATE = 2.8  # the rate of SENSITIVITY's runs
 COMPARED = ("llumnix_replication", "kunserve")
 
 

@@ -42,27 +42,27 @@ FACTOR = 5.0  # SLO: 5x the P50 under a modest load (§5.1)
 PROVISIONED = 1 / 2.1  # mean KV demand over the memory (§2.2)
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 SUPPORT = {"p50": 1, "p90": 65, "p99": 662, "p999": 6636}  # requests that a percentile needs
-STEP_S = 0.5  # of timelines
-FULL = 0.95  # of the blocks in use: nothing of size fits
-MAX_SEQS = 256  # conf/system/llumnix.yaml, of an instance
+STEP_S = 0.5  # step of timelines
+FULL = 0.95  # share of blocks in use from which nothing of size fits
+MAX_SEQS = 256  # sequences of an instance, conf/system/llumnix.yaml
 
 
 def system(point: Point) -> str:
-    """As SYSTEMS calls it."""
+    """The run's system, by its key in SYSTEMS."""
     choices = point.manifest()["choices"]
     found: str = choices.get("experiment/kunserve/system@_global_", choices["system"])
     return found
 
 
 def requests(point: Point) -> pd.DataFrame:
-    """Those that were answered; TBT is the mean of a request's gaps, nan for one token."""
+    """The requests that were answered; TBT is the mean of a request's gaps, nan for one token."""
     found = of_run(point.folder).dropna(subset=["first_s"]).reset_index(drop=True)
     answered = found.token_times_s.map(len)  # less than output_tokens where it broke off
     return found.assign(output_tokens=answered).rename(columns={"tpot_s": "tbt_s"})
 
 
 def steps(end_s: float) -> Floats:
-    """Each STEP_S from 0 up to `end_s`."""
+    """Times from 0 up to `end_s`, each STEP_S."""
     return np.arange(0.0, end_s, STEP_S).astype(np.float64)
 
 
@@ -83,7 +83,7 @@ def held(found: pd.DataFrame, times_s: Floats) -> tuple[Floats, Floats]:
 
 
 def capacity_tokens(point: Point) -> int:
-    """Of one instance with all parameters."""
+    """Tokens of KV that one instance with all parameters holds."""
     engine = point.manifest()["engine"]
     (blocks,) = engine["num_kv_blocks"].values()
     return int(blocks * engine["block_tokens"])
@@ -96,7 +96,7 @@ def num_instances(point: Point) -> int:
 
 
 def numbers(point: Point) -> dict[str, Any]:
-    """One row: percentiles, KV demand over capacity, throughput."""
+    """One row of a run's numbers: percentiles, KV demand over capacity, throughput."""
     manifest, found = point.manifest(), requests(point)
     row: dict[str, Any] = {
         "experiment": point.experiment, "model": manifest["choices"]["model"], "seed": point.seed,
@@ -118,7 +118,7 @@ def numbers(point: Point) -> dict[str, Any]:
 
 def mechanism(point: Point) -> float:
     """How often the run did what its system is about: an instance dropped layers, a request's KV
-    was swapped out or migrated, an iteration fetched layers (each that gave tokens did). nan: of
+    was swapped out or migrated, an iteration fetched layers (each that gave tokens did). nan for
     systems of which this cannot be said."""
     name = system(point)
     if name.startswith("kunserve"):
@@ -133,9 +133,9 @@ def mechanism(point: Point) -> float:
 
 
 def waits(point: Point) -> dict[str, float]:
-    """Why requests of replication, whose instances hold all parameters, wait for their first token,
-    as shares of that time: the instance's KV memory is full, it runs as many sequences as it may,
-    or it computes. Memory first, where both are full."""
+    """The reasons why requests of replication, whose instances hold all parameters, wait for their
+    first token, as shares of that time: the instance's KV memory is full, it runs as many sequences
+    as it may, or it computes. Memory first, where both are full."""
     if system(point) != "llumnix_replication":
         return {}
     found, capacity = requests(point), capacity_tokens(point)
@@ -174,13 +174,13 @@ def end_to_end(points: Points) -> pd.DataFrame:
 
 
 def slo_s(modest: Points) -> tuple[float, float]:
-    """Of TTFT and TBT: FACTOR x the P50 of these runs, taken together."""
+    """The SLOs of TTFT and TBT: FACTOR x the P50 of these runs, taken together."""
     found = pd.concat([requests(point) for point in modest])
     return FACTOR * float(found.ttft_s.median()), FACTOR * float(found.tbt_s.median())
 
 
 def violations(found: pd.DataFrame, ttft_s: float, tbt_s: float) -> dict[str, float]:
-    """Shares of requests that take longer."""
+    """Shares of requests that take longer than the SLO."""
     late, slow = found.ttft_s > ttft_s, found.tbt_s > tbt_s
     return {
         "slo_ttft_s": ttft_s, "slo_tbt_s": tbt_s, "late": late.mean(), "slow": slow.mean(),

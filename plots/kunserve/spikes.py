@@ -73,7 +73,8 @@ def fig01(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _throttled(point: Point) -> dict[str, Any]:
-    """TTFT, also per input token, at most and P99 over P50; stays; throttlings."""
+    """One run's numbers: TTFT, also per input token, at most and P99 over P50; stays;
+    throttlings."""
     found, shown = requests(point), timeline(point)
     row: dict[str, Any] = {"config_hash": point.config_hash()}
     measures = {"ttft": found.ttft_s, "per_token": found.ttft_s / found.prompt_tokens}
@@ -128,12 +129,12 @@ RESTORE = {
     "live": Look("live restore", PALETTE[0]),
     "drain": Look("without live restore", PALETTE[1]),
 }
-SECOND_SPIKE_S = 110.0  # after the first spike, before the second
+SECOND_SPIKE_S = 110.0  # a time after the first spike and before the second
 
 
 def restored(points: Points) -> pd.DataFrame:
-    """With what live restore removes of each number, and P99 TTFT without it over with it, in the
-    rows of live restore. The SLO is Fig. 10's."""
+    """The runs' numbers; rows of live restore also have what it removes of each number, and P99
+    TTFT without it over that with it. The SLO is Fig. 10's."""
     shown = [point for point in points if point.experiment == "kunserve_fig15"]
     slo = slo_s([
         point for point in points
@@ -219,8 +220,8 @@ def fig15_live(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 def _with_traffic(point: Point) -> pd.DataFrame:
-    """Each STEP_S: `timeline`, the mean and the longest of the gaps between tokens that end within
-    the step, and bytes per second of each kind of TRAFFIC."""
+    """Adds to `timeline`, for each STEP_S, the mean and the longest of the gaps between tokens that
+    end within the step, and bytes per second of each kind of TRAFFIC."""
     found = timeline(point)
     times_s = found.time_s.to_numpy()
     stamps = requests(point).token_times_s

@@ -66,8 +66,8 @@ def table1(rows: pd.DataFrame) -> tuple[Words, str]:
 
 
 def kv() -> dict[str, float]:
-    """Of Qwen-2.5-14B: KB a token (§2.2), GB of 64 K tokens, MB of 1 K tokens, and KB of q, k and v
-    of one token over all layers (§4.2)."""
+    """Sizes of Qwen-2.5-14B's KV: KB a token (§2.2), GB of 64 K tokens, MB of 1 K tokens, and KB of
+    q, k and v of one token over all layers (§4.2)."""
     found = spec("qwen2.5-14b")
     token = found.kv_bytes_per_token
     q = found.num_heads * found.head_dim

@@ -30,7 +30,7 @@ class Group:
     size: int = 0  # requests that were ever in the group
 
     def add(self, request: Request) -> None:
-        """To the end of the group."""
+        """Adds the request to the end of the group."""
         self.pending.append(request)
         self.size += 1
 

@@ -16,7 +16,8 @@ REQUEST, INSTANCE = "request/", "instance/"
 
 
 class Proxy:
-    """dispatch: chooses an instance, queues the request there and returns its name."""
+    """Keeps requests in the store and submits them. dispatch: chooses an instance, queues the
+    request there and returns its name."""
 
     def __init__(self, store: Store, dispatch: Callable[[Request], str]) -> None:
         self.store, self._dispatch = store, dispatch
@@ -52,7 +53,7 @@ class Proxy:
         self.store.close()
 
     def recover(self, ask: Callable[[int], str | None]) -> None:
-        """After a restart: submits the requests again that no instance has, in order of arrival.
+        """Submits the requests again that no instance has after a restart, in order of arrival.
 
         ask: request_id -> name of the instance that has the request, or None.
 

@@ -17,14 +17,15 @@ Prefix = tuple[int, int]  # (number of a stream of random text, tokens from its 
 
 
 class CachedPrefixes:
-    """Those of one consumer, in its swap space. `enabled`: false: there are none."""
+    """The cached prefixes of one consumer, in its swap space. `enabled` false: it has none."""
 
     def __init__(self, swap: SwapSpace, *, enabled: bool) -> None:
         self._swap, self._enabled = swap, enabled
         self._coming: dict[int, Prefix] = {}  # {id of a request that waits for KV: its prefix}
 
     def _prefix_of(self, request: Request) -> Prefix | None:
-        """That the request shares; None: none, or the prompt is shorter than the prefix."""
+        """The prefix that the request shares; None if it shares none, or its prompt is shorter than
+        the prefix."""
         first = request.shared[0] if self._enabled and request.shared else None
         return first if first is not None and first[1] <= request.prompt_tokens else None
 

@@ -18,12 +18,12 @@ SWAP_SPACES = ("neighbour", "dram")
 class SchedulerVariant:
     slice_iterations: int  # k
     dirty_only: bool  # page out the blocks alone that were written since the last time
-    fcfs_when_in_dram: str  # any, all or never
+    fcfs_when_in_dram: str  # how many tensors make it fall back: any, all or never
 
     def __post_init__(self) -> None:
         k = self.slice_iterations
         require(k >= 1, f"slice_iterations={k} (k) must be at least 1")
-        falls_back([], self.fcfs_when_in_dram)  # tells a rule that is none
+        falls_back([], self.fcfs_when_in_dram)  # raises for an unknown rule
 
 
 @dataclass(kw_only=True, slots=True)
@@ -34,19 +34,19 @@ class MigrationVariant:
 
 @dataclass(kw_only=True, slots=True)
 class Variant:
-    """Where the paper and its public code differ (README.md, "Variants")."""
+    """The settings in which the paper and its public code differ (README.md, "Variants")."""
 
     scheduler: SchedulerVariant
     informer: InformerVariant
     migration: MigrationVariant
-    placer: dict[str, Any]  # for the placer, which runs before
+    placer: dict[str, Any]  # settings for the placer, which runs before
 
 
 @dataclass(kw_only=True, slots=True)
 class Coordination:
     heartbeat_timeout_s: float
     process: bool  # in a live run, a process of its own; else within the run, as in simulation
-    port: int  # of 127.0.0.1; 0: any that is free
+    port: int  # a port of 127.0.0.1; 0: any that is free
 
     def __post_init__(self) -> None:
         check_timeout(self.heartbeat_timeout_s)
@@ -56,15 +56,15 @@ class Coordination:
 @dataclass(kw_only=True, slots=True)
 class Scheduling:
     batch_tokens: int  # b
-    block_tokens: int  # for the plug-in: devices have the engine's
+    block_tokens: int  # the plug-in's block size: devices have the engine's
 
 
 @dataclass(kw_only=True, slots=True)
 class LenderConfig:
-    every: int | None  # of so many requests in a row, one is the lender's; null: none
+    every: int | None  # one of so many requests in a row is the lender's; null: none
     model: dict[str, Any] | None  # a ModelSpec's values; null: the consumer's
     profile: str | None  # the profiler's file of its model; null: the two below
-    free_share: float  # of its KV memory, that is free at its stable rate
+    free_share: float  # share of its KV memory that is free at its stable rate
     stable_rate_per_s: float | None  # null: none is known, so rates are not looked at
     idle_bytes: int  # engine=vllm: what a producer that serves nothing lends
 
@@ -80,7 +80,7 @@ class LenderConfig:
 
 @dataclass(kw_only=True, slots=True)
 class ConsumerConfig:
-    kv_share: float  # of its KV memory, that it uses
+    kv_share: float  # share of its KV memory that it uses
     streams: bool  # one prompt at a time, its KV streamed through the device, as FlexGen's
     overlap: bool  # whether a layer's KV streams in while layers before it are computed
     overlap_paging: bool  # whether who stays on the device runs while others are paged
@@ -97,8 +97,8 @@ class ConsumerConfig:
 
 @dataclass(kw_only=True, slots=True)
 class PairConfig:
-    """Of models that the run is asked for, by their own names. Several `consumers` borrow of a
-    lender that has a device for each of theirs."""
+    """A pair of models that the run is asked for, by their own names. Several `consumers` borrow of
+    a lender that has a device for each of theirs."""
 
     consumer: str | None = None
     consumers: list[str] | None = None
@@ -125,17 +125,17 @@ class AquaConfig:
     variants: dict[str, Variant]
     swap_space: str  # neighbour: leases, and DRAM when they are full or gone; dram
     copies: str  # gathered through a staging tensor, or by_block: each layer's K and V of a block
-    copy_issue_s: float  # between copies by block that are issued one behind another
-    dram_bytes: int  # of a node's DRAM, for paged KV of each device of a consumer; pairs share it
+    copy_issue_s: float  # time between copies by block that are issued one behind another
+    dram_bytes: int  # a node's DRAM for paged KV of each device of a consumer; pairs share it
     max_num_seqs: int
-    max_num_batched_tokens: int  # the lender's
+    max_num_batched_tokens: int  # the lender's limit on a batch
     pairs: list[PairConfig] | None  # null: one, of the models that there are
     consumer: ConsumerConfig
     lender: LenderConfig
     coordinator: Coordination
     informer: Informing
     scheduler: Scheduling
-    profiler: dict[str, Any]  # for the profiler, which runs before
+    profiler: dict[str, Any]  # settings for the profiler, which runs before
     placer: dict[str, Any]
 
     def __post_init__(self) -> None:
@@ -146,11 +146,11 @@ class AquaConfig:
         one_of(self.variant, self.variants, "variant", "choose one of")
         one_of(self.swap_space, SWAP_SPACES, "swap_space", "choose one of")
         one_of(self.copies, COPIES, "copies", "choose one of")
-        self.informer_config()  # tells values that cannot be
+        self.informer_config()  # raises for values that cannot be
 
     @property
     def own(self) -> Variant:
-        """What the chosen variant has of its own."""
+        """The settings that the chosen variant alone has."""
         return self.variants[self.variant]
 
     def informer_config(self) -> InformerConfig:

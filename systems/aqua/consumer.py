@@ -26,19 +26,20 @@ OnDeath = Callable[[Sequence[Request]], None]
 
 
 def kv_blocks(config: AquaConfig, consumer: ElasticInstance) -> int:
-    """Of its KV memory, that it uses."""
+    """The number of blocks of the consumer's KV memory that it uses."""
     return max(1, int(config.consumer.kv_share * consumer.kv.num_blocks))
 
 
 class Consumer:
-    """`on_death`: called once with the requests that are left, of which nothing is computed."""
+    """The serving loop of a consumer. `on_death`: called once with the requests that are left, of
+    which nothing is computed."""
 
     def __init__(
         self, config: AquaConfig, instance: ElasticInstance, swap: SwapSpace, loop: Loop,
         on_death: OnDeath,
     ) -> None:  # fmt: skip
         self.instance, self.swap, self._loop, self._on_death = instance, swap, loop, on_death
-        self.num_blocks = kv_blocks(config, instance)  # of the longest request that it can serve
+        self.num_blocks = kv_blocks(config, instance)  # blocks of the longest request it serves
         unused = instance.kv.num_blocks - self.num_blocks
         instance.kv.reserve(unused * len(instance.kv.all_groups), "not the consumer's")
         limits = Limits(
@@ -54,11 +55,11 @@ class Consumer:
         self._overlap_paging = config.consumer.overlap_paging
         self._looks = Looks(config.informer_config())
         self.wake = Event(loop)
-        self._requests: dict[Hashable, Request] = {}  # by request_id, in order of arrival
+        self._requests: dict[Hashable, Request] = {}  # requests by request_id, in order of arrival
         self._lost_leases: list[str] = []
         self._paged = Event(loop)  # not set while paging is under way
         self._paged.set()
-        self._coming: set[Hashable] = set()  # whose KV is on its way in
+        self._coming: set[Hashable] = set()  # requests whose KV is on its way in
 
     def submit(self, request: Request) -> None:
         self._requests[request.request_id] = request
@@ -67,12 +68,13 @@ class Consumer:
         self.wake.set()
 
     def lose_lease(self, lease: str) -> None:
-        """Its lender is dead; what lay there is given up at the next iteration boundary."""
+        """Notes that the lease's lender is dead; what lay there is given up at the next iteration
+        boundary."""
         self._lost_leases.append(lease)
         self.wake.set()
 
     async def serve(self) -> None:
-        """Until the instance dies."""
+        """Serves requests until the instance dies."""
         try:
             while True:
                 self.wake.clear()
@@ -123,8 +125,8 @@ class Consumer:
             self._paged.set()
 
     async def _page(self, chosen: Slice) -> None:
-        """Until exactly the members of `chosen` are on the device: a lender that dies meanwhile has
-        it begin anew."""
+        """Pages until exactly the members of `chosen` are on the device; if a lender dies
+        meanwhile, begins anew."""
         while True:
             moves = paging(self._prompts(), chosen)
             if not moves.out and not moves.into:
@@ -137,7 +139,7 @@ class Consumer:
                 await self._prefixes.bring(request)
 
     async def _iterate(self, prompts: Mapping[Hashable, Prompt]) -> None:
-        """An iteration; or as many as are left of the slice, where nobody is prefilled."""
+        """Runs an iteration; or as many as are left of the slice, where nobody is prefilled."""
         turn, batch = self._turn, Batch()
         beside = not self._paged.is_set
         here = prompts
@@ -150,7 +152,7 @@ class Consumer:
         for name, tokens in turn.batch(here):
             request = self._requests[name]
             if not self.instance.kv.grow(request, request.computed_tokens + tokens):
-                if beside:  # those who leave hold it still
+                if beside:  # requests that leave still hold the room
                     await self._loop.wait(self._paged)
                     return
                 raise RunError(f"request {name} has no room within its slice")
@@ -174,7 +176,7 @@ class Consumer:
         self._looks.iterations += iterations
 
     def _is_here(self, prompt: Prompt) -> bool:
-        """On the device, whole; or nothing of it is computed yet."""
+        """Whether all of the prompt's KV is on the device, or nothing of it is computed yet."""
         if prompt.request_id in self._coming:
             return False
         return prompt.resident or not prompt.computed_tokens
@@ -187,7 +189,8 @@ class Consumer:
         await self.swap.tend([prompt.request_id for prompt in paged])
 
     def _prompts(self) -> list[Prompt]:
-        """The unfinished ones. Some may have finished in the iteration that runs beside paging."""
+        """The unfinished prompts. Some may have finished in the iteration that runs beside
+        paging."""
         held = self.instance.kv.held
         return [
             Prompt(

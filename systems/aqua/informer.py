@@ -18,16 +18,16 @@ from harness.configuration.checks import at_least, positive, require
 
 @dataclass(kw_only=True)
 class Informing:
-    """What both variants have."""
+    """The settings that both variants have."""
 
     min_offer_bytes: int  # smaller offers are not made
-    rate_window_s: float  # over which the engine counts arrivals
+    rate_window_s: float  # window over which the engine counts arrivals
     every_iterations: int  # n: how often producers and consumers look, in iterations
 
 
 @dataclass(kw_only=True)
 class InformerVariant:
-    """Where the paper and its public code differ."""
+    """The settings in which the paper and its public code differ."""
 
     reclaim_at_pending: int  # queued requests, from which a producer reclaims
     offer_at_pending: int  # queued requests, up to which it offers
@@ -37,7 +37,7 @@ class InformerVariant:
 
 @dataclass(kw_only=True)
 class InformerConfig(Informing, InformerVariant):
-    """Both. Raises ValueError for values out of range."""
+    """All settings of the informer. Raises ValueError for values out of range."""
 
     def __post_init__(self) -> None:
         require(
@@ -57,8 +57,8 @@ class Load:
 
     pending_requests: int
     rate_per_s: float
-    free_bytes: int  # of its own memory: neither lent nor in use
-    lent_bytes: int  # offered and not yet reclaimed
+    free_bytes: int  # bytes of its own memory that are neither lent nor in use
+    lent_bytes: int  # bytes that are offered and not yet reclaimed
     reclaiming: bool = False  # an earlier reclaim is not done
     stuck: bool = False  # a request waits and none runs, or there is no borrower any more
 
@@ -76,7 +76,7 @@ class Reclaim(NamedTuple):
 def decide(
     load: Load, config: InformerConfig, *, stable_rate_per_s: float, profiled_free_bytes: int
 ) -> Offer | Reclaim | None:
-    """What the producer asks of the coordinator now; None: nothing.
+    """Decides what the producer asks of the coordinator now; None: nothing.
 
     An offer is at most what is free. All offers together are at most `profiled_free_bytes`, what
     the profile found free at the stable rate. A producer without a rate of requests (images, audio)
@@ -101,12 +101,12 @@ def _rises(load: Load, config: InformerConfig, stable_rate_per_s: float) -> bool
 
 @dataclass(slots=True)
 class Looks:
-    """When a control loop looks: every n iterations (section 6), or every `every_s` seconds (the
-    artifact)."""
+    """Tells when a control loop looks: every n iterations (section 6), or every `every_s` seconds
+    (the artifact)."""
 
     config: InformerConfig
-    iterations: int = 0  # since its last look
-    at_s: float = 0.0  # of its last look
+    iterations: int = 0  # iterations since its last look
+    at_s: float = 0.0  # time of its last look
 
     def due(self, now_s: float, *, idle: bool = False) -> bool:
         """Whether it must look now. idle: nothing can run, so that no iteration will be counted."""

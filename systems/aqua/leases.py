@@ -28,24 +28,26 @@ from systems.aqua.coordinator.requests import (
 
 
 class Allocated(NamedTuple):
-    name: str  # at the coordinator
+    name: str  # the allocation's name at the coordinator
     lease: str
 
 
 @dataclass(slots=True)
 class Leases:
-    """All raise InstanceLost for a holder that has ended: it has died, or was not heard of."""
+    """What producers lend, at the coordinator. All methods raise InstanceLost for a holder that has
+    ended: it has died, or was not heard of."""
 
     coordinator: CoordinatorClient | None  # None: nobody lends, there is DRAM alone
     producers: Mapping[str, str]  # places by consumer, as the coordinator has them
     loop: Loop
-    beat_s: float  # between heartbeats
-    stores: dict[str, KvStore] = field(default_factory=dict)  # by lease
+    beat_s: float  # time between heartbeats
+    stores: dict[str, KvStore] = field(default_factory=dict)  # stores by lease
     on_change: list[Callable[[], None]] = field(default_factory=list)
     _names: int = 0
 
     async def join(self, holder: str, instance: ElasticInstance) -> None:
-        """On the device of the same name; with heartbeats while the instance lives."""
+        """Enters `holder` on the device of the same name, with heartbeats while the instance
+        lives."""
         if self.coordinator is not None:
             await self._make(Join(holder, holder))
             pulse = self._beat(self.coordinator, holder, instance)
@@ -64,23 +66,23 @@ class Leases:
             await self.loop.sleep(self.beat_s)
 
     def leave(self, holder: str) -> None:
-        """`holder` is dead: its leases and allocations end."""
+        """Ends the leases and allocations of `holder`, which is dead."""
         if self.coordinator is not None:
             self.loop.spawn(self._change(Leave(holder)), name=f"{holder} has left")
 
     async def offer(self, holder: str, store: KvStore) -> str:
-        """The name of a new lease."""
+        """Offers memory to borrowers; returns the name of the new lease."""
         name = self._name(holder, "lease")
         self.stores[name] = store  # a borrower may use it before we hear that it is known
         await self._change(Offer(name, holder, store.kv.num_pages * store.page_bytes))
         return name
 
     async def reclaim(self, holder: str, lease: str) -> None:
-        """All of it; it ends once nothing is allocated in it."""
+        """Reclaims all of the lease; it ends once nothing is allocated in it."""
         await self._change(Reclaim(lease, holder, 0))
 
     async def allocate(self, holder: str, num_bytes: int) -> Allocated | None:
-        """None: no lease has room for it."""
+        """Allocates bytes in a lease; None if no lease has room for them."""
         if self.coordinator is None:
             return None
         name = self._name(holder, "tensor")
@@ -91,7 +93,7 @@ class Leases:
         await self._change(Free(allocation, holder))
 
     def close(self) -> None:
-        """The run is over."""
+        """Closes the coordinator, as the run is over."""
         if self.coordinator is not None:
             self.coordinator.close()
 
@@ -99,16 +101,16 @@ class Leases:
         return lease not in await self._all()
 
     async def overdrawn_bytes(self, holder: str) -> dict[str, int]:
-        """By lease of its producer, where anything is."""
+        """Overdrawn bytes by lease of the holder's producer, of the leases that have any."""
         leases = await self._of(holder)
         return {k: each["overdrawn_bytes"] for k, each in leases.items() if each["overdrawn_bytes"]}
 
     async def free_bytes(self, holder: str) -> dict[str, int]:
-        """By lease of its producer, oldest first."""
+        """Free bytes by lease of the holder's producer, oldest first."""
         return {k: each["free_bytes"] for k, each in (await self._of(holder)).items()}
 
     async def _of(self, holder: str) -> dict[str, dict[str, Any]]:
-        """What its producer lends it."""
+        """The leases that the holder's producer lends it."""
         leases = await self._all()
         return {k: each for k, each in leases.items() if each["holder"] == self.producers[holder]}
 
@@ -120,7 +122,7 @@ class Leases:
         return f"{holder}:{kind}:{self._names}"
 
     async def _change(self, change: Change) -> None:
-        """Makes it, and tells who waits for changes."""
+        """Makes the change, and tells who waits for changes."""
         await self._make(change)
         for tell in self.on_change:
             tell()

@@ -32,9 +32,9 @@ from systems.serving.replica import Replica
 
 
 class Borrower(NamedTuple):
-    place: str  # at the coordinator, of those devices of the lender
-    devices: range  # of the lender's, counted from 0
-    layout: DeviceLayout  # of the KV that its leases are for
+    place: str  # the coordinator's name of those devices of the lender
+    devices: range  # those of the lender's devices, counted from 0
+    layout: DeviceLayout  # layout of the KV that its leases are for
 
     @property
     def block_bytes(self) -> int:
@@ -56,7 +56,7 @@ def borrowers(lender: ElasticInstance, consumers: Sequence[ElasticInstance]) -> 
 
 
 def profiled(config: AquaConfig, lender: ElasticInstance) -> tuple[float, int]:
-    """Its stable rate (requests/s) and the bytes of each device that are free at it."""
+    """The lender's stable rate (requests/s) and the bytes of each device that are free at it."""
     own = config.lender
     if own.profile is None:
         kv_bytes = lender.kv.num_pages * lender.page_bytes
@@ -72,14 +72,15 @@ def profiled(config: AquaConfig, lender: ElasticInstance) -> tuple[float, int]:
 
 @dataclass(slots=True)
 class Loan:
-    """The same bytes of each device, lent at one time."""
+    """Leases of the same bytes of each device, lent at one time."""
 
-    leases: dict[str, str]  # by place
+    leases: dict[str, str]  # leases by place
     asked_back: bool = False
 
 
 class Lender(Replica):
-    """`on_death`: called once with the requests that are left, of which nothing is computed."""
+    """The serving loop of a lender. `on_death`: called once with the requests that are left, of
+    which nothing is computed."""
 
     def __init__(
         self, config: AquaConfig, cluster: ElasticCluster, instance: ElasticInstance,
@@ -95,11 +96,11 @@ class Lender(Replica):
         n = self._config.every_iterations
         super().__init__(instance, instance.kv, loop, limits, max_steps=n)
         self._cluster, self.instance, self._leases = cluster, instance, leases
-        self.borrowers = borrowers(instance, consumers)  # those that are left
+        self.borrowers = borrowers(instance, consumers)  # the borrowers that are left
         self._stable_rate_per_s, self._free_bytes = profiled(config, instance)
         self._on_death = on_death
-        self.lent: list[Loan] = []  # that have not come home
-        self._arrivals_s: deque[float] = deque()  # within the informer's window
+        self.lent: list[Loan] = []  # loans that have not come home
+        self._arrivals_s: deque[float] = deque()  # arrivals within the informer's window
         self._looks = Looks(self._config)
         leases.on_change.append(self._nudge)
 
@@ -108,7 +109,7 @@ class Lender(Replica):
         super().submit(request)
 
     async def serve(self) -> None:
-        """Until the instance dies."""
+        """Serves requests until the instance dies."""
         try:
             await super().serve()
         except InstanceLost:
@@ -120,7 +121,7 @@ class Lender(Replica):
         self._on_death(left)
 
     async def form(self) -> Batch:
-        """Lent memory comes home before an iteration; its load is looked at then."""
+        """Forms the next batch, before which lent memory comes home and the load is looked at."""
         self.instance.check_alive()
         await self._take_home()
         batch = await super().form()
@@ -136,7 +137,7 @@ class Lender(Replica):
     # Lending
 
     def _nudge(self) -> None:
-        """Something of a lease has been freed."""
+        """Wakes the lender when something of a lease has been freed."""
         if any(loan.asked_back for loan in self.lent):
             self.wake.set()
 
@@ -144,12 +145,12 @@ class Lender(Replica):
         return [loan.leases[place] for loan in self.lent if place in loan.leases]
 
     def lose_borrower(self, place: str) -> None:
-        """It has died."""
+        """Notes that the borrower has died."""
         self.borrowers = [each for each in self.borrowers if each.place != place]
         self.wake.set()
 
     async def _inform(self, idle: bool) -> None:
-        """The informer's turn: every n iterations, and when nothing can run; or every so many
+        """Takes the informer's turn: every n iterations, and when nothing can run; or every so many
         seconds."""
         if self._leases.coordinator is None or not self._looks.due(self.loop.now, idle=idle):
             return
@@ -179,12 +180,12 @@ class Lender(Replica):
             self.lent.append(loan)
 
     def _stores(self, loan: Loan) -> list[KvStore]:
-        """Their pages are of the borrowers' sizes."""
+        """The stores of a loan's leases. Their pages are of the borrowers' sizes."""
         return [self._leases.stores[lease] for lease in loan.leases.values()]
 
     async def _take_home(self) -> None:
-        """Loans that were asked back, of which all leases are empty: their bytes are the replica's
-        again."""
+        """Takes home loans that were asked back and all of whose leases are empty: their bytes are
+        the replica's again."""
         for loan in [loan for loan in self.lent if loan.asked_back]:
             if all([await self._leases.has_ended(lease) for lease in loan.leases.values()]):
                 for lease in loan.leases.values():
@@ -195,7 +196,7 @@ class Lender(Replica):
         now, kv = self.loop.now, self.instance.kv
         while self._arrivals_s and self._arrivals_s[0] < now - self._config.rate_window_s:
             self._arrivals_s.popleft()
-        lent = 0  # of each device
+        lent = 0  # bytes of each device
         for loan in self.lent:
             if not loan.asked_back:
                 sizes = [store.kv.num_pages * store.page_bytes for store in self._stores(loan)]

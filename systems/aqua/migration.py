@@ -15,14 +15,14 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from systems.aqua.tensors import Tensor, Tensors
 
-Bytes = Mapping[str, int]  # by lease
-Names = Sequence[Hashable]  # of tensors
+Bytes = Mapping[str, int]  # bytes by lease
+Names = Sequence[Hashable]  # names of tensors
 
 
 def evacuations(
     tensors: Tensors, overdrawn_bytes: Bytes, needed: Names, *, whole_leases: bool = False
 ) -> list[Tensor]:
-    """Those that leave each overdrawn lease, of at least as many bytes as it is overdrawn.
+    """The tensors that leave each overdrawn lease, of at least as many bytes as it is overdrawn.
 
     needed: in the order in which they will be needed; others count as needed later. whole_leases:
     move everything out of such a lease.
@@ -41,7 +41,7 @@ def evacuations(
 def returns(
     tensors: Tensors, free_bytes: Bytes, needed: Names, *, all_or_nothing: bool = False
 ) -> list[Tensor]:
-    """Those that go from DRAM into leases. One that does not fit is passed over.
+    """The tensors that go from DRAM into leases. One that does not fit is passed over.
 
     free_bytes: of the oldest lease first. all_or_nothing: only if the leases hold nothing, and
     if all tensors in DRAM fit into one of them.
@@ -61,6 +61,6 @@ def returns(
 
 
 def _by_need(tensors: Sequence[Tensor], needed: Names) -> list[Tensor]:
-    """Those of `needed`, in its order; then the others, unchanged."""
+    """Sorts tensors: those of `needed`, in its order; then the others, unchanged."""
     rank = {name: i for i, name in enumerate(needed)}
     return sorted(tensors, key=lambda tensor: rank.get(tensor.name, len(rank)))

@@ -32,7 +32,8 @@ class Outside:
 
 
 class Pair:
-    """`place`: the lender's devices that lend to this consumer, at the coordinator."""
+    """A consumer and its lender. `place`: the lender's devices that lend to this consumer, at the
+    coordinator."""
 
     def __init__(
         self, config: AquaConfig, consumer: ElasticInstance, swap: SwapSpace, lender: Lender,
@@ -43,7 +44,7 @@ class Pair:
         make = Streamer if config.consumer.streams else Consumer
         self.consumer: Consumer | Streamer = make(config, consumer, swap, loop, self._consumer_died)
         self._num_submitted = 0
-        # Of the longest requests that the lender, and that both can serve, before any is lent.
+        # Blocks of the longest request that the lender, and that both can serve, with none lent.
         self._lender_blocks = lender.instance.kv.num_blocks
         self._blocks = self.consumer.num_blocks
         same = lender.instance.model.name == consumer.model.name
@@ -57,7 +58,7 @@ class Pair:
         return self.consumer.instance, self.lender.instance
 
     def serves(self, model: str) -> bool:
-        """Whether an instance that is left has it, by its own name."""
+        """Whether an instance that is left has the model, by its own name."""
         return any(each.lost is None and each.model.name == model for each in self.instances)
 
     def submit(self, request: Request) -> None:
@@ -79,7 +80,8 @@ class Pair:
             self._send([request], self.consumer, self.lender)
 
     def _lender_takes(self, request: Request) -> bool:
-        """Where it has the request's model: longer ones can stream."""
+        """Whether the request fits on the lender, where that has its model: longer ones can
+        stream."""
         longest = request.prompt_tokens + request.output_tokens - 1
         return longest <= self._tokens(self._lender_blocks)
 
@@ -89,7 +91,8 @@ class Pair:
     # Deaths
 
     def lost(self, instance: ElasticInstance) -> None:
-        """The dead lender's leases are gone at once: nothing more is to be paged to them."""
+        """Takes notice of a death. A dead lender's leases are gone at once: nothing more is to be
+        paged to them."""
         if instance is self.lender.instance:
             for lease in self.lender.leases_of(self._place):
                 self.consumer.lose_lease(lease)
@@ -98,7 +101,7 @@ class Pair:
         self.lender.wake.set()
 
     def take_over(self, left: Sequence[Request]) -> None:
-        """What the dead lender was to serve."""
+        """Has the consumer serve what the dead lender was to serve."""
         self._send(left, self.consumer, self.consumer)
 
     def _consumer_died(self, left: Sequence[Request]) -> None:
@@ -107,7 +110,8 @@ class Pair:
         self._send(left, self.lender, self.lender)
 
     def _send(self, requests: Sequence[Request], to: Server, other: Server) -> None:
-        """To one that lives and has its model; where neither does, to other pairs."""
+        """Sends each request to the instance that lives and has its model; where neither does, to
+        other pairs."""
         alive = [each for each in (to, other) if each.instance.lost is None]
         for request in requests:
             model = self._outside.model_of(request)

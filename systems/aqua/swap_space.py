@@ -31,7 +31,7 @@ from systems.aqua.tensors import Tensor, Tensors
 
 
 class SwapSpace:
-    """`dram`: the consumer's part of its node's."""
+    """The places of one consumer's paged KV. `dram`: the consumer's part of its node's DRAM."""
 
     def __init__(
         self, config: AquaConfig, cluster: ElasticCluster, consumer: ElasticInstance,
@@ -48,20 +48,21 @@ class SwapSpace:
             layout.page_bytes // (2 * layout.page_layers) if self._by_block else None
         )
         self._issue_s = config.copy_issue_s if self._by_block else None
-        # Of stand-ins, which never run; the directory knows all instances' requests.
+        # Numbers of stand-ins, which never run; the directory knows all instances' requests.
         number = cluster.instances.index(consumer)
         self._numbers = count(-1 - number, -len(cluster.instances))
         self.layers = range(consumer.model.num_layers)
 
     def in_dram(self) -> list[bool]:
-        """Of each tensor of paged prompts."""
+        """Whether each tensor of paged prompts lies in DRAM, oldest first."""
         paged = [each for each in self.tensors if each.request is not None]
         return [each.lease is None for each in paged if not self._here(each)]
 
     # Paging, at a slice's start
 
     async def page_out(self, requests: Sequence[Request]) -> None:
-        """Copies of one place go together. A request without room anywhere is evicted."""
+        """Pages requests out; copies of one place go together. A request without room anywhere is
+        evicted."""
         leaving = {request.request_id for request in requests}
         tensors = []
         for request in requests:
@@ -108,8 +109,8 @@ class SwapSpace:
     # The control loop, every n iterations
 
     async def tend(self, needed: Sequence[Hashable]) -> None:
-        """Out of overdrawn leases, and back into those with room. `needed`: names of tensors, in
-        order of need."""
+        """Moves tensors out of overdrawn leases, and back into those with room. `needed`: names of
+        tensors, in order of need."""
         if self.leases.coordinator is None:
             return
         own, name = self._migration, self.consumer.name
@@ -144,7 +145,7 @@ class SwapSpace:
             await self.moved(tensor, found)
 
     async def moved(self, tensor: Tensor, to: Allocated | None) -> None:
-        """It lies in a lease now; None: in DRAM."""
+        """Notes that the tensor lies in a lease now, or, with `to` None, in DRAM."""
         tensor.lease = None if to is None else to.lease
         await self.free_allocations(tensor)
         tensor.allocations = [] if to is None else [to.name]
@@ -152,7 +153,7 @@ class SwapSpace:
     # Deaths
 
     def lose(self, lease: str) -> None:
-        """The lender of `lease` is dead: what lay there is to be computed again."""
+        """Gives up what lay in `lease`, whose lender is dead: it is to be computed again."""
         for tensor in self.tensors.lose(lease):
             if tensor.keeper is not tensor.request:
                 self.cluster.directory.forget(tensor.keeper)
@@ -162,12 +163,12 @@ class SwapSpace:
     # Room
 
     async def allocate(self, num_bytes: int) -> Allocated | None:
-        """In a lease; None: none has room."""
+        """Allocates bytes in a lease; None if none has room."""
         return await self.leases.allocate(self.consumer.name, num_bytes)
 
     async def _room_in_copy(self, request: Request) -> Tensor | None:
-        """Its copy, once that has room for all of it. None: there is none, it has no room, or there
-        is a better place."""
+        """The request's copy, once that has room for all of it. None if there is no copy, it has no
+        room, or there is a better place."""
         if request.request_id not in self.tensors:
             return None
         tensor, blocks = self.tensors[request.request_id], self._num_blocks(request)
@@ -194,7 +195,8 @@ class SwapSpace:
         return tensor
 
     async def _new_tensor(self, request: Request, leaving: Collection[int]) -> Tensor | None:
-        """None: no place has room, though all copies but those of `leaving` were given up."""
+        """A new tensor for the request; None if no place has room, though all copies but those of
+        `leaving` were given up."""
         keeper = self.stand_in(request, 0) if self._dirty_only else request
         size = self.num_bytes(self._num_blocks(request))
         tensor = Tensor(request.request_id, size, keeper, request)
@@ -206,7 +208,8 @@ class SwapSpace:
         return tensor
 
     async def lay(self, tensor: Tensor) -> bool:
-        """In a lease with room for it, or in DRAM. False: that has no room either."""
+        """Lays the tensor in a lease with room for it, or in DRAM. False if that has no room
+        either."""
         await self._in_lease(tensor)
         return self._add(tensor)
 
@@ -226,7 +229,8 @@ class SwapSpace:
         return True
 
     async def _give_up_one(self, leaving: Collection[int], *, leased: bool) -> bool:
-        """The oldest copy of who is on the device and stays, in a lease or in DRAM."""
+        """Gives up the oldest copy, in a lease or in DRAM, of a request that is on the device and
+        stays. False if there is none."""
         for tensor in self.tensors:
             in_lease = tensor.lease is not None
             if in_lease == leased and self._here(tensor) and tensor.name not in leaving:
@@ -251,7 +255,7 @@ class SwapSpace:
         self, tensors: Sequence[Tensor], source: Holder, target: Holder, lease: str | None,
         purpose: str,
     ) -> bool:  # fmt: skip
-        """Their KV is at `target` then, and nowhere else."""
+        """Moves the tensors' KV to `target`; it is nowhere else then."""
         moving = self.cluster.move_kv(
             [tensor.keeper for tensor in tensors],
             self.layers,
@@ -262,7 +266,8 @@ class SwapSpace:
         return await self.done(moving, lease, purpose)
 
     async def _save(self, tensors: Sequence[Tensor], lease: str | None, purpose: str) -> None:
-        """What was written since the last time. Whose lender dies meanwhile stays on the device."""
+        """Saves what was written since the last time. A request whose lender dies meanwhile stays
+        on the device."""
         kv, copies = self.consumer.kv, []
         for tensor in tensors:
             request, keeper = tensor.paged, tensor.keeper
@@ -280,7 +285,7 @@ class SwapSpace:
                 kv.release(request)
 
     async def _load(self, tensors: Sequence[Tensor], lease: str | None, purpose: str) -> bool:
-        """Copies stay."""
+        """Loads the tensors' KV onto the device. Copies stay."""
         kv, copies = self.consumer.kv, []
         for tensor in tensors:
             request = tensor.paged
@@ -301,7 +306,8 @@ class SwapSpace:
         self, copying: Awaitable[bool | None], lease: str | None, purpose: str,
         coming: Sequence[Request] = (),
     ) -> bool:  # fmt: skip
-        """`coming`: of which nothing is on the device if the lender dies."""
+        """Waits for a copy; False if the lender died. `coming`: requests of which nothing is on the
+        device then."""
         try:
             if await copying is False:
                 raise RunError(f"{purpose}: no room for KV that was counted to have some")
@@ -315,7 +321,7 @@ class SwapSpace:
         return True
 
     async def _stage(self, num_blocks: int, what: str) -> None:
-        """The pass through the staging tensor of gathered copies."""
+        """Passes gathered copies through the staging tensor."""
         if not self._by_block and num_blocks:
             await self.cluster.stage(self.consumer.memory, self.num_bytes(num_blocks), what)
 
@@ -325,13 +331,15 @@ class SwapSpace:
         return self._dram if lease is None else self.leases.stores[lease]
 
     def stand_in(self, request: Request, tokens: int) -> Request:
-        """None of the schedule has its number. `tokens`: that its copy has."""
+        """A request with a number that none of the schedule has. `tokens`: those that its copy
+        has."""
         return Request(
             next(self._numbers), request.arrival_s, request.model, tokens, 1, computed_tokens=tokens
         )
 
     def _here(self, tensor: Tensor) -> bool:
-        """Its request is on the device, and it is at best a former state of it."""
+        """Whether the tensor's request is on the device; the tensor is then at best a former state
+        of it."""
         return tensor.name in self.consumer.kv.held
 
     def _num_held(self, tensors: Iterable[Tensor]) -> int:

@@ -30,7 +30,7 @@ from systems.aqua.placement import placed, split
 from systems.aqua.plugin.servers import AquaInVllm
 from systems.aqua.swap_space import SwapSpace
 
-ALIGN_BYTES = 4096  # of parts of DRAM
+ALIGN_BYTES = 4096  # alignment of parts of DRAM
 BEATS = 4  # heartbeats within the coordinator's timeout
 
 Groups = Sequence[tuple[list[ElasticInstance], ElasticInstance]]  # consumers and their lender
@@ -44,7 +44,7 @@ class Aqua:
     def place(
         config: AquaConfig, models: Mapping[str, ModelSpec], hardware: Hardware, demand: Demand
     ) -> list[Placement]:
-        """Of each group the consumers' device(s), and the lender's beside them."""
+        """The placement of each group: the consumers' device(s), and the lender's beside them."""
         return placed(config, models, hardware)
 
     def __init__(self, config: AquaConfig, *, loop: Loop, cluster: Cluster) -> None:
@@ -73,10 +73,10 @@ class Aqua:
                 pairs.append(Pair(config, consumer, swap, lender, part.place, outside, loop))
             self._groups.append((pairs, lender))
         self.pairs = [pair for pairs, _ in self._groups for pair in pairs]
-        self._num_submitted: Counter[str] = Counter()  # by model
+        self._num_submitted: Counter[str] = Counter()  # requests by model
 
     def _open_leases(self, groups: Groups) -> Leases:
-        """What all share, at their coordinator; nobody has joined yet."""
+        """Opens the leases that all share, at their coordinator; nobody has joined yet."""
         own = self._config.coordinator
         beat_s = own.heartbeat_timeout_s / BEATS
         if self._config.swap_space == "dram":
@@ -94,7 +94,7 @@ class Aqua:
         return Leases(coordinator, producers, self._loop, beat_s)
 
     def _dram(self, own: ElasticInstance, consumers: list[ElasticInstance]) -> KvStore:
-        """An equal part of its node's DRAM for each consumer."""
+        """The DRAM of each consumer, an equal part of its node's."""
         beside = [each for each in consumers if each.memory.node == own.memory.node]
         size = self._config.dram_bytes
         if len(beside) > 1:
@@ -103,7 +103,7 @@ class Aqua:
         return self._elastic.dram_store(own.memory.node, size, own.layout, at_bytes=at)
 
     def submit(self, request: Request) -> None:
-        """To the pairs that serve its model, in turn."""
+        """Submits the request to the pairs that serve its model, in turn."""
         model = self._model_of(request)
         able = [pair for pair in self.pairs if pair.serves(model)]
         if not able:
@@ -141,7 +141,7 @@ class Aqua:
 
     @staticmethod
     def _lender_died(pairs: Sequence[Pair], left: Sequence[Request]) -> None:
-        """What it was to serve goes to its consumers, in turn."""
+        """Hands what the dead lender was to serve to its consumers, in turn."""
         for number, pair in enumerate(pairs):
             pair.take_over(left[number :: len(pairs)])
 

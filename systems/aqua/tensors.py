@@ -20,15 +20,16 @@ from harness.request import Request
 
 @dataclass(slots=True, eq=False)
 class Tensor:
-    """`keeper`: whose blocks it is where it lies: the paged request itself, or a stand-in that
-    never runs. `request`: the paged one; None: it is a cached prefix."""
+    """A copy of KV outside the device. `keeper`: the request that holds its blocks where it lies:
+    the paged request itself, or a stand-in that never runs. `request`: the paged one; None: it is a
+    cached prefix."""
 
     name: Hashable
     num_bytes: int
     keeper: Request
     request: Request | None = None
     lease: str | None = None  # None: it is in host DRAM
-    allocations: list[str] = field(default_factory=list)  # its names at the coordinator
+    allocations: list[str] = field(default_factory=list)  # names at the coordinator
 
     @property
     def paged(self) -> Request:
@@ -37,7 +38,8 @@ class Tensor:
 
 
 class Tensors:
-    """Those of one consumer, oldest first. `dram_bytes`: of the host, for those in no lease."""
+    """The tensors of one consumer, oldest first. `dram_bytes`: the host's, for tensors in no
+    lease."""
 
     def __init__(self, dram_bytes: int) -> None:
         self._dram_bytes = dram_bytes
@@ -65,7 +67,7 @@ class Tensors:
         return lease is not None or num_bytes <= self._dram_bytes - self.bytes_in(None)
 
     def add(self, tensor: Tensor) -> bool:
-        """False, and no change: it is to be in DRAM, which has no room."""
+        """Adds the tensor. False, and no change, if it is to be in DRAM, which has no room."""
         if tensor.name in self._tensors:
             raise ValueError(f"tensor {tensor.name} is allocated already")
         if tensor.num_bytes < 1:
@@ -81,5 +83,5 @@ class Tensors:
         return tensor
 
     def lose(self, lease: str) -> list[Tensor]:
-        """A lease is gone with its producer: so are these tensors."""
+        """Removes and returns the tensors of a lease that is gone with its producer."""
         return [self.free(tensor.name) for tensor in self.in_place(lease)]

@@ -17,9 +17,9 @@ from harness.cost.hardware import Hardware
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Device:
-    """Where a GPU is."""
+    """The place of one GPU in the network."""
 
-    index: int  # in the cluster
+    index: int  # its number in the cluster
     node: int  # the host
     domain: int  # NVLink joins its GPUs
     leaf: int
@@ -31,12 +31,12 @@ class Fabric:
     direction."""
 
     devices: tuple[Device, ...]
-    nvlink_bytes_per_s: float  # from a GPU of its domain; 0: it is alone in it
-    peer_bytes_per_s: float  # from a GPU of its node that is in another domain, over PCIe
+    nvlink_bytes_per_s: float  # rate from a GPU of its domain; 0: it is alone in it
+    peer_bytes_per_s: float  # rate from a GPU of its node in another domain, over PCIe
     nic_bytes_per_s: float
-    pcie_bytes_per_s: float  # from its host's memory, while other GPUs of its switch load too
-    ssd_bytes_per_s: float  # its share of its host's SSDs
-    inter_leaf_share: float = 1.0  # of a NIC's rate, guaranteed between two leaves; 1: all
+    pcie_bytes_per_s: float  # rate from its host's memory, while other GPUs of its switch load too
+    ssd_bytes_per_s: float  # rate of its share of its host's SSDs
+    inter_leaf_share: float = 1.0  # share of a NIC's rate guaranteed between two leaves; 1: all
 
     def lane_bytes_per_s(self, sender: int, receiver: int) -> float:
         """Rate of one flow between two GPUs, if no other flow uses them; 0: no link joins them."""

@@ -44,7 +44,7 @@ class Role(Enum):
 
 
 class State(Enum):
-    """Of an instance that has, or gets, weights."""
+    """The state of an instance that has, or gets, weights."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -52,7 +52,7 @@ class State(Enum):
     NULL = "null"
 
 
-LOADED = (State.SERVING, State.SHUTTING, State.NULL)  # it has all layers
+LOADED = (State.SERVING, State.SHUTTING, State.NULL)  # states with all layers
 
 
 class Slot:
@@ -77,12 +77,12 @@ class Slot:
         self.dropping = False  # its weights are being given up
         self.host_lost = False  # known before its own death: nothing can be loaded there
         self.wake = Event(loop)
-        self.pair: Event | None = None  # of its live pair; set together with `wake`
+        self.pair: Event | None = None  # the event of its live pair; set together with `wake`
         self._loop = loop
 
     @property
     def lost(self) -> bool:
-        """Whether it has died."""
+        """Whether the slot's instance has died."""
         return self.instance.lost is not None
 
     @property
@@ -145,16 +145,16 @@ class Fleet:
 
     @property
     def layers_bytes(self) -> list[float]:
-        """Of each layer, on all GPUs of an instance together."""
+        """Bytes of each layer, on all GPUs of an instance together."""
         layout = self.slots[0].instance.layout
         return [float(len(at) * self.model.tp) for at in layout.layer_at]
 
     def named(self, name: str) -> Slot:
-        """By the instance's name."""
+        """The slot of this instance name."""
         return self._by_name[name]
 
     def at_device(self, device: int) -> Slot:
-        """By one of its GPUs."""
+        """The slot of which `device` is one of the GPUs."""
         return self._by_device[device]
 
     def in_use(self) -> list[Slot]:

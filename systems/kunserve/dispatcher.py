@@ -17,7 +17,7 @@ from systems.serving.load import Load
 
 
 def dispatch_load(load: Load) -> tuple[float, float]:
-    """By what groups are compared: a new request goes to the one with the least.
+    """The load by which groups are compared: a new request goes to the one with the least.
 
     First by the tokens over its maximum batch, divided by its members. Then by free memory per
     request of a member, as a share of the group's memory. Among equal instances this is
@@ -35,8 +35,8 @@ def dispatch_load(load: Load) -> tuple[float, float]:
 class Target:
     """A group, or an instance alone, as a place for queued requests."""
 
-    free_seats: int  # of all its micro-batches together; below 0: more run than the limit allows
-    free_tokens: int  # of KV, at the stage with the least
+    free_seats: int  # seats of all its micro-batches; below 0: more run than the limit allows
+    free_tokens: int  # free tokens of KV, at the stage with the least
     batch_tokens: int  # prompt tokens that its maximum batch still takes
     queue: list[Request] = field(default_factory=list)
 
@@ -52,13 +52,13 @@ class Target:
 
 
 def by_importance(queue: Iterable[Request]) -> list[Request]:
-    """More important requests first; among equals first come, first served."""
+    """Sorts requests: more important ones first; among equals first come, first served."""
     return sorted(queue, key=lambda r: (-r.priority, r.arrival_s, r.request_id))
 
 
 def redistribute(targets: Sequence[Target]) -> list[Request]:
-    """New queues after a drop, in order of service; they become the queues of `targets`. Returns
-    the requests that wait at the dispatcher until there are seats.
+    """Makes new queues after a drop, in order of service; they become the queues of `targets`.
+    Returns the requests that wait at the dispatcher until there are seats.
 
     Every target keeps the first requests of its queue for which its maximum batch has seats, KV and
     tokens. The others go, in order, to the target with the most free seats that has all three. The

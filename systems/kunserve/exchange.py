@@ -18,10 +18,10 @@ from systems.kunserve.moves import Move
 
 @dataclass(slots=True, frozen=True)
 class Held:
-    """Where the KV of one request is."""
+    """The places where the KV of one request is."""
 
     request_id: int
-    blocks: int  # of each layer
+    blocks: int  # KV blocks of each layer
     places: tuple[Stage, ...]  # each layer at one member
 
     @property
@@ -68,7 +68,7 @@ class LinkProfile(NamedTuple):
     latency_s: float
 
     def seconds(self, num_bytes: float) -> float:
-        """Of one message."""
+        """Seconds that one message of `num_bytes` takes."""
         return self.latency_s + num_bytes / self.bytes_per_s
 
 

@@ -75,7 +75,8 @@ class GroupManager:
         return {name: self.by_name[name] for name in members(group)}
 
     def held(self, requests: Iterable[Request]) -> list[Held]:
-        """Where the KV of `requests` is; a request without KV is left out. Pages are of one layer.
+        """The places of the KV of `requests`; a request without KV is left out. Pages are of one
+        layer.
 
         Requests that have run on one instance only are not in the cluster's directory.
         """
@@ -289,7 +290,7 @@ class GroupManager:
         return exchange_moves(held, server.group)
 
     async def _exchange_live(self, server: Server, stop: Event) -> None:
-        """The requests run meanwhile."""
+        """Exchanges KV while the requests run."""
         start_s = self.loop.now
         moves = await self.transfer(
             server, lambda: self._exchange_of(server, server.running), stop, "exchange"
@@ -297,8 +298,9 @@ class GroupManager:
         self.cluster.note("exchange", server.name, start_s, moves=moves, live=True)
 
     async def _exchange_blocking(self, server: Server, stop: Event) -> None:
-        """As the published code does it: a number of victims at a time, in order of service; none
-        decodes before all KV of its batch has moved. Requests without room are computed again."""
+        """Exchanges KV as the published code does it: a number of victims at a time, in order of
+        service; none decodes before all KV of its batch has moved. Requests without room are
+        computed again."""
         start_s, moves = self.loop.now, 0
         left = [r for r in server.paused if self.held([r])]
         while left:
@@ -340,8 +342,8 @@ class GroupManager:
 
 
 def preempted(short_pages: int, held: dict[Request, int]) -> list[Request]:
-    """The fallback without standby instances (§4.3): the engine preempts by recompute, as vLLM does
-    (§2.3 (a)) and the published code does.
+    """The requests that are preempted without standby instances (§4.3): the engine then preempts by
+    recompute, as vLLM does (§2.3 (a)) and the published code does.
 
     held: {running request: its pages}, oldest first. As few as possible give up their KV for
     `short_pages`: the least important first, among equals the newest. If all do not suffice, all
@@ -362,7 +364,7 @@ def in_order(requests: Iterable[Request]) -> list[Request]:
 
 
 def in_pieces(layers: Iterable[int]) -> list[range]:
-    """Sorted `layers` as ranges."""
+    """The sorted `layers` as ranges."""
     pieces: list[range] = []
     for layer in layers:
         if pieces and pieces[-1].stop == layer:

@@ -19,13 +19,13 @@ Shape = tuple[range, ...]  # a group without names: what each member holds
 class Kept(NamedTuple):
     """What one member keeps."""
 
-    group: int  # its group before, by index
-    stage: int  # its stage there, by index
+    group: int  # index of its group before
+    stage: int  # index of its stage there
     layers: range
 
 
 def merge(groups: Sequence[Group]) -> Group | None:
-    """One group of all members of `groups`, each with at least one layer.
+    """Makes one group of all members of `groups`, each with at least one layer.
 
     None if that needs a load, because two members hold the same single layer.
     """
@@ -55,7 +55,7 @@ def equal_groups(instances: Sequence[str], size: int, num_layers: int) -> list[G
 
 @lru_cache(maxsize=4096)
 def split(shapes: tuple[Shape, ...]) -> tuple[Kept, ...] | None:
-    """`merge` without names: for every stage of the result, whose it was and what it keeps."""
+    """Does `merge` without names: for every stage of the result, whose it was and what it keeps."""
     num_layers = shapes[0][-1].stop
     num_members = sum(len(shape) for shape in shapes)
     for most in range(-(-num_layers // num_members), num_layers + 1):
@@ -107,7 +107,8 @@ def _advanced(state: State, group: int) -> State:
 
 
 def _ends(starts: int, held: range, most: int) -> int:
-    """Where a stage can end, as bits, that is inside `held` and begins at one of `starts`."""
+    """The places, as bits, where a stage can end that is inside `held` and begins at one of
+    `starts`."""
     starts &= (1 << held.stop) - (1 << held.start)
     ends = 0
     for size in range(1, most + 1):

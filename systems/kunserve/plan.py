@@ -26,8 +26,8 @@ class Plan:
     """The groups to be, and what they free."""
 
     groups: tuple[Group, ...]
-    freed_bytes: int  # beyond what was dropped before
-    short_bytes: int  # required but not freed; above 0: nothing more can be dropped
+    freed_bytes: int  # bytes freed beyond what was dropped before
+    short_bytes: int  # bytes required but not freed; above 0: nothing more can be dropped
 
 
 def throughput_greedy(groups: Sequence[Group], required_bytes: int, model: ModelSpec) -> Plan:
@@ -56,7 +56,7 @@ def throughput_greedy(groups: Sequence[Group], required_bytes: int, model: Model
 
 class _Entry(NamedTuple):
     size: int
-    place: int  # of the first of `parts` in line; differs between entries
+    place: int  # place of the first of `parts` in line; differs between entries
     group: Group
     parts: tuple[Group, ...]  # the groups that it is merged from: what its members hold
 
@@ -64,7 +64,8 @@ class _Entry(NamedTuple):
 def memory_greedy(
     groups: Sequence[Group], required_bytes: int, model: ModelSpec, kv_bytes: int
 ) -> Plan:
-    """§4.1: as many instances as possible in one group, until the freed memory exceeds `kv_bytes`.
+    """Puts as many instances as possible in one group, until the freed memory exceeds `kv_bytes`
+    (§4.1).
 
     kv_bytes: the original KV region of all instances. required_bytes: only for `Plan.short_bytes`.
     """
@@ -81,7 +82,8 @@ def memory_greedy(
 def exhaustive(
     groups: Sequence[Group], required_bytes: int, model: ModelSpec, throughput: Throughput
 ) -> Plan:
-    """Of all ways to merge `groups` that free `required_bytes`, the one with the least `cost`.
+    """Finds, of all ways to merge `groups` that free `required_bytes`, the one with the least
+    `cost`.
 
     If no way frees enough, the one that frees the most. This is Fig. 16's optimum: eight equal
     instances have 22 partitions. Raises ValueError for more than eight groups.
@@ -167,7 +169,7 @@ def _set_partitions(count: int) -> Iterator[list[list[int]]]:
 
 
 def recover(groups: Sequence[Group], dead: str) -> list[Group]:
-    """§4.3, fault tolerance: the groups without `dead`. Each is a full copy once its members have
+    """The groups without `dead` (§4.3, fault tolerance). Each is a full copy once its members have
     loaded what they lack.
 
     "We re-plan parameters globally once a failure is detected. By replicating parameters in host

@@ -109,7 +109,7 @@ async def _load_all(manager: GroupManager, loads: Sequence[LayerLoad], stop: Eve
 
 
 def leave(manager: GroupManager, server: Server, *, live: bool) -> None:
-    """From now on every member serves by itself, and `server` serves until it has no requests."""
+    """Has every member serve by itself from now on, and `server` until it has no requests."""
     num_layers, waiting = manager.model.num_layers, [*server.waiting]
     server.waiting.clear()
     manager.servers.remove(server)
@@ -120,8 +120,8 @@ def leave(manager: GroupManager, server: Server, *, live: bool) -> None:
     goes = _assigned(manager, server) or {}
 
     def let_go(request: Request) -> bool:
-        """At a step boundary: hands the request to the member that has all its KV; a request that
-        was preempted is dispatched anew. Whether it has left."""
+        """Hands the request, at a step boundary, to the member that has all its KV; one that was
+        preempted is dispatched anew. Returns whether it has left."""
         where = manager.held([request])
         if not where:
             manager.dispatch(request)

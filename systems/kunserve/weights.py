@@ -16,7 +16,7 @@ HOST = "host"  # the copy in the member's own host memory (§4.3, fault toleranc
 
 
 class LayerLoad(NamedTuple):
-    """One layer's weights come to one member."""
+    """The load of one layer's weights to one member."""
 
     member: str
     layer: int
@@ -26,8 +26,8 @@ class LayerLoad(NamedTuple):
 class Rates(NamedTuple):
     """Bytes per second to or from one instance."""
 
-    peer: float  # over the network
-    host: float  # over PCIe
+    peer: float  # rate over the network
+    host: float  # rate over PCIe
 
 
 EQUAL_RATES = Rates(1.0, 1.0)
@@ -46,7 +46,7 @@ def missing(group: Group, num_layers: int) -> list[tuple[str, int]]:
 def restore_loads(
     wanted: Iterable[tuple[str, int]], groups: Sequence[Group], rates: Rates, model: ModelSpec
 ) -> list[LayerLoad]:
-    """Where the weights `wanted` come from, in the order to ask for them.
+    """The loads of the weights `wanted`, each with its source, in the order to ask for them.
 
     groups: who holds which layers. Each load takes the source from which it ends first, after the
     loads before it. A peer sends one layer at a time. A member takes one layer at a time over the

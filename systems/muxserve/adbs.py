@@ -39,12 +39,13 @@ class Quota:
 
     @property
     def utilisation(self) -> float:
-        """From 0 to 1."""
+        """The used share of the quota, from 0 to 1."""
         return 1.0 if self.starved else self.mean_used_blocks / self.num_blocks
 
 
 def adapt(quotas: Sequence[Quota], config: QuotaConfig) -> list[int]:
-    """By how many blocks each quota changes. The sum in bytes is 0, except for rounding to blocks.
+    """The number of blocks by which each quota changes. The sum in bytes is 0, except for rounding
+    to blocks.
 
     Models short of KV (utilisation at least `high`) are served in the order of utilisation.
     """

@@ -24,13 +24,14 @@ class Llm:
 
     @property
     def scale(self) -> int:
-        """1 for 7B-class models, 2 for 13B, 4 for 30B, 8 for 65B: the nearest of these sizes."""
+        """The model's scale: 1 for 7B-class models, 2 for 13B, 4 for 30B, 8 for 65B: the nearest of
+        these sizes."""
         billions = self.spec.num_params / 1e9
         return 1 << sum(billions > edge for edge in (10, 20, 45))
 
     @property
     def computation(self) -> float:
-        """Rate times scale: models are placed in this order (Algorithm 1)."""
+        """The model's rate times its scale: models are placed in this order (Algorithm 1)."""
         return self.rate_per_s * self.scale
 
 
@@ -38,8 +39,8 @@ class Llm:
 class EstimateConfig:
     """What the estimate assumes of requests and of devices."""
 
-    output_tokens: int  # of an average request
-    prompt_tokens: int  # of an average request
+    output_tokens: int  # tokens of an average request
+    prompt_tokens: int  # tokens of an average request
     max_num_seqs: int  # requests of a batch at most
     # A model's throughput may be below its rate by this share of the throughput, but at most by
     # `max_slack_per_s` requests/s.
@@ -53,20 +54,20 @@ class EstimateConfig:
 class Candidate:
     """A share and a batch for a model's decoding, and its throughput if it is alone with them."""
 
-    share: float  # of the multiprocessors
+    share: float  # share of the multiprocessors
     batch: int
     throughput_per_s: float
 
 
 class ThroughputEstimator:
-    """Eq. 3 with the step times of `profile`."""
+    """Estimates throughput by Eq. 3 with the step times of `profile`."""
 
     def __init__(self, profile: Profile, config: EstimateConfig) -> None:
         self._profile, self._config = profile, config
 
     @property
     def request_tokens(self) -> int:
-        """Prompt and output of an average request."""
+        """Prompt and output tokens of an average request."""
         return self._config.prompt_tokens + self._config.output_tokens
 
     def candidate(self, llm: Llm, max_batch: int) -> Candidate:
@@ -114,7 +115,8 @@ class ThroughputEstimator:
         return throughput_per_s + slack > llm.rate_per_s
 
     def throughput_per_s(self, llm: Llm, share: float, batch: int, prefill_s: float) -> float:
-        """Eq. 3, in requests/s. prefill_s: of this batch and of all that it waits for."""
+        """Throughput by Eq. 3, in requests/s. prefill_s: of this batch and of all that it waits
+        for."""
         config = self._config
         context = batch * (config.prompt_tokens + config.output_tokens // 2)
         step_s = self._profile.decode_step_s(llm.spec, batch, context)
@@ -122,11 +124,11 @@ class ThroughputEstimator:
         return batch / (step_s * config.output_tokens + prefill_s)
 
     def prefill_s(self, llm: Llm, batch: int) -> float:
-        """Of a batch of average prompts, one after the other."""
+        """Seconds to prefill a batch of average prompts, one after the other."""
         return batch * self._profile.prefill_s(llm.spec, self._config.prompt_tokens)
 
 
 def _batches(max_batch: int) -> list[int]:
-    """1, 2, 4, …, max_batch."""
+    """The batches that are tried: 1, 2, 4, …, max_batch."""
     powers = [1 << k for k in range(max_batch.bit_length())]
     return [*powers, max_batch] if powers[-1] < max_batch else powers

@@ -37,7 +37,7 @@ class PlacedMesh:
 
 
 class Placer:
-    """Algorithm 1."""
+    """Places models by Algorithm 1."""
 
     def __init__(
         self, estimator: ThroughputEstimator, budget: Budget, max_num_seqs: int, total_share: float
@@ -73,8 +73,8 @@ class Placer:
         return meshes
 
     def _merit(self, trial: PlacedMesh, mesh: PlacedMesh) -> tuple[float, float, float]:
-        """What makes a mesh better for a model, the first of these first: throughput gained, less
-        computation on the mesh, more free memory on it."""
+        """Ranks a mesh for a model, the first of these first: throughput gained, less computation
+        on the mesh, more free memory on it."""
         gained = round(trial.served_per_s - mesh.served_per_s, 9)
         free = self._budget.free_bytes(mesh.specs, len(mesh.devices))
         return gained, -mesh.computation, free
@@ -106,7 +106,8 @@ class Placer:
 
 
 def kv_weight(llm: Llm) -> float:
-    """By what KV memory is divided among models: requests/s times KV bytes per token."""
+    """The weight by which KV memory is divided among models: requests/s times KV bytes per
+    token."""
     return llm.rate_per_s * llm.spec.held_kv_bytes_per_token
 
 

@@ -19,16 +19,17 @@ class Oracle:
         self._profile, self._models = profile, models
 
     def service_s(self, request: Request) -> float:
-        """Of the whole request, if it ran alone."""
+        """Service time of the whole request, if it ran alone."""
         return self.prefill_s([request]) + self.decode_s(request)
 
     def prefill_s(self, requests: Sequence[Request]) -> float:
-        """Of all prompts in one iteration. The requests are of one model."""
+        """Time to prefill all prompts in one iteration. The requests are of one model."""
         tokens = sum(request.prompt_tokens for request in requests)
         return self._profile.prefill_s(self._models[requests[0].model], tokens)
 
     def decode_s(self, request: Request) -> float:
-        """Of the request's remaining tokens; every step counts as long as the middle one."""
+        """Time to decode the request's remaining tokens; every step counts as long as the middle
+        one."""
         total = request.prompt_tokens + request.output_tokens
         middle = (request.known_tokens + total) // 2
         step_s = self._profile.decode_step_s(self._models[request.model], 1, middle)

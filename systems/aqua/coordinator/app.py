@@ -46,7 +46,8 @@ class ReclaimBody(Body):
 
 
 class LeaseReply(BaseModel):
-    """`reclaimable_bytes`: were offered, and the producer may use them again now."""
+    """A lease's bytes. `reclaimable_bytes`: were offered, and the producer may use them again
+    now."""
 
     offered_bytes: int
     capacity_bytes: int
@@ -107,7 +108,8 @@ def _refusal(_: Request, error: Exception) -> JSONResponse:
 
 
 def _invalid(_: Request, error: Exception) -> JSONResponse:
-    """Without the input, which JSON may not be able to hold (NaN, half of a character)."""
+    """Answers why a request is invalid, without its input, which JSON may not be able to hold (NaN,
+    half of a character)."""
     assert isinstance(error, RequestValidationError)
     reasons = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
     return JSONResponse({"detail": "; ".join(reasons).encode(errors="replace").decode()}, 422)
@@ -148,7 +150,8 @@ def _add_leases(server: FastAPI, coordinator: Coordinator) -> None:
 
     @server.put("/allocations/{allocation}")
     async def allocate(allocation: Name, body: BytesBody) -> dict[str, str | None]:
-        """`lease`: null if no lease has room; then nothing was allocated."""
+        """Allocates bytes. `lease` of the reply is null if no lease has room; then nothing was
+        allocated."""
         return {"lease": coordinator.make(Allocate(allocation, body.holder, body.num_bytes))}
 
     @server.delete("/allocations/{allocation}")

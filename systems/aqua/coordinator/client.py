@@ -32,9 +32,9 @@ from systems.aqua.coordinator.requests import (
 )
 from systems.aqua.coordinator.topology import Topology
 
-ANSWER_TIMEOUT_S = 30.0  # of one request, on a loaded machine
-PATIENCE_S = 60.0  # until a coordinator that does not answer ends the run
-PAUSE_S = 0.05  # between two tries
+ANSWER_TIMEOUT_S = 30.0  # timeout of one request, on a loaded machine
+PATIENCE_S = 60.0  # time until a coordinator that does not answer ends the run
+PAUSE_S = 0.05  # pause between two tries
 
 
 class Embedded:
@@ -44,7 +44,7 @@ class Embedded:
         self._coordinator = coordinator
 
     async def make(self, change: Change) -> str | None:
-        """As `Coordinator.make`."""
+        """Makes a change, as `Coordinator.make` does."""
         return self._coordinator.make(change)
 
     async def heartbeat(self, holder: str) -> None:
@@ -118,7 +118,7 @@ class Remote:
         await self._loop.wait(done)
         return answer.result()
 
-    # In the thread
+    # What the thread does
 
     def _answer(self, method: str, path: str, body: Body) -> Any:
         """The answer's JSON. Raises Refused for 4xx, RunError if no answer comes."""

@@ -31,7 +31,8 @@ class Coordinator:
     def __init__(
         self, topology: Topology, journal: Journal | None, now: Clock, *, heartbeat_timeout_s: float
     ) -> None:
-        """journal: None: nothing is kept. Raises UsageError for a journal of another topology."""
+        """Starts from the journal's changes; journal None: nothing is kept. Raises UsageError for a
+        journal of another topology."""
         check_timeout(heartbeat_timeout_s)
         self._ledger = Ledger(topology)
         self._journal, self._now = journal, now
@@ -46,8 +47,8 @@ class Coordinator:
 
     def make(self, change: Change) -> str | None:
         """Makes a change; it is on disk when this returns. Raises Refused, and changes nothing, for
-        a change that is not allowed. Returns the lease that an allocation is in; None: no lease has
-        room for it."""
+        a change that is not allowed. Returns the lease that an allocation is in, or None if no
+        lease has room for it."""
         self.expire()
         change.check(self._ledger)
         self._write(change)
@@ -87,6 +88,6 @@ class Coordinator:
         return self._ledger.status_of_leases()
 
     def status(self) -> dict[str, Any]:
-        """As `Ledger.status`."""
+        """All holders, leases and allocations, as `Ledger.status` has them."""
         self.expire()
         return self._ledger.status()

@@ -43,17 +43,17 @@ class Lease:
 
     @property
     def free_bytes(self) -> int:
-        """Can still be allocated."""
+        """Bytes that can still be allocated."""
         return max(0, self.capacity_bytes - self.allocated_bytes)
 
     @property
     def overdrawn_bytes(self) -> int:
-        """Reclaimed and still allocated."""
+        """Bytes that are reclaimed and still allocated."""
         return max(0, self.allocated_bytes - self.capacity_bytes)
 
     @property
     def held_bytes(self) -> int:
-        """Of the producer's memory: it must not use these bytes now."""
+        """Bytes of the producer's memory that it must not use now."""
         return self.capacity_bytes + self.overdrawn_bytes
 
     def status(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Ledger:
             raise unknown(f"no holder {holder}: join first")
 
     def lease(self, name: str) -> Lease:
-        """Raises Refused if there is none of this name."""
+        """The lease of this name. Raises Refused if there is none."""
         if name in self.ended_leases:
             raise gone(f"lease {name} has ended")
         if name not in self.leases:

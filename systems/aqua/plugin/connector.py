@@ -27,8 +27,8 @@ from systems.aqua.plugin.settings import Settings
 
 
 class AquaConnector(KVConnectorBase_V1):
-    """One object in vLLM's scheduler process, and one in each worker. Raises ValueError for leases
-    with more than one device."""
+    """AQUA's KV connector: one object in vLLM's scheduler process, and one in each worker. Raises
+    ValueError for leases with more than one device."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -38,7 +38,7 @@ class AquaConnector(KVConnectorBase_V1):
         # In the scheduler
         self._tokens: dict[str, int] = {}  # {request: saved tokens}
         self._slots: dict[str, Slots] = {}  # {request whose KV is in a lease: its blocks there}
-        self._pages = Pages()  # of the next iteration
+        self._pages = Pages()  # pages of the next iteration
         self._iterations = 0
         self._borrower: Borrower | None = None
         if role == KVConnectorRole.SCHEDULER and self.settings.coordinator is not None:
@@ -56,17 +56,17 @@ class AquaConnector(KVConnectorBase_V1):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """False: no other engine waits for this KV, as kv_both would mean."""
+        """Returns False: no other engine waits for this KV, as kv_both would mean."""
         return False
 
     # --- In the scheduler
 
     def saved(self, request_id: str) -> int:
-        """Tokens of the request whose KV is kept."""
+        """The number of the request's tokens whose KV is kept."""
         return self._tokens.get(request_id, 0)
 
     def in_dram(self) -> list[bool]:
-        """For each request that is paged out: whether its KV is in DRAM."""
+        """Whether the KV of each request that is paged out is in DRAM."""
         return [request_id not in self._slots for request_id in self._tokens]
 
     def count(self, name: str, number: int = 1) -> None:
@@ -114,8 +114,8 @@ class AquaConnector(KVConnectorBase_V1):
         return pages
 
     def _obey(self, borrower: Borrower) -> None:
-        """Section 6's control loop: KV in leases that are asked back goes to host memory. KV that
-        is gone with its producer will be computed again."""
+        """Runs section 6's control loop: KV in leases that are asked back goes to host memory. KV
+        that is gone with its producer will be computed again."""
         fresh = {page.request_id for page in self._pages.out}
         asked, gone = borrower.unwanted({slots.lease for slots in self._slots.values()})
         for request_id, slots in list(self._slots.items()):
