@@ -204,9 +204,9 @@ class VirtualLoop(Loop):
     now: float = 0.0  # read at every step: a property costs as much as what is done with it
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
-        """As `Loop.run`; time 0 is now, whatever ran before. Cyclic garbage, of which tasks leave
-        none, is not looked for meanwhile: a log of millions of objects would be searched again and
-        again."""
+        """Runs as `Loop.run` does; time 0 is now, whatever ran before. Cyclic garbage, of which
+        tasks leave none, is not looked for meanwhile: a log of millions of objects would be
+        searched again and again."""
         self.now = 0.0
         was_enabled = gc.isenabled()
         gc.disable()
@@ -244,7 +244,7 @@ class WallLoop(Loop):
         return time.monotonic() - self.start_monotonic_s
 
     def run(self, main: Coroutine[Any, Any, Any], *, name: str = "main") -> Any:
-        """As `Loop.run`; time 0 is now, whatever was set up before.
+        """Runs as `Loop.run` does; time 0 is now, whatever was set up before.
 
         Meanwhile cyclic garbage is not looked for: one pass over what is there when a run starts
         takes some 100 ms. And no thread waits long for its turn to run: others stamp tokens.
@@ -289,8 +289,8 @@ class WallLoop(Loop):
         function(*args)
 
     def _drain_inbox(self) -> None:
-        """Until a timer is due: requests are sent in time, however much there is to record. One
-        at least, for a task may sleep 0 s again and again."""
+        """Makes the calls in the inbox until a timer is due: requests are sent in time, however
+        much there is to record. It makes at least one, for a task may sleep 0 s again and again."""
         due_s = self._timers[0][0] if self._timers else inf
         while True:
             try:

@@ -106,8 +106,8 @@ class Attention:
         return found
 
     def fitted(self, cells: pd.DataFrame, **start: float) -> Attention:
-        """With constants, searched from `start`, that have small logarithms of `seconds` over the
-        measured ones, robustly."""
+        """This attention with constants, searched from `start`, that make the logarithms of
+        `seconds` over the measured ones small, robustly."""
 
         def moved(x: Floats) -> Attention:
             return replace(self, **dict(zip(start, np.exp(x).tolist(), strict=True)))

@@ -32,7 +32,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Of one iteration, as the server resolved it."""
+    """The budget of one iteration, as the server resolved it."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -40,7 +40,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`first[i]`: the iteration of stream i's first token. `ends_s`: of each iteration."""
+    """The iterations of all streams. `first[i]`: the iteration of stream i's first token.
+    `ends_s`: the end of each iteration."""
 
     first: list[int]
     ends_s: Floats
@@ -66,7 +67,8 @@ def timeline(streams: Sequence[Stream]) -> Timeline:
 def _first_iteration(
     streams: Sequence[Stream], first: dict[int, int], running: set[int], new: int, now: int
 ) -> int:
-    """Where the tokens of stream `new` come nearest to those of the stream that lasts longest.
+    """The iteration from which the tokens of stream `new` come nearest to those of the stream that
+    lasts longest.
 
     `now`: the latest iteration with a token so far; the candidates are around it.
     """
@@ -87,7 +89,8 @@ def _first_iteration(
 
 
 def misplaced(streams: Sequence[Stream], found: Timeline) -> int:
-    """Tokens that came after the end of the iteration behind theirs: none in true lockstep."""
+    """The number of tokens that came after the end of the iteration behind theirs: none in true
+    lockstep."""
     nexts_s = np.append(found.ends_s[1:], np.inf)
     return sum(
         int((stream.times_s > nexts_s[begun : begun + len(stream.times_s)]).sum())
@@ -110,7 +113,7 @@ def works(streams: Sequence[Stream], found: Timeline, budget: Budget) -> list[Wo
 def _chunks(
     streams: Sequence[Stream], found: Timeline, budget: Budget, decodes: npt.NDArray[np.int_]
 ) -> list[list[tuple[int, int]]]:
-    """Of each iteration, the prompts in it as (tokens computed before, tokens).
+    """The prompts in each iteration, as (tokens computed before, tokens).
 
     First those that it completed; what they left of the budget went to the next in line, if that
     had come and there was a seat. The line is that of the first tokens: answers keep the order.

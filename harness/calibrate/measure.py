@@ -85,7 +85,8 @@ def profile(chosen: Namespace, console: Console) -> None:
 def fitted(
     spec: ModelSpec, hardware: Hardware, found: MeasuredEngine, told: Sequence[Cells]
 ) -> tuple[Calibration, pd.DataFrame]:
-    """What serving says of `spec`, and the cells and `told` of other models; and how well."""
+    """The calibration of `spec` by serving, its cells and `told` of other models; and how well it
+    fits."""
     prior = fit_law([found.cells], {"local": hardware}).terms(found.cells)
     terms, turnaround_s = fit_served(found.seen, prior)
     law = fit_law([found.cells.without(turnaround_s), *told], {"local": hardware})
@@ -98,7 +99,7 @@ def fitted(
 
 
 def with_peaks(origin: Hardware, spec: ModelSpec, found: MeasuredEngine) -> Hardware:
-    """`origin`, for a CPU with the peaks of this one."""
+    """`origin` as it is, or, for a CPU, with the peaks of this one."""
     if origin.device != machine.CPU:
         return origin
     flop_per_s, bytes_per_s = machine.peaks()
@@ -202,7 +203,7 @@ class _Bench:
 
 
 def served_scores(error: Floats, seen: Iterations) -> pd.DataFrame:
-    """By kind of execute: how many, their mean absolute error, and that of their total time."""
+    """Scores by kind of execute: number, mean absolute error, and error of the total time."""
     rows = []
     for kind, chosen in (("with prompts", seen.chunks > 0), ("decodes", seen.chunks == 0)):
         seconds, wrong = seen.seconds[chosen], error[chosen]

@@ -43,7 +43,7 @@ class Cells:
     decode_s: Floats  # per step
 
     def without(self, turnaround_s: float) -> Cells:
-        """As if an `execute` took nothing but its iterations; cells are two executes each."""
+        """These cells as if an `execute` took only its iterations; cells are two executes each."""
         return replace(
             self,
             prefill_s=self.prefill_s - turnaround_s,
@@ -64,7 +64,7 @@ class Cells:
 
     @property
     def context_tokens(self) -> Floats:
-        """Read by the mean decode step."""
+        """The tokens of context that the mean decode step reads."""
         return self.batch * (self.input_len + (DECODE_STEPS + 1) / 2)
 
 

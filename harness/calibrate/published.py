@@ -148,6 +148,6 @@ def _blis(directory: Path | None) -> pd.DataFrame:
 
 
 def cached_tokens(prompt_tokens: Floats) -> Floats:
-    """Of a prompt that was seen before: whole blocks, but never its last token."""
+    """How much of a prompt seen before is cached: whole blocks, but never its last token."""
     found: Floats = np.floor((prompt_tokens - 1) / BLOCK_TOKENS) * BLOCK_TOKENS
     return found

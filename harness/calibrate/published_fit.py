@@ -39,7 +39,7 @@ class Measurements:
         return found
 
     def only(self, column: str, value: str) -> Measurements:
-        """Of a model, on any device, or a chip, of any model."""
+        """The measurements of one model, on any device, or of one chip, of any model."""
         tables = self.offline, self.prefill, self.served
         return Measurements(*(table[table[column] == value] for table in tables))
 
@@ -48,7 +48,7 @@ class Measurements:
         return Measurements(*(table[table[column] != value] for table in tables))
 
     def rows(self) -> list[Rows]:
-        """By kind, device and engine."""
+        """The measurements that are fitted, by kind, device and engine."""
         served = self.served[self.fitted]
         kinds = {"offline": self.offline, "prefill": self.prefill, "served": served}
         return [

@@ -29,8 +29,8 @@ ROUGHNESS = 0.15  # the second difference of log efficiency, from knot to knot, 
 FEWEST_QUERIES = 256.0  # of a chunk's attention: kernel profiles of two boards have 180 and 230
 # vLLM's default capture sizes (resolved_config in LLMServingSim's meta.json, vLLM 0.19).
 GRAPH_TOKENS = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-# Of vLLM's compiled model, whose kernels are about ten a layer: 4 µs each, an estimate. A layer of
-# more tokens than the largest graph takes longer on every GPU here.
+# The launches of a layer of vLLM's compiled model, about ten kernels: 4 µs each, an estimate. A
+# layer of more tokens than the largest graph takes longer on every GPU here.
 LAUNCH_LAYER_S = 4e-5
 SEQUENCE_S = 5e-7  # sampling: RTX PRO 6000's profile
 # A device's constants: first guess, least and greatest value.
@@ -107,13 +107,13 @@ class Rows:
         return how(kernels, engine, self.columns)
 
     def errors(self, fitted: Fitted) -> Floats:
-        """Logarithms of predicted over measured."""
+        """The logarithms of predicted over measured times."""
         found: Floats = np.log(self.predicted_s(fitted) / self.seconds)
         return found
 
 
 def padded(tokens: Floats) -> Floats:
-    """To the next of GRAPH_TOKENS, if there is one."""
+    """`tokens`, padded to the next of GRAPH_TOKENS, if there is one."""
     graphs = np.array(GRAPH_TOKENS, np.float64)
     place = np.minimum(np.searchsorted(graphs, tokens), len(graphs) - 1)
     found: Floats = np.maximum(tokens, graphs[place])
@@ -121,7 +121,7 @@ def padded(tokens: Floats) -> Floats:
 
 
 def prefill_s(k: Kernels, engine: Constants, rows: Mapping[str, Floats]) -> Floats:
-    """One iteration of `batch` whole prompts."""
+    """The time of one iteration of `batch` whole prompts."""
     n, batch = rows["input_len"], rows["batch"]
     seconds = k.iteration_s(n * batch, batch) + k.attend_s * batch * n * (n + 1) / 2
     host_s = engine["step_s"] + engine["mixed_s"] + engine["chunk_s"] * batch
@@ -130,8 +130,8 @@ def prefill_s(k: Kernels, engine: Constants, rows: Mapping[str, Floats]) -> Floa
 
 
 def offline_s(k: Kernels, engine: Constants, rows: Mapping[str, Floats]) -> Floats:
-    """A batch that is prefilled, in iterations of as many whole prompts as MOST_TOKENS hold, and
-    then decoded."""
+    """The time of a batch that is prefilled, in iterations of as many whole prompts as MOST_TOKENS
+    hold, and then decoded."""
     n, batch, output = rows["input_len"], rows["batch"], rows["output_len"]
     together = np.minimum(batch, np.maximum(1, np.floor(4096 / n)))
     first = prefill_s(k, engine, {"input_len": n, "batch": together}) * batch / together

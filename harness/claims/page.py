@@ -163,7 +163,7 @@ def _columns(each: Judged) -> list[str]:
 
 
 def verdict(each: Judged) -> str:
-    """With the share of the published effect, where the claim compares."""
+    """The claim's verdict, with the share of the published effect where the claim compares."""
     if each.claim.repeats:
         return f"repeated: {each.claim.repeats}"
     if each.claim.reading_of:

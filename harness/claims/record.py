@@ -50,7 +50,7 @@ def _finite(value: float) -> float | None:
 
 
 def tally(judged: Iterable[Judged]) -> Counter[str]:
-    """Of several readings of one sentence the worst that is judged counts."""
+    """Counts verdicts by sentence: of several readings of one, the worst that is judged counts."""
     by_sentence: dict[tuple[str, str], list[str]] = {}
     for each in judged:
         by_sentence.setdefault(each.claim.sentence, []).append(each.verdict)
@@ -63,7 +63,7 @@ def _worst(verdicts: Sequence[str]) -> str:
 
 
 def share(judged: Iterable[Judged], *more: str) -> float | None:
-    """Of the judged claims, those that are reproduced or show the trend; None: none is judged.
+    """The share of the judged claims that are reproduced or show the trend; None: none is judged.
     more: verdicts that count as judged, too."""
     counts = tally(judged)
     total = sum(counts[verdict] for verdict in (*JUDGED, *more))

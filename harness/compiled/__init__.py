@@ -46,7 +46,8 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Once per process, before any other module of this project is imported."""
+    """Has compiled modules found; called once per process, before any other module of this project
+    is imported."""
     global _why_python
     try:
         index = json.loads((FOLDER / INDEX).read_bytes())
@@ -86,7 +87,7 @@ def why_python(index: Mapping[str, Any]) -> dict[str, str]:
 
 
 def sha256(path: str) -> str:
-    """Of a file of this project; empty: there is none."""
+    """The SHA-256 of a file of this project; empty: there is none."""
     try:
         return hashlib.sha256((PROJECT / path).read_bytes()).hexdigest()
     except OSError:
@@ -94,7 +95,8 @@ def sha256(path: str) -> str:
 
 
 def state() -> str:
-    """For a manifest: "compiled", or "Python" and why, of all or of some groups."""
+    """The state that a manifest tells: "compiled", or "Python" and why, of all or of some
+    groups."""
     if "" in _why_python:
         return f"Python: {_why_python['']}"
     if not _why_python:

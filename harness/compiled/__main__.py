@@ -92,7 +92,7 @@ def build(groups: Mapping[str, Sequence[str]], into: Path) -> dict[str, str]:
 
 
 def described(groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """As the index has them, without the binaries."""
+    """The groups as the index has them, without the binaries."""
     return {
         name: {
             "needs": list(BASE[: BASE.index(name)] if name in BASE else BASE),

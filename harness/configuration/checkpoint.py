@@ -116,9 +116,9 @@ def values_of(directory: Path) -> dict[str, Any]:
 
 
 def take_checkpoint(config: DictConfig, model: str, overrides: Sequence[str]) -> None:
-    """Where `overrides` give model.path and nobody has chosen a model (`model`: the option of the
-    group), the model is the checkpoint's: its values are put into `config`, but for those that are
-    overridden one by one."""
+    """Puts the checkpoint's values into `config`, but for those that are overridden one by one,
+    where `overrides` give model.path and nobody has chosen a model (`model`: the option of the
+    group): the model is then the checkpoint's."""
     given = {word.lstrip("+").partition("=")[0] for word in overrides}
     if "model.path" not in given or "model" in given or model != DEFAULT_MODEL:
         return

@@ -19,14 +19,14 @@ def require(holds: object, sentence: str) -> None:
 
 
 def at_least(config: Any, least: float, where: str, *names: str) -> None:
-    """None is no value, and may stand for any."""
+    """Requires `names` to be at least `least`. None is no value, and may stand for any."""
     for name in names:
         value = getattr(config, name)
         require(value is None or value >= least, f"{_told(value, where, name)} at least {least}")
 
 
 def positive(config: Any, where: str, *names: str) -> None:
-    """None is no value, and may stand for any."""
+    """Requires `names` to be above 0 and finite. None is no value, and may stand for any."""
     for name in names:
         value = getattr(config, name)
         holds = value is None or 0 < value < inf

@@ -33,7 +33,7 @@ def run_command(name: str) -> None:
 
 
 def parser(command: str, about: str | None) -> ArgumentParser:
-    """Of `python -m harness COMMAND`; `about` is shown as it stands."""
+    """The parser of `python -m harness COMMAND`; `about` is shown as it stands."""
     return ArgumentParser(
         f"python -m harness {command}",
         description=about,

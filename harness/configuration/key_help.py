@@ -56,7 +56,8 @@ ANY = re.compile(r"[A-Z]+")  # a part of a name that stands for any
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """`name`: a dotted name, whose parts in capitals stand for any name, dots included."""
+    """What is said once for all keys that `name` fits: a dotted name, whose parts in capitals stand
+    for any name, dots included."""
 
     name: str
     words: str
@@ -71,7 +72,7 @@ class Meaning:
 
 
 def read_meanings(conf: Path) -> list[Meaning]:
-    """In the file's order; none without the file."""
+    """Reads the meanings in the file's order; there are none without the file."""
     path = conf / MEANINGS
     told = yaml.safe_load(path.read_text()) if path.is_file() else {}
     return [Meaning(name, words) for name, words in told.items()]
@@ -118,7 +119,7 @@ def overview(conf: Path) -> str:
 
 
 def keys(conf: Path) -> list[Key]:
-    """Of conf/config.yaml and of every option of every group, in the files' order."""
+    """The keys of conf/config.yaml and of every option of every group, in the files' order."""
     found: dict[str, Key] = {}
     once = read_meanings(conf)
     for prefix, option, path in _files(conf):
@@ -174,7 +175,7 @@ def _values(key: Key) -> str:
 
 
 def _files(conf: Path) -> Iterator[tuple[str, str, Path]]:
-    """(what stands before its keys, the option's name, the file)."""
+    """Yields (what stands before its keys, the option's name, the file) for each file."""
     yield "", "", conf / "config.yaml"
     for group in GROUPS:
         for path in sorted((conf / group).glob("*.yaml")):
@@ -213,7 +214,7 @@ def _walk(
 
 
 def _source(value: yaml.Node, lines: Sequence[str]) -> str:
-    """The value as the file has it, of a block its first line."""
+    """The value as the file has it; of a block, its first line."""
     start, end = value.start_mark, value.end_mark
     if start.line == end.line:
         return lines[start.line][start.column : end.column]

@@ -27,7 +27,8 @@ MAKE = "python -m plots.aqua_profiles"
 
 
 def in_file(path: str, key: str) -> Any:
-    """Raises UsageError for a file without such a key, or that is no JSON object."""
+    """The value of `key` in the JSON file. Raises UsageError for a file without such a key, or that
+    is no JSON object."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -40,7 +41,7 @@ def in_file(path: str, key: str) -> Any:
 
 
 def engine_profiles() -> list[str]:
-    """Those that conf/ has."""
+    """The names of the engine profiles that conf/ has."""
     return sorted(path.stem for path in ENGINE_PROFILES.glob("*.yaml"))
 
 
@@ -58,7 +59,8 @@ def profile_name(model: str, tp: int, hardware: str, workload: str) -> str:
 
 
 def stable_rate(model: str, tp: int, hardware: str, workload: str) -> float:
-    """Requests/s. Raises UsageError where no profile is of these, or has no rate."""
+    """The stable rate, in requests/s. Raises UsageError where no profile is of these, or has no
+    rate."""
     name = profile_name(model, tp, hardware, workload)
     path = STABLE_RATES / f"{name}.json"
     rate = read_json(path).get("stable_rate_per_s") if path.is_file() else None
@@ -72,7 +74,7 @@ def stable_rate(model: str, tp: int, hardware: str, workload: str) -> float:
 
 
 def seconds_for(requests: float, rate_per_s: float) -> float:
-    """In whole milliseconds."""
+    """The seconds in which as many requests come at this rate, in whole milliseconds."""
     if not rate_per_s > 0:
         raise UsageError(f"rate_per_s={rate_per_s:g} must be above 0")
     return round(requests / rate_per_s, 3)

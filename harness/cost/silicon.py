@@ -42,7 +42,8 @@ class Work:
     reduce_token_s: Value  # and of each token
 
     def on(self, silicon: Silicon, all_reduce_factor: float) -> Kernels:
-        """all_reduce_factor: the engine's, over what `harness.cost.collectives` says."""
+        """The terms of kernels as efficient as `silicon` says. all_reduce_factor: the engine's,
+        over what `harness.cost.collectives` says."""
         return Kernels(
             read_s=self.read_s,
             token_s=self.token_s,
@@ -62,7 +63,7 @@ class Work:
 
 
 def work(model: ModelSpec, hardware: Hardware, num_layers: int | None = None) -> Work:
-    """Of `model` over model.tp devices; num_layers: of a pipeline stage."""
+    """The work of `model` over model.tp devices; num_layers: the layers of a pipeline stage."""
     tp, layers = model.tp, model.num_layers if num_layers is None else num_layers
     share = layers / model.num_layers
     read_s = 1 / (hardware.memory_bandwidth_bytes_per_s * tp)  # one byte
@@ -109,17 +110,17 @@ class Kernels:
     reduce_token_s: Value  # the all-reduces of one token
 
     def products_s(self, tokens: Value) -> Value:
-        """The layers' products with `tokens`, and their all-reduces."""
+        """The time of the layers' products with `tokens`, and their all-reduces."""
         product_s = self._roofline_s(tokens, self.read_s, self.token_s)
         return product_s + self.reduce_token_s * tokens
 
     def head_s(self, sequences: Value) -> Value:
-        """The product with the vocabulary, and sampling."""
+        """The time of the product with the vocabulary, and sampling."""
         product_s = self._roofline_s(sequences, self.head_read_s, self.head_token_s)
         return product_s + self.sampled_s * sequences
 
     def iteration_s(self, tokens: Value, sequences: Value) -> Value:
-        """Everything but attention's reading and multiplying."""
+        """The time of everything but attention's reading and multiplying."""
         work_s = self.products_s(tokens) + self.head_s(sequences)
         return work_s + self.fixed_s + self.sequence_s * sequences
 
@@ -133,7 +134,7 @@ class Kernels:
         return found
 
     def on_a_share(self, part: Part) -> Kernels:
-        """As `harness.cost.law.on_a_share`, of these terms."""
+        """These terms on a share of the device, as `harness.cost.law.on_a_share`."""
         compute, memory = part.slowdowns()
         reads = ("read_s", "head_read_s", "context_s", "mixed_context_s")
         kernels = ("fixed_s", "sequence_s", "sampled_s")

@@ -68,7 +68,7 @@ class BaseInstance:
         self._number: int = next(_numbers)
 
     def evict(self, request: Request) -> None:
-        """`Instance.evict`."""
+        """Evicts `request`, as `Instance.evict` says."""
         request.decodes_on = 0
         self.kv.release(request)
         request.computed_tokens = 0
@@ -104,7 +104,7 @@ class BaseInstance:
         number, held, size = self._number, self.kv.held, self.kv.block_tokens
         most = self.model.max_position
         for request in decodes:
-            # Those that have run here may go on until they end.
+            # Requests that have run here may go on until they end.
             if request.decodes_on != number or request.generated_tokens >= request.output_tokens:
                 known = request.computed_tokens + 1
                 if not (
@@ -145,7 +145,8 @@ class BaseInstance:
     def _steps(
         self, batch: Batch, max_steps: int | None, stop: Event | None, steps_until: float = inf
     ) -> tuple[int, Grown]:
-        """As `_reserve`, of any batch, for an engine that looks at `stop` between two steps."""
+        """Reserves as `_reserve` does, for any batch, for an engine that looks at `stop` between
+        two steps."""
         if batch.chunks:
             return 1, []
         at_once = stop is not None and stop.is_set

@@ -21,8 +21,9 @@ PIECE = Struct("<3q").pack  # stream, first token in it, tokens
 
 
 def block_hashes(request: Request, block_tokens: int) -> list[bytes]:
-    """Of the prompt's full blocks that other prompts may have too, in order. What follows a
-    prompt's shared part, and what was generated, is the request's own and has none here."""
+    """The hashes of the prompt's full blocks that other prompts may have too, in order. What
+    follows a prompt's shared part, and what was generated, is the request's own and has none
+    here."""
     if request.prompt is not None:
         return _of_ids(request.prompt.ids, block_tokens)
     return _of_segments(cut(request.shared or (), request.prompt_tokens), block_tokens)

@@ -40,20 +40,21 @@ class Cached:
 
 
 class Places(Protocol):
-    """Who knows where blocks lie: `harness.engine.block_tables`."""
+    """Knows where blocks lie: `harness.engine.block_tables`."""
 
     def adopted(self, request: Request, prefix: CachedPrefix) -> None:
-        """`request` begins with these."""
+        """`request` begins with the blocks of `prefix`."""
 
     def released(self, request: Request, num_shared: int, own: Cached | None) -> None:
-        """It holds nothing any more; `own` keeps the places behind the shared blocks."""
+        """`request` holds nothing any more; `own` keeps the places behind the shared blocks."""
 
     def evicted(self, block: Cached, num_blocks: int) -> None:
-        """The last so many of its places are free."""
+        """The last `num_blocks` places of `block` are free."""
 
 
 class CachedPrefix(Prefix):
-    """`shared`: the blocks, but those of `own`, the request's own from before its preemption."""
+    """The cached blocks a request begins with: `shared`, and those of `own`, the request's own from
+    before its preemption."""
 
     def __init__(
         self, num_blocks: int, num_waiting: int, shared: list[Cached], own: Cached | None
@@ -159,7 +160,7 @@ class CachingPool(BlockPool):
                 self._free += 1
 
     def waiting_places(self) -> list[int]:
-        """Of the blocks that wait for eviction."""
+        """The places of the blocks that wait for eviction."""
         return [place for block in self._waiting for place in block.places]
 
     def check(self) -> None:

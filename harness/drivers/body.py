@@ -24,8 +24,8 @@ WORDS = TEXT.split()
 def completion_body(
     models: Mapping[str, ModelSpec], name: str | None, seed: int, extra: Mapping[str, Any]
 ) -> Callable[[Request], bytes]:
-    """For /completions, with the prompt as token ids. `name`: asked for instead of the
-    request's own model name."""
+    """Makes bodies for /completions, with the prompt as token ids. `name`: the model to ask for
+    instead of the request's own model name."""
 
     def body(request: Request) -> bytes:
         require_in_vocabulary([request], models)
@@ -36,8 +36,9 @@ def completion_body(
 
 
 def chat_body(name: str | None, seed: int, extra: Mapping[str, Any]) -> Callable[[Request], bytes]:
-    """For /chat/completions: the real prompt's text, or as many short words as the prompt has
-    tokens. The server's chat template and tokenizer decide how many tokens that really is."""
+    """Makes bodies for /chat/completions, with the real prompt's text, or as many short words as
+    the prompt has tokens. The server's chat template and tokenizer decide how many tokens that
+    really is."""
 
     def words(request: Request) -> str:
         ids = prompt_ids(request, FIRST_ID + len(WORDS), seed)

@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
 
 
 class Connections:
-    """To the server of `url`; in the I/O thread alone, but for `prepare`."""
+    """The connections to the server of `url`; used in the I/O thread alone, but for `prepare`."""
 
     def __init__(self, url: str, io: IoThread) -> None:
         _raise_file_limit()
@@ -106,7 +106,7 @@ class Connections:
         self._io.start(self._open())
 
     def give_back(self, connection: Connection) -> None:
-        """After a complete answer; whoever waits longest has it next."""
+        """Takes a connection back after a complete answer; whoever waits longest has it next."""
         connection.user = None
         if connection.lost:
             return
@@ -127,7 +127,8 @@ class Connections:
             self._open_ahead()
 
     def prepare(self, number: int) -> None:
-        """Before the run, from its thread: returns when `number` are at hand, or raises OSError."""
+        """Opens connections before the run, from its thread: returns when `number` are at hand, or
+        raises OSError."""
 
         async def open_all() -> None:
             last = min(number, MAX_AHEAD)
@@ -177,8 +178,8 @@ def needed(arrivals_s: Sequence[float], now_s: float) -> int:
 async def keep_ahead(
     pools: Sequence[Connections], arrivals_s: Sequence[float], loop: WallLoop, io: IoThread
 ) -> None:
-    """In the run's loop, until the last arrival: has each pool hold its part of the connections
-    that the arrivals ahead need. Which server a request goes to is the system's to say: parts are
+    """Has each pool hold, until the last arrival, its part of the connections that the arrivals
+    ahead need; in the run's loop. Which server a request goes to is the system's to say: parts are
     equal."""
     while loop.now < arrivals_s[-1]:
         share = -(-needed(arrivals_s, loop.now) // len(pools))

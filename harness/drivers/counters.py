@@ -19,7 +19,7 @@ PURPOSE = re.compile(r'purpose="([^"]*)"')
 
 
 def counters(root: str, prefix: str, headers: Mapping[str, str]) -> dict[str, float]:
-    """Those of `root`/metrics that begin with `prefix`, since the server's start, of all its
+    """The counters of `root`/metrics that begin with `prefix`, since the server's start, of all its
     engines and callers: `parse_counters`. Raises RunError where there is no such page."""
     try:
         question = Request(f"{root}/metrics", headers=dict(headers))
@@ -30,8 +30,8 @@ def counters(root: str, prefix: str, headers: Mapping[str, str]) -> dict[str, fl
 
 
 def parse_counters(text: str, prefix: str) -> dict[str, float]:
-    """By what follows `prefix`, without `_total`, and, where they have one, their purpose:
-    "iterations", "paged_bytes/page out to DRAM". A name's samples are added up."""
+    """The counters by what follows `prefix`, without `_total`, and, where they have one, their
+    purpose: "iterations", "paged_bytes/page out to DRAM". A name's samples are added up."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         sample = SAMPLE.match(line)

@@ -23,7 +23,7 @@ LINGER_S = 1.0  # after [DONE], for the connection to be ready for another reque
 
 
 class Owner(Protocol):
-    """Who is told what an exchange brings: that it was sent, tokens, and then its end."""
+    """Is told what an exchange brings: that it was sent, tokens, and then its end."""
 
     def sent(self, exchange: Exchange, sent_s: float) -> None: ...
 
@@ -151,7 +151,8 @@ class Exchange:
         self._drop()
 
     def _lost(self) -> None:
-        """Where neither a length nor chunks frame the body, the connection's end does."""
+        """Ends the exchange with the connection, which ends the body where neither a length nor
+        chunks frame it."""
         if self.status == 200 and not self._framed:
             self._finish()
         elif self.status in (0, 200):

@@ -36,7 +36,7 @@ def running(
 
 
 def watch(servers: Sequence[Server], loop: WallLoop) -> None:
-    """From now on, the end of any server ends the run in `loop` with a RunError that names it."""
+    """Has the end of any server from now on end the run in `loop` with a RunError that names it."""
     for server in servers:
         server.watch(partial(loop.post, _fail, server))
 

@@ -22,7 +22,7 @@ from harness.request import Request
 
 @dataclass(slots=True)
 class Target:
-    """Where and how to ask for one completion."""
+    """A server's address, and how to ask it for one completion."""
 
     root: str  # of the server, which may have a page /metrics
     url: str  # of the completions or chat API itself
@@ -111,5 +111,5 @@ def _head(target: Target) -> bytes:
 
 
 def _stop(reason: str) -> None:
-    """A missing model or path is missing for every request."""
+    """Ends the run for `reason`: a missing model or path is missing for every request."""
     raise RunError(f"{reason}; is engine.url the API's base, and does it serve engine.model?")

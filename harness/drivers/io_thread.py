@@ -51,7 +51,8 @@ class Transport(Protocol):
 
 
 class IoThread:
-    """From `with` to its end. Other threads reach it through `call` alone."""
+    """The thread of the run's sockets, from `with` to its end. Other threads reach it through
+    `call` alone."""
 
     def __init__(self, run_loop: WallLoop) -> None:
         """What was parsed is posted to `run_loop`, and so is any error that is our own."""
@@ -85,12 +86,13 @@ class IoThread:
         self.loop.call_soon_threadsafe(function, *args)
 
     def urge(self, function: Callable[..., None], *args: Any) -> None:
-        """As `call`, and before anything else that the thread has to do."""
+        """Has the thread call `function(*args)` as `call` does, but before all else that it has to
+        do."""
         self._urgent.append((function, args))
         self.loop.call_soon_threadsafe(self._call_urgent)
 
     def start(self, coro: Coroutine[Any, Any, None]) -> None:
-        """In the thread alone."""
+        """Starts `coro` as a task; in the thread alone."""
         task = self.loop.create_task(coro)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -103,7 +105,7 @@ class IoThread:
         real_s: float | None = None,
         after_s: float = 0.0,
     ) -> float:
-        """In the thread alone: has `reader` parse `data` when there is time. Returns its stamp:
+        """Has `reader` parse `data` when there is time; in the thread alone. Returns its stamp:
         `real_s`, the kernel's, on the clock of time.monotonic(), else now. `after_s`: the stamp
         before it, or when the request was sent."""
         if self._urgent:
@@ -123,21 +125,21 @@ class IoThread:
         return read_s
 
     def doubt(self, since_s: float, read_s: float) -> None:
-        """In the thread alone: what is stamped `read_s` may have come since `since_s`."""
+        """Notes, in the thread alone: what is stamped `read_s` may have come since `since_s`."""
         if read_s - since_s > BEAT_S + LATE_S:
             self._doubts.append((since_s, read_s))
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
-        """In the thread alone: has the run's loop call `function(*args)`, in order, soon."""
+        """Has the run's loop call `function(*args)`, in order, soon; in the thread alone."""
         self._outbox.append((function, args))
         if not self._working:
             self._working = True
             self.loop.call_soon(self._work)
 
     def record_stalls(self, recorder: Recorder) -> None:
-        """After the run: a device event of each time at which this thread was late, one of the
-        stamps that may be, and one of the time that its heartbeat covers, with who stamped and how
-        long the thread could have run and had no core."""
+        """Records, after the run, a device event of each time at which this thread was late, one of
+        the stamps that may be, and one of the time that its heartbeat covers, with who stamped and
+        how long the thread could have run and had no core."""
         start_s, now_s = self.run_loop.start_monotonic_s, time.monotonic()
         recorder.event(
             "heartbeat", "client", 0.0, now_s - start_s,
@@ -226,7 +228,8 @@ def _clocks_apart_s() -> float:
 
 
 def _cpu_wait_s(thread: int | None) -> float | None:
-    """Since the thread began; None where the system does not say (Linux does)."""
+    """How long the thread has waited for a core since it began; None where the system does not say
+    (Linux does)."""
     try:
         waited_ns = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]
     except (OSError, IndexError):

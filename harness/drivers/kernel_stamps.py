@@ -34,7 +34,7 @@ def ask_for_stamps(sock: socket.socket) -> None:
 
 
 async def connected_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """To the first address of `host` that takes a connection. Raises OSError."""
+    """A socket connected to the first address of `host` that takes a connection. Raises OSError."""
     error = OSError(f"{host} has no address")
     for family, kind, protocol, _, address in await loop.getaddrinfo(
         host, port, type=socket.SOCK_STREAM
@@ -116,7 +116,8 @@ class StampedSocket:
 
 
 def _stamp_s(notes: list[tuple[int, int, bytes]]) -> float | None:
-    """Of what recvmsg gave beside the data, on the clock of time.time(); None: there is none."""
+    """The stamp that recvmsg gave beside the data, on the clock of time.time(); None: there is
+    none."""
     for _, kind, note in notes:
         if kind == SO_TIMESTAMPNS and len(note) >= TIMESPEC.size:
             seconds, nanoseconds = TIMESPEC.unpack_from(note)

@@ -28,7 +28,8 @@ class Served:
 
 
 def list_models(url: str, headers: Mapping[str, str]) -> Served:
-    """Raises UsageError where nothing answers. Not every server lists its models."""
+    """The models that the server lists, which not every server does. Raises UsageError where
+    nothing answers."""
     question = Request(f"{url}/models", headers=dict(headers))
     try:
         with OPENER.open(question, timeout=TIMEOUT_S) as answer:
@@ -42,7 +43,7 @@ def list_models(url: str, headers: Mapping[str, str]) -> Served:
 
 
 def parse_models(body: bytes) -> Served:
-    """Of {"data": [{"id": …, "max_model_len": …}, …]}; vLLM and SGLang give the length."""
+    """Reads {"data": [{"id": …, "max_model_len": …}, …]}; vLLM and SGLang give the length."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):

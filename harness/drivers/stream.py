@@ -57,7 +57,7 @@ class EventSplitter:
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
     def finish(self) -> list[bytes]:
-        """At the end of the stream: the payload of a last line without its line end."""
+        """The payload of a last line without its line end, at the end of the stream."""
         return self.feed(b"\n")
 
 
@@ -157,7 +157,7 @@ class Tally:
         return value
 
     def fault(self, allow_early_end: bool) -> str | None:
-        """At the end of the stream: what is wrong with the answer, None if nothing is."""
+        """What is wrong with the answer at the end of the stream; None: nothing is."""
         if self.cut is not None:
             return self.cut
         if not self.done:

@@ -43,7 +43,7 @@ def main(grace_s: float, command: list[str]) -> int:
 
 
 def _die_with_supervisor() -> None:
-    """Where even the supervisor is killed, the command is told to end by the kernel."""
+    """Has the kernel tell the command to end where even the supervisor is killed."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

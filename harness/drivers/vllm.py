@@ -38,7 +38,7 @@ from harness.records.gpu_monitor import require_gpu
 from harness.request import Request
 from harness.system import ServerPlugin
 
-# Exactly the asked number of tokens, and the running usage in each event: exact token counts.
+# They ask for exactly so many tokens, and for the running usage in each event: exact counts.
 REQUEST_FIELDS = {
     "temperature": 0,
     "ignore_eos": True,
@@ -182,7 +182,7 @@ def _counted(
 
 
 def _hits_are_meant(experiment: Experiment) -> bool:
-    """Prompts share something, and the servers are to find it: other hits are a leak."""
+    """Whether prompts share something that the servers are to find: other hits are a leak."""
     requests = [record.request for record in experiment.recorder.records.values()]
     sharing = any(r.prompt is not None or r.shared is not None for r in requests)
     return sharing and bool(experiment.scheduler.get("enable_prefix_caching", True))
@@ -243,7 +243,8 @@ def _resolved(servers: list[Server], experiment: Experiment, served: list[str]) 
 
 
 def device_names(info: Mapping[str, Any]) -> set[str]:
-    """Of a /server_info answer: "cpu", or the models of the machine's GPUs, as {"NVIDIA H200"}."""
+    """The devices in a /server_info answer: "cpu", or the models of the machine's GPUs, as
+    {"NVIDIA H200"}."""
     device = info["vllm_config"]["device_config"]["device"]
     gpus = info["system_env"]["nvidia_gpu_models"] or ""  # of nvidia-smi, whose lines these are
     names = set(re.findall(r"^GPU \d+: (.+?)\s*$", gpus, re.MULTILINE))

@@ -32,7 +32,7 @@ KV = Sending("kv")
 
 
 class Executors(Protocol):
-    """An engine's, of batches that several instances run."""
+    """An engine's executors of batches that several instances run."""
 
     def pipeline(self, stages: Sequence[Stage]) -> PipelineExecutor: ...
 
@@ -41,7 +41,8 @@ class Executors(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Lent:
-    """`at`: bytes of each of the lender's devices. `num_parts`: stores in them."""
+    """A lease of KV memory. `at`: its bytes on each of the lender's devices. `num_parts`: stores in
+    them."""
 
     lender: ElasticInstance
     at: range
@@ -50,8 +51,9 @@ class Lent:
 
 
 class ElasticCluster:
-    """`on_lost`: called once for an instance that has died; None: its death ends the run.
-    `on_host_lost`: for a node that has failed, before its instances' deaths are known."""
+    """The instances of a run, with their slots and KV. `on_lost`: called once for an instance that
+    has died; None: its death ends the run. `on_host_lost`: called for a node that has failed,
+    before its instances' deaths are known."""
 
     def __init__(
         self, instances: Sequence[ElasticInstance], executors: Executors, shared: Shared,
@@ -136,8 +138,8 @@ class ElasticCluster:
         self, request: Request, blocks: range, layers: range, source: Holder, target: Holder, *,
         purpose: str, to: Request | None = None,
     ) -> None:  # fmt: skip
-        """A copy of KV `blocks` of `layers`, for which both ends have room: who holds what stays as
-        it is. `to`: whose KV it is at `target`; None: the same request's. InstanceLost where an end
+        """Copies KV `blocks` of `layers`, for which both ends have room: who holds what stays as it
+        is. `to`: whose KV it is at `target`; None: the same request's. InstanceLost where an end
         dies."""
         start_s, copies = self._loop.now, [KvCopy(request, to or request, blocks)]
         route = KvRoute(source, target, source.layout.groups(layers))
@@ -149,8 +151,8 @@ class ElasticCluster:
         self, copies: Sequence[KvCopy], layers: range, source: Holder, target: Holder, *,
         of: Sequence[Request], sending: Sending,
     ) -> None:  # fmt: skip
-        """As `copy_kv`, of several requests in one copy, which counts as a move of the KV of the
-        requests `of`."""
+        """Copies as `copy_kv` does, but several requests in one copy, which counts as a move of the
+        KV of the requests `of`."""
         start_s = self._loop.now
         route = KvRoute(source, target, source.layout.groups(layers))
         await self._mover.copy(copies, route, sending)
@@ -160,7 +162,7 @@ class ElasticCluster:
         self, requests: Sequence[Request], layers: range, source: Holder, target: Holder,
         sending: Sending = KV, *, owner: str = "",
     ) -> bool:  # fmt: skip
-        """The KV of `layers` (whole pages) of `requests` from `source`, which holds it, to
+        """Moves the KV of `layers` (whole pages) of `requests` from `source`, which holds it, to
         `target`; requests may go on decoding meanwhile. See `KvMover.move`."""
         route = KvRoute(source, target, source.layout.groups(layers))
         return await self._mover.move(requests, route, sending, owner)
@@ -177,8 +179,8 @@ class ElasticCluster:
     # Memory outside of the instances that use it
 
     async def lend(self, lender: ElasticInstance, num_bytes: int, model: DeviceLayout) -> KvStore:
-        """`num_bytes` (of each device) of the lender's KV memory, for KV of another instance with
-        the layout `model`. RunError where it has not so much that is free. A borrower of fewer
+        """Lends `num_bytes` (of each device) of the lender's KV memory, for KV of another instance
+        with the layout `model`. RunError where it has not so much that is free. A borrower of fewer
         devices than the lender uses the memory of as many of them, the first ones."""
         (store,) = await self.lend_parts(lender, num_bytes, [(range(model.spec.tp), model)])
         return store
@@ -186,9 +188,9 @@ class ElasticCluster:
     async def lend_parts(
         self, lender: ElasticInstance, num_bytes: int, parts: Sequence[tuple[range, DeviceLayout]]
     ) -> list[KvStore]:
-        """As `lend`, to a borrower for each of `parts`: those of the lender's devices, counted from
-        0, whose bytes it has, and its layout. A page is on all devices of a group, so the bytes are
-        KV memory again once all borrowers have given theirs back."""
+        """Lends as `lend` does, to a borrower for each of `parts`: those of the lender's devices,
+        counted from 0, whose bytes it has, and its layout. A page is on all devices of a group, so
+        the bytes are KV memory again once all borrowers have given theirs back."""
         pages = -(-num_bytes // lender.page_bytes)
         at = await lender.lend(pages)
         name, stores = f"lent by {lender.name} at {at.start}", []
@@ -218,8 +220,8 @@ class ElasticCluster:
     def dram_store(
         self, node: int, num_bytes: int, model: DeviceLayout, *, at_bytes: int = 0
     ) -> KvStore:
-        """KV of instances with the layout `model` in a node's DRAM (of each device's part), from
-        `at_bytes` on: stores of one node must not overlap."""
+        """A store for KV of instances with the layout `model` in a node's DRAM (of each device's
+        part), from `at_bytes` on: stores of one node must not overlap."""
         if node not in self.hosts:
             raise UsageError(f"node {node} is not of this cluster; valid: {sorted(self.hosts)}")
         memory = Memory(f"dram{node}:kv", dram(node))

@@ -18,8 +18,9 @@ ALIGN_BYTES = 64  # of the weights, for any dtype
 
 
 def layer_weight_bytes(spec: ModelSpec, layer: int) -> int:
-    """On each of the spec.tp devices: the embeddings go with the first layer, the last norm and
-    the head with the last one (with tied embeddings both have the table)."""
+    """The bytes of a layer's weights on each of the spec.tp devices: the embeddings go with the
+    first layer, the last norm and the head with the last one (with tied embeddings both have the
+    table)."""
     params = spec.layer_params
     table = spec.vocab_size * spec.hidden_size
     if layer == 0:
@@ -31,12 +32,13 @@ def layer_weight_bytes(spec: ModelSpec, layer: int) -> int:
 
 
 def weight_bytes(spec: ModelSpec) -> int:
-    """Of all layers, on each of the spec.tp devices."""
+    """The bytes of all layers' weights on each of the spec.tp devices."""
     return sum(layer_weight_bytes(spec, layer) for layer in range(spec.num_layers))
 
 
 def page_bytes(spec: ModelSpec, block_tokens: int, page_layers: int) -> int:
-    """Keys and values of `page_layers` layers of a block, on each of the spec.tp devices."""
+    """Bytes of keys and values of `page_layers` layers of a block on each of the spec.tp
+    devices."""
     heads = -(-spec.num_kv_heads // spec.tp)
     return page_layers * 2 * heads * block_tokens * spec.head_dim * spec.dtype_bytes
 
@@ -53,7 +55,7 @@ def memory_for_kv(spec: ModelSpec, kv_bytes: int) -> int:
 
 
 class DeviceLayout:
-    """`memory_bytes`: for weights and KV, on each device."""
+    """The places of weights and KV on each device. `memory_bytes`: for both, on each device."""
 
     def __init__(
         self, spec: ModelSpec, memory_bytes: int, block_tokens: int, page_layers: int | None = None

@@ -25,7 +25,7 @@ class HostCopies:
     ) -> None:
         self.node = node
         self.region = Region(f"DRAM of node {node}", capacity_bytes)
-        # As instances name them, and as requests do: two models may have one spec's name.
+        # Specs by the names of instances and of requests: two models may have one spec's name.
         self._models = {spec.name: spec for spec in models.values()} | dict(models)
         self.lost = False  # it has failed
         self._shared = shared
@@ -85,7 +85,7 @@ class HostCopies:
             self.drop(model)
 
     def memory(self, model: str) -> Memory:
-        """Of the copy, as a source of `ElasticInstance.load`."""
+        """The memory of the copy, as a source of `ElasticInstance.load`."""
         return Memory(f"dram{self.node}:{model}", dram(self.node))
 
     def source(self, model: str) -> Memory:

@@ -35,15 +35,17 @@ class Runner(Protocol):
         interrupt: Event | None = None,
         arriving: Arriving | None = None,
     ) -> int:
-        """As `Instance.execute`; `interrupt`: as `stop`, the device's own. `arriving`: all layers,
-        where weights of some are still on their way: one iteration. Raises InstanceLost."""
+        """Runs a batch as `Instance.execute` does; `interrupt`: as `stop`, the device's own.
+        `arriving`: all layers, where weights of some are still on their way: one iteration. Raises
+        InstanceLost."""
         ...
 
     def settle(self) -> float: ...
 
 
 class ElasticInstance:
-    """`resident`: whose weights are here from the start."""
+    """An instance whose layers come and go. `resident`: layers whose weights are here from the
+    start."""
 
     def __init__(
         self, memory: Memory, layout: DeviceLayout, shared: Shared, resident: range
@@ -69,7 +71,7 @@ class ElasticInstance:
         return frozenset(layer for layer, here in self._here.items() if here.is_set)
 
     def arrival(self, layer: int) -> Event:
-        """Set while the weights of `layer` are here."""
+        """The event that is set while the weights of `layer` are here."""
         return self._here[layer]
 
     def arriving(self, layers: range) -> Arriving | None:
@@ -79,7 +81,7 @@ class ElasticInstance:
         return Arriving([self._here[k] for k in layers], [self.gone])
 
     def not_to_come(self, layers: range) -> list[int]:
-        """Those of `layers` that are not here, and that nobody loads."""
+        """Which of `layers` are not here, and are loaded by nobody."""
         here, loading = self._here, self._loading
         return [layer for layer in layers if not (here[layer].is_set or layer in loading)]
 
@@ -93,9 +95,10 @@ class ElasticInstance:
         until: float = inf,
         stop: Event | None = None,
     ) -> int:
-        """`Instance.execute`, of requests whose KV is all here. Layers that are being loaded are
-        waited for in the midst of the first iteration, each when its turn comes; where some were,
-        that iteration is all. A load that is broken off leaves the batch waiting for the next."""
+        """Runs a batch as `Instance.execute` does, of requests whose KV is all here. Layers that
+        are being loaded are waited for in the midst of the first iteration, each when its turn
+        comes; where some were, that iteration is all. A load that is broken off leaves the batch
+        waiting for the next."""
         self.check_alive()
         every = range(self.model.num_layers)
         if missing := self.not_to_come(every):
@@ -116,8 +119,8 @@ class ElasticInstance:
                     self._directory.forget(request)
 
     async def begin(self, requests: Sequence[Request]) -> RunningBatch:
-        """A batch that needs this instance; `end` ends it. InstanceLost where it has died, be it
-        while KV of `requests` was moved."""
+        """Begins a batch that needs this instance; `end` ends it. InstanceLost where it has died,
+        be it while KV of `requests` was moved."""
         running = await self._directory.begin(requests)
         if self.lost is not None:
             self._directory.end(running)
@@ -126,7 +129,7 @@ class ElasticInstance:
         return running
 
     def join(self, running: RunningBatch) -> None:
-        """The batch needs this instance until it leaves."""
+        """Has the batch need this instance until it leaves."""
         self._running[running] = None
 
     def leave(self, running: RunningBatch) -> None:
@@ -140,7 +143,7 @@ class ElasticInstance:
         return self.runner.settle()
 
     def evict(self, request: Request) -> None:
-        """`Instance.evict`, wherever the request's KV is. RunError in mid-batch."""
+        """Evicts `request` as `Instance.evict` says, wherever its KV is. RunError in mid-batch."""
         self._directory.check_evictable(request)
         self._directory.release(request)
         self.kv.release(request)
@@ -180,8 +183,8 @@ class ElasticInstance:
     async def _end_load(
         self, wanted: Sequence[int], taken: Collection[int], start_s: float, source: str
     ) -> None:
-        """Of `wanted` layers some may not have come. Of those the bytes which had been KV's, of
-        layers in `taken`, are pages as before."""
+        """Ends a load, of whose `wanted` layers some may not have come. The bytes of those which
+        had been KV's, of layers in `taken`, are pages as before."""
         self._loading.difference_update(wanted)
         back = [layer for layer in taken if not self._here[layer].is_set]
         if back and self.lost is None:
@@ -233,8 +236,8 @@ class ElasticInstance:
         self._shared.record("drop", self.name, self._loop.now, layers=gone, kv_pages=pages)
 
     async def lend(self, pages: int) -> range:
-        """Gives up `pages` of the KV memory in one piece: their bytes. RunError where not so many
-        are free."""
+        """Gives up `pages` of the KV memory in one piece, and returns their bytes. RunError where
+        not so many are free."""
         lent = self._region.lend(pages)
         await self._compact()
         return lent

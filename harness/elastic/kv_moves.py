@@ -34,7 +34,7 @@ class KvRoute(NamedTuple):
 
 
 class KvMover:
-    """One for a cluster."""
+    """Moves and copies KV between its holders; a cluster has one."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -124,7 +124,8 @@ def _check(requests: Sequence[Request], route: KvRoute) -> None:
 
 
 def _accept(requests: Sequence[Request], route: KvRoute, owner: str) -> dict[Request, int] | None:
-    """Room at the target for the blocks that the source holds now, of all requests or of none."""
+    """Takes room at the target for the blocks that the source holds now, of all requests or of
+    none."""
     source, target, groups = route
     taken: dict[Request, int] = {}
     for request in requests:
@@ -138,7 +139,7 @@ def _accept(requests: Sequence[Request], route: KvRoute, owner: str) -> dict[Req
 
 
 def _rest(asked: dict[Request, int], whole: Sequence[KvCopy], route: KvRoute) -> list[KvCopy]:
-    """Of the requests that still are where they were: the blocks that have not gone. Those for
+    """The blocks that have not gone, of the requests that still are where they were. Requests for
     which the target lacks room for their growth stay, too, and are no longer `asked`."""
     source, target, groups = route
     rest: list[KvCopy] = []

@@ -11,7 +11,8 @@ from harness.errors import RunError
 
 
 class KvRegion:
-    """`places_matter`: whether `tables` says which page is whose."""
+    """Which of an instance's bytes are KV pages. `places_matter`: whether `tables` says which page
+    is whose."""
 
     def __init__(self, name: str, layout: DeviceLayout, places_matter: bool) -> None:
         self._name, self._layout = name, layout
@@ -26,7 +27,7 @@ class KvRegion:
         self._extend()
 
     def given(self, layers: Collection[int]) -> set[int]:
-        """Those of `layers` whose bytes are pages now."""
+        """Which of `layers` have bytes that are pages now."""
         return self._given.intersection(layers)
 
     def take_back(self, layers: Collection[int]) -> None:
@@ -34,8 +35,8 @@ class KvRegion:
         self._shrink(self._given.difference(layers), self._lent, f"layers {[*layers]}")
 
     def lend(self, pages: int) -> range:
-        """The last `pages` before the weights, in one piece: their bytes, which are free once
-        blocks there have been moved."""
+        """Lends the last `pages` before the weights, in one piece: returns their bytes, which are
+        free once blocks there have been moved."""
         size = self._layout.page_bytes
         stop = min([ids.start for ids in self._lent] or [self._layout.layer_at[0].start // size])
         ids = range(stop - pages, stop)

@@ -22,9 +22,9 @@ from harness.request import Batch, Request
 
 @dataclass(slots=True, eq=False)
 class LayerRun:
-    """`layers` of `batch` on `instance`. `previous`: who ran those before; None: these are the
-    first. `others`: who else has KV of the batch, and must live. `sent`: the activations are here
-    already, or on their way."""
+    """A run of `layers` of `batch` on `instance`. `previous`: who ran those before; None: these are
+    the first. `others`: who else has KV of the batch, and must live. `sent`: the activations are
+    here already, or on their way."""
 
     batch: Batch
     instance: ElasticInstance
@@ -39,7 +39,7 @@ class LayerRun:
 
 
 class LayerwiseExecutor(Protocol):
-    """Of one batch."""
+    """Runs the layers of one batch."""
 
     async def run(self, run: LayerRun) -> None:
         """Runs the layers; the last run stamps the tokens and moves the requests' counters. Raises
@@ -65,12 +65,12 @@ def _check_next(executed: int, instance: ElasticInstance, layers: range) -> None
 
 
 def _no_owner(request: Request) -> str:
-    """Its KV has no reservation."""
+    """Names no owner: the request's KV has no reservation."""
     return ""
 
 
 class LayerwiseBatch:
-    """Of prompts whose KV is nowhere yet."""
+    """A batch of prompts whose KV is nowhere yet."""
 
     def __init__(self, batch: Batch, executor: LayerwiseExecutor, shared: Shared) -> None:
         self._batch, self._executor = batch, executor
@@ -85,7 +85,7 @@ class LayerwiseBatch:
 
     @property
     def at(self) -> ElasticInstance | None:
-        """Who has the activations."""
+        """The instance that has the activations."""
         return self._over[-1] if self._over else None
 
     def reserve(
@@ -107,8 +107,8 @@ class LayerwiseBatch:
         return True
 
     async def run(self, instance: ElasticInstance, layers: range) -> None:
-        """The next `layers` on `instance`, which `reserve` has room for. The batch ends with the
-        last layer. Raises RunError for layers that are not the next ones or not loaded;
+        """Runs the next `layers` on `instance`, which `reserve` has room for. The batch ends with
+        the last layer. Raises RunError for layers that are not the next ones or not loaded;
         InstanceLost where an instance with KV of the batch dies: `give_up` then."""
         for each in (*self._over, instance):
             each.check_alive()
@@ -136,8 +136,8 @@ class LayerwiseBatch:
             self._complete()
 
     def send(self, target: ElasticInstance) -> None:
-        """The activations go to `target` ahead, which is to run the next layers; another one may
-        run them all the same. Nothing where they are there, or have been sent."""
+        """Sends the activations ahead to `target`, which is to run the next layers; another one may
+        run them all the same. Does nothing where they are there, or have been sent."""
         source = self.at
         if source is None or source is target or self._ahead == (target, self.executed):
             return
@@ -153,7 +153,7 @@ class LayerwiseBatch:
             self._directory.end(self._running)
 
     def _complete(self) -> None:
-        """Requests of one token are over."""
+        """Lets go of requests that are over, as those of one token are."""
         for request in self._batch.requests:
             if request.finished:
                 self._directory.release(request)
@@ -162,8 +162,9 @@ class LayerwiseBatch:
 
 
 class LayerPass:
-    """Who holds the KV is the caller's business: a run needs that of its own layers on the
-    instance, and no other. `end` the pass when it is over, or given up."""
+    """One iteration of a batch, a few layers at a time. Who holds the KV is the caller's business:
+    a run needs that of its own layers on the instance, and no other. `end` the pass when it is
+    over, or given up."""
 
     def __init__(
         self, batch: Batch, instance: ElasticInstance, executor: LayerwiseExecutor, shared: Shared
@@ -173,9 +174,9 @@ class LayerPass:
         self.executed = 0  # layers, from the first one on
 
     async def run(self, layers: range) -> None:
-        """The next `layers`; with the last one the iteration's tokens are there. Raises RunError
-        for layers that are not the next ones, not loaded, or whose KV is not here; InstanceLost
-        where the instance dies."""
+        """Runs the next `layers`; with the last one the iteration's tokens are there. Raises
+        RunError for layers that are not the next ones, not loaded, or whose KV is not here;
+        InstanceLost where the instance dies."""
         instance = self._instance
         instance.check_alive()
         _check_next(self.executed, instance, layers)

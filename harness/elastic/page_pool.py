@@ -45,8 +45,8 @@ class PagePool(BlockPool):
         return pages if pages <= self.free_pages else -1
 
     def grow(self, request: Request, tokens: int, groups: Groups | None = None) -> bool:
-        """As `BlockPool.grow`, in the page groups that the request has here; one that has none
-        begins with `groups`, or all."""
+        """Grows as `BlockPool.grow` does, in the page groups that the request has here; one that
+        has none begins with `groups`, or all."""
         if self.can_grow(request, tokens, groups) < 0:
             return False
         request_id = request.request_id
@@ -58,8 +58,8 @@ class PagePool(BlockPool):
         return True
 
     def accept(self, request: Request, num_blocks: int, groups: Groups, owner: str = "") -> bool:
-        """Room for KV of `groups` that is to come: `num_blocks` blocks as elsewhere. `owner`: whose
-        reservation it may use. False, and no change: there is no room."""
+        """Takes room for KV of `groups` that is to come: `num_blocks` blocks as elsewhere. `owner`:
+        whose reservation it may use. False, and no change: there is no room."""
         request_id = request.request_id
         here = self.groups.get(request_id, ())
         if set(here) & set(groups):
@@ -92,7 +92,7 @@ class PagePool(BlockPool):
             del self.groups[request_id], self.held[request_id]
 
     def reserve(self, pages: int, owner: str) -> bool:
-        """`pages` more for `owner` alone (fewer, if negative). False, and no change: no room."""
+        """Keeps `pages` more for `owner` alone; fewer, if negative. False, no change: no room."""
         if pages > self.free_pages:
             return False
         self.free_pages -= pages
@@ -108,7 +108,7 @@ class PagePool(BlockPool):
         self.free_pages += self.held.pop(request.request_id, 0) * len(groups)
 
     def resize_pages(self, num_pages: int) -> bool:
-        """More pages, or fewer. False, and no change: those to go are not free."""
+        """Adds pages, or takes some away. False, and no change: those to go are not free."""
         more = num_pages - self.num_pages
         if -more > self.free_pages:
             return False

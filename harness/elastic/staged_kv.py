@@ -32,7 +32,8 @@ class _Held(Mapping[int, int]):
 
 
 class StagedKv(BlockPool):
-    """`homes`: which instance keeps which page groups of a request that comes new."""
+    """The KV of requests, over several holders. `homes`: which instance keeps which page groups of
+    a request that comes new."""
 
     def __init__(
         self, homes: Sequence[tuple[Holder, Groups]], directory: KvDirectory, block_tokens: int
@@ -85,7 +86,7 @@ class StagedKv(BlockPool):
         raise TypeError("a pipeline's KV is resized on its instances")
 
     def growth_steps(self, decodes: Sequence[Request], limit: int) -> int:
-        """As `BlockPool.growth_steps`, of the holder that has the least room."""
+        """The steps that `BlockPool.growth_steps` gives for the holder that has the least room."""
         holders = {id(h): h for r in decodes for h, _ in self._directory.where(r)}
         for holder in holders.values():
             limit = holder.kv.growth_steps(decodes, limit)

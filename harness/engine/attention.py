@@ -55,7 +55,8 @@ class ChunkAttention:
 
 
 def _in_two_parts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: int) -> torch.Tensor:
-    """Over the context without a mask, over the chunk causally, joined by their log-sum-exps.
+    """Attends over the context without a mask, over the chunk causally, and joins both by their
+    log-sum-exps.
 
     q: [heads, n, d]; k, v: [kv_heads, context + n, d]. On a CPU a mask costs more than half of
     the time of attention, and the first part need not repeat K and V for each query head.
@@ -72,7 +73,8 @@ def _in_two_parts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: in
 
 
 def _masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: int) -> torch.Tensor:
-    """As `_in_two_parts`, in one call with a mask: token i of the chunk sees context + i tokens."""
+    """Attends as `_in_two_parts`, in one call with a mask: chunk token i sees context + i
+    tokens."""
     columns = torch.arange(k.shape[1], device=q.device)
     mask = columns <= context + torch.arange(q.shape[1], device=q.device)[:, None]
     return scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, enable_gqa=True)[

@@ -72,8 +72,8 @@ class BlockTables:
                 block.places.append(ids[index])
 
     def adopted(self, request: Request, prefix: CachedPrefix) -> None:
-        """`harness.device.caching_pool.Places`. A block that is computed in the same iteration has
-        no id yet: `reconcile` gives it one."""
+        """Answers `harness.device.caching_pool.Places`. A block that is computed in the same
+        iteration has no id yet: `reconcile` gives it one."""
         assert request.request_id not in self.ids, request.request_id
         own = prefix.own.places if prefix.own is not None else []
         if own:
@@ -111,12 +111,12 @@ class BlockTables:
 
 
 def step_bytes(slab_bytes: int, block_bytes: int) -> int:
-    """From an id to the next. Blocks begin at s·slab_bytes + k·block_bytes."""
+    """The bytes from an id to the next. Blocks begin at s·slab_bytes + k·block_bytes."""
     return gcd(slab_bytes, block_bytes)
 
 
 class SlabTables:
-    """`ids` as in `BlockTables`, of the requests last reconciled."""
+    """The block tables of slabs: `ids` as in `BlockTables`, of the requests last reconciled."""
 
     def __init__(self, pool: SlabPool, slab_bytes: int) -> None:
         self._pool = pool

@@ -38,7 +38,7 @@ class DeviceContents(Protocol):
 
     @property
     def at_once(self) -> Mapping[str, Work]:
-        """Those that only hand something over, on the reading thread."""
+        """The commands that only hand something over, on the reading thread."""
 
 
 class CommandLoop:
@@ -50,7 +50,7 @@ class CommandLoop:
         self._on_stop: dict[int, Callable[[], None]] = {}  # of those of them that wait
 
     def serve(self, contents: DeviceContents) -> None:
-        """Until the harness closes the socket: EOFError."""
+        """Serves commands until the harness closes the socket: EOFError."""
         while True:
             header, _ = self._connection.receive()
             match header["op"]:
@@ -75,8 +75,8 @@ class CommandLoop:
             return self._streams[name]
 
     def begin(self, seq: int, on_stop: Callable[[], None] | None = None) -> threading.Event:
-        """From now on the command can be stopped: what is set then; `on_stop` is told on the
-        reading thread."""
+        """Lets the command be stopped from now on, and returns what is set then; `on_stop` is told
+        on the reading thread."""
         self._stops[seq] = threading.Event()
         if on_stop is not None:
             self._on_stop[seq] = on_stop
@@ -123,8 +123,8 @@ Job = Callable[[], None]
 
 
 class Stream:
-    """On a GPU with a CUDA stream of its own, so that copies run beside kernels. An exception in a
-    job goes to `fail`, and ends the stream."""
+    """Does jobs in order, on a GPU with a CUDA stream of its own, so that copies run beside
+    kernels. An exception in a job goes to `fail`, and ends the stream."""
 
     def __init__(
         self, name: str, device: torch.device, fail: Callable[[BaseException], None]

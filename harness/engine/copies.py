@@ -27,7 +27,7 @@ Move = Callable[[Header, int, int, int], None]  # from, to, bytes
 
 
 class Copies:
-    """`memory`: this worker's, as bytes."""
+    """The copies that a worker makes. `memory`: this worker's, as bytes."""
 
     def __init__(
         self, loop: CommandLoop, memory: torch.Tensor, mesh: Mesh, links: PacedLinks
@@ -46,7 +46,7 @@ class Copies:
         self._loop.answer(header["seq"], complete=self._chunks(header, move))
 
     def _push(self, header: Header) -> None:
-        """To another worker's memory; answered once that has them."""
+        """Copies to another worker's memory; the answer comes once that worker has the bytes."""
         seq, peer = header["seq"], header["to"]
         with self._lock:
             self._acks[seq] = peer
@@ -82,7 +82,7 @@ class Copies:
             raise OSError(f"{size} bytes could not be copied from file to file")
 
     def _chunks(self, header: Header, move: Move) -> bool:
-        """All of the spans, chunk by chunk, at the links' pace. False: broken off."""
+        """Moves all of the spans, chunk by chunk, at the links' pace. False: broken off."""
         over_s = inf
         for span in header["spans"]:
             left_s = self.carry(header, span, move, over_s)
@@ -92,8 +92,8 @@ class Copies:
         return True
 
     def carry(self, header: Header, span: Span, move: Move, after_s: float) -> float | None:
-        """One span of a copy, of which another left the links at `after_s` (inf: none). When this
-        one has left them; None: broken off."""
+        """Carries one span of a copy, of which another left the links at `after_s` (inf: none).
+        Returns the time at which this one has left them; None: broken off."""
         path, urgent, most = header["path"], header["urgent"], header["chunk_bytes"]
         stop, (source, target, size) = self._loop.stop_of(header["seq"]), span
         try:
@@ -108,7 +108,7 @@ class Copies:
         return after_s
 
     def _relocate(self, header: Header) -> None:
-        """Within this memory; sources and targets do not overlap."""
+        """Copies within this memory; sources and targets do not overlap."""
         for source, target, size in header["spans"]:
             self._memory[target : target + size].copy_(self._memory[source : source + size])
         self._loop.answer(header["seq"], complete=True)

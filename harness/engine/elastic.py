@@ -73,7 +73,8 @@ class TorchRunner(BaseInstance):
 
 
 class TorchElastic:
-    """Started by its constructor, ended with `workers`."""
+    """Elastic instances on workers that run torch; started by its constructor, ended with
+    `workers`."""
 
     def __init__(self, workers: Workers, config: TorchConfig, experiment: Experiment) -> None:
         loop = experiment.loop
@@ -164,7 +165,7 @@ class TorchElastic:
         return places
 
     def _open_files(self) -> dict[str, int]:
-        """For each node and model its copy in DRAM and on SSD; for each node its KV in DRAM."""
+        """Opens each node's copy of each model in DRAM and on SSD, and each node's KV in DRAM."""
         files: dict[str, int] = {}
         stack, host_kv_bytes = self._workers.stack, self._config.elastic.host_kv_bytes
         for node in range(self._experiment.hardware.num_nodes):

@@ -24,7 +24,8 @@ from harness.engine.warm_up import warm_up
 
 
 class ElasticMemory:
-    """`invitations`: over which the harness hands out connections to peers."""
+    """The contents of an elastic worker's device. `invitations`: the socket over which the harness
+    hands out connections to peers."""
 
     def __init__(self, loop: CommandLoop, setup: Header, invitations: socket.socket) -> None:
         self._loop = loop
@@ -66,7 +67,7 @@ class ElasticMemory:
             self._mesh.wait_for_end(header["name"])
 
     def _on_peer(self, name: str, header: Header, payload: bytearray) -> None:
-        """On the peer's thread."""
+        """Handles a peer's message, on the peer's thread."""
         match header["op"]:
             case "bytes":
                 self._copies.on_bytes(header, payload)

@@ -20,11 +20,12 @@ NOTICE_S = 5.0
 
 
 def ignore(message: Header) -> None:
-    """Another worker's answers count."""
+    """Ignores the answer: another worker's answers count."""
 
 
 class TorchFabric:
-    """`files`: by the name of a memory that is no worker's (DRAM, SSD)."""
+    """Copies and loads between workers and files. `files`: by the name of a memory that is no
+    worker's (DRAM, SSD)."""
 
     places_matter = True
 
@@ -79,7 +80,7 @@ class TorchFabric:
         header["file"] = self._files[source.name]
         if to_worker:
             return await self._ask(target.name, header | {"op": "pull"}, spans, sending)
-        # A host's own copy, by a worker that lives: it has the files of all of them.
+        # A worker that lives makes a host's own copy: it has the files of all of them.
         alive = next(name for name in self.commands if name not in self.lost)
         header |= {"op": "between", "to_file": self._files[target.name]}
         return await self._ask(alive, header, spans, sending)
@@ -130,7 +131,8 @@ class TorchFabric:
     async def _sent(
         self, source: str, target: str, number: int, done: Event, send: Callable[[], int]
     ) -> None:
-        """Until the target has answered its last, in the source's place where that has died."""
+        """Sends, and waits until the target has given its last answer; where the source has died,
+        the load is ended in its place."""
 
         def on_death(name: str) -> None:
             if name == source:
@@ -226,7 +228,7 @@ class LinkTable:
         return len(self._numbers)
 
     def path(self, source: Location, target: Location) -> LinkPath:
-        """UsageError: there is none."""
+        """The path of links from `source` to `target`. UsageError: there is none."""
         if source == target:
             return LinkPath((), None, 0.0)
         path = self._topology.path(source, target)

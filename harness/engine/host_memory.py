@@ -24,9 +24,10 @@ NODE = 0  # all workers are on this machine
 
 
 class HostMemory:
-    """Closed by `stack`. Where the model cache is too small for all models, each of them has a
-    file on the SSD as well. A model that `harness.pooled.host.ModelCache` lets go of keeps its
-    pages until the end: it costs a load from the SSD again, but frees nothing."""
+    """A host's files of weights and KV, closed by `stack`. Where the model cache is too small for
+    all models, each of them has a file on the SSD as well. A model that
+    `harness.pooled.host.ModelCache` lets go of keeps its pages until the end: it costs a load from
+    the SSD again, but frees nothing."""
 
     def __init__(
         self, stack: ExitStack, models: Mapping[str, ModelSpec], config: PoolConfig, run_dir: Path
@@ -35,7 +36,7 @@ class HostMemory:
         self.kv_file = memory_file(stack, "kv", config.host_kv_bytes)
         cache = ModelCache(NODE, config.model_cache_bytes)
         cache.warm(models.values())
-        # those whose bytes the cache has
+        # the models whose bytes the cache has
         self.cached = {name for name, spec in models.items() if spec in cache}
         self._cache = {name: memory_file(stack, name, size) for name, size in sizes.items()}
         self._ssd: dict[str, int] = {}
@@ -44,7 +45,7 @@ class HostMemory:
 
     @property
     def files(self) -> list[int]:
-        """For workers to inherit."""
+        """All files, for workers to inherit."""
         return [self.kv_file, *self._cache.values(), *self._ssd.values()]
 
     def first_copies(self, model: str) -> list[int]:

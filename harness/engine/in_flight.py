@@ -31,7 +31,7 @@ from harness.engine.work import StageWork
 
 @dataclass(slots=True, eq=False)
 class _Stage:
-    """Of one batch."""
+    """This worker's stage of one batch."""
 
     work: StageWork
     seq: int  # of the harness's command
@@ -43,8 +43,8 @@ class _Stage:
 
 
 class InFlight:
-    """By `config` a layer's computation takes at least so long, so that stages on few cores show
-    timing, not only order."""
+    """Runs this worker's stages of the batches in flight. By `config` a layer's computation takes
+    at least so long, so that stages on few cores show timing, not only order."""
 
     def __init__(
         self, name: str, runner: Runner, config: TorchElasticConfig, loop: CommandLoop, peers: Peers
@@ -154,7 +154,7 @@ class InFlight:
             self._run(stage, self._peers.tensor(payload, header["shape"]))
 
     def _next(self, stage: _Stage, ids: torch.Tensor) -> None:
-        """At the first stage, when a step is over: is there another?"""
+        """Starts another step, or ends the stage, when a step is over at the first stage."""
         work = stage.work
         over = stage.next_step == work.steps or time.monotonic() >= work.deadline_s
         if over or stage.stop.is_set():
