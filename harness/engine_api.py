@@ -54,7 +54,7 @@ class Experiment:
         )  # fmt: skip
 
     def _answer(self, request: Request) -> None:
-        """All of `request`'s tokens, in one chunk, now."""
+        """Answers with all of `request`'s tokens, in one chunk, now."""
         self.recorder.segment([request], Chunk(self.loop.now, request.output_tokens), "none")
         request.generated_tokens = request.output_tokens
         self.recorder.completed(request)
@@ -84,6 +84,6 @@ class Engine(Protocol):
         ...
 
     def resolved(self) -> Mapping[str, Any]:
-        """After `start`: values the engine settled by itself, e.g. devices, num_kv_blocks
+        """Values the engine settled by itself, known after `start`, e.g. devices, num_kv_blocks
         (`kv_blocks_by_model`)."""
         ...

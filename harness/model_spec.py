@@ -91,7 +91,8 @@ class ModelSpec:
 
     @property
     def held_kv_bytes_per_token(self) -> int:
-        """Of all tp devices together. Heads are whole: more devices than heads hold them twice."""
+        """The KV bytes per token of all tp devices together. Heads are whole: more devices than
+        heads hold them twice."""
         heads = -(-self.num_kv_heads // self.tp) * self.tp
         return 2 * self.kv_layers * heads * self.head_dim * self.dtype_bytes
 

@@ -33,7 +33,7 @@ class Profile(Protocol):
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Elastic:
-    """Of an instance whose weights and KV move (`harness.elastic.instance`)."""
+    """What is particular to an instance whose weights and KV move (`harness.elastic.instance`)."""
 
     page_layers: int | None = None  # consecutive layers whose KV moves as one; None: all
     resident: range | None = None  # layers that are there at time 0; None: all; range(0): a slot
@@ -57,7 +57,7 @@ class Placement:
 
 
 def spec_of(placement: Placement, models: Mapping[str, ModelSpec]) -> ModelSpec:
-    """Of the model that a placement names; a pooled one names none."""
+    """The spec of the model that a placement names; a pooled one names none."""
     if placement.own is not None:
         return placement.own
     assert placement.model is not None, "it is pooled"
@@ -91,7 +91,8 @@ def dedicated(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[Place
 
 
 def pooled(models: Mapping[str, ModelSpec], hardware: Hardware) -> list[Placement]:
-    """As many pooled instances as `hardware` has room for, each wide enough for any model."""
+    """Places as many pooled instances as `hardware` has room for, each wide enough for any
+    model."""
     width = tensor_parallel(models)
     return [Placement(devices=devices, model=None) for devices in within_nodes(width, hardware)]
 

@@ -43,7 +43,7 @@ class Synthetic(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Provenance:
-    """Where a schedule's rows come from and what was done to them, in order."""
+    """Tells where a schedule's rows come from and what was done to them, in order."""
 
     source: str  # the dataset's name
     origin: str  # its public home, or the file that was read
@@ -55,7 +55,7 @@ class Provenance:
 
     @staticmethod
     def parsed(text: bytes) -> Provenance:
-        """From JSON of its fields. Raises ValueError for anything else."""
+        """Parses JSON of its fields. Raises ValueError for anything else."""
         try:
             found = json.loads(text)
             if isinstance(found, dict) and not isinstance(found.get("synthetic", []), list):
@@ -83,7 +83,7 @@ def synthetic_kinds(dataset: Mapping[str, Any]) -> list[str]:
 
 
 def shown(kinds: Iterable[str]) -> str:
-    """As tables and figures say it, e.g. "ARRIVALS DRAWN, MODELS DRAWN"."""
+    """Shows `kinds` as tables and figures say it, e.g. "ARRIVALS DRAWN, MODELS DRAWN"."""
     return ", ".join(kinds).upper()
 
 
@@ -127,7 +127,7 @@ class Schedule:
 
     @property
     def duration_s(self) -> float:
-        """First to last arrival."""
+        """The time from the first to the last arrival."""
         return float(self.arrival_s[-1] - self.arrival_s[0])
 
     @property
@@ -149,7 +149,8 @@ class Schedule:
         return requests
 
     def sha256(self) -> str:
-        """Of columns, prompts and what they share, independent of how a file encodes them."""
+        """The hash of columns, prompts and what they share, independent of how a file encodes
+        them."""
         digest = hashlib.sha256()
         digest.update(np.ascontiguousarray(self.arrival_s, "<f8").tobytes())
         digest.update("\0".join(self.model).encode())

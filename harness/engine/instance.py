@@ -100,7 +100,8 @@ class TorchInstance(BaseInstance):
         return self._last_step_s
 
     def _steps_until(self, decodes: Sequence[Request], until: float) -> float:
-        """As many as the profile has end by `until`: should they be faster, the run ends early."""
+        """How many steps the profile has end by `until`: should they be faster, the run ends
+        early."""
         if until == inf:
             return inf
         context = sum(request.known_tokens for request in decodes)

@@ -38,7 +38,7 @@ class KvCache:
         self._value_rows = [_rows(tensor) for tensor in values]
 
     def rows(self, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """Where tokens at (block, offset in it) lie: row indices for `write`, token-major."""
+        """The rows where tokens at (block, offset in it) lie: indices for `write`, token-major."""
         first = blocks * self._block_rows + offsets
         return (first[:, None] + self._head_rows).flatten()
 

@@ -93,14 +93,14 @@ class KvMemory:
         return KvCache(keys, [blocks(2 * layer + 1) for layer in range(spec.num_layers)])
 
     def copy_out(self, blocks: Blocks, link: HostLink) -> None:
-        """From the device to the host; returns once the bytes are there."""
+        """Copies blocks from the device to the host; returns once the bytes are there."""
         with link.carry(blocks.num_bytes):
             for device, host in blocks.runs():
                 self._host[host].copy_(self._region[device], non_blocking=True)
             finish_copies(self._region)
 
     def copy_in(self, blocks: Blocks, link: HostLink) -> None:
-        """From the host to the device; returns once the bytes are there."""
+        """Copies blocks from the host to the device; returns once the bytes are there."""
         with link.carry(blocks.num_bytes):
             for device, host in blocks.runs():
                 self._region[device].copy_(self._host[host], non_blocking=True)

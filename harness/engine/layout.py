@@ -51,7 +51,8 @@ def model_in(buffer: torch.Tensor, spec: ModelSpec, at_bytes: int) -> tuple[Ends
 
 
 def elastic_shapes(spec: ModelSpec, layer: int) -> Shapes:
-    """Of the tensors that go with `layer` of an elastic model, in the order of their bytes."""
+    """Shapes of the tensors that go with `layer` of an elastic model, in the order of their
+    bytes."""
     shapes, ends = fused_shapes(spec, layer), fused_shapes(spec, ENDS)
     if layer == 0:
         shapes["embed"] = ends["embed"]

@@ -70,7 +70,8 @@ class Ends:
     lm_head: Linear
 
     def adopt(self, weights: Weights) -> None:
-        """Those of `weights` are there. Without a head of its own the model has its embeddings'."""
+        """Takes over those of `weights` that are there. Without a head of its own the model has its
+        embeddings'."""
         if "embed" in weights:
             self.embed = weights["embed"]
         if "norm" in weights:

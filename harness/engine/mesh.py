@@ -65,8 +65,8 @@ class Mesh:
         return name in self._lost
 
     def wait_for_end(self, name: str) -> None:
-        """Until all that the peer, which has died, had sent has been handed on. The harness has
-        connected it, but its invitation may be yet to be taken."""
+        """Waits until all that the peer, which has died, had sent has been handed on. The harness
+        has connected it, but its invitation may be yet to be taken."""
         with self._changed:
             if not self._changed.wait_for(lambda: name in self._lost, ARRIVE_S):
                 raise ConnectionError(f"worker {name} has died, but its connection has not ended")

@@ -161,7 +161,8 @@ class TorchPipeline:
 
 
 def parts_of(batch: Batch, instance: ElasticInstance, group: int, remote: Remote) -> list[Part]:
-    """Who attends for which requests of the batch in this page group, of a stage on `instance`."""
+    """Tells who attends for which requests of the batch in this page group, of a stage on
+    `instance`."""
     found: dict[ElasticInstance, Part] = {}
     for number, request in enumerate(batch.requests):
         holders = (h for h, mine in remote.items() if group in mine.get(request.request_id, ()))
@@ -208,7 +209,7 @@ class TorchLayerwise:
         self._kept, self._ahead = (instance, number), None
 
     def send(self, batch: Batch, source: ElasticInstance, target: ElasticInstance) -> None:
-        """Under the number of the run that is to have them."""
+        """Passes the kept activations on, under the number of the run that is to have them."""
         assert self._kept is not None
         assert self._kept[0] is source
         self._fabric.connect(source.name, target.name)

@@ -91,7 +91,7 @@ class TorchPool:
 
 
 def device_memory_bytes(config: TorchConfig, num_devices: int) -> int:
-    """Of one instance; those on one GPU share it equally."""
+    """The device memory of one instance; instances on one GPU share it equally."""
     gpus = [] if config.device == "cpu" else gpu_monitor.devices()
     if not gpus:
         return config.pool.cpu_device_bytes

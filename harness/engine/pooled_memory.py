@@ -103,7 +103,7 @@ class PooledMemory:
             finish_copies(self._weights)
 
     def _speeds(self) -> dict[str, dict[str, float]]:
-        """Of each architecture, without weights."""
+        """Measures the speeds of each architecture, without weights."""
         firsts = {spec.name: name for name, spec in reversed(self._specs.items())}
         speeds = {}
         for architecture, name in firsts.items():

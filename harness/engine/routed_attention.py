@@ -58,7 +58,8 @@ class RoutedAttention:
         return attend
 
     def answered(self, key: Answer, payload: bytes) -> None:
-        """On the holder's thread. Where nobody waits any more, it is dropped."""
+        """Hands an answer to who waits for it, on the holder's thread. Where nobody waits any
+        more, it is dropped."""
         with self._lock:
             mailbox = self._results.get(key)
         if mailbox is not None:
@@ -142,7 +143,7 @@ def _taken(tensor: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
 
 @dataclass(slots=True)
 class _Held:
-    """Of one page group of a batch's stage."""
+    """What a holder keeps for one page group of a batch's stage."""
 
     work: HoldWork
     attention: CacheAttention
@@ -150,7 +151,7 @@ class _Held:
 
 
 class LentAttention:
-    """All of it happens in the stream `attend`. `over`: of the worker."""
+    """Attends for peers, all of it in the stream `attend`. `over`: of the worker."""
 
     def __init__(self, runner: Runner, peers: Peers, attend: Stream, over: GivenUp) -> None:
         self._runner, self._peers, self._attend, self._over = runner, peers, attend, over
@@ -165,7 +166,7 @@ class LentAttention:
         self._attend.put(lambda: self._forget(batch))
 
     def asked(self, name: str, header: Header, payload: bytes) -> None:
-        """On the peer's thread."""
+        """Queues the attention that a peer asks for; called on the peer's thread."""
         self._attend.put(lambda: self._attend_for(name, header, payload))
 
     def _register(self, work: HoldWork) -> None:

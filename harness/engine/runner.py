@@ -48,7 +48,7 @@ class Runner:
                 yield tokens.tolist()
 
     def attention(self, batch: BatchWork) -> CacheAttention:
-        """Of all of `batch`, whose KV is here."""
+        """The attention of all of `batch`, whose KV is here."""
         return cache_attention(self._cache, batch, self.device)
 
     def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:

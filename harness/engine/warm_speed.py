@@ -58,7 +58,8 @@ def time_scale(
     specs: Iterable[ModelSpec],
     profile: Profile,
 ) -> dict[str, TimeScale]:
-    """By the name of the architecture; speeds: each worker's, by that name too. Workers' mean."""
+    """Time scales by the name of the architecture, from the workers' mean; speeds: each worker's,
+    by that name too."""
     found = {}
     for spec in {spec.name: spec for spec in specs}.values():
         seen = [Speed(**speed[spec.name]) for speed in speeds]  # type: ignore[arg-type]

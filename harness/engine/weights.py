@@ -60,7 +60,8 @@ def _parts(spec: ModelSpec, layer: int) -> dict[str, tuple[str, ...]]:
 
 
 def fused_shapes(spec: ModelSpec, layer: int) -> dict[str, tuple[int, ...]]:
-    """Of the tensors that `HostWeights` gives for `layer`, in their order; tied ones once."""
+    """Shapes of the tensors that `HostWeights` gives for `layer`, in their order; tied ones
+    once."""
     fused = {}
     for name, parts in _parts(spec, layer).items():
         shapes = [_shape(spec, part) for part in parts]
@@ -155,7 +156,7 @@ class HostWeights:
         )
 
     def tensors(self, layer: int) -> Weights:
-        """Of `layer`, or of ENDS: tied embeddings once."""
+        """The tensors of `layer`, or of ENDS: tied embeddings once."""
         fused = _parts(self._spec, layer)
         found = self._source.parts(layer, list(chain(*fused.values())))
         return {name: torch.cat([found[part] for part in parts]) for name, parts in fused.items()}

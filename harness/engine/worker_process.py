@@ -104,7 +104,8 @@ class WorkerProcess:
         return ready
 
     def listen(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
-        """From here on, messages arrive as `on_message(header)` on the loop's thread."""
+        """Starts listening: from here on, messages arrive as `on_message(header)` on the loop's
+        thread."""
         self._thread = threading.Thread(
             target=self._listen, args=(loop, on_message), name=f"{self.name}-reader", daemon=True
         )
@@ -236,7 +237,7 @@ def side_by_side(
 
 
 def _as_failed(waiting: Sequence[Future[Header]]) -> Sequence[Future[Header]]:
-    """All of them, when they are done; those that failed as soon as there is one."""
+    """Waits for `waiting`: returns all when they are done, those that failed once there is one."""
     done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
     return [each for each in done if each.exception() is not None] or waiting
 

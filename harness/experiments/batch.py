@@ -130,8 +130,8 @@ def find_ends(
 
 @contextmanager
 def processes(jobs: int) -> Iterator[Executor]:
-    """At most `jobs` of them. What ends the block early ends what they have not begun; an interrupt
-    ends them at once, and so does the end of this process, however it comes."""
+    """Yields a pool of at most `jobs` processes. What ends the block early ends what they have not
+    begun; an interrupt ends them at once, and so does the end of this process, however it comes."""
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin) as pool:
         try:
             yield pool
@@ -148,8 +148,8 @@ def processes(jobs: int) -> Iterator[Executor]:
 
 
 def _begin() -> None:
-    """In a process of the pool. Ctrl-C ends it, for an exception would end what it is at, and not
-    what it has been given. It waits for work at a pipe that it holds open itself, so it would
+    """Prepares a process of the pool. Ctrl-C ends it, for an exception would end what it is at, and
+    not what it has been given. It waits for work at a pipe that it holds open itself, so it would
     outlive a parent that was killed. What it has imported by now is no garbage: collections, of
     which each run has several, need not look at it again."""
     gc.freeze()
@@ -167,7 +167,7 @@ def _end_with_parent() -> None:
 def composed_runs(
     names: Sequence[str], pool: Executor, live: Sequence[str] = (), simulated: Sequence[str] = ()
 ) -> dict[str, Runs]:
-    """Each experiment's; composed once for each choice of groups."""
+    """The runs of each experiment; composed once for each choice of groups."""
     # Not by `map`: it cancels what is left when it is interrupted, on which a pool stumbles.
     swept = {name: pool.submit(sweep, name) for name in names}
     sweeps = {}

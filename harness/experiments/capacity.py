@@ -130,7 +130,7 @@ def search(span: Span, probe: Try) -> list[Probe]:
 
 
 def answer(span: Span, probes: Sequence[Probe], condition: str) -> str:
-    """In one sentence."""
+    """Says in one sentence where `condition` holds."""
     holding = [each.value for each in probes if each.holds]
     if len(holding) in (0, len(probes)):
         where = "everywhere" if holding else "nowhere"
@@ -169,7 +169,7 @@ def run_probe(span: Span, terms: Sequence[Term], words: Sequence[str], folder: P
 
 
 def number(summary: Any, name: str, word: str) -> float:
-    """Of a summary, by dotted name. Raises UsageError where there is none."""
+    """A number of a summary, by its dotted name. Raises UsageError where there is none."""
     found = summary
     for key in name.split("."):
         if not isinstance(found, dict) or key not in found:

@@ -33,8 +33,8 @@ class Search:
 
 
 def next_runs(points: Sequence[Point], search: Search) -> list[list[list[str]]]:
-    """For each curve whose end is not found, the overrides of the runs, one for each of its draws,
-    that halve where it may be."""
+    """Returns, for each curve whose end is not found, the overrides of the runs, one for each of
+    its draws, that halve where it may be."""
     curves: dict[tuple[tuple[str, str], ...], list[Point]] = {}
     for point in points:
         of_curve = {
@@ -74,7 +74,7 @@ def middle(found: dict[float, float | None], values: Sequence[float]) -> float |
 
 @cache
 def _token_share(run: Path) -> float:
-    """Of a run that is complete, which curves ask for again and again."""
+    """The token attainment of a run that is complete, which curves ask for again and again."""
     share: float = read_json(run / "summary.json")["slo_attainment"]["token"]
     return share
 

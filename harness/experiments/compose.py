@@ -37,7 +37,8 @@ class Composed:
     pickled: bytes  # the DictConfig: unpickling takes a tenth of what copying it does
 
     def configured(self, overrides: Sequence[str]) -> DictConfig:
-        """With the values among `overrides`; their groups are what it was composed with."""
+        """The configuration with the values among `overrides`; their groups are what it was
+        composed with."""
         config: DictConfig = pickle.loads(self.pickled)
         for override in _parsed([word for word in overrides if not _is_group(word)]):
             try:
@@ -48,7 +49,7 @@ class Composed:
 
 
 def sweep(experiment: str) -> tuple[str, list[list[str]]]:
-    """Its engine, and the overrides of each of its runs."""
+    """The engine of an experiment, and the overrides of each of its runs."""
     hydra = _composed(experiment, ()).hydra
     words = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
     batches = BasicSweeper.split_arguments(_parsed(words), None)
@@ -64,7 +65,7 @@ def composed(experiment: str, groups: Sequence[str]) -> Composed:
 
 
 def groups(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Those that choose an option of a group."""
+    """Those of `overrides` that choose an option of a group."""
     return tuple(word for word in overrides if _is_group(word))
 
 
@@ -75,8 +76,8 @@ def conf() -> None:
 
 
 def _composed(experiment: str, groups: Sequence[str]) -> DictConfig:
-    """With Hydra's own node, which says what was chosen and what is swept. Raises UsageError for a
-    group or an option that there is not."""
+    """Composes the configuration with Hydra's own node, which says what was chosen and what is
+    swept. Raises UsageError for a group or an option that there is not."""
     conf()
     named_options(groups)
     words = [f"+experiment={experiment}", *groups, *QUIET]

@@ -58,12 +58,12 @@ def figures() -> list[str]:
 
 
 def described(figure: str) -> Any:
-    """Its `plots.figure.PaperFigure`."""
+    """The `plots.figure.PaperFigure` of a figure."""
     return import_module("plots.figure").of_paper(figure.partition("_")[0])[figure]
 
 
 def published(figure: str) -> Path:
-    """The folder of its paper."""
+    """The folder of a figure's paper."""
     return ROOT / "results" / "published" / figure.split("_")[0]
 
 
@@ -134,7 +134,7 @@ def refuse_invalid(figure: str, points: Sequence[Point]) -> None:
 
 
 def provenance(points: Sequence[Point]) -> dict[str, Any]:
-    """Where a figure's numbers came from, each fact once."""
+    """Tells where a figure's numbers came from, each fact once."""
     manifests = [point.manifest() for point in points if point.path is not None]
     revisions = [json.dumps(m["git"], sort_keys=True) for m in manifests]
     return {
@@ -153,8 +153,8 @@ def provenance(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def make_runs(names: Sequence[str], making: Making, out: Path | None) -> None:
-    """Those that the figures `names` lack; tells of each experiment, and how long runs on a real
-    engine took and the others."""
+    """Makes the runs that the figures `names` lack; tells of each experiment, and how long runs on
+    a real engine took and the others."""
     needed = dict.fromkeys(name for figure in names for name in described(figure).experiments)
     searches: dict[str, Search] = {}
     for figure in names:

@@ -40,12 +40,12 @@ class Origin:
     options: Mapping[str, frozenset[str]] = field(repr=False)  # of groups, swept keys hiding none
 
     def told(self) -> str:
-        """Its entry in FIGURE.json, by its hash."""
+        """The run's entry in FIGURE.json, by its hash."""
         return f"{self.folder}, schedule {self.schedule_sha256}, {self.verdict}"
 
 
 def origins(points: Sequence[Point]) -> list[Origin]:
-    """Of the runs that were not refused, each folder once."""
+    """The origins of the runs that were not refused, each folder once."""
     found: dict[Path, Origin] = {}
     for point in points:
         if point.path is None:
@@ -91,9 +91,9 @@ def plain(value: str) -> str:
 
 
 def of_row(row: Mapping[str, str], runs: Sequence[Origin]) -> list[Origin]:
-    """Those of `runs` that the row names by their hashes, else those that agree with it; none where
-    it names no trait of theirs, or says whose numbers it is made of (`inputs`). An option that a
-    swept key hides counts where no run was swept over what the row says."""
+    """Returns those of `runs` that the row names by their hashes, else those that agree with it;
+    none where it names no trait of theirs, or says whose numbers it is made of (`inputs`). An
+    option that a swept key hides counts where no run was swept over what the row says."""
     if row.get("inputs"):  # made of no run
         return []
     if hashes := row.get("config_hash"):

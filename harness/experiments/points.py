@@ -33,7 +33,7 @@ class Point:
 
     @property
     def folder(self) -> Path:
-        """Of a run that was not refused."""
+        """The folder of a run that was not refused."""
         assert self.path is not None, self.refused
         return self.path
 

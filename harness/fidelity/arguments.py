@@ -104,7 +104,7 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
 
 
 def real_folders(arguments: argparse.Namespace) -> Iterator[Path]:
-    """Where the runs on the real engine are, of every knee and point."""
+    """Yields the folders of the runs on the real engine, of every knee and point."""
     for workload in arguments.workloads:
         yield knee_folder(arguments, workload)
         for load, number in product(arguments.loads, range(1, arguments.passes + 1)):

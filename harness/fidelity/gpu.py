@@ -91,7 +91,8 @@ def compared(points: pd.DataFrame, found: Sequence[dict[str, Any]]) -> pd.DataFr
 
 
 def regime(row: dict[Any, Any]) -> str:
-    """By how many of max_num_seqs run at once, as Little's law says of the measured times."""
+    """The regime of a point, by how many of max_num_seqs run at once, as Little's law says of the
+    measured times."""
     if not np.isnan(row["capacity_per_s"]):
         return "saturated"
     busy = row["rate_per_s"] * row["e2e_mean_s"] / row["max_num_seqs"]
@@ -127,7 +128,7 @@ def predictions(published: Path | None) -> pd.DataFrame:
 
 
 def by_device(rows: pd.DataFrame, single: pd.DataFrame) -> dict[str, Any]:
-    """For captions: the error of a GPU under PROFILE, of held-out points, signed and absolute.
+    """The error of a GPU under PROFILE, of held-out points, signed and absolute, for captions.
     Keyed by the device, as hardware.device has it, then by profile."""
     metrics = (*METRICS, "capacity")
     columns = [*(f"{metric}_mean_s_error_pct" for metric in METRICS), "capacity_per_s_error_pct"]

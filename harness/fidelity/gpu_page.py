@@ -33,7 +33,7 @@ def page(
     others: pd.DataFrame,
     lines: Mapping[str, pd.DataFrame],
 ) -> str:
-    """Of points.csv, requests.csv, others.csv and curves.csv, the last by run."""
+    """The page made of points.csv, requests.csv, others.csv and curves.csv, the last by run."""
     done = rows[rows.reason == ""]
     held = done[done.held_out]
     return tables.page(
@@ -142,7 +142,7 @@ def every_point(done: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
 
 
 def _signed(error: pd.Series) -> pd.Series:
-    """As the page shows an error; empty where there is none."""
+    """Errors as the page shows them; empty where there is none."""
     return error.map("{:+.1f}".format).where(error.notna(), "")
 
 

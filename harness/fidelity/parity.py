@@ -90,7 +90,7 @@ def verdicts(passes: Sequence[Row], at_their_speed: Sequence[Row]) -> list[Row]:
 
 
 def _errors(rows: Iterable[Row], quantity: str, statistic: str) -> list[float]:
-    """Where one could be computed."""
+    """The errors of a statistic of a quantity, where one could be computed."""
     return [
         row["error"]
         for row in rows

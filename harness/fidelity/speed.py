@@ -40,12 +40,14 @@ def time_scale(served: FinishedRun, setting: Setting) -> float | None:
 
 
 def stream(row: Mapping[str, Any]) -> Stream:
-    """Of a row of requests.parquet, which has every token's time, also where some came together."""
+    """The stream of a row of requests.parquet, which has every token's time, also where some came
+    together."""
     return Stream(row["prompt_tokens"], row["sent_s"], np.array(row["token_times_s"]))
 
 
 def budget(served: FinishedRun) -> Budget:
-    """Of one iteration: of a server that schedules by itself what it said, else our policy's."""
+    """The budget of one iteration: of a server that schedules by itself what it said, else our
+    policy's."""
     limits: Mapping[str, Any] = served.config["system"]
     for server in served.manifest["engine"].get("servers", {}).values():
         limits = server

@@ -16,13 +16,13 @@ from harness.request import Request
 
 
 def device_shape(spec: ModelSpec, block_tokens: int) -> KvShape:
-    """Of a block on each of the `spec.tp` devices that share the heads out."""
+    """The shape of a block on each of the `spec.tp` devices that share the heads out."""
     heads = -(-spec.num_kv_heads // spec.tp)
     return KvShape(spec.kv_layers, heads, spec.head_dim, spec.dtype_bytes, block_tokens)
 
 
 def host_shape(spec: ModelSpec, block_tokens: int) -> KvShape:
-    """Of the same block in host memory, the devices' parts together."""
+    """The shape of the same block in host memory, the devices' parts together."""
     heads = -(-spec.num_kv_heads // spec.tp) * spec.tp
     return KvShape(spec.kv_layers, heads, spec.head_dim, spec.dtype_bytes, block_tokens)
 

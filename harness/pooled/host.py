@@ -64,7 +64,7 @@ class ModelCache:
                 self.keep(model)
 
     def source(self, model: ModelSpec) -> Location:
-        """Where `model` is read from now."""
+        """The place from which `model` is read now."""
         try:
             self._held.move_to_end(model)
         except KeyError:

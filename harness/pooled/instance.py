@@ -52,17 +52,17 @@ class PooledInstance:
 
     @property
     def model(self) -> str | None:
-        """Whose weights are in place; None: nobody's."""
+        """The model whose weights are in place; None: nobody's."""
         return self._weights.running
 
     @property
     def prefetched(self) -> str | None:
-        """Whose weights lie complete behind the running model's."""
+        """The model whose weights lie complete behind the running model's."""
         return self._weights.prefetched
 
     @property
     def prefetching(self) -> str | None:
-        """Whose weights lie or are on their way behind the running model's."""
+        """The model whose weights lie or are on their way behind the running model's."""
         return self._weights.next
 
     def kv(self, model: str) -> SlabPool:
@@ -88,8 +88,8 @@ class PooledInstance:
         until: float = inf,
         stop: Event | None = None,
     ) -> int:
-        """As `Instance.execute`, for requests of the model in place, whose blocks come from
-        `kv(model)`."""
+        """Runs a batch as `Instance.execute` does, for requests of the model in place, whose blocks
+        come from `kv(model)`."""
         requests = batch.requests
         model, running = requests[0].model, self.model
         assert model == running, f"{self.name} runs {running}, not {model}"
@@ -114,7 +114,7 @@ class PooledInstance:
         return steps
 
     def settle(self) -> float:
-        """As `Instance.settle`, whichever model ran."""
+        """Does as `Instance.settle`, whichever model ran."""
         executor = self._executors.get(self._last_ran or "")
         if executor is not None:
             self._last_step_s = max(self._last_step_s, executor.settle())

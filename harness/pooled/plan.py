@@ -37,7 +37,8 @@ class PoolConfig:
 
 @dataclass(slots=True, frozen=True)
 class MemoryPlan:
-    """Of each device of an instance; KV is in slabs, and its blocks hold `block_tokens`."""
+    """How each device of an instance divides its memory; KV is in slabs, and its blocks hold
+    `block_tokens`."""
 
     weights_bytes: int
     kv_bytes: int
@@ -57,7 +58,7 @@ class MemoryPlan:
 
 
 def device_weight_bytes(spec: ModelSpec) -> int:
-    """Of one of the `spec.tp` devices, rounded up to the buffer's alignment."""
+    """The weight bytes of one of the `spec.tp` devices, rounded up to the buffer's alignment."""
     return -(-spec.weight_bytes // (spec.tp * ALIGN_BYTES)) * ALIGN_BYTES
 
 

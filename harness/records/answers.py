@@ -15,8 +15,8 @@ EARLY_ENDS = "early_ends_allowed"  # an event's kind
 
 
 def summarise_answers(table: pa.Table, events: Iterable[Event]) -> dict[str, Any] | None:
-    """None: no answer came from a server. Tokens are sums over the answers that told of them, None
-    where none did.
+    """Sums up the answers that came from servers; None: no answer came from one. Tokens are sums
+    over the answers that told of them, None where none did.
 
     asked_prompt_tokens, counted_prompt_tokens: of the same answers, asked for and as the server
     counted them. cached_tokens: of the prompts, by the answers themselves. prefix_cache: by each
@@ -54,5 +54,5 @@ def early_ends_allowed(events: Iterable[Event]) -> bool:
 
 
 def surplus_share(answers: Mapping[str, Any] | None) -> float:
-    """Of the answers, those with tokens whose times are not known."""
+    """The share of the answers that have tokens whose times are not known."""
     return answers["num_surplus"] / answers["num_answers"] if answers else 0.0

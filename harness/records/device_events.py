@@ -60,8 +60,8 @@ def _totals(parts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _switches(made: Sequence[Event]) -> dict[str, Any]:
-    """Their latencies, from the decision to the start of the next model's work (Aegaeon Fig. 15),
-    and how often prefetching hid the load: it was complete when the switch began."""
+    """The switches' latencies, from the decision to the start of the next model's work (Aegaeon
+    Fig. 15), and how often prefetching hid the load: it was complete when the switch began."""
     if not made:
         return {}
     return {
@@ -72,7 +72,7 @@ def _switches(made: Sequence[Event]) -> dict[str, Any]:
 
 
 def _busy_share(batches: Sequence[Event], duration_s: float) -> dict[str, Any]:
-    """Of the run's time, that each instance spent running batches."""
+    """The share of the run's time that each instance spent running batches."""
     if not batches or duration_s <= 0:
         return {}
     busy_s = _totals((event["instance"], _length_s(event)) for event in batches)
@@ -81,8 +81,9 @@ def _busy_share(batches: Sequence[Event], duration_s: float) -> dict[str, Any]:
 
 
 def _kv_moves(moves: Sequence[Event], of_servers: Sequence[Event]) -> dict[str, dict[str, float]]:
-    """By purpose: how many requests' KV moved in how many copies, its bytes (of each device), and
-    seconds in which some such copy was under way. A server's plug-in counts them itself."""
+    """Counts, by purpose, how many requests' KV moved in how many copies, its bytes (of each
+    device), and seconds in which some such copy was under way. A server's plug-in counts them
+    itself."""
     of: defaultdict[str, list[Event]] = defaultdict(list)
     for event in moves:
         of[event["fields"]["purpose"]].append(event)
@@ -108,7 +109,7 @@ def _kv_moves(moves: Sequence[Event], of_servers: Sequence[Event]) -> dict[str, 
 
 
 def _lease_seconds(leases: Sequence[Event]) -> dict[str, float]:
-    """Of memory lent by one device to another: how many leases, and the sum of their durations."""
+    """Counts the leases of memory lent by one device to another, and sums their durations."""
     if not leases:
         return {}
     return {
@@ -119,8 +120,8 @@ def _lease_seconds(leases: Sequence[Event]) -> dict[str, float]:
 
 
 def host_full(events: Iterable[Event]) -> dict[str, dict[str, float]]:
-    """Of each node whose host KV cache had no room for KV that was to leave a device: how often,
-    and the seconds in which anybody waited for it, to the run's end where it never came."""
+    """Tells of each node whose host KV cache had no room for KV that was to leave a device: how
+    often, and the seconds in which anybody waited for it, to the run's end where it never came."""
     waits: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event["kind"] == "host_full":

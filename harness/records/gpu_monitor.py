@@ -82,7 +82,8 @@ class GpuMonitor:
         pynvml.nvmlShutdown()
 
     def summary(self) -> dict[str, Any] | None:
-        """After the run: peak memory, mean utilisation and power, energy, per GPU. None: no GPU."""
+        """Sums up after the run: peak memory, mean utilisation and power, energy, per GPU. None: no
+        GPU."""
         if self._energy_j is None:
             return None
         return {
@@ -123,12 +124,12 @@ def _readings(handle: Any) -> dict[str, Any]:
 
 
 def _energy_j(handle: Any) -> float | None:
-    """Since the driver was loaded; Volta and later count it."""
+    """The energy a GPU has used since the driver was loaded; Volta and later count it."""
     return _read(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)
 
 
 def _read(reading: Any) -> float | None:
-    """None where this GPU does not offer the reading, e.g. utilisation under MIG."""
+    """The reading; None where this GPU does not offer it, e.g. utilisation under MIG."""
     try:
         return float(reading())
     except pynvml.NVMLError_NotSupported:

@@ -19,7 +19,7 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Of at least one value, all finite."""
+    """The confidence interval of the mean of at least one value, all finite."""
     count = len(values)
     if count < 2:
         return Interval(mean(values), None, count)

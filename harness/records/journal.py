@@ -112,7 +112,7 @@ def replay(path: Path, recorder: Recorder) -> None:
 
 
 def entries(path: Path) -> Iterator[tuple[Any, ...]]:
-    """Up to the last whole batch."""
+    """Yields the entries up to the last whole batch."""
     with path.open("rb") as file:
         while True:
             try:
@@ -122,7 +122,7 @@ def entries(path: Path) -> Iterator[tuple[Any, ...]]:
 
 
 def _plain(noted: tuple[Any, ...]) -> tuple[Any, ...]:
-    """As marshal can write it, and `replay` expects it."""
+    """Makes `noted` plain: as marshal can write it, and `replay` expects it."""
     if noted[0] == "segment":
         _, ids, made, instance = noted
         start_s, num_tokens = float(made.start_s), int(made.num_tokens)

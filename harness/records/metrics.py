@@ -134,7 +134,7 @@ def over_time(table: pa.Table, interval_s: float) -> dict[str, Floats]:
 
 
 def _by_model(table: pa.Table, attained: Attained, times_known: bool) -> dict[str, Any]:
-    """Of each model by the name that requests carry, the most requested first."""
+    """The attainment of each model by the name that requests carry, the most requested first."""
     encoded = table["model"].combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
     groups = encoded.indices.to_numpy().astype(np.int64)

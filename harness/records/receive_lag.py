@@ -99,7 +99,7 @@ def lag_at(times_s: Floats, began_s: Floats, came_s: Floats, beat_s: float) -> F
 
 
 def _p99(values_s: Floats, num_zeros: int = 0) -> float:
-    """Of `values_s` and as many zeros more; 0 of nothing."""
+    """The 99th percentile of `values_s` and `num_zeros` zeros more; 0 of nothing."""
     total = len(values_s) + num_zeros
     rank = int(np.ceil(0.99 * total)) - 1 - num_zeros
     return float(np.sort(values_s)[rank]) if total and rank >= 0 else 0.0

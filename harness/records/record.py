@@ -120,16 +120,16 @@ class Recorder:
 
     @property
     def num_running(self) -> int:
-        """Between first and last token."""
+        """Requests between first and last token."""
         return self.num_started - self.num_started_done
 
     @property
     def num_queued(self) -> int:
-        """Sent, no token yet."""
+        """Requests that were sent and have no token yet."""
         return max(0, self.num_sent - self.num_done - self.num_running)
 
     def add(self, requests: Iterable[Request]) -> None:
-        """Of these it keeps a record from now on."""
+        """Keeps a record of these requests from now on."""
         for request in requests:
             request.log_index = len(self._logs)
             record = TokenRecord(request)

@@ -29,7 +29,7 @@ COLUMNS = {"mean": "mean", "p50": "P50", "p90": "P90", "p99": "P99"}
 
 
 def origin(manifest: Mapping[str, Any]) -> str:
-    """Where a run's numbers came from, in one line: for captions of tables and of figures."""
+    """Tells in one line where a run's numbers came from: for captions of tables and of figures."""
     hardware = manifest["hardware"]
     profile = f"{hardware['name']}: {hardware['num_devices']} x {hardware['device']}"
     # A real engine says what it ran on; the profile is what was asked for.
@@ -101,7 +101,7 @@ def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
 
 
 def _table(first: str, others: Iterable[str], **options: Any) -> Table:
-    """Without rows: `first` and the `others` are its columns."""
+    """A table without rows: `first` and the `others` are its columns."""
     table = Table(first, box=SIMPLE_HEAD, **options)
     for name in others:
         table.add_column(name, justify="right")
@@ -122,7 +122,8 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> Table:
 def runs_table(
     title: str, heading: str, names: Iterable[str], *, min_width: int, caption: str | None = None
 ) -> Table:
-    """Without rows: as narrow as a terminal may be, what sets runs apart on several lines."""
+    """A table without rows: as narrow as a terminal may be, what sets runs apart on several
+    lines."""
     table = Table(
         title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )

@@ -53,7 +53,7 @@ def _of_gpu(device: str, engine: str, by_metric: Mapping[str, Any]) -> str:
 
 @cache
 def _gpu_errors() -> dict[str, Any]:
-    """By device and engine profile; empty where no report was made."""
+    """The errors by device and engine profile; empty where no report was made."""
     path = PARITY / "gpu" / "errors.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return found
@@ -61,6 +61,6 @@ def _gpu_errors() -> dict[str, Any]:
 
 @cache
 def _reports() -> tuple[dict[str, Any], ...]:
-    """Those that are committed: engine=torch's first."""
+    """The reports that are committed: engine=torch's first."""
     paths = (PARITY / "parity.json", PARITY / "vllm" / "parity.json")
     return tuple(json.loads(path.read_text()) for path in paths if path.is_file())

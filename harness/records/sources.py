@@ -66,12 +66,12 @@ def targets(config: Any) -> Iterator[str]:
 
 
 def changed(before: Mapping[str, str]) -> list[str]:
-    """Those files among `before`, which `sources` gave, that are other ones now or gone."""
+    """Returns those files among `before`, which `sources` gave, that are other ones now or gone."""
     return [path for path, content in before.items() if _content(path) != content]
 
 
 def code_hash(sources: Mapping[str, str]) -> str:
-    """8 hex digits of all of them together."""
+    """8 hex digits that stand for all of `sources` together."""
     return hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -86,14 +86,14 @@ def why_again(before: Mapping[str, str] | None) -> str:
 
 @cache
 def _content(path: str) -> str:
-    """As this process first saw it, whose code it is. Empty: there is no such file."""
+    """The hash of a file as this process, whose code it is, first saw it. Empty: there is none."""
     file = PROJECT / path
     return hashlib.sha256(file.read_bytes()).hexdigest()[:12] if file.is_file() else ""
 
 
 @cache
 def _file(name: str) -> Path | None:
-    """Of the module `name`; None: this project has none of that name."""
+    """The file of the module `name`; None: this project has none of that name."""
     if name.split(".")[0] not in PACKAGES:
         return None
     path = PROJECT.joinpath(*name.split("."))

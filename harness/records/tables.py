@@ -75,8 +75,8 @@ def events_table(recorder: Recorder) -> pa.Table:
 
 
 def _encoded(objects: list[dict[str, Any]]) -> list[str]:
-    """Each as JSON. They are encoded as one list, with a string between them that no event has:
-    each by itself would take twice as long."""
+    """Writes each object as JSON. They are encoded as one list, with a string between them that no
+    event has: each by itself would take twice as long."""
     mark = "\0"
     encoded = json.JSONEncoder(default=_plain).encode
     text = encoded(list(chain.from_iterable(zip(objects, repeat(mark)))))
@@ -148,7 +148,8 @@ def _field(segments: list[Segment], name: str, dtype: type) -> npt.NDArray[Any]:
 def _offsets(
     lengths: npt.NDArray[np.int64], per_segment: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32]:
-    """Where each record's list starts, given its number of segments and the entries of each."""
+    """Tells where each record's list starts, given its number of segments and the entries of
+    each."""
     entries = np.append(0, np.cumsum(per_segment))
     return np.asarray(entries[np.append(0, np.cumsum(lengths))], np.int32)
 

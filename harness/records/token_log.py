@@ -52,7 +52,7 @@ class TokenLog:
         )
 
     def as_ended(self) -> TokenLog:
-        """As if completed requests had asked for no more than they got."""
+        """The log as if completed requests had asked for no more than they got."""
         had = np.minimum(self.asked_tokens, self.num_tokens)
         return replace(self, asked_tokens=np.where(self.completed, had, self.asked_tokens))
 
@@ -65,12 +65,13 @@ class TokenLog:
 
     @property
     def failed(self) -> Bools:
-        """With an error or by a time-out."""
+        """Which requests failed, with an error or by a time-out."""
         return np.isin(self.status, ("failed", "timeout"))
 
     @property
     def duration_s(self) -> float:
-        """From the first scheduled arrival to the last token of any request, the drain included."""
+        """The time from the first scheduled arrival to the last token of any request, the drain
+        included."""
         last_s = max(np.max(self.times_s, initial=0.0), self.arrival_s.max())
         return float(last_s) - float(self.arrival_s.min())
 

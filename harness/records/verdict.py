@@ -58,7 +58,7 @@ class Evidence:
 
     @staticmethod
     def of(table: pa.Table, events: Iterable[Event], *, simulated: bool) -> Evidence:
-        """Of a run's requests table and its device events."""
+        """Gathers the evidence from a run's requests table and its device events."""
         events = list(events)
         log = TokenLog.from_table(table)
         log = log.as_ended() if early_ends_allowed(events) else log
@@ -223,7 +223,8 @@ def _odd_answers(answers: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def cached_shares(answers: Mapping[str, Any]) -> dict[str, float]:
-    """Of the prompts' tokens, by who says so: the answers' usage, each server's counters."""
+    """The cached share of the prompts' tokens, by who says so: the answers' usage, each server's
+    counters."""
     found = {}
     if answers["cached_tokens"] is not None and answers["counted_prompt_tokens"]:
         share = answers["cached_tokens"] / answers["counted_prompt_tokens"]

@@ -25,7 +25,7 @@ def check_capacity(schedule: Schedule, cluster: Cluster) -> None:
 
 
 def _rooms(cluster: Cluster) -> Iterator[tuple[str, str, int]]:
-    """Where requests of which model must fit, and how many tokens do."""
+    """Yields each place, a model whose requests must fit there, and how many tokens do."""
     for instance in cluster.instances:
         for name, spec in cluster.models.items():
             if instance.model is spec:
@@ -57,7 +57,7 @@ def room_across(instances: list[ElasticInstance]) -> int:
 
 
 def longest_tokens(schedule: Schedule) -> dict[str, int]:
-    """Of each model's requests, prompt and output."""
+    """The tokens of each model's longest request, prompt and output."""
     longest: dict[str, int] = {}
     totals = (schedule.prompt_tokens + schedule.output_tokens).tolist()
     for model, tokens in zip(schedule.model, totals, strict=True):

@@ -15,7 +15,8 @@ _heard: list[int] = []
 
 
 def listen() -> None:
-    """From here on, in the main thread. What is ignored stays so: nohup does that to SIGHUP."""
+    """Listens for SIGNALS from here on, in the main thread. What is ignored stays so: nohup does
+    that to SIGHUP."""
     for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)

@@ -32,7 +32,7 @@ class Rates:
             self._seen.popleft()
 
     def per_s(self) -> list[float]:
-        """Of each counter, after one look at least."""
+        """The rate of each counter, after one look at least."""
         (then_s, before), (now_s, after) = self._seen[0], self._seen[-1]
         took_s = now_s - then_s
         return [(b - a) / took_s if took_s > 0 else 0.0 for a, b in zip(before, after, strict=True)]

@@ -78,7 +78,8 @@ def serve(parts: Prepared, folder: RunFolder, manifest: Mapping[str, Any]) -> No
 
 @contextmanager
 def _recorder(parts: Prepared, folder: RunFolder) -> Iterator[Recorder]:
-    """With a journal while a live run lasts, and until its requests table is written."""
+    """Yields a recorder, with a journal while a live run lasts, and until its requests table is
+    written."""
     requests = parts.schedule.requests()
     if parts.engine.name == "sim":
         yield Recorder(requests)
@@ -129,7 +130,7 @@ def _serve(
 
 
 def _shown(parts: Prepared, recorder: Recorder, cluster: Cluster) -> ProgressBar | Dashboard:
-    """What `progress` asks for; a dashboard on a terminal alone."""
+    """The display that `progress` asks for; a dashboard on a terminal alone."""
     console = Console(stderr=True, quiet=not parts.options.progress)
     if parts.options.progress == LIVE:
         if console.is_terminal:

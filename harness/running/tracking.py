@@ -35,7 +35,7 @@ class EachSecond:
         self._before = (0.0, 0, 0, 0)
 
     def update(self, now_s: float) -> None:
-        """As often as one likes."""
+        """Tells how the run goes, at most once a second; may be called as often as one likes."""
         since_s, *before = self._before
         if now_s - since_s < 1.0:
             return
@@ -63,19 +63,20 @@ class NullTracker:
         self._config, self._announce = config, announce
 
     def start(self, config: Mapping[str, Any], name: str, run_dir: Path) -> None:
-        """Before the run, once `run_dir` exists. `config` is the resolved one, as plain data."""
+        """Is called before the run, once `run_dir` exists. `config` is the resolved one, as plain
+        data."""
 
     def second(self, row: Mapping[str, float]) -> None:
-        """While a live run lasts, about once a second: what `EachSecond` counts."""
+        """Is called while a live run lasts, about once a second, with what `EachSecond` counts."""
 
     def finish(self, *, complete: bool) -> None:
-        """After the run's files are written; not complete: it was aborted."""
+        """Is called after the run's files are written; not complete: it was aborted."""
 
     def sweep(
         self, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], name: str, folder: Path
     ) -> None:
-        """After a sweep: `rows` of one set of columns, a row a run; `keys`: the columns that were
-        swept, the one to draw over first. `folder` holds the runs."""
+        """Is called after a sweep: `rows` of one set of columns, a row a run; `keys`: the columns
+        that were swept, the one to draw over first. `folder` holds the runs."""
 
 
 class WandbTracker(NullTracker):

@@ -81,5 +81,5 @@ class SimDevice:
         await self._loop.sleep(self._config.collect_s)
 
     def _kv_bytes(self, copy: KvCopy) -> int:
-        """On each GPU."""
+        """The KV bytes that `copy` moves on each GPU."""
         return len(copy.device_offsets) * self._block_bytes[copy.model]

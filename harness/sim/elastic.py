@@ -90,7 +90,7 @@ class SimElastic:
         return SimLayerwise(self._cost, self.fabric, self._loop, self._recorder)
 
     def _cost(self, model: ModelSpec, num_layers: int, constants: float) -> CostModel:
-        """Of a part of the layers, with so much of an iteration's constants."""
+        """The cost model of a part of the layers, with so much of an iteration's constants."""
         key = model.name, num_layers, constants
         if key not in self._costs:
             config, part = self._config, Part(num_layers, constants=constants)

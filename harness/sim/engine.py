@@ -127,8 +127,8 @@ class SimEngine:
         return cost_model(model, hardware, config.costs, part, launch=config.launch_overhead)
 
     def _sources(self, experiment: Experiment) -> dict[str, str]:
-        """Where each model's step times come from: measured, device law or datasheet; of a profile
-        with costs of its own, what its device's silicon was learned from."""
+        """Tells where each model's step times come from: measured, device law or datasheet; of a
+        profile with costs of its own, what its device's silicon was learned from."""
         specs = {spec.name: spec for spec in experiment.models.values()}
         return {
             name: self._cost(spec, experiment.hardware).source
@@ -168,13 +168,14 @@ def streamed(
 
 
 def neighbours(placement: Placement, placements: Sequence[Placement]) -> int:
-    """How many others have a device of `placement`."""
+    """How many other placements have a device of `placement`."""
     devices = set(placement.devices)
     return sum(not devices.isdisjoint(other.devices) for other in placements) - 1
 
 
 def within_host(config: SimPoolConfig, hardware: Hardware) -> SimPoolConfig:
-    """Of a node's DRAM the KV cache gets a half at most, and the model cache what that leaves."""
+    """Fits `config` into a node's DRAM: the KV cache gets a half of it at most, and the model cache
+    what that leaves."""
     kv_bytes = min(config.host_kv_bytes, hardware.host_memory_bytes // 2)
     cache_bytes = min(config.model_cache_bytes, hardware.host_memory_bytes - kv_bytes)
     return replace(config, host_kv_bytes=kv_bytes, model_cache_bytes=cache_bytes)

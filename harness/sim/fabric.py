@@ -112,7 +112,7 @@ class SimFabric:
     async def _wait(
         self, arrival: Event, source: Memory, target: Memory, stop: Event | None
     ) -> None:
-        """Until the source has a layer; InstanceLost where an end dies before."""
+        """Waits until the source has a layer; raises InstanceLost where an end dies before."""
         cut = Event(self._loop)
         self._ends[cut] = source.name, target.name
         try:

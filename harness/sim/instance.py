@@ -24,7 +24,7 @@ from harness.sim.compute import Compute, through
 
 
 def context_tokens(decodes: list[Request]) -> int:
-    """That the next step of `decodes` attends to."""
+    """The number of tokens that the next step of `decodes` attends to."""
     tokens = len(decodes)
     for request in decodes:  # not a sum of a list: compiled, its integers would become objects
         tokens += request.computed_tokens
@@ -38,7 +38,7 @@ def terms(batch: Batch) -> tuple[list[tuple[int, int]], int, int]:
 
 
 async def no_death() -> None:
-    """Of a device that is not under a cluster's fault injection."""
+    """Does nothing: for a device that is not under a cluster's fault injection."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -190,7 +190,7 @@ class SimInstance(BaseInstance):
         return self._loop.wait(stop, interrupt, until=end_s)
 
     async def _die_in_mid_run(self) -> None:
-        """Where the device has died: the steps that were over count, and InstanceLost."""
+        """Counts the steps that were over and raises InstanceLost where the device has died."""
         self.settle()
         try:
             await self.died()

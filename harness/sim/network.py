@@ -200,7 +200,7 @@ class Network:
 
 
 def pairs(src: Place, dst: Place) -> list[tuple[Location, Location]]:
-    """Who sends to whom: between groups of one size rank to rank, else all to all."""
+    """Pairs senders with receivers: between groups of one size rank to rank, else all to all."""
     senders, receivers = members(src), members(dst)
     if len(senders) == len(receivers):
         return list(zip(senders, receivers, strict=True))

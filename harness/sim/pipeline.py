@@ -113,8 +113,8 @@ class SimPipeline:
         return at_s
 
     def _arrival_s(self, position: int, num_tokens: int, at_s: float) -> float:
-        """Of what leaves the stage at `at_s`: a batch's activations follow those of the one before
-        on their link, however few they are."""
+        """The arrival of what leaves the stage at `at_s`: a batch's activations follow those of the
+        one before on their link, however few they are."""
         if len(self._stages) == 1:
             return at_s
         num_bytes = self._activation_bytes * num_tokens
