@@ -83,7 +83,7 @@ def test_a_servers_tokens_are_stocks_while_it_pages_to_its_producer(
         endpoint: Any = cluster.endpoints[0]
         assert server["scheduler_cls"] == SCHEDULER
         with ThreadPoolExecutor(len(REQUESTS)) as pool:
-            tokens = list(pool.map(partial(answered, endpoint._target.url), range(len(REQUESTS))))
+            tokens = list(pool.map(partial(answered, endpoint.target.url), range(len(REQUESTS))))
     assert tokens == [stock["tokens"][str(i)] for i in range(len(REQUESTS))]
     summary = summarise_events(experiment.recorder.events, 1.0)
     assert summary["plugin"]["preemptions"] >= 5
