@@ -3,7 +3,7 @@
 After a drop the KV of ongoing requests is still where they ran. The weights of some of these layers
 are now at another member. Until a (request, layer) has moved, its attention runs where its KV is:
 remote attention. `moves.py` decides the order. The published code has no remote attention: eight
-requests at a time stop while their KV is exchanged (`GroupManager._exchange_blocking`).
+requests at a time stop while their KV is exchanged (`GroupKv._blocking`).
 """
 
 from __future__ import annotations

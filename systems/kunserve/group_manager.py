@@ -18,12 +18,10 @@ from harness.elastic.instance import ElasticInstance
 from harness.elastic.pipeline import Pipeline
 from harness.errors import InstanceLost
 from harness.request import Request
-from systems.kunserve.exchange import Held, exchange_moves
 from systems.kunserve.group import Group, Stage, members, names
-from systems.kunserve.moves import Move
+from systems.kunserve.group_kv import GroupKv, in_pieces
 from systems.kunserve.plan import recover
 from systems.kunserve.server import Server
-from systems.kunserve.transfers import Transfers
 from systems.kunserve.weights import EQUAL_RATES, HOST, LayerLoad, Rates, restore_loads
 from systems.serving.load import Load
 
@@ -34,10 +32,8 @@ DispatchLoad = Callable[[Load], Any]  # what compares loads; the least is the be
 class GroupManager:
     """Forms the groups of a cluster.
 
-    new_server: makes a group's server. load: by which groups are compared at dispatch. retry_s: how
-    long to wait before looking again. victims: how many requests are exchanged at a time while they
-    stand still; 0: all requests run meanwhile, by remote attention. chunk_bytes: of KV on a link.
-    rates: for the choice of a source of weights.
+    new_server: makes a group's server. load: by which groups are compared at dispatch. retry_s,
+    victims, chunk_bytes: as `GroupKv` has them. rates: for the choice of a source of weights.
     """
 
     def __init__(
@@ -60,7 +56,9 @@ class GroupManager:
         self.jobs: dict[Server, tuple[Event, Task]] = {}  # exchange, restore or migration
         self.rates, self.retry_s = rates, retry_s
         self._new_server, self._load = new_server, load
-        self._victims, self._chunk_bytes = victims, chunk_bytes
+        self.kv = GroupKv(
+            cluster, loop, self.by_name, retry_s=retry_s, victims=victims, chunk_bytes=chunk_bytes
+        )
         self._unserved: deque[Request] = deque()  # wait while there is no server
 
     def dispatch(self, request: Request) -> None:
@@ -73,26 +71,6 @@ class GroupManager:
     def members(self, group: Group) -> dict[str, ElasticInstance]:
         """{name: instance} of the group."""
         return {name: self.by_name[name] for name in members(group)}
-
-    def held(self, requests: Iterable[Request]) -> list[Held]:
-        """The places of the KV of `requests`; a request without KV is left out. Pages are of one
-        layer.
-
-        Requests that have run on one instance only are not in the cluster's directory.
-        """
-        found = []
-        for request in requests:
-            number = request.request_id
-            where = [(at.name, groups) for at, groups in self.cluster.directory.where(request)]
-            if not where:
-                every = self.by_name.items()
-                where = [(n, m.kv.groups[number]) for n, m in every if number in m.kv.groups]
-            places = [Stage(name, part) for name, groups in where for part in in_pieces(groups)]
-            if places:
-                blocks = self.by_name[places[0].member].kv.held[number]
-                places.sort(key=lambda place: place.layers.start)
-                found.append(Held(number, blocks, tuple(places)))
-        return found
 
     def overlapping(self, wanted: set[str]) -> list[Server]:
         """Servers that share a member with `wanted`, directly or through other servers."""
@@ -183,7 +161,7 @@ class GroupManager:
         homes = [set(members(group)) for group in left]
         lost = []
         for request in running:
-            places = {place.member for h in self.held([request]) for place in h.places}
+            places = {place.member for h in self.kv.held([request]) for place in h.places}
             if not places or not any(places <= home for home in homes):
                 lost.append(request)
         return left, lost
@@ -262,7 +240,7 @@ class GroupManager:
             executor = self.cluster.pipeline([(mine[name], layers) for name, layers in group])
         server = self._new_server(group, executor)
         ours = [
-            r for r in running if any(p.member in mine for h in self.held([r]) for p in h.places)
+            r for r in running if any(p.member in mine for h in self.kv.held([r]) for p in h.places)
         ]
         if isinstance(executor, Pipeline):
             for request in ours:
@@ -272,73 +250,15 @@ class GroupManager:
         for instance in mine.values():
             self.cluster.take(instance, "pipeline" if len(group) > 1 else "serving")
         self.servers.append(server)
-        if not self._exchange_of(server, ours):
-            server.join(ours)
-        elif self._victims:
-            server.paused = ours
-            self.begin(server, lambda stop: self._exchange_blocking(server, stop))
+        misplaced = self.kv.misplaced(server, ours)
+        if misplaced and self.kv.victims:
+            server.paused = ours  # until their KV has moved
         else:
             server.join(ours)
-            self.begin(server, lambda stop: self._exchange_live(server, stop))
+        if misplaced:
+            self.begin(server, lambda stop: self.kv.exchange(server, stop))
         server.start()
         return server
-
-    # The exchange (§4.2)
-
-    def _exchange_of(self, server: Server, requests: Iterable[Request]) -> list[Move]:
-        held = self.held(request for request in requests if not request.finished)
-        return exchange_moves(held, server.group)
-
-    async def _exchange_live(self, server: Server, stop: Event) -> None:
-        """Exchanges KV while the requests run."""
-        start_s = self.loop.now
-        moves = await self.transfer(
-            server, lambda: self._exchange_of(server, server.running), stop, "exchange"
-        )
-        self.cluster.note("exchange", server.name, start_s, moves=moves, live=True)
-
-    async def _exchange_blocking(self, server: Server, stop: Event) -> None:
-        """Exchanges KV as the published code does it: a number of victims at a time, in order of
-        service; none decodes before all KV of its batch has moved. Requests without room are
-        computed again."""
-        start_s, moves = self.loop.now, 0
-        left = [r for r in server.paused if self.held([r])]
-        while left:
-            victims, left = left[: self._victims], left[self._victims :]
-
-            def wanted(victims: list[Request] = victims) -> list[Move]:
-                return self._exchange_of(server, victims)
-
-            moves += await self.transfer(server, wanted, stop, "exchange", patient=False)
-            if stop.is_set:
-                return
-            stuck = {move.request_id for move in wanted()}
-            for request in reversed(victims):
-                if request.request_id in stuck:
-                    server.preempt(request)
-                else:
-                    server.paused.remove(request)
-            server.join([r for r in victims if r.request_id not in stuck])
-        self.cluster.note("exchange", server.name, start_s, moves=moves, live=False)
-
-    async def transfer(
-        self, server: Server, wanted: Callable[[], list[Move]], stop: Event, purpose: str,
-        *, patient: bool = True,
-    ) -> int:  # fmt: skip
-        """Moves what is `wanted` between the server's members; returns the number of moves."""
-        transfers = Transfers(
-            server=server,
-            members=self.members(server.group),
-            cluster=self.cluster,
-            loop=self.loop,
-            wanted=wanted,
-            stop=stop,
-            purpose=purpose,
-            chunk_bytes=self._chunk_bytes,
-            retry_s=self.retry_s,
-            patient=patient,
-        )
-        return await transfers.run()
 
 
 def preempted(short_pages: int, held: dict[Request, int]) -> list[Request]:
@@ -361,17 +281,6 @@ def preempted(short_pages: int, held: dict[Request, int]) -> list[Request]:
 
 def in_order(requests: Iterable[Request]) -> list[Request]:
     return sorted(requests, key=lambda r: (r.arrival_s, r.request_id))
-
-
-def in_pieces(layers: Iterable[int]) -> list[range]:
-    """The sorted `layers` as ranges."""
-    pieces: list[range] = []
-    for layer in layers:
-        if pieces and pieces[-1].stop == layer:
-            pieces[-1] = range(pieces[-1].start, layer + 1)
-        else:
-            pieces.append(range(layer, layer + 1))
-    return pieces
 
 
 def whole_bytes(instances: Iterable[ElasticInstance]) -> int:

@@ -85,7 +85,7 @@ def _assigned(manager: GroupManager, server: Server) -> dict[int, str] | None:
         name: instance.layout.num_pages()
         for name, instance in manager.members(server.group).items()
     }
-    return assign(manager.held(server.running), regions, manager.model.num_layers)
+    return assign(manager.kv.held(server.running), regions, manager.model.num_layers)
 
 
 async def _load_all(manager: GroupManager, loads: Sequence[LayerLoad], stop: Event) -> bool:
@@ -122,7 +122,7 @@ def leave(manager: GroupManager, server: Server, *, live: bool) -> None:
     def let_go(request: Request) -> bool:
         """Hands the request, at a step boundary, to the member that has all its KV; one that was
         preempted is dispatched anew. Returns whether it has left."""
-        where = manager.held([request])
+        where = manager.kv.held([request])
         if not where:
             manager.dispatch(request)
             return True
@@ -133,11 +133,11 @@ def leave(manager: GroupManager, server: Server, *, live: bool) -> None:
         return True
 
     def wanted() -> list[Move]:
-        return migration_moves(manager.held(server.running), goes, num_layers)
+        return migration_moves(manager.kv.held(server.running), goes, num_layers)
 
     async def migrate(stop: Event) -> None:
         start_s = manager.loop.now
-        moves = await manager.transfer(server, wanted, stop, "migration")
+        moves = await manager.kv.transfer(server, wanted, stop, "migration")
         manager.cluster.note("migration", server.name, start_s, moves=moves)
 
     server.leaving = let_go
