@@ -10,7 +10,8 @@ of eviction, and uses one prefix. If a copy is lost with its lender, the next re
 from __future__ import annotations
 
 from harness.request import Request
-from systems.aqua.swap_space import SwapSpace, said
+from systems.aqua.copies import said
+from systems.aqua.swap_space import SwapSpace
 from systems.aqua.tensors import Tensor
 
 Prefix = tuple[int, int]  # (number of a stream of random text, tokens from its beginning)
@@ -81,4 +82,4 @@ class CachedPrefixes:
         copying = swap.cluster.copy_kv(
             who, blocks, swap.layers, source, target, purpose=purpose, to=to
         )
-        return await swap.done(copying, tensor.lease, purpose, () if out else (request,))
+        return await swap.copies.done(copying, tensor.lease, purpose, () if out else (request,))

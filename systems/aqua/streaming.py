@@ -19,9 +19,10 @@ from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
 from systems.aqua.config import AquaConfig
 from systems.aqua.consumer import OnDeath
+from systems.aqua.copies import said
 from systems.aqua.informer import Looks
 from systems.aqua.leases import Allocated
-from systems.aqua.swap_space import SwapSpace, said
+from systems.aqua.swap_space import SwapSpace
 from systems.aqua.tensors import Tensor
 
 BUFFERS = {True: 3, False: 1}  # page groups on the device at once, by overlap: in, compute, out

@@ -1,32 +1,27 @@
 """AQUA-LIB of a consumer (sections 6 and 7): KV in a neighbour's memory, or in host DRAM.
 
 `tensors.py` says what there is and where, `migration.py` what the control loop moves, `leases.py`
-asks the coordinator for room; here are the copies around these calls. A lender that dies takes the
-KV in its leases with it: those requests are evicted, and computed again.
+asks the coordinator for room, `copies.py` moves the bytes; here is their order. A lender that dies
+takes the KV in its leases with it: those requests are evicted, and computed again.
 
-With `dirty_only`, the public code's way, a copy stays when its request is paged in, so that the
-next page-out copies only the blocks that were written since. The copy of who is on the device is
-given up when its request ends, when its lease is asked back or lost, when others need its room, and
-where it lies in DRAM and a lease has room for all of it.
+With `dirty_only` a copy stays when its request is paged in. It is given up when its request ends,
+when its lease is asked back or lost, when others need its room, and where it lies in DRAM and a
+lease has room for all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from itertools import count
 
 from harness.elastic.cluster import ElasticCluster
-from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.kv_directory import Holder
 from harness.elastic.kv_store import KvStore
-from harness.elastic.page_tables import KvCopy
-from harness.errors import InstanceLost, RunError
 from harness.request import Request
 from systems.aqua.config import AquaConfig
+from systems.aqua.copies import PagingCopies, block_bytes, said
 from systems.aqua.leases import Allocated, Leases
 from systems.aqua.migration import evacuations, returns
-from systems.aqua.paging import blocks_out
 from systems.aqua.tensors import Tensor, Tensors
 
 
@@ -40,14 +35,9 @@ class SwapSpace:
         self.cluster, self.consumer = cluster, consumer
         self.leases, self._dram = leases, dram
         self.tensors = Tensors(dram.kv.num_pages * dram.page_bytes)
-        layout = consumer.layout
         self._dirty_only = config.own.scheduler.dirty_only
         self._migration = config.own.migration
-        self._by_block = config.copies == "by_block"
-        self._chunk_bytes = (
-            layout.page_bytes // (2 * layout.page_layers) if self._by_block else None
-        )
-        self._issue_s = config.copy_issue_s if self._by_block else None
+        self.copies = PagingCopies(config, cluster, consumer, self.store, self.lose)
         # Numbers of stand-ins, which never run; the directory knows all instances' requests.
         number = cluster.instances.index(consumer)
         self._numbers = count(-1 - number, -len(cluster.instances))
@@ -75,25 +65,13 @@ class SwapSpace:
             else:
                 tensors.append(tensor)
         for lease, group in by_lease(tensors).items():
-            purpose = f"page out to {said(lease)}"
-            if self._dirty_only:
-                await self._save(group, lease, purpose)
-            else:
-                await self._stage(self._num_held(group), "gather")
-                await self._move(group, self.consumer, self.store(lease), lease, purpose)
+            await self.copies.page_out(group, lease)
 
     async def page_in(self, requests: Sequence[Request]) -> None:
         # Else they were lost with their lender, just before.
         paged = [self.tensors[r.request_id] for r in requests if r.request_id in self.tensors]
         for lease, group in by_lease(paged).items():
-            purpose = f"page in from {said(lease)}"
-            if self._dirty_only:
-                there = await self._load(group, lease, purpose)
-            else:
-                there = await self._move(group, self.store(lease), self.consumer, lease, purpose)
-            if there:
-                await self._stage(self._num_held(group), "scatter")
-            if there and not self._dirty_only:
+            if await self.copies.page_in(group, lease) and not self._dirty_only:
                 for tensor in group:
                     await self._free(tensor)
 
@@ -141,7 +119,7 @@ class SwapSpace:
             return
         source, target, purpose = self.store(tensor.lease), self.store(lease), said(lease)
         gone = tensor.lease or lease
-        if await self._move([tensor], source, target, gone, f"migrate to {purpose}"):
+        if await self.copies.move([tensor], source, target, gone, f"migrate to {purpose}"):
             await self.moved(tensor, found)
 
     async def moved(self, tensor: Tensor, to: Allocated | None) -> None:
@@ -249,82 +227,6 @@ class SwapSpace:
         for allocation in tensor.allocations:
             await self.leases.free(self.consumer.name, allocation)
 
-    # Copies. False: the lender died, and `lose` has seen to it
-
-    async def _move(
-        self, tensors: Sequence[Tensor], source: Holder, target: Holder, lease: str | None,
-        purpose: str,
-    ) -> bool:  # fmt: skip
-        """Moves the tensors' KV to `target`; it is nowhere else then."""
-        moving = self.cluster.move_kv(
-            [tensor.keeper for tensor in tensors],
-            self.layers,
-            source,
-            target,
-            self._sending(purpose),
-        )
-        return await self.done(moving, lease, purpose)
-
-    async def _save(self, tensors: Sequence[Tensor], lease: str | None, purpose: str) -> None:
-        """Saves what was written since the last time. A request whose lender dies meanwhile stays
-        on the device."""
-        kv, copies = self.consumer.kv, []
-        for tensor in tensors:
-            request, keeper = tensor.paged, tensor.keeper
-            blocks = blocks_out(request.computed_tokens, keeper.computed_tokens, kv.block_tokens)
-            copies.append(KvCopy(request, keeper, blocks))
-        await self._stage(sum(len(each.blocks) for each in copies), "gather")
-        saving = self.cluster.save_kv(
-            copies, self.layers, self.consumer, self.store(lease),
-            of=[each.request for each in copies], sending=self._sending(purpose),
-        )  # fmt: skip
-        if await self.done(saving, lease, purpose):
-            for request, keeper, _ in copies:
-                keeper.computed_tokens = request.computed_tokens
-                self.cluster.directory.forget(request)
-                kv.release(request)
-
-    async def _load(self, tensors: Sequence[Tensor], lease: str | None, purpose: str) -> bool:
-        """Loads the tensors' KV onto the device. Copies stay."""
-        kv, copies = self.consumer.kv, []
-        for tensor in tensors:
-            request = tensor.paged
-            if not kv.grow(request, request.computed_tokens):
-                raise RunError(f"request {request.request_id} has no room within its slice")
-            copies.append(KvCopy(tensor.keeper, request, range(kv.held[request.request_id])))
-        coming = [each.to for each in copies]
-        loading = self.cluster.save_kv(
-            copies, self.layers, self.store(lease), self.consumer, of=coming,
-            sending=self._sending(purpose),
-        )  # fmt: skip
-        return await self.done(loading, lease, purpose, coming)
-
-    def _sending(self, purpose: str) -> Sending:
-        return Sending(purpose, chunk_bytes=self._chunk_bytes, issue_s=self._issue_s)
-
-    async def done(
-        self, copying: Awaitable[bool | None], lease: str | None, purpose: str,
-        coming: Sequence[Request] = (),
-    ) -> bool:  # fmt: skip
-        """Waits for a copy; False if the lender died. `coming`: requests of which nothing is on the
-        device then."""
-        try:
-            if await copying is False:
-                raise RunError(f"{purpose}: no room for KV that was counted to have some")
-        except InstanceLost:
-            self.consumer.check_alive()
-            for request in coming:
-                self.consumer.kv.release(request)
-            if lease is not None:
-                self.lose(lease)
-            return False
-        return True
-
-    async def _stage(self, num_blocks: int, what: str) -> None:
-        """Passes gathered copies through the staging tensor."""
-        if not self._by_block and num_blocks:
-            await self.cluster.stage(self.consumer.memory, self.num_bytes(num_blocks), what)
-
     # Parts
 
     def store(self, lease: str | None) -> KvStore:
@@ -342,14 +244,11 @@ class SwapSpace:
         of it."""
         return tensor.name in self.consumer.kv.held
 
-    def _num_held(self, tensors: Iterable[Tensor]) -> int:
-        return sum(self.consumer.kv.held.get(each.paged.request_id, 0) for each in tensors)
-
     def _num_blocks(self, request: Request) -> int:
         return self.consumer.kv.blocks_for(request.computed_tokens)
 
     def num_bytes(self, blocks: int) -> int:
-        return blocks * len(self.consumer.kv.all_groups) * self.consumer.page_bytes
+        return blocks * block_bytes(self.consumer)
 
 
 def by_lease(tensors: Iterable[Tensor]) -> dict[str | None, list[Tensor]]:
@@ -357,7 +256,3 @@ def by_lease(tensors: Iterable[Tensor]) -> dict[str | None, list[Tensor]]:
     for tensor in tensors:
         found.setdefault(tensor.lease, []).append(tensor)
     return found
-
-
-def said(lease: str | None) -> str:
-    return "DRAM" if lease is None else "lease"

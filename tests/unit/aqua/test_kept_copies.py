@@ -1,10 +1,11 @@
-"""Copies that stay in swap space: a page-out copies what was written since the last one."""
+"""PagingCopies that stay in swap space: a page-out copies what was written since the last one."""
 
 from __future__ import annotations
 
 import pytest
 
 from harness.request import Request
+from systems.aqua.copies import PagingCopies, block_bytes
 from systems.aqua.swap_space import SwapSpace
 from systems.aqua.tensors import Tensor
 from tests.aqua import Asked, Kill, lent_stores, moved, moved_bytes, serve, system
@@ -44,28 +45,28 @@ def test_a_page_out_copies_the_blocks_that_were_written_since(
 ) -> None:
     saved: dict[int, int] = {}  # by request: tokens that its copy has
     dropped: list[int] = []
-    save, free = SwapSpace._save, SwapSpace._free
+    save, free = PagingCopies._save, SwapSpace._free
 
     with bed() as made:
         size = made.instances[0].kv.block_tokens
 
         async def checked_save(
-            swap: SwapSpace, tensors: list[Tensor], lease: str | None, purpose: str
+            copies: PagingCopies, tensors: list[Tensor], lease: str | None, purpose: str
         ) -> None:
             blocks, requests = 0, [tensor.paged for tensor in tensors]
             for request in requests:
                 since = saved.get(request.request_id, 0)
                 blocks += -(-request.computed_tokens // size) - since // size
             before = moved_bytes(made, *OUT)
-            await save(swap, tensors, lease, purpose)
-            assert moved_bytes(made, *OUT) - before == swap.num_bytes(blocks)
+            await save(copies, tensors, lease, purpose)
+            assert moved_bytes(made, *OUT) - before == blocks * block_bytes(made.instances[0])
             saved.update({r.request_id: r.computed_tokens for r in requests})
 
         async def checked_free(swap: SwapSpace, tensor: Tensor) -> None:
             dropped.append(saved.pop(tensor.paged.request_id, 0))
             await free(swap, tensor)
 
-        monkeypatch.setattr(SwapSpace, "_save", checked_save)
+        monkeypatch.setattr(PagingCopies, "_save", checked_save)
         monkeypatch.setattr(SwapSpace, "_free", checked_free)
         serve(made, system(made, name, "system.copies=gathered", DIRTY), LONG_CROWD)
         assert_all_done(made)
