@@ -55,10 +55,10 @@ async def story(bed: Bed) -> list[Request]:
     for source, target in ((first, second), (second, first)):  # restore: weights, then KV
         lacking = halves[source]
         await target.load(lacking, source)
-    mine = {first: everyone[::2], second: everyone[1::2]}
+    at_home = {first: everyone[::2], second: everyone[1::2]}
     for home, other in ((first, second), (second, first)):
-        assert await cluster.move_kv(mine[home], halves[other], other, home)
+        assert await cluster.move_kv(at_home[home], halves[other], other, home)
     assert all(each.kv.num_pages == pages[each] for each in halves)
     for home in halves:
-        await finish(home, mine[home])
+        await finish(home, at_home[home])
     return bed.requests

@@ -6,6 +6,7 @@ again.
 
 from __future__ import annotations
 
+from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost
 from harness.request import Request
 from harness.running.testbed import Bed, decode, finish, prefill
@@ -18,7 +19,7 @@ RESIDENT = {2: range(0)}
 async def story(bed: Bed) -> list[Request]:
     first, second, spare = bed.instances
     cluster, depth = bed.cluster, bed.model.num_layers
-    lost = []
+    lost: list[ElasticInstance] = []
     cluster.on_lost = lost.append  # without a policy, a death ends the run
     requests = [bed.request(40 + 8 * i, 40) for i in range(3)]
     pipeline = cluster.pipeline([(first, range(depth // 2)), (second, range(depth // 2, depth))])

@@ -84,7 +84,8 @@ def tokens_of(cluster: Cluster) -> dict[int, list[int]]:
 
 def kv_pools(cluster: Cluster) -> list[Any]:
     elastic = [] if cluster.elastic is None else cluster.elastic.instances
-    pools = [instance.kv for instance in (*cluster.instances, *elastic)]
+    instances: list[Any] = [*cluster.instances, *elastic]
+    pools = [instance.kv for instance in instances]
     return pools + [i.kv(model) for i in cluster.pool for model in i.models]
 
 

@@ -95,7 +95,8 @@ def dedicated_tokens(run_dir: Path, models: dict[str, ModelSpec]) -> dict[int, l
                     await one.execute(Batch(decodes=[request]))
 
         experiment.loop.run(story())
-        return dict(cluster.instances[0].tokens)
+        instance: Any = cluster.instances[0]
+        return dict(instance.tokens)
 
 
 class Turns:
@@ -201,7 +202,8 @@ def test_every_request_has_the_tokens_of_a_dedicated_instance(
         turns = Turns(experiment, cluster, requests)
         experiment.loop.run(turns.serve())
         kinds = [event["kind"] for event in experiment.recorder.events]
-        tokens = dict(cluster.pool[0]._device.tokens)
+        device: Any = cluster.pool[0]._device
+        tokens = dict(device.tokens)
         assert [one.kv(model).used_blocks for one in turns.pool for model in models] == [0] * 8
         assert cluster.pool[0].host.slabs.allocated_bytes() == 0
         has_room = engine.resolved()["pool"]["prefetching"]

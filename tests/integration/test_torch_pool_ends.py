@@ -26,7 +26,8 @@ SLOW_LINK = {"pool": {"link_bytes_per_s": 4e6, "stage_buffer_bytes": 1 << 16}}  
 
 
 def pid_of(instance: PooledInstance) -> int:
-    pid: int = instance._device.pid
+    device: Any = instance._device
+    pid: int = device.pid
     return pid
 
 

@@ -1,6 +1,7 @@
 """Exactness: whatever the schedule, the tokens are those of transformers' greedy decoding."""
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +154,8 @@ def test_what_a_prefix_cache_finds_changes_no_token(
         if batch.requests:  # else one was preempted for itself, and waits
             server.execute(batch)
         server.pool.check()
-        server.tables.check()
+        tables: Any = server.tables
+        tables.check()
         running = [request for request in running if not request.finished]
     for request in requests:
         assert server.book.generated[request.request_id] == greedy_tokens(family, request)

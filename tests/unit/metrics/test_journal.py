@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import signal
 import sys
@@ -72,7 +73,7 @@ def test_a_half_written_batch_at_the_end_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL
     with path.open("wb") as file:
         for batch in ([("sent", 0, 1.0)], [("sent", 1, 2.0)]):
-            journals.marshal.dump(batch, file)
+            marshal.dump(batch, file)
     whole = path.read_bytes()
     for cut in range(1, len(whole) // 2):
         path.write_bytes(whole[:-cut])

@@ -17,7 +17,7 @@ from harness.records.gpu_monitor import GpuMonitor, devices
 from harness.records.manifest import git_revision, hash_of, machine, versions
 from harness.records.run_folder import FinishedRun
 from harness.running.tracking import EachSecond, wandb_mode
-from plots import compare
+from plots import compare, conditions
 from plots.__main__ import main
 from tests.conftest import ROOT
 from tests.unit.metrics.service import Service, steady, write_run
@@ -123,8 +123,8 @@ def test_compare_gives_no_ratio_across_what_does_not_compare(
     warning, *_, error = str(table.caption).splitlines()
     assert warning == f"The runs differ in {said} do not compare."
     assert error == "simulator error: not measured for TEST-1"
-    assert compare.differences(runs) == [warning]
-    assert compare.differences(runs[:2]) == []
+    assert conditions.differences(runs) == [warning]
+    assert conditions.differences(runs[:2]) == []
     like, unlike = (["(x" in cell for cell in table.columns[i].cells] for i in (2, 3))
     slo_rows = [row.startswith(("goodput", "SLO")) for row in table.columns[0].cells]
     assert sum(like) > 12
@@ -163,10 +163,10 @@ def test_compare_says_on_what_else_the_runs_differ(
             path, "manifest.json", engine={"num_kv_blocks": {"m": 100}, "block_tokens": 16},
             versions={"python": "3.11"}, sources={"a.py": "0", "b.py": "0"},
         )  # fmt: skip
-    assert compare.differences([FinishedRun.load(path) for path in paths]) == []
+    assert conditions.differences([FinishedRun.load(path) for path in paths]) == []
     edited(paths[1], "manifest.json", **values)
     runs = [FinishedRun.load(path) for path in paths]
-    assert compare.differences(runs) == [f"The runs differ in {said}."]
+    assert conditions.differences(runs) == [f"The runs differ in {said}."]
     assert str(compare.table(paths).caption).startswith("The runs differ in ")
 
 

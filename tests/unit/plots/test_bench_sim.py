@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from plots import bench_sim
+from plots import bench_sim, style
 from plots.__main__ import main
 
 
@@ -27,7 +27,7 @@ def result(folder: Path) -> None:
 
 def test_a_line_for_each_number_of_instances_in_order(tmp_path: Path, monkeypatch: Any) -> None:
     drawn: list[Figure] = []
-    save = bench_sim.save
+    save = style.save
     monkeypatch.setattr(bench_sim, "save", lambda made, out: drawn.append(made) or save(made, out))
     result(tmp_path)
     bench_sim.draw(tmp_path)

@@ -43,7 +43,7 @@ def make_tokenizer(folder: Path, *, bos: bool = True) -> Path:
 
 def conversations() -> list[dict[str, Any]]:
     """Four with a question and an answer, two without, in both forms of turns."""
-    rows = []
+    rows: list[Any] = []
     for i, (question, answer) in enumerate(zip(QUESTIONS, ANSWERS, strict=True)):
         ask, tell = ("human", "gpt") if i % 2 else ("user", "chatgpt")
         turns = [{"from": ask, "value": question}, {"from": tell, "value": answer}]
