@@ -31,7 +31,7 @@ from harness.records.sources import Identity, sources
 from harness.running.client import ClientConfig
 from harness.running.context_limit import fit_context, models_of_schedule
 from harness.running.faults import Faults
-from harness.running.tracking import NullTracker
+from harness.running.tracking import Tracker
 from harness.schedule import Schedule
 
 # Keys that say how a run is shown or where its data lies, not what is run.
@@ -82,7 +82,7 @@ class Prepared:
     hardware: Hardware
     engine: Engine
     slo: Slo
-    tracker: NullTracker
+    tracker: Tracker
     client: ClientConfig
     faults: Faults
     draw: Callable[[Path], Path | None]

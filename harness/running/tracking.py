@@ -51,9 +51,9 @@ class EachSecond:
         )  # fmt: skip
 
 
-class NullTracker:
-    """Tracks nothing, as what every tracker can be told. Built as `cls(config, announce=...)`;
-    `announce` tells the user one line."""
+class Tracker:
+    """What every tracker can be told; this base tracks nothing. Built as `cls(config,
+    announce=...)`; `announce` tells the user one line."""
 
     @dataclass(kw_only=True, slots=True)
     class Config:
@@ -79,7 +79,11 @@ class NullTracker:
         that were swept, the one to draw over first. `folder` holds the runs."""
 
 
-class WandbTracker(NullTracker):
+class NullTracker(Tracker):
+    """Tracks nothing."""
+
+
+class WandbTracker(Tracker):
     """wandb's own files go to `run_dir`/wandb; `wandb sync` uploads an offline run later."""
 
     @dataclass(kw_only=True, slots=True)

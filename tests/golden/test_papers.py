@@ -77,6 +77,15 @@ def not_called(run: str) -> list[str]:
     return missing
 
 
+def test_what_is_not_called_and_what_is_not_there_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent, idle = "systems.kunserve.plan.gone", "systems.kunserve.plan.throughput_greedy"
+    found = [Row("", (absent, idle, "systems.aqua.streaming.Streamer.serve"), "flexgen")]
+    monkeypatch.setattr("tests.golden.test_papers.rows", lambda: found)
+    assert watch("flexgen", tmp_path) == [f"{absent}, which is not there", idle]
+
+
 @pytest.mark.parametrize("run", sorted({row.run for row in rows()}))
 def test_a_run_calls_every_function_that_the_page_names(run: str) -> None:
     assert not not_called(run)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
+from typing import Any
 
+from systems.kunserve.group_manager import GroupManager
 from systems.llumnix.freeness import artifact_load, freeness
 from systems.serving.load import Load, Running
 
@@ -32,3 +35,25 @@ def test_requests_that_come_at_once_are_spread() -> None:
         least = min((load(n, [10], queue) for n, queue in queues.items()), key=artifact_load)
         queues[least.name].append(5)
     assert [len(queue) for queue in queues.values()] == [3, 3, 3]
+
+
+def test_a_request_goes_to_the_least_loaded_group_the_first_among_equals() -> None:
+    got: list[tuple[str, object]] = []
+
+    class Group:
+        def __init__(self, name: str, used: int) -> None:
+            self.name, self.used = name, used
+
+        def load(self) -> Load:
+            return load(self.name, [self.used])
+
+        def submit(self, request: object) -> None:
+            got.append((self.name, request))
+
+    manager: Any = GroupManager.__new__(GroupManager)
+    manager._load, manager._unserved, manager.servers = artifact_load, deque(), []
+    manager.dispatch("early")
+    assert list(manager._unserved) == ["early"]  # no group is formed yet
+    manager.servers = [Group("a", 40), Group("b", 20), Group("c", 20)]
+    manager.dispatch("late")
+    assert got == [("b", "late")]
