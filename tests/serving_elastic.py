@@ -110,7 +110,7 @@ def serve(
 
             loop.run(main())
             cluster.elastic.end()
-            bed = Bed(loop, cluster.elastic, recorder, spec, made=len(ordered))
+            bed = Bed(loop, cluster.elastic, recorder, spec, cluster, made=len(ordered))
             check(bed)
             live = engine != "sim"
             tokens = generated(bed) if live else {}

@@ -68,8 +68,8 @@ async def story(bed: Bed) -> list[Request]:
         max_num_seqs=2, max_num_batched_tokens=64, enable_chunked_prefill=True,
         scheduler_reserve_full_isl=True,
     )  # fmt: skip
-    cluster: Any = Cluster({}, [], [], [], None, None, None, [], bed.cluster)  # type: ignore[arg-type]
-    system = ScaleOut(ScaleOut.Config(queue_limit=2, limits=limits), loop=bed.loop, cluster=cluster)
+    config = ScaleOut.Config(queue_limit=2, limits=limits)
+    system = ScaleOut(config, loop=bed.loop, cluster=bed.given)
     bed.loop.spawn(system.serve(), name="system")
     for number in range(32):
         system.submit(bed.request(20, 40))

@@ -1,4 +1,4 @@
-"""`Instance`: the seam between a policy and the engines, one per device or group of devices.
+"""What runs batches, as policies see it: the seam to the engines.
 
 Every operation is awaitable and time passes inside it. Systems see no wall clock, no metric and no
 hint of the engine.
@@ -15,12 +15,10 @@ from harness.model_spec import ModelSpec
 from harness.request import Batch, Request
 
 
-class Instance(Protocol):
-    """One model replica on its device(s), scheduled by us."""
+class Executor(Protocol):
+    """What runs batches that we schedule: an instance, a pooled device or a pipeline."""
 
     name: str
-    model: ModelSpec
-    kv: BlockPool
 
     async def execute(
         self,
@@ -54,3 +52,10 @@ class Instance(Protocol):
         them again brings it back. Not while it is part of a running `execute`.
         """
         ...
+
+
+class Instance(Executor, Protocol):
+    """One model replica on its device(s)."""
+
+    model: ModelSpec
+    kv: BlockPool

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.clock import Loop
+from harness.cluster import Cluster
 from harness.configuration.checks import require
 from harness.cost.hardware import Hardware
 from harness.elastic.cluster import ElasticCluster
@@ -34,6 +35,7 @@ class Bed:
     cluster: ElasticCluster
     recorder: Recorder
     model: ModelSpec
+    given: Cluster  # what a system would be given; `cluster` is its elastic part
     made: int = 0  # requests, so far
     first: int = 0  # the number of this bed's first one
 
@@ -128,4 +130,4 @@ def start(
         )  # fmt: skip
         with engine.start(experiment) as cluster:
             assert cluster.elastic is not None
-            yield Bed(loop, cluster.elastic, recorder, model)
+            yield Bed(loop, cluster.elastic, recorder, model, cluster)

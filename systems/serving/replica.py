@@ -6,34 +6,16 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
 from harness.clock import Event, Loop
 from harness.device.block_pool import BlockPool
+from harness.device.instance import Executor
 from harness.request import Batch, Request
 from systems.serving.iteration import Limits, schedule_iteration
 
 Order = Callable[[Request], float]
-
-
-class Executor(Protocol):
-    """What runs a replica's batches: an instance, a pooled device or a pipeline."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def execute(
-        self,
-        batch: Batch,
-        *,
-        max_steps: int | None = None,
-        until: float = inf,
-        stop: Event | None = None,
-    ) -> int: ...
-
-    def evict(self, request: Request) -> None: ...
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -68,8 +50,8 @@ class Replica:
         self.idle = False  # has nothing to run, and waits
         self.closing = False  # runs no further iteration
         self._order = order
-        # A subclass overrides `form`: simulations of others do not spend a coroutine on each batch.
-        self._forms = type(self).form is not Replica.form
+        # Others spend no coroutine on each batch: it would cost simulations a fifth of their speed.
+        self._overrides_form = type(self).form is not Replica.form
 
     def submit(self, request: Request) -> None:
         if self._order is None:
@@ -82,7 +64,7 @@ class Replica:
         wake = self.wake
         while not self.closing:
             wake.clear()
-            batch = await self.form() if self._forms else self.schedule(self.waiting)
+            batch = await self.form() if self._overrides_form else self.schedule(self.waiting)
             if not batch.chunks and not batch.decodes:
                 if not wake.is_set:
                     self.idle = True

@@ -64,7 +64,7 @@ def bed(tmp_path: Path, kv_blocks: int = 2048) -> Iterator[Bed]:
         announce=lambda line: None,
     )  # fmt: skip
     with engine.start(experiment) as cluster:
-        made = Bed(loop, cluster.elastic, recorder, consumer)
+        made = Bed(loop, cluster.elastic, recorder, consumer, cluster)
         yield made
         check(made)
 
