@@ -25,13 +25,14 @@ from rich.table import Table
 
 from harness.comparing import noise_floor
 from harness.comparing.arms import Arm, arms, pairs, unequal
-from harness.comparing.paired import Difference, differences, measured, slo_of
+from harness.comparing.paired import Difference, differences, measured
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import UsageError
 from harness.files import write_text
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions
+from harness.records.slo import slo_of
 
 STYLES = {"better": "green", "worse": "red"}
 
@@ -64,7 +65,7 @@ def judge(found: Difference, floor: float | None, *, live: bool, seeds: int) -> 
 def compare(reference: Arm, other: Arm) -> list[Judged]:
     """Every metric of `other` against `reference`, under the reference's SLO."""
     paired = pairs(reference, other)
-    slo = slo_of(next(iter(paired.values()))[0])
+    slo = slo_of(next(iter(paired.values()))[0].summary)
     sides = [[measured(run, slo) for run in side] for side in zip(*paired.values(), strict=True)]
     runs = [run for pair in paired.values() for run in pair]
     floors = noise_floor.floor(runs)
@@ -87,17 +88,21 @@ def table(reference: Arm, other: Arm, judged: Sequence[Judged], said: Sequence[s
     for each in judged:
         found = each.found
         show, unit, of = _relative(found)
-        ends = f"{found.low * of:+.2g} to {found.high * of:+.2g}"
+        ends = f"{_signed(found.low * of)} to {_signed(found.high * of)}"
         made.add_row(
             found.metric.name,
             show(found.reference),
             show(found.other),
-            f"{found.difference * of:+.3g}{unit} ({ends})",
+            f"{_signed(found.difference * of)}{unit} ({ends})",
             *([f"{each.floor * of:.3g}{unit}" if each.floor is not None else ""] if floors else []),
             each.verdict,
             style=STYLES.get(each.verdict),
         )
     return made
+
+
+def _signed(value: float) -> str:
+    return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2g}"
 
 
 def _relative(found: Difference) -> tuple[Callable[[float], str], str, float]:

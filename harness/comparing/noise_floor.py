@@ -17,11 +17,12 @@ from scipy.special import stdtrit
 
 from harness.comparing.arms import NOT_WHAT_IS_RUN, key
 from harness.comparing.conditions import valid
-from harness.comparing.paired import METRICS, measured, slo_of
+from harness.comparing.paired import METRICS, measured
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_text
 from harness.records.interval import CONFIDENCE
 from harness.records.run_folder import FinishedRun
+from harness.records.slo import slo_of
 
 FILE = "noise_floor.json"
 LEAST = 3  # repeats
@@ -87,7 +88,7 @@ def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
 
 def _value(run: FinishedRun, name: str) -> float:
     metric = next(each for each in METRICS if each.name == name)
-    values = measured(run, slo_of(run))[metric.of]
+    values = measured(run, slo_of(run.summary))[metric.of]
     return float(metric.statistic(values[np.isfinite(values)]))
 
 

@@ -67,13 +67,6 @@ class Difference:
     num_requests: int  # that have the value in both runs, over all pairs; others are left out
 
 
-def slo_of(run: FinishedRun) -> Slo:
-    """The limits that the run was judged by."""
-    found = run.summary["slo"]
-    config = Slo.Config(name=found["name"], ttft_s=found["ttft_s"], tbt_s=found["tbt_s"])
-    return Slo(config)
-
-
 def measured(run: FinishedRun, slo: Slo) -> dict[str, Floats]:
     """The values that METRICS are of. Per request, in the schedule's order: nan where there is
     none, e.g. the TPOT of a request that failed."""

@@ -23,6 +23,7 @@ COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "fidelity": "harness.fidelity",
     "plots": "plots",
     "workloads": "workloads",
+    "score": "harness.records.score",
     "recover": "harness.records.recover",
 }
 

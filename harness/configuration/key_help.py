@@ -46,6 +46,7 @@ Commands; python -m harness COMMAND --help explains each:
   fidelity   measures the simulator's error against real engines
   plots      draws, compares and reports finished runs and sweeps
   workloads  lists and describes workloads, and writes schedules
+  score      scores finished runs under other SLOs
   recover    makes the tables of a killed run from its journal
 
 Groups (+: must be given), and their options:"""
