@@ -57,7 +57,8 @@ def test_95_of_100_intervals_of_a_share_hold_it_also_near_1() -> None:
 def test_what_the_sample_does_not_reach_has_no_end() -> None:
     rng = np.random.default_rng(3)
     low, high = of_latency(correlated(rng, 700, 0.9))["p99"]
-    assert low is not None and high is None
+    assert low is not None
+    assert high is None
     assert "p99" not in of_latency(rng.normal(size=600))
     assert of_latency(np.array([1.0])) == {}
 
