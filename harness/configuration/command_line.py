@@ -17,6 +17,7 @@ INTERRUPTED = 130  # exit status
 COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "figures": "harness.experiments.figures",
     "claims": "harness.claims",
+    "reproduce": "harness.reproduce",
     "compare": "harness.comparing",
     "capacity": "harness.experiments.capacity",
     "calibrate": "harness.calibrate",
