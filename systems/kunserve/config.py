@@ -16,7 +16,7 @@ VALID = {
     "variant": ("paper", "artifact"),
     "exchange": ("live", "blocking"),
     "restore": ("live", "drain", "never"),
-    "plan": ("throughput", "memory", "exhaustive"),
+    "plan": ("throughput", "memory", "exhaustive", "none"),
 }
 
 
@@ -50,7 +50,8 @@ class KunServeConfig:
     limits: Limits  # of an instance, and of a micro-batch
     steps_beside: int  # decode steps at most of a batch beside which others run
     monitor: MonitorConfig
-    plan: str  # throughput, memory or exhaustive
+    plan: str  # throughput, memory, exhaustive or none
+    max_group_size: int | None  # instances of a group, with variant=paper; None: no limit
     standby: int  # instances that are kept without weights
     chunks: ChunkConfig
     artifact: ArtifactConfig
@@ -60,6 +61,7 @@ class KunServeConfig:
         positive(self, "system", "poll_s")
         at_least(self, 1, "system", "steps_beside")
         at_least(self, 0, "system", "standby")
+        at_least(self, 2, "system", "max_group_size")
         if self.variant == "artifact" and self.exchange == "blocking":
             raise ValueError(
                 "system.exchange=blocking is an ablation of variant=paper: with variant=artifact "

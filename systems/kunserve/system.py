@@ -27,7 +27,7 @@ from systems.kunserve.exchange import LinkProfile, check_chunk, chunk_bytes
 from systems.kunserve.group import Group, alone, members, names
 from systems.kunserve.group_manager import GroupManager, whole_bytes
 from systems.kunserve.merge import merge
-from systems.kunserve.monitor import Decision, Monitor, Sample, required_bytes
+from systems.kunserve.monitor import Decision, Monitor, Sample, demand_blocks, required_bytes
 from systems.kunserve.plan import (
     Plan,
     exhaustive,
@@ -220,7 +220,7 @@ class KunServe:
         """Demand and capacity of a group now. Requests of pipelines that are being left count where
         their KV is."""
         load = server.load()
-        demand = (load.total_blocks - load.spare_blocks) * self._block_bytes
+        demand = demand_blocks(load, self._config.monitor.queue) * self._block_bytes
         guests = [r.request_id for other in self._manager.leaving for r in other.running]
         mine = list(self._manager.members(server.group).values())
         for member in [each for each in mine if each.lost is None] or mine:
@@ -257,6 +257,9 @@ class KunServe:
                 manager.dispatch(request)
 
     def _plan(self, groups: Sequence[Group]) -> Plan:
+        most = self._config.max_group_size
+        if self._config.plan == "none":
+            return Plan(tuple(groups), 0, 0)
         if self._artifact:
             size = self._config.artifact.group_size
             if all(len(group) == 1 for group in groups) and len(groups) % size == 0:
@@ -265,13 +268,13 @@ class KunServe:
         required = required_bytes([each.shortage_bytes() for each in self._monitors.values()])
         if self._config.plan == "memory":
             kv_bytes = whole_bytes(self._serving())
-            return memory_greedy(groups, required, self._model, kv_bytes)
+            return memory_greedy(groups, required, self._model, kv_bytes, most)
         if self._config.plan == "exhaustive":
             chunks = self._config.chunks
             hop_s = chunks.link_latency_s + self._activation_bytes() / chunks.link_bytes_per_s
             throughput = profiled_throughput(self._step_s(), hop_s)
-            return exhaustive(groups, required, self._model, throughput)
-        return throughput_greedy(groups, required, self._model)
+            return exhaustive(groups, required, self._model, throughput, most)
+        return throughput_greedy(groups, required, self._model, most)
 
     async def _merge(self, group: Group) -> None:
         """Forms `group`, together with servers that still share a member with it."""

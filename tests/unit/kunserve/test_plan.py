@@ -72,6 +72,25 @@ def test_the_published_codes_groups_are_of_one_size() -> None:
         fixed_groups(names[:4], 4, model_of(2))
 
 
+def test_no_plan_makes_a_group_larger_than_the_limit() -> None:
+    """Eight instances that want six replicas' memory: four groups of two free four."""
+    lone, required = singles(8, 48), 6 * REPLICA
+    greedy = throughput_greedy(lone, required, QWEN_14B, 2)
+    assert sizes(greedy) == [2, 2, 2, 2]
+    assert greedy.short_bytes == 2 * REPLICA
+    best = exhaustive(lone, required, QWEN_14B, lambda n: n, 2)
+    assert (sizes(best), best.short_bytes) == ([2, 2, 2, 2], 2 * REPLICA)
+    assert sizes(memory_greedy(lone, 1, QWEN_14B, KV_BYTES, 3)) == [3, 1, 1, 1, 1, 1]
+    assert sizes(throughput_greedy(lone, required, QWEN_14B, 3)) == [2, 2, 2, 2]  # 4 is too many
+
+
+def test_groups_beyond_the_limit_that_exist_stay() -> None:
+    """A limit merges nothing more; no plan takes a group apart."""
+    before = grouped([4, 1, 1], 48)
+    assert sizes(throughput_greedy(before, 3 * REPLICA, QWEN_14B, 2)) == [4, 2]
+    assert sizes(exhaustive(before, 3 * REPLICA, QWEN_14B, lambda n: n, 2)) == [4, 2]
+
+
 @settings(deadline=None)
 @given(cluster=clusters, replicas=st.floats(0, 20))
 def test_a_full_copy_always_and_enough_freed_or_nothing_left_to_merge(

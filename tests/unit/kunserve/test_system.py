@@ -145,6 +145,34 @@ def test_more_instances_make_groups_as_they_need(instances: int) -> None:
     assert {len(server.group) for server in story.system._manager.servers} == {1}
 
 
+def test_the_control_sees_the_need_and_drops_nothing() -> None:
+    story = run("system.plan=none")
+    samples = [event["fields"] for event in story.seen("kv")]
+    assert any(s["demand_bytes"] > s["capacity_bytes"] for s in samples)
+    assert not story.seen("drop")
+    assert not story.seen("plan")
+
+
+def test_groups_grow_to_their_limit_only() -> None:
+    """A burst that makes four instances one group makes two groups of two."""
+    sizes = {}
+    for limit in ("null", "2"):
+        story = run(f"system.max_group_size={limit}", num=160, instances=4)
+        sizes[limit] = max(event["instance"].count("+") + 1 for event in story.seen("plan"))
+    assert sizes == {"null": 4, "2": 2}
+
+
+def test_a_queue_for_seats_makes_no_drop_by_its_head_alone() -> None:
+    """Two seats an instance, of 13 blocks each in the end: with 6 for a prompt the first in line
+    fits, ten queued prompts do not."""
+    arrivals, drops = [(0.01 * i, 96, 96) for i in range(24)], {}
+    for queue in ("all", "first"):
+        with private("sim", 2, kv_blocks=MEMORY) as bed:
+            few_seats = ("system.limits.max_num_seqs=2", f"system.monitor.queue={queue}")
+            drops[queue] = len(serve(bed, arrivals, *few_seats).seen("drop"))
+    assert drops == {"all": 2, "first": 0}
+
+
 def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -> None:
     story = run("system.variant=artifact", "system.artifact.falling_samples=4", num=80, instances=4)
     drops = {event["instance"] for event in story.seen("drop")}
@@ -203,6 +231,7 @@ def test_a_request_larger_than_an_instance_is_given_up_by_name() -> None:
         (2, ("system.standby=1",), "has 1 beside 1 on standby"),
         (3, ("system.standby=-1",), "system.standby=-1 must be at least 0"),
         (4, ("system.variant=artifact", "system.standby=2"), "standby=2 is for variant=paper"),
+        (2, ("system.max_group_size=1",), "system.max_group_size=1 must be at least 2"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
