@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import NamedTuple
 
 from harness.model_spec import ModelSpec
-from systems.kunserve.group import Group, Stage, alone, dropped_bytes, members
-from systems.kunserve.merge import equal_groups, merge
+from systems.kunserve.group import Group, Stage, dropped_bytes, members
+from systems.kunserve.merge import merge
 
 Throughput = Callable[[int], float]  # Thpt_g of §4.1: number of instances -> throughput of a group
 
@@ -138,13 +138,26 @@ def profiled_throughput(step_s: float, hop_s: float) -> Throughput:
     return of
 
 
-def fixed_groups(instances: Sequence[str], group_size: int, model: ModelSpec) -> Plan:
-    """The published code's plan: groups of one size, set at launch; all groups drop together.
+def fixed_groups(groups: Sequence[Group], parts: Sequence[Sequence[str]], model: ModelSpec) -> Plan:
+    """Groups that are set beforehand: each of `parts` merges if all its instances are alone.
 
-    Raises ValueError if the size does not divide the number of instances.
+    So are the published code's, of one size. Fig. 16's search for the optimum runs each
+    configuration so.
     """
-    found = equal_groups(instances, group_size, model.num_layers)
-    return _plan([alone(name, model.num_layers) for name in instances], found, 0, model)
+    found = list(groups)
+    for part in parts:
+        alone = [group for group in found if len(group) == 1 and group[0].member in part]
+        merged = merge(alone) if len(alone) == len(part) > 1 else None
+        if merged is not None:
+            found[found.index(alone[0])] = merged
+            found = [group for group in found if group not in alone]
+    return _plan(groups, found, 0, model)
+
+
+def in_parts(instances: Sequence[str], sizes: Sequence[int]) -> list[Sequence[str]]:
+    """The instances, in order, in parts of these sizes."""
+    ends = list(accumulate(sizes))
+    return [instances[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def _allowed(size: int, max_size: int | None) -> bool:

@@ -20,7 +20,7 @@ from systems.serving.load import Load, Running
 CONFIG = MonitorConfig(horizon_s=1.0, window_s=2.0, restore_share=0.7, calm_s=5.0, queue="all")
 GOOD_CODE = {
     "drop_usage": 0.95, "restore_usage": 0.5, "falling_samples": 30, "group_size": 2, "victims": 8,
-    "chunk_tokens": 4096,
+    "whole_tokens": 131_072, "chunk_tokens": 4096,
 }  # fmt: skip
 CODE = ArtifactConfig(**GOOD_CODE)  # type: ignore[arg-type]
 
