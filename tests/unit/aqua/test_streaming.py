@@ -72,6 +72,15 @@ def test_an_iteration_takes_what_the_closed_form_says(bytes_per_s: float) -> Non
     assert open_s == pytest.approx(load_s + compute_s + out_s, rel=1e-3)
 
 
+def test_a_layers_kv_comes_while_the_one_before_is_computed() -> None:
+    """Where both take about as long, at least one layer's load is hidden."""
+    layers = 4
+    compute_s, _, _ = last_iteration(1e18, overlap=True)
+    hidden_s, load_s, _ = last_iteration(1e9, overlap=True)
+    assert 0.5 < load_s / compute_s < 2
+    assert hidden_s < compute_s + load_s - 0.9 * load_s / layers
+
+
 def test_a_context_that_streams_leaves_a_lease_that_is_asked_back_and_returns() -> None:
     """The lender's burst comes while one long prompt is being decoded out of the lease."""
     with bed() as made:

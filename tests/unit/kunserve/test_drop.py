@@ -15,6 +15,7 @@ from tests.exactness import expect
 from tests.kunserve import Story, serve, system_on
 
 MEMORY = 48  # KV blocks of 16 tokens
+WHOLE = ("system.monitor.queue=all", "system.max_group_size=null")  # R of all, without a limit
 
 
 def first_plan(story: Story) -> list[set[str]]:
@@ -33,14 +34,14 @@ def test_a_drop_frees_what_the_queue_needs_and_no_more(
 ) -> None:
     """R of §4.1. A small burst merges two of four instances, a large one all four at once."""
     with private("sim", 4, kv_blocks=MEMORY) as bed:
-        story = serve(bed, [(0.0, prompt, 60)] * num)
+        story = serve(bed, [(0.0, prompt, 60)] * num, *WHOLE)
         assert first_plan(story) == groups
 
 
 @contextmanager
 def served(*overrides: str, instances: int, kv_blocks: int = MEMORY) -> Iterator[Story]:
     with private("sim", instances, kv_blocks=kv_blocks) as bed:
-        story = system_on(bed, *overrides)
+        story = system_on(bed, *WHOLE, *overrides)
         bed.loop.spawn(story.system.serve(), name="system")
         yield story
 
@@ -73,7 +74,7 @@ def test_new_requests_leave_the_room_that_waiting_moves_need() -> None:
     reserve the queue would take what these give back, and moves would wait until requests end."""
     first, second = [(0.0, 760, 400)] * 16, [(0.3, 300, 300)] * 30
     with private("sim", 2, kv_blocks=400) as bed:
-        story = serve(bed, [*first, *second])
+        story = serve(bed, [*first, *second], *WHOLE)
         exchange = story.seen("exchange")[0]
         assert exchange["fields"]["moves"] == 16
         ends_s = [bed.recorder.records[r.request_id].token_times_s()[-1] for r in bed.requests]
