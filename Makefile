@@ -1,6 +1,8 @@
 # make demo             install what is missing, then one real run on this machine
 # make test             install what is missing, then lint, types and all tests except vLLM's
 # make coverage         which lines the tests run that start no process (a quarter of an hour)
+# make mutants          small wrong changes of the policies: does a test of behaviour notice each one?
+# make mutants-PAPER    those of one paper: make mutants-kunserve
 # make test-vllm        the tests that run vLLM, its servers or its engine
 # make engines          one schedule on three engines, compared
 # make figure-NAME      run what a figure lacks, and draw it: make figure-aegaeon_fig11
@@ -32,8 +34,8 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo engines test check tests coverage test-vllm fuzz bench bench-sim bench-elastic
-.PHONY: reproduce smoke bench-client fidelity fidelity-gpu clean
+.PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
+.PHONY: bench-elastic reproduce smoke bench-client fidelity fidelity-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -87,6 +89,12 @@ tests: setup
 coverage: setup
 	HARNESS_PURE=1 $(BESIDE) -n 2 -m "not alone and not live and not vllm" --cov \
 	  --cov-report=term --cov-report=json:results/runs/coverage.json
+
+mutants: setup
+	$(PY) -m tests.mutants
+
+mutants-%: setup
+	$(PY) -m tests.mutants $*
 
 test-vllm: setup
 	$(BESIDE) -n 2 -m vllm tests/integration

@@ -5,7 +5,8 @@ them has: the rows that the repository carries, a download, or a synthetic trace
 foot of the report say so.
 
 Hypothesis draws the same inputs each time, so that a commit passes or fails by what is in it;
-HYPOTHESIS=random draws others, and `make fuzz` many.
+HYPOTHESIS=random draws others, and `make fuzz` many. With HYPOTHESIS=unshrunk, for mutants, a test
+that fails ends at once: the least input that fails is not searched.
 
 Only tests that are marked `live` may start workers or servers: the others run side by side.
 """
@@ -20,11 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from tests.forked_workers import Forker
 
-settings.register_profile("same", derandomize=os.environ.get("HYPOTHESIS") != "random")
+_HYPOTHESIS = os.environ.get("HYPOTHESIS")
+settings.register_profile(
+    "same",
+    derandomize=_HYPOTHESIS != "random",
+    phases=[Phase.explicit, Phase.generate] if _HYPOTHESIS == "unshrunk" else list(Phase),
+)
 settings.load_profile("same")
 
 ROOT = Path(__file__).resolve().parents[1]

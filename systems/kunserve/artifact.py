@@ -2,15 +2,17 @@
 
 From SJTU-IPADS/kunserve@ba746905, the code of the EuroSys'26 version. Drop and restore are by
 thresholds (kunserve/flash_backend.py, `vote_for`), which look at the present; the preprint looks
-one second ahead. Prompts are cut into chunks after a drop. Pure functions.
+one second ahead. Before a drop, prompts run whole and before decodes; after it they are cut into
+chunks. Pure functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.configuration.checks import at_least
+from systems.serving.iteration import Limits
 from systems.serving.load import Load
 
 
@@ -23,7 +25,8 @@ class ArtifactConfig:
     falling_samples: int  # samples of the arrival rate; 30
     group_size: int  # instances of a group
     victims: int  # requests that are exchanged at a time
-    chunk_tokens: int  # of prompts after a drop
+    whole_tokens: int  # of prompts in an iteration before a drop; 131,072
+    chunk_tokens: int  # of prompts in an iteration after a drop; 4,096
 
     def __post_init__(self) -> None:
         if not 0 < self.restore_usage < self.drop_usage <= 1:
@@ -33,7 +36,7 @@ class ArtifactConfig:
                 "above 0 and at most 1"
             )
         at_least(self, 2, "system.artifact", "falling_samples", "group_size")
-        at_least(self, 1, "system.artifact", "victims", "chunk_tokens")
+        at_least(self, 1, "system.artifact", "victims", "whole_tokens", "chunk_tokens")
 
 
 def usage(load: Load) -> float:
@@ -72,13 +75,25 @@ def restore_due(loads: Sequence[Load], rates: Sequence[float], config: ArtifactC
     return sum(last[:half]) > sum(last[-half:])
 
 
-def iteration_tokens(max_num_seqs: int, prompt_tokens: int, stages: int, chunk_tokens: int) -> int:
-    """The tokens of an iteration after a drop.
+def limits_of(limits: Limits, stages: int, config: ArtifactConfig) -> Limits:
+    """What an iteration of a group may have. Before a drop the engine is vLLM's of the time: whole
+    prompts run alone and first. A pipeline cuts prompts into chunks, whatever was set before."""
+    if stages > 1:
+        return replace(
+            limits, max_num_batched_tokens=config.chunk_tokens, enable_chunked_prefill=True
+        )
+    return replace(
+        limits, max_num_batched_tokens=config.whole_tokens, enable_chunked_prefill=False,
+        prompts_first=True,
+    )  # fmt: skip
 
-    Prompts are cut into chunks of at most `chunk_tokens` (4,096), whatever was set before. Waiting
-    prompts are spread over the stages' micro-batches, so that none is empty while another is full;
-    this is our reading of its balanced micro-batches. One token for each seat is left for decodes.
-    prompt_tokens: of all waiting prompts.
+
+def balanced_tokens(limits: Limits, prompt_tokens: int, stages: int) -> int:
+    """The tokens of an iteration of a pipeline's micro-batch.
+
+    Waiting prompts are spread over the stages' micro-batches, so that none is empty while another
+    is full; this is our reading of the code's balanced micro-batches. One token for each seat is
+    left for decodes. prompt_tokens: of all waiting prompts.
     """
     share = -(-prompt_tokens // stages)
-    return min(chunk_tokens, max(share, max_num_seqs))
+    return min(limits.max_num_batched_tokens, max(share, limits.max_num_seqs))

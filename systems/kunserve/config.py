@@ -16,7 +16,7 @@ VALID = {
     "variant": ("paper", "artifact"),
     "exchange": ("live", "blocking"),
     "restore": ("live", "drain", "never"),
-    "plan": ("throughput", "memory", "exhaustive"),
+    "plan": ("throughput", "memory", "exhaustive", "none"),
 }
 
 
@@ -50,7 +50,9 @@ class KunServeConfig:
     limits: Limits  # of an instance, and of a micro-batch
     steps_beside: int  # decode steps at most of a batch beside which others run
     monitor: MonitorConfig
-    plan: str  # throughput, memory or exhaustive
+    plan: str  # throughput, memory, exhaustive or none
+    max_group_size: int | None  # instances of a group, with variant=paper; None: no limit
+    groups: list[int] | None  # sizes of the groups that each drop makes; None: by `plan`
     standby: int  # instances that are kept without weights
     chunks: ChunkConfig
     artifact: ArtifactConfig
@@ -60,6 +62,14 @@ class KunServeConfig:
         positive(self, "system", "poll_s")
         at_least(self, 1, "system", "steps_beside")
         at_least(self, 0, "system", "standby")
+        at_least(self, 2, "system", "max_group_size")
+        if any(size < 1 for size in self.groups or ()):
+            raise ValueError(f"system.groups={self.groups} must have sizes of at least 1")
+        if self.variant == "artifact" and self.groups is not None:
+            raise ValueError(
+                f"system.groups={self.groups} is for variant=paper: with variant=artifact each "
+                "group has system.artifact.group_size instances"
+            )
         if self.variant == "artifact" and self.exchange == "blocking":
             raise ValueError(
                 "system.exchange=blocking is an ablation of variant=paper: with variant=artifact "
@@ -85,6 +95,10 @@ def check_instances(config: KunServeConfig, instances: Sequence[ElasticInstance]
         raise ValueError(
             f"system kunserve needs at least two instances of a model and has {serving}{beside}: "
             "raise hardware.num_devices"
+        )
+    if config.groups is not None and sum(config.groups) != serving:
+        raise ValueError(
+            f"system.groups={config.groups} has {sum(config.groups)} instances; there are {serving}"
         )
     if config.plan == "exhaustive" and len(instances) > EXHAUSTIVE_LIMIT:
         raise ValueError(

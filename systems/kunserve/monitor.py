@@ -12,19 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from harness.configuration.checks import at_least, positive
+from harness.configuration.checks import at_least, one_of, positive
+from systems.serving.load import Load
 
 Decision = Literal["drop", "restore"] | None
+QUEUES = ("all", "first")
 
 
 class Sample(NamedTuple):
     """One group at one time."""
 
     time_s: float
-    # KV in use, and KV that all queued requests need: a plan's R is "to hold the queued requests"
-    # (§4.1). Llumnix and Fig. 1 (b) count only the first one; a long queue for seats would look
-    # calm to the restore.
-    demand_bytes: int
+    demand_bytes: int  # KV in use, and KV that queued requests need (`MonitorConfig.queue`)
     capacity_bytes: int  # memory for KV, used or free
 
 
@@ -37,10 +36,14 @@ class MonitorConfig:
     # Demand may fill this share of the KV memory after a restore; not in the paper.
     restore_share: float
     calm_s: float  # how long a restore must have been due; not in the paper
+    # Which queued requests count as demand, and so in R. all: R is "to hold the queued requests"
+    # (§4.1). first: the head of the line, as Fig. 1 (b) and Llumnix count (§2.2).
+    queue: str
 
     def __post_init__(self) -> None:
         positive(self, "system.monitor", "horizon_s", "window_s")
         at_least(self, 0, "system.monitor", "calm_s")
+        one_of(self.queue, QUEUES, "system.monitor.queue")
         if not 0 < self.restore_share < 1:
             raise ValueError(
                 f"system.monitor.restore_share={self.restore_share} must be between 0 and 1, "
@@ -109,6 +112,13 @@ class Monitor:
             (last.demand_bytes - first.demand_bytes) / span_s,
             (last.capacity_bytes - first.capacity_bytes) / span_s,
         )
+
+
+def demand_blocks(load: Load, queue: str) -> int:
+    """KV blocks that a group's requests want: those of running requests, and those that its queued
+    requests need. queue: which of these count, `MonitorConfig.queue`."""
+    counted = load.queued_blocks[:1] if queue == "first" else load.queued_blocks
+    return load.used_blocks + sum(counted)
 
 
 def required_bytes(shortages_bytes: Sequence[float]) -> int:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import NamedTuple
 
 from harness.model_spec import ModelSpec
-from systems.kunserve.group import Group, Stage, alone, dropped_bytes, members
-from systems.kunserve.merge import equal_groups, merge
+from systems.kunserve.group import Group, Stage, dropped_bytes, members
+from systems.kunserve.merge import merge
 
 Throughput = Callable[[int], float]  # Thpt_g of §4.1: number of instances -> throughput of a group
 
@@ -30,19 +30,21 @@ class Plan:
     short_bytes: int  # bytes required but not freed; above 0: nothing more can be dropped
 
 
-def throughput_greedy(groups: Sequence[Group], required_bytes: int, model: ModelSpec) -> Plan:
+def throughput_greedy(
+    groups: Sequence[Group], required_bytes: int, model: ModelSpec, max_size: int | None = None
+) -> Plan:
     """Algorithm 1: merges the two smallest groups until `required_bytes` (R) are free.
 
     Line 2's "reverse group size" is read as smallest first, as the text says. Among equals the
-    first group is taken. If two groups cannot merge without a load (`merge`), the next larger group
-    is tried.
+    first group is taken. If two groups cannot merge without a load (`merge`), or would have more
+    than `max_size` instances, the next larger group is tried.
     """
     found = [_Entry(len(group), place, group, (group,)) for place, group in enumerate(groups)]
     before = dropped_bytes(model, groups)
     while dropped_bytes(model, (entry.group for entry in found)) - before < required_bytes:
         for first, second in combinations(sorted(found), 2):
             parts = (*first.parts, *second.parts)
-            group = merge(parts)
+            group = merge(parts) if _allowed(first.size + second.size, max_size) else None
             if group is not None:
                 found.remove(first)
                 found.remove(second)
@@ -62,10 +64,14 @@ class _Entry(NamedTuple):
 
 
 def memory_greedy(
-    groups: Sequence[Group], required_bytes: int, model: ModelSpec, kv_bytes: int
+    groups: Sequence[Group],
+    required_bytes: int,
+    model: ModelSpec,
+    kv_bytes: int,
+    max_size: int | None = None,
 ) -> Plan:
     """Puts as many instances as possible in one group, until the freed memory exceeds `kv_bytes`
-    (§4.1).
+    (§4.1) or the next would have more than `max_size` instances.
 
     kv_bytes: the original KV region of all instances. required_bytes: only for `Plan.short_bytes`.
     """
@@ -73,17 +79,23 @@ def memory_greedy(
     before = dropped_bytes(model, groups)
     for count in range(2, len(groups) + 1):
         merged = merge(groups[:count])
-        if merged is None or dropped_bytes(model, found) - before > kv_bytes:
+        if merged is None or not _allowed(len(merged), max_size):
+            break
+        if dropped_bytes(model, found) - before > kv_bytes:
             break
         found = [merged, *groups[count:]]
     return _plan(groups, found, required_bytes, model)
 
 
 def exhaustive(
-    groups: Sequence[Group], required_bytes: int, model: ModelSpec, throughput: Throughput
+    groups: Sequence[Group],
+    required_bytes: int,
+    model: ModelSpec,
+    throughput: Throughput,
+    max_size: int | None = None,
 ) -> Plan:
-    """Finds, of all ways to merge `groups` that free `required_bytes`, the one with the least
-    `cost`.
+    """Finds, of all ways to merge `groups` into groups of at most `max_size` instances that free
+    `required_bytes`, the one with the least `cost`.
 
     If no way frees enough, the one that frees the most. This is Fig. 16's optimum: eight equal
     instances have 22 partitions. Raises ValueError for more than eight groups.
@@ -95,6 +107,8 @@ def exhaustive(
         )
     best: tuple[tuple[float, float], Plan] | None = None
     for found in _merged(groups):
+        if not all(_allowed(len(g), max_size) for g in found if g not in groups):
+            continue
         plan = _plan(groups, found, required_bytes, model)
         rank = float(plan.short_bytes), cost([len(g) for g in found], throughput)
         if best is None or rank < best[0]:
@@ -124,13 +138,30 @@ def profiled_throughput(step_s: float, hop_s: float) -> Throughput:
     return of
 
 
-def fixed_groups(instances: Sequence[str], group_size: int, model: ModelSpec) -> Plan:
-    """The published code's plan: groups of one size, set at launch; all groups drop together.
+def fixed_groups(groups: Sequence[Group], parts: Sequence[Sequence[str]], model: ModelSpec) -> Plan:
+    """Groups that are set beforehand: each of `parts` merges if all its instances are alone.
 
-    Raises ValueError if the size does not divide the number of instances.
+    So are the published code's, of one size. Fig. 16's search for the optimum runs each
+    configuration so.
     """
-    found = equal_groups(instances, group_size, model.num_layers)
-    return _plan([alone(name, model.num_layers) for name in instances], found, 0, model)
+    found = list(groups)
+    for part in parts:
+        alone = [group for group in found if len(group) == 1 and group[0].member in part]
+        merged = merge(alone) if len(alone) == len(part) > 1 else None
+        if merged is not None:
+            found[found.index(alone[0])] = merged
+            found = [group for group in found if group not in alone]
+    return _plan(groups, found, 0, model)
+
+
+def in_parts(instances: Sequence[str], sizes: Sequence[int]) -> list[Sequence[str]]:
+    """The instances, in order, in parts of these sizes."""
+    ends = list(accumulate(sizes))
+    return [instances[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def _allowed(size: int, max_size: int | None) -> bool:
+    return max_size is None or size <= max_size
 
 
 def _plan(

@@ -18,6 +18,7 @@ from harness.elastic.instance import ElasticInstance
 from harness.elastic.pipeline import Pipeline
 from harness.errors import InstanceLost
 from harness.request import Batch, Request
+from systems.kunserve.artifact import balanced_tokens
 from systems.kunserve.dispatcher import Target
 from systems.kunserve.group import Group
 from systems.serving.iteration import Limits
@@ -76,8 +77,9 @@ class Server:
     """The server of one group.
 
     executor: the instance, or the pipeline. steps_beside: decode steps at most while memory is
-    shared with others. budget: tokens of the next iteration, given the server; None: as `limits`
-    say. last_block: whether a request's last block is on a link to another server; None: never.
+    shared with others. balanced: a pipeline's micro-batches share the waiting prompts' tokens (the
+    public code). last_block: whether a request's last block is on a link to another server; None:
+    never.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Server:
         *,
         limits: Limits,
         steps_beside: int,
-        budget: Callable[[Server], int] | None = None,
+        balanced: bool = False,
         last_block: Callable[[Request], bool] | None = None,
     ) -> None:
         self.group, self.executor = group, executor
@@ -101,7 +103,7 @@ class Server:
         self.leaving: Callable[[Request], bool] | None = None  # takes a request if it may leave
         self.preempted = False  # a request was preempted in this iteration
         self.loop, self.limits, self.last_block = loop, limits, last_block
-        self._budget = budget
+        self._balanced = balanced and len(group) > 1
         self._steps_beside = steps_beside
         self.batches = [MicroBatch(self, number) for number in range(len(group))]
         self._tasks: list[Task] = []
@@ -240,7 +242,10 @@ class Server:
 
     def iteration_tokens(self) -> int:
         """Tokens of the next iteration."""
-        return self.limits.max_num_batched_tokens if self._budget is None else self._budget(self)
+        if not self._balanced:
+            return self.limits.max_num_batched_tokens
+        prompt_tokens = sum(request.known_tokens for request in self.waiting)
+        return balanced_tokens(self.limits, prompt_tokens, len(self.batches))
 
     def max_steps(self, decodes: Sequence[Request]) -> int | None:
         """Decode steps of the next run; None: no limit. If memory is short, as many as fit into the

@@ -10,28 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.elastic.instance import ElasticInstance
+from harness.elastic.pipeline import Pipeline
 from harness.errors import RunError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, dedicated
 from harness.request import Request
-from systems.kunserve.artifact import drop_due, iteration_tokens, restore_due
+from systems.kunserve.artifact import drop_due, limits_of, restore_due
 from systems.kunserve.config import KunServeConfig, check_instances
 from systems.kunserve.dispatcher import dispatch_load, redistribute
 from systems.kunserve.exchange import LinkProfile, check_chunk, chunk_bytes
 from systems.kunserve.group import Group, alone, members, names
 from systems.kunserve.group_manager import GroupManager, whole_bytes
 from systems.kunserve.merge import merge
-from systems.kunserve.monitor import Decision, Monitor, Sample, required_bytes
+from systems.kunserve.monitor import Decision, Monitor, Sample, demand_blocks, required_bytes
 from systems.kunserve.plan import (
     Plan,
     exhaustive,
     fixed_groups,
+    in_parts,
     memory_greedy,
     profiled_throughput,
     throughput_greedy,
@@ -71,17 +72,15 @@ class KunServe:
         layouts = [instance.layout for instance in instances]
         self._block_bytes = self._page_bytes * layouts[0].num_groups
         self._most_blocks = min(each.num_pages() // each.num_groups for each in layouts)
+        sizes = config.groups or []
+        if self._artifact:
+            sizes = [config.artifact.group_size] * (len(instances) // config.artifact.group_size)
+        self._parts = in_parts([each.name for each in instances], sizes)
         victims = ALL_REQUESTS if config.exchange == "blocking" else 0
         self._manager = GroupManager(
             cluster.elastic,
             loop,
-            partial(
-                Server,
-                loop=loop,
-                limits=config.limits,
-                steps_beside=config.steps_beside,
-                budget=self._chunked_tokens if self._artifact else None,
-            ),
+            self._server,
             dispatch_load,
             retry_s=config.poll_s,
             victims=config.artifact.victims if self._artifact else victims,
@@ -121,14 +120,14 @@ class KunServe:
     def _activation_bytes(self) -> int:
         return self._config.chunks.batch * self._model.hidden_size * self._model.dtype_bytes
 
-    def _chunked_tokens(self, server: Server) -> int:
-        """Tokens of an iteration with variant=artifact."""
-        limits, stages = self._config.limits, len(server.group)
-        if stages == 1:
-            return limits.max_num_batched_tokens
-        waiting = sum(request.known_tokens for request in server.waiting)
-        chunk = self._config.artifact.chunk_tokens
-        return iteration_tokens(limits.max_num_seqs, waiting, stages, chunk)
+    def _server(self, group: Group, executor: ElasticInstance | Pipeline) -> Server:
+        config, limits = self._config, self._config.limits
+        if self._artifact:
+            limits = limits_of(limits, len(group), config.artifact)
+        return Server(
+            group, executor, self._loop, limits=limits, steps_beside=config.steps_beside,
+            balanced=self._artifact,
+        )  # fmt: skip
 
     def submit(self, request: Request) -> None:
         self._num_arrived += 1
@@ -220,7 +219,7 @@ class KunServe:
         """Demand and capacity of a group now. Requests of pipelines that are being left count where
         their KV is."""
         load = server.load()
-        demand = (load.total_blocks - load.spare_blocks) * self._block_bytes
+        demand = demand_blocks(load, self._config.monitor.queue) * self._block_bytes
         guests = [r.request_id for other in self._manager.leaving for r in other.running]
         mine = list(self._manager.members(server.group).values())
         for member in [each for each in mine if each.lost is None] or mine:
@@ -257,21 +256,21 @@ class KunServe:
                 manager.dispatch(request)
 
     def _plan(self, groups: Sequence[Group]) -> Plan:
-        if self._artifact:
-            size = self._config.artifact.group_size
-            if all(len(group) == 1 for group in groups) and len(groups) % size == 0:
-                return fixed_groups([members(group)[0] for group in groups], size, self._model)
+        most = self._config.max_group_size
+        if self._config.plan == "none":
             return Plan(tuple(groups), 0, 0)
+        if self._parts:
+            return fixed_groups(groups, self._parts, self._model)
         required = required_bytes([each.shortage_bytes() for each in self._monitors.values()])
         if self._config.plan == "memory":
             kv_bytes = whole_bytes(self._serving())
-            return memory_greedy(groups, required, self._model, kv_bytes)
+            return memory_greedy(groups, required, self._model, kv_bytes, most)
         if self._config.plan == "exhaustive":
             chunks = self._config.chunks
             hop_s = chunks.link_latency_s + self._activation_bytes() / chunks.link_bytes_per_s
             throughput = profiled_throughput(self._step_s(), hop_s)
-            return exhaustive(groups, required, self._model, throughput)
-        return throughput_greedy(groups, required, self._model)
+            return exhaustive(groups, required, self._model, throughput, most)
+        return throughput_greedy(groups, required, self._model, most)
 
     async def _merge(self, group: Group) -> None:
         """Forms `group`, together with servers that still share a member with it."""

@@ -20,16 +20,25 @@ from harness.request import Batch, Request
 
 @dataclass(kw_only=True, slots=True)
 class Limits:
-    """What an iteration may have. Raises ValueError if one of the first two is below 1."""
+    """What an iteration may have. Raises ValueError if one of the first two is below 1, or for
+    `prompts_first` with chunked prefill."""
 
     max_num_seqs: int  # requests running at once
     max_num_batched_tokens: int  # tokens of one iteration
     enable_chunked_prefill: bool
     scheduler_reserve_full_isl: bool  # admit a prompt if all of it fits, not just its first chunk
     enable_prefix_caching: bool = False
+    # Whole prompts run alone, before any decode: vLLM's default until V1 (0.6,
+    # vllm/core/scheduler.py, `_schedule_default`). False: chunks beside decodes, as in V1.
+    prompts_first: bool = False
 
     def __post_init__(self) -> None:
         at_least(self, 1, "system", "max_num_seqs", "max_num_batched_tokens")
+        if self.prompts_first and self.enable_chunked_prefill:
+            raise ValueError(
+                "system.limits.prompts_first=true runs prompts whole: set "
+                "system.limits.enable_chunked_prefill=false"
+            )
 
 
 def schedule_iteration(
@@ -47,6 +56,10 @@ def schedule_iteration(
     """
     batch = Batch()
     budget, block_tokens = limits.max_num_batched_tokens, kv.block_tokens
+    if limits.prompts_first:
+        _admit(running, waiting, kv, limits, batch, budget)
+        if batch.chunks:
+            return batch
     num_preempted = index = 0
     while index < len(running) and budget > 0:
         request = running[index]

@@ -117,6 +117,7 @@ ARTIFACT = "system.variant=artifact"
             ["system.standby=3"],
             "needs at least two instances of a model and has 1 beside 3 on",
         ),
+        (["system.monitor.queue=last"], "monitor.queue=last is unknown; valid: all, first"),
         (["system.restore=no"], "system.restore=no is unknown; valid: live, drain, never"),
         (["engine=vllm"], "choose engine=torch or engine=sim"),
         (["+system=llumnix", "system.mode=x"], "mode=x is unknown; valid: replication, migration"),

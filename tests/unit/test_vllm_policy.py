@@ -71,6 +71,30 @@ def test_without_chunking_a_prompt_waits_until_it_fits_whole() -> None:
     assert ids(second) == ([(1, 10)], [0])
 
 
+def test_prompts_first_run_whole_and_alone_and_decodes_wait() -> None:
+    """vLLM's default before V1: no decode while a prompt can be admitted, no chunk ever."""
+    device, running, waiting = Device(100), [], requests((10, 3), (9, 3), (4, 3))
+    old = limits(chunked=False)
+    old.prompts_first = True
+    seen = []
+    for _ in range(4):
+        batch = schedule_iteration(running, waiting, device.kv, old, device.evict)
+        seen.append(ids(batch))
+        device.run(batch)
+    assert seen == [
+        ([(0, 10)], []), ([(1, 9), (2, 4)], []), ([], [0, 1, 2]), ([], [0, 1, 2])
+    ]  # fmt: skip
+
+
+def test_prompts_that_find_no_room_let_decodes_run() -> None:
+    device, running, waiting = Device(4), [], requests((12, 3), (8, 3))
+    old = limits(chunked=False)
+    old.prompts_first = True
+    device.run(schedule_iteration(running, waiting, device.kv, old, device.evict))
+    batch = schedule_iteration(running, waiting, device.kv, old, device.evict)
+    assert ids(batch) == ([], [0])
+
+
 def test_max_num_seqs_bounds_what_runs() -> None:
     device, running, waiting = Device(100), [], requests((2, 3), (2, 3), (2, 3))
     schedule_iteration(running, waiting, device.kv, limits(seqs=2), device.evict)

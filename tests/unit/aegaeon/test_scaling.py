@@ -73,6 +73,25 @@ def test_t3_moves_kv_out_and_in_beside_the_weights() -> None:
         assert begun["swap_in"] < weights["end_s"]
 
 
+def test_in_t3_a_load_does_not_wait_for_the_kv_that_leaves() -> None:
+    for steps in switches([*STAGES["T3"], f"{OFF}.prefetch=false"]):
+        (load,) = [e for e in steps if e["kind"] == "load"]
+        assert all(load["start_s"] < e["end_s"] for e in steps if e["kind"] == "swap_out")
+
+
+def test_the_model_of_the_next_turn_is_prefetched_beyond_the_end_of_a_round() -> None:
+    """Three models take turns, and two fit on the device: after a first round no switch loads."""
+    trial = Trial("system.max_quota_s=0.5", num_models=3, num_instances=2)
+    trial.serve(requests_of(*[(0.0, name, 100, 2000) for name in ("narrow-0", "wide-1", "deep-2")]))
+    decoder = trial.pool[1].name
+    placed = [
+        e for e in trial.recorder.events
+        if e["instance"] == decoder and e["kind"] in ("load", "adopt")
+    ]  # fmt: skip
+    assert len(placed) >= 9
+    assert {e["kind"] for e in placed[3:]} == {"adopt"}
+
+
 def test_each_stage_is_faster_than_the_one_before() -> None:
     """Fig. 7, 8 and 10: T0 > T1 > T2 > T3, in the switches between two running models."""
     means = []

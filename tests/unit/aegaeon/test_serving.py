@@ -95,6 +95,14 @@ def test_batches_that_outgrow_the_device_are_split_and_all_of_them_go_on() -> No
     assert len(trial.events("swap_out")) > 2  # beyond one each after the prefills
 
 
+def test_the_newest_leaves_a_batch_that_outgrows_the_device() -> None:
+    trial = Trial(kv_slabs=61, num_models=3, num_instances=2)
+    trial.serve(requests_of((0.0, "deep-2", 320, 640), (0.01, "deep-2", 320, 640)))
+    decoder = trial.pool[1].name
+    left = [e["fields"]["request_id"] for e in trial.events("swap_out") if e["instance"] == decoder]
+    assert left[0] == 1
+
+
 @pytest.mark.parametrize(("variant", "merged"), [("paper", False), ("artifact", True)])
 def test_only_the_artifact_merges_what_was_split(variant: str, merged: bool) -> None:
     """Three requests outgrow the device and are split; the first one then leaves room for both."""

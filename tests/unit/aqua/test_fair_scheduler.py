@@ -36,6 +36,13 @@ def test_prefills_with_the_fewest_tokens_computed_come_first() -> None:
     assert found.prefills == (1,)  # p is 4 tokens, and 1 lacks more
 
 
+def test_tokens_of_a_cached_prefix_are_no_service() -> None:
+    """Else who shares a prefix would wait for all who do not."""
+    crowd = [decode(i, 9, 1) for i in range(10, 14)]
+    sharing = changed(prefill(0, 20, 16), cached_tokens=16)
+    assert fair([sharing, prefill(1, 20, 2), *crowd], LIMITS).prefills == (0,)
+
+
 def test_decodes_with_the_fewest_tokens_generated_come_next() -> None:
     crowd = [decode(i, 9, 10 - i) for i in range(6)]  # four of them fit
     assert fair(crowd, LIMITS) == Slice((), (5, 4, 3, 2), fair=True)

@@ -56,6 +56,14 @@ def test_a_consumer_allocates_in_its_producers_lease() -> None:
     assert found.leases["l"].free_bytes == 50
 
 
+def test_another_producers_lease_is_not_for_it() -> None:
+    """One producer to one consumer (§5), though the other has room."""
+    found = ledger(Join("x", "gpu2"), Offer("m", "x", 50), Offer("l", "p", 20))
+    apply(found, Allocate("a", "c", 30))
+    assert not found.allocations
+    assert list(found.leases_for("c")) == ["l"]
+
+
 def test_a_device_without_a_producer_gets_nothing() -> None:
     found = ledger(Offer("l", "p", 50), Join("x", "gpu2"), Allocate("a", "x", 1))
     assert not found.allocations

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.aqua import Asked, serve, system
+from tests.aqua import Asked, lent_stores, serve, system
 from tests.elastic import hardware, private
 from tests.running import run_here
+from tests.unit.aqua.test_system import BURST, assert_all_done, bed
 
 WORDS = (
     "+workload=burstgpt", "engine=sim", "hardware=h100x8", "model=llama2-7b", "figure=null",
@@ -69,3 +70,32 @@ def test_an_iteration_takes_what_the_closed_form_says(bytes_per_s: float) -> Non
     assert hidden_s == pytest.approx(closed_s + out_s / layers, rel=0.05)
     open_s, load_s, out_s = last_iteration(bytes_per_s, overlap=False)
     assert open_s == pytest.approx(load_s + compute_s + out_s, rel=1e-3)
+
+
+def test_a_layers_kv_comes_while_the_one_before_is_computed() -> None:
+    """Where both take about as long, at least one layer's load is hidden."""
+    layers = 4
+    compute_s, _, _ = last_iteration(1e18, overlap=True)
+    hidden_s, load_s, _ = last_iteration(1e9, overlap=True)
+    assert 0.5 < load_s / compute_s < 2
+    assert hidden_s < compute_s + load_s - 0.9 * load_s / layers
+
+
+def test_a_context_that_streams_leaves_a_lease_that_is_asked_back_and_returns() -> None:
+    """The lender's burst comes while one long prompt is being decoded out of the lease."""
+    with bed() as made:
+        aqua = system(made, "flexgen", "system.swap_space=neighbour", "system.max_num_seqs=16")
+        whole = made.instances[1].kv.num_pages
+        serve(made, aqua, [Asked(0.05, 100, 500, "consumer"), *BURST])
+        assert_all_done(made)
+        events = made.recorder.events
+        (away,), (back,) = (
+            [e for e in events if e["fields"].get("purpose") == f"migrate, {place}"]
+            for place in ("DRAM", "lease")
+        )
+        lease = next(e for e in events if e["kind"] == "lease")
+        assert 0.4 < away["start_s"] < away["end_s"] <= lease["end_s"] < back["start_s"]
+        assert (
+            made.instances[1].kv.num_pages + sum(store.kv.num_pages for store in lent_stores(aqua))
+            == whole
+        )

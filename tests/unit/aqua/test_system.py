@@ -19,7 +19,7 @@ from harness.records.device_events import summarise_events
 from harness.running.testbed import Bed
 from systems.aqua.profiler.profile import MemoryProfile, write_profile
 from systems.aqua.system import Aqua
-from tests.aqua import Asked, lent_stores, moved, moved_bytes, serve, system
+from tests.aqua import Asked, lent_stores, moved, moved_bytes, serve, system, transferred_bytes
 from tests.elastic import check, hardware, private, spec
 from tests.running import composed, hardware_profile
 
@@ -90,6 +90,16 @@ def test_block_by_block_takes_the_time_to_issue_each_copy() -> None:
     slower = issue_s * messages_per_byte - 1 / PACED.pcie_bytes_per_s
     assert more == pytest.approx(slower, rel=0.1)
     assert slower > 0
+
+
+def test_gathered_copies_are_staged_on_the_device_and_others_are_not() -> None:
+    """§6: blocks are collected in a staging tensor, which reads and writes each byte once more."""
+    for copies in ("gathered", "by_block"):
+        with bed() as made:
+            serve(made, system(made, "vllm_cfs", f"system.copies={copies}"), CROWD)
+            staged = [transferred_bytes(made, what) for what in ("gather", "scatter")]
+            paged = [moved_bytes(made, *OUT), moved_bytes(made, *INTO)]
+        assert staged == (paged if copies == "gathered" else [0, 0])
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.clock import Event
+from harness.clock import Event, Loop
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.cost.hardware import Hardware
 from harness.cost.profile import HardwareProfile
 from harness.running import testbed
+from systems.blitzscale.config import InFlight
 from systems.blitzscale.instances import Fleet, Role, Slot, State
 from systems.blitzscale.live import LivePair
 from systems.blitzscale.schedulers import Limits
 from systems.blitzscale.serving import Prompts, Serving
+from systems.blitzscale.timeline import PairTimes, replay
 from tests.running import composed, hardware_profile, model_spec
 
 LAYERS, TOKENS, LAYER_S = 7, 100, 1.0
@@ -62,6 +64,8 @@ class Story:
     nic_bytes_per_s: float = 1e15
     hop_s: Callable[[int], float] = lambda tokens: 0.0
     live: bool = True
+    in_flight: InFlight | None = None
+    under_way: list[int] = field(default_factory=list)  # batches that have begun, at each look
 
     def ends_s(self) -> list[float]:
         spec = replace(model_spec("tiny-llama"), num_layers=LAYERS)
@@ -82,11 +86,12 @@ class Story:
             async def story() -> None:
                 target.role, target.state = Role.PREFILL, State.LOADING
                 prompts.put(requests)
-                limits = Limits(self.scheduler, 0.0, loop)
+                limits = Limits(self.scheduler, 0.0, loop, self.in_flight)
                 pair = LivePair(source, target, list(self.ready_s), self.hop_s, limits, serving)
                 if self.live:
                     source.state = State.SERVING
                     loop.spawn(pair.run(), name="pair")
+                    loop.spawn(self._look(loop, pair), name="look")
                 serving.begin(source)
                 for layer, at_s in enumerate(self.ready_s):
                     await loop.sleep_until(at_s)
@@ -104,6 +109,12 @@ class Story:
             records = bed.recorder.records
             return [float(records[r.request_id].token_times_s()[0]) for r in requests]
 
+    async def _look(self, loop: Loop, pair: LivePair) -> None:
+        while True:
+            await loop.sleep(0.25)
+            begun = sum(batch.executed > 0 for batch in pair._queue)
+            self.under_way.append(begun + (pair._taken is not None))
+
 
 FIG_15 = [6.0 * layer for layer in range(LAYERS)]  # from when layer 1 is there
 
@@ -119,6 +130,25 @@ FIG_15 = [6.0 * layer for layer in range(LAYERS)]  # from when layer 1 is there
 def test_fig_15_as_it_runs(scheduler: str, ends_s: list[float]) -> None:
     found = Story([TOKENS] * 6, FIG_15, scheduler).ends_s()
     assert found == pytest.approx(ends_s, abs=1e-6)
+
+
+@pytest.mark.parametrize("hop_s", [0.1, 0.5, 1.0])
+def test_activations_are_sent_while_the_source_is_busy(hop_s: float) -> None:
+    """Only the first batch waits for them on the source: as the timeline has it, hops included."""
+    nic = 4 * 256 * TOKENS / hop_s
+    found = Story([TOKENS] * 6, FIG_15, nic_bytes_per_s=nic, hop_s=lambda n: n * hop_s / TOKENS)
+    layer_s, hops_s = (LAYER_S,) * 6, (hop_s,) * 6
+    times = PairTimes(num_layers=LAYERS, layer_s=layer_s, ready_s=tuple(FIG_15), hop_s=hops_s)
+    assert found.ends_s() == pytest.approx(replay(times, [None] * 6).ends_s, abs=1e-6)
+
+
+@pytest.mark.parametrize(("bound", "most"), [(None, 7), (InFlight(most=2, least=2, step_s=1.0), 2)])
+def test_the_artifacts_pair_has_no_more_batches_under_way_than_its_bound(
+    bound: InFlight | None, most: int
+) -> None:
+    story = Story([TOKENS] * 12, FIG_15, in_flight=bound)
+    story.ends_s()
+    assert max(story.under_way) == most
 
 
 def test_with_overlap_the_new_instance_ends_nothing_before_it_is_loaded() -> None:

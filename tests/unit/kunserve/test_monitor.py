@@ -8,13 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from systems.kunserve.artifact import ArtifactConfig, drop_due, restore_due
-from systems.kunserve.monitor import Monitor, MonitorConfig, Sample, required_bytes
+from systems.kunserve.monitor import (
+    Monitor,
+    MonitorConfig,
+    Sample,
+    demand_blocks,
+    required_bytes,
+)
 from systems.serving.load import Load, Running
 
-CONFIG = MonitorConfig(horizon_s=1.0, window_s=2.0, restore_share=0.7, calm_s=5.0)
+CONFIG = MonitorConfig(horizon_s=1.0, window_s=2.0, restore_share=0.7, calm_s=5.0, queue="all")
 GOOD_CODE = {
     "drop_usage": 0.95, "restore_usage": 0.5, "falling_samples": 30, "group_size": 2, "victims": 8,
-    "chunk_tokens": 4096,
+    "whole_tokens": 131_072, "chunk_tokens": 4096,
 }  # fmt: skip
 CODE = ArtifactConfig(**GOOD_CODE)  # type: ignore[arg-type]
 
@@ -81,6 +87,13 @@ def test_spare_memory_of_one_group_is_no_help_to_another() -> None:
     assert required_bytes([-0.5, -100]) == 0
 
 
+def test_demand_counts_the_whole_queue_or_the_head_of_the_line() -> None:
+    queue = Load("a", 100, [Running(0, 40), Running(1, 20)], [5, 7, 9])
+    assert demand_blocks(queue, "all") == 81
+    assert demand_blocks(queue, "first") == 65
+    assert demand_blocks(Load("a", 100, [Running(0, 40)]), "first") == 40
+
+
 def test_a_drop_that_is_due_requires_something() -> None:
     monitor = Monitor(CONFIG)
     assert monitor.observe(Sample(0, 100, 100)) == "drop"
@@ -93,12 +106,13 @@ def test_a_drop_that_is_due_requires_something() -> None:
         ({"horizon_s": 0}, "horizon_s=0 must be above 0"),
         ({"restore_share": 1.0}, "restore_share=1.0 must be between 0 and 1"),
         ({"calm_s": -1}, "calm_s=-1 must be at least 0"),
+        ({"queue": "last"}, "queue=last is unknown; valid: all, first"),
     ],
 )
-def test_bad_thresholds_are_told(changes: dict[str, float], words: str) -> None:
-    good = {"horizon_s": 1.0, "window_s": 2.0, "restore_share": 0.7, "calm_s": 5.0}
+def test_bad_thresholds_are_told(changes: dict[str, object], words: str) -> None:
+    good = {"horizon_s": 1.0, "window_s": 2.0, "restore_share": 0.7, "calm_s": 5.0, "queue": "all"}
     with pytest.raises(ValueError, match=words):
-        MonitorConfig(**(good | changes))
+        MonitorConfig(**(good | changes))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must be in this order"):
         ArtifactConfig(**(GOOD_CODE | {"drop_usage": 0.4}))  # type: ignore[arg-type]
 

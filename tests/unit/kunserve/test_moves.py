@@ -99,6 +99,11 @@ def test_both_directions_carry_kv_at_once() -> None:
     assert 400 < first.count(("i0", "i1")) < 600
 
 
+def test_smaller_moves_end_their_remote_attention_first() -> None:
+    moves = [Move(k, range(1), "a", "b", slots) for k, slots in enumerate([5, 1, 3])]
+    assert [move.slots for move in ordered(moves, {"a": 0, "b": 9}).first] == [1, 3, 5]
+
+
 @settings(deadline=None, max_examples=150)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -13,6 +13,7 @@ from systems.kunserve.plan import (
     cost,
     exhaustive,
     fixed_groups,
+    in_parts,
     memory_greedy,
     throughput_greedy,
 )
@@ -61,15 +62,47 @@ def test_memory_greedy_stops_beyond_the_original_kv_region() -> None:
     assert sizes(memory_greedy(singles(8, 48), 1, QWEN_14B, 3 * REPLICA)) == [5, 1, 1, 1]
 
 
-def test_the_published_codes_groups_are_of_one_size() -> None:
-    names = [f"i{k}" for k in range(8)]
-    plan = fixed_groups(names, 4, QWEN_14B)
+def test_groups_that_are_set_beforehand_merge_as_set() -> None:
+    """The published code's groups of one size, and each configuration that Fig. 16 searches."""
+    lone = singles(8, 48)
+    names = [group[0].member for group in lone]
+    plan = fixed_groups(lone, in_parts(names, [4, 4]), QWEN_14B)
     assert sizes(plan) == [4, 4]
     assert plan.freed_bytes == 6 * REPLICA
-    with pytest.raises(ValueError, match=r"8 instances of 48 layers .* of 3; valid: 1, 2, 4, 8"):
-        fixed_groups(names, 3, QWEN_14B)
-    with pytest.raises(ValueError, match=r"4 instances of 2 layers .* of 4; valid: 1, 2$"):
-        fixed_groups(names[:4], 4, model_of(2))
+    plan = fixed_groups(lone, in_parts(names, [1, 3, 2, 1, 1]), QWEN_14B)
+    assert [[stage.member for stage in group] for group in plan.groups] == [
+        names[:1], names[1:4], names[4:6], names[6:7], names[7:],
+    ]  # fmt: skip
+
+
+def test_a_set_group_waits_until_all_its_members_are_alone() -> None:
+    """One group is restored before the other: at the next drop it alone merges again."""
+    lone = singles(4, 48)
+    parts = in_parts([group[0].member for group in lone], [2, 2])
+    merged = fixed_groups(lone, parts, QWEN_14B).groups
+    again = fixed_groups([*merged[:1], *lone[2:]], parts, QWEN_14B)
+    assert again.groups == merged
+    assert again.freed_bytes == REPLICA
+    assert fixed_groups(lone[1:], parts, QWEN_14B).groups == (lone[1], merged[1])  # one has died
+
+
+def test_no_plan_makes_a_group_larger_than_the_limit() -> None:
+    """Eight instances that want six replicas' memory: four groups of two free four."""
+    lone, required = singles(8, 48), 6 * REPLICA
+    greedy = throughput_greedy(lone, required, QWEN_14B, 2)
+    assert sizes(greedy) == [2, 2, 2, 2]
+    assert greedy.short_bytes == 2 * REPLICA
+    best = exhaustive(lone, required, QWEN_14B, lambda n: n, 2)
+    assert (sizes(best), best.short_bytes) == ([2, 2, 2, 2], 2 * REPLICA)
+    assert sizes(memory_greedy(lone, 1, QWEN_14B, KV_BYTES, 3)) == [3, 1, 1, 1, 1, 1]
+    assert sizes(throughput_greedy(lone, required, QWEN_14B, 3)) == [2, 2, 2, 2]  # 4 is too many
+
+
+def test_groups_beyond_the_limit_that_exist_stay() -> None:
+    """A limit merges nothing more; no plan takes a group apart."""
+    before = grouped([4, 1, 1], 48)
+    assert sizes(throughput_greedy(before, 3 * REPLICA, QWEN_14B, 2)) == [4, 2]
+    assert sizes(exhaustive(before, 3 * REPLICA, QWEN_14B, lambda n: n, 2)) == [4, 2]
 
 
 @settings(deadline=None)

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.request import Request
-from systems.kunserve.artifact import iteration_tokens
+from systems.kunserve.artifact import balanced_tokens
 from systems.kunserve.server import deal
+from systems.serving.iteration import Limits
 
 
 def requests(contexts: dict[int, int]) -> list[Request]:
@@ -33,7 +34,11 @@ def test_dealing_loses_nobody_and_is_even(contexts: dict[int, int], num: int) ->
     assert max(weights) - min(weights) <= max(contexts.values(), default=0)
 
 
-def test_the_published_code_chunks_after_a_drop() -> None:
-    assert iteration_tokens(256, prompt_tokens=40_000, stages=2, chunk_tokens=4096) == 4096
-    assert iteration_tokens(256, prompt_tokens=3000, stages=2, chunk_tokens=4096) == 1500
-    assert iteration_tokens(256, prompt_tokens=0, stages=2, chunk_tokens=4096) == 256
+def test_the_published_code_spreads_waiting_prompts_over_the_micro_batches() -> None:
+    limits = Limits(
+        max_num_seqs=256, max_num_batched_tokens=4096, enable_chunked_prefill=True,
+        scheduler_reserve_full_isl=True,
+    )  # fmt: skip
+    assert balanced_tokens(limits, prompt_tokens=40_000, stages=2) == 4096
+    assert balanced_tokens(limits, prompt_tokens=3000, stages=2) == 1500
+    assert balanced_tokens(limits, prompt_tokens=0, stages=2) == 256

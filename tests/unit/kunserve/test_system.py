@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import pytest
 
@@ -145,11 +146,66 @@ def test_more_instances_make_groups_as_they_need(instances: int) -> None:
     assert {len(server.group) for server in story.system._manager.servers} == {1}
 
 
+def test_the_control_sees_the_need_and_drops_nothing() -> None:
+    story = run("system.plan=none")
+    samples = [event["fields"] for event in story.seen("kv")]
+    assert any(s["demand_bytes"] > s["capacity_bytes"] for s in samples)
+    assert not story.seen("drop")
+    assert not story.seen("plan")
+
+
+def test_groups_grow_to_their_limit_only() -> None:
+    """A burst that makes four instances one group makes two groups of two."""
+    sizes = {}
+    for limit in ("null", "2"):
+        story = run(f"system.max_group_size={limit}", num=160, instances=4)
+        sizes[limit] = max(event["instance"].count("+") + 1 for event in story.seen("plan"))
+    assert sizes == {"null": 4, "2": 2}
+
+
+def test_a_queue_for_seats_makes_no_drop_by_its_head_alone() -> None:
+    """Two seats an instance, of 13 blocks each in the end: with 6 for a prompt the first in line
+    fits, ten queued prompts do not."""
+    arrivals, drops = [(0.01 * i, 96, 96) for i in range(24)], {}
+    for queue in ("all", "first"):
+        with private("sim", 2, kv_blocks=MEMORY) as bed:
+            few_seats = ("system.limits.max_num_seqs=2", f"system.monitor.queue={queue}")
+            drops[queue] = len(serve(bed, arrivals, *few_seats).seen("drop"))
+    assert drops == {"all": 2, "first": 0}
+
+
 def test_the_published_code_drops_all_by_thresholds_and_exchanges_in_batches() -> None:
     story = run("system.variant=artifact", "system.artifact.falling_samples=4", num=80, instances=4)
     drops = {event["instance"] for event in story.seen("drop")}
     assert len(drops) == 4
     assert not any(event["fields"]["live"] for event in story.seen("exchange"))
+
+
+def beside_decodes(story: Story, from_s: float, until_s: float) -> int:
+    """How many first tokens came out of an iteration in which another request decoded."""
+    logs = [r for r in story.bed.recorder.records.values() if not r.num_preemptions]
+    times = [(record.instance, record.token_times_s()) for record in logs]
+    decoded = {(name, time_s) for name, each in times for time_s in each[1:]}
+    first = [(name, each[0]) for name, each in times if from_s <= each[0] < until_s]
+    assert first, "else nothing is shown"
+    return sum(each in decoded for each in first)
+
+
+def test_the_published_code_runs_whole_prompts_first_before_a_drop_and_chunks_after_it() -> None:
+    """The preprint's engine runs them beside decodes before a drop, too."""
+    public = run("system.variant=artifact", "system.artifact.falling_samples=4", num=80)
+    drop_s = public.seen("drop")[0]["start_s"]
+    assert beside_decodes(public, 0, drop_s) == 0
+    assert beside_decodes(public, drop_s, inf) > 0
+    paper = run(num=80)
+    assert beside_decodes(paper, 0, paper.seen("drop")[0]["start_s"]) > 0
+
+
+def test_a_drop_makes_the_groups_that_are_set() -> None:
+    story = run("system.groups=[3,1]", num=80, instances=4)
+    made = {event["instance"] for event in story.seen("plan")}
+    assert made == {"sim-0+sim-1+sim-2"}
+    assert {event["instance"] for event in story.seen("drop")} == {"sim-0", "sim-1", "sim-2"}
 
 
 def test_victims_wait_for_their_kv_so_many_at_a_time() -> None:
@@ -200,9 +256,14 @@ def test_a_request_larger_than_an_instance_is_given_up_by_name() -> None:
         (2, ("system.exchange=dead",), "valid: live, blocking"),
         (2, ("system.monitor.restore_share=1.5",), "between 0 and 1"),
         (2, ("system.variant=artifact", "system.exchange=blocking"), "victims always wait"),
+        (2, ("system.groups=[2,1]",), "has 3 instances; there are 2"),
+        (2, ("system.groups=[2,0]",), "must have sizes of at least 1"),
+        (2, ("system.variant=artifact", "system.groups=[2]"), "is for variant=paper"),
+        (2, ("system.limits.prompts_first=true",), "set system.limits.enable_chunked_prefill=fals"),
         (2, ("system.standby=1",), "has 1 beside 1 on standby"),
         (3, ("system.standby=-1",), "system.standby=-1 must be at least 0"),
         (4, ("system.variant=artifact", "system.standby=2"), "standby=2 is for variant=paper"),
+        (2, ("system.max_group_size=1",), "system.max_group_size=1 must be at least 2"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
