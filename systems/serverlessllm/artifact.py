@@ -27,6 +27,8 @@ class ArtifactConfig:
     drop_after_s: float  # after a request's arrival, if it has no token by then
     load_bytes_per_s: float  # to each device
     model_bytes: dict[str, float]  # of the weights, by the architecture's name
+    sjf_by_phase: bool  # a batch with prompts counts with their prefill alone
+    sjf_preempts: bool  # a shorter batch goes ahead of the running one, which loses its KV
 
     def __post_init__(self) -> None:
         positive(self, "artifact", "queue_slots", "free_slots", "drop_after_s")
@@ -72,12 +74,14 @@ class ArtifactScheduler:
 
     def _assign_and_sort(self, request: Request) -> None:
         """ServerlessLLM+: into a batch; then every queue is sorted."""
-        slots = self._config.queue_slots
+        config, slots = self._config, self._config.queue_slots
         for worker in self._workers:
             worker.settle()
         batches = [batches_of(worker.queue, slots) for worker in self._workers]
         assign(request, batches, slots)
         for worker, each in zip(self._workers, batches, strict=True):
-            queue = shortest_first(each, self._oracle)
+            queue = shortest_first(
+                each, self._oracle, by_phase=config.sjf_by_phase, preempts=config.sjf_preempts
+            )
             if queue != worker.queue:
                 worker.put(queue)

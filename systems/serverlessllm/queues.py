@@ -83,20 +83,24 @@ def assign(request: Request, workers: Sequence[Batches], queue_slots: int) -> in
     return least
 
 
-def shortest_first(batches: Batches, oracle: Oracle) -> list[Request]:
+def shortest_first(
+    batches: Batches, oracle: Oracle, *, by_phase: bool = True, preempts: bool = True
+) -> list[Request]:
     """The requests of all batches, batches in the order of their time left.
 
-    The time left is that of the pending prompts, if there are any, else that of the first
-    request's decoding.
+    The time left is that of the pending prompts, if there are any, plus that of the first request's
+    decoding. by_phase: without the decoding while a prompt is pending, as in the artifact.
+    preempts: the first batch, which is running, may fall back; it then loses its KV.
     """
 
     def left_s(batch: list[Request]) -> float:
         pending = [request for request in batch if request.computed_tokens == 0]
-        if pending:
-            return oracle.prefill_s(pending)
-        return oracle.decode_s(batch[0])
+        prefill_s = oracle.prefill_s(pending) if pending else 0.0
+        return prefill_s if pending and by_phase else prefill_s + oracle.decode_s(batch[0])
 
-    return [request for batch in sorted(batches, key=left_s) for request in batch]
+    running = [] if preempts else batches[:1]
+    ordered = [*running, *sorted(batches[len(running) :], key=left_s)]
+    return [request for batch in ordered for request in batch]
 
 
 def _batch_for(request: Request, batches: Batches, queue_slots: int) -> list[Request] | None:

@@ -113,3 +113,20 @@ def test_while_a_batch_has_prompts_its_time_is_their_prefill_alone() -> None:
     third = requests("B", prompt=11, output=1000)[0]
     assert shortest_first([[decoding], [first, third]], ORACLE)[0] is decoding
     assert second not in ahead
+
+
+def test_by_the_whole_service_a_batch_with_prompts_counts_its_decoding_too() -> None:
+    (decoding,) = requests("A", output=25)
+    decoding.computed_tokens, decoding.generated_tokens = 14, 5  # 20 ms are left
+    (new,) = requests("B", output=1000)  # 10 ms of prefill, 1 s of decoding
+    assert shortest_first([[decoding], [new]], ORACLE, by_phase=False) == [decoding, new]
+
+
+def test_without_preemption_the_running_batch_stays_first() -> None:
+    long, middle, short = requests("ABC")
+    long.output_tokens, middle.output_tokens, short.output_tokens = 900, 500, 20
+    for request in (long, middle, short):
+        request.computed_tokens, request.generated_tokens = 10, 1
+    batches = [[long], [middle], [short]]
+    assert shortest_first(batches, ORACLE, preempts=False) == [long, short, middle]
+    assert shortest_first(batches, ORACLE) == [short, middle, long]
