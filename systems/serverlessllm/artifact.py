@@ -27,6 +27,7 @@ class ArtifactConfig:
     drop_after_s: float  # after a request's arrival, if it has no token by then
     load_bytes_per_s: float  # to each device
     model_bytes: dict[str, float]  # of the weights, by the architecture's name
+    joins_shortest: bool  # a request without a slot joins the worker with the fewest requests
     sjf_by_phase: bool  # a batch with prompts counts with their prefill alone
     sjf_preempts: bool  # a shorter batch goes ahead of the running one, which loses its KV
 
@@ -68,8 +69,12 @@ class ArtifactScheduler:
     def _join(self, request: Request) -> None:
         """ServerlessLLM: to the end of a queue."""
         tails = [tail_of(w.queue, w.model, w.settle()) for w in self._workers]
-        slots, free = self._config.queue_slots, self._config.free_slots
-        worker = self._workers[join(request.model, tails, slots, free)]
+        config = self._config
+        chosen = join(
+            request.model, tails, config.queue_slots, config.free_slots,
+            shortest=config.joins_shortest,
+        )  # fmt: skip
+        worker = self._workers[chosen]
         worker.put([*worker.queue, request])
 
     def _assign_and_sort(self, request: Request) -> None:

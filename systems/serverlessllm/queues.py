@@ -23,6 +23,7 @@ class Tail:
     model: str | None  # of the last request; of an empty queue: in place; None: never had a model
     run: int  # how many requests of `model` the queue ends with
     last_batch_s: float  # when the worker's last iteration ended; 0: it has had none
+    queued: int = 0  # requests in the queue
 
 
 def tail_of(queue: Sequence[Request], in_place: str | None, last_batch_s: float) -> Tail:
@@ -34,16 +35,19 @@ def tail_of(queue: Sequence[Request], in_place: str | None, last_batch_s: float)
         if request.model != model:
             break
         run += 1
-    return Tail(model, run, last_batch_s)
+    return Tail(model, run, last_batch_s, len(queue))
 
 
-def join(model: str, tails: Sequence[Tail], queue_slots: int, free_slots: int) -> int:
+def join(
+    model: str, tails: Sequence[Tail], queue_slots: int, free_slots: int, *, shortest: bool = False
+) -> int:
     """The index of the worker whose queue a request for `model` joins at the end.
 
     queue_slots: QS, slots of a worker for one model. free_slots: R. Workers whose queue ends with
     `model` have (queue_slots - run) free slots each. If these are `free_slots` or more together,
     the worker with the shortest run is taken. Else a worker that never had a model is taken, else
-    the least recently used worker of another model, if there is one.
+    the least recently used worker of another model, if there is one; with `shortest` the one with
+    the fewest requests.
     """
     same = [i for i, tail in enumerate(tails) if tail.model == model]
     free = sum(max(0, queue_slots - tails[i].run) for i in same)
@@ -53,7 +57,9 @@ def join(model: str, tails: Sequence[Tail], queue_slots: int, free_slots: int) -
             return empty[0]
         others = [i for i, tail in enumerate(tails) if tail.model != model]
         if others:
-            return min(others, key=lambda i: tails[i].last_batch_s)
+            return min(
+                others, key=lambda i: (tails[i].queued if shortest else 0, tails[i].last_batch_s)
+            )
     return min(same, key=lambda i: tails[i].run)
 
 

@@ -24,7 +24,7 @@ def joined(model: str, *tails: tuple[str | None, int, float]) -> int:
 
 
 def test_a_tail_is_the_last_run_of_one_model() -> None:
-    assert tail_of(requests("AABBB"), "A", 1.0) == Tail("B", 3, 1.0)
+    assert tail_of(requests("AABBB"), "A", 1.0) == Tail("B", 3, 1.0, 5)
 
 
 def test_an_idle_worker_has_a_tail_of_none_of_the_model_in_place() -> None:
@@ -76,6 +76,12 @@ def test_a_request_goes_behind_its_model_or_takes_a_worker_over_never_both(
     else:
         assert chosen.model != "A"
         assert chosen.model is None or all(tail.model is not None for tail in known)
+
+
+def test_a_worker_is_taken_over_by_its_last_use_or_by_its_queue() -> None:
+    tails = [tail_of(requests("BB"), "B", 1.0), tail_of(requests("B"), "B", 2.0)]
+    assert join("A", tails, 4, 1) == 0
+    assert join("A", tails, 4, 1, shortest=True) == 1
 
 
 def test_batches_have_one_model_and_four_requests_at_most() -> None:
