@@ -5,8 +5,9 @@ Arms are paired by seed, and their runs by request, so both must have served one
 unequal budgets (devices, KV memory, versions, SLOs) and INVALID runs are refused, unless --anyway.
 
 The 95 % interval is a block bootstrap over requests, and Student's t over seeds where that is
-wider. A live run's difference must also exceed what repeats of one run differ by on this machine:
---floor N RUN repeats a live run N times and keeps that floor in its folder.
+wider. --floor N RUN repeats a live run N times, and keeps in its folder how far repeats differ on
+this machine. A live difference must exceed this floor where there is one; a single pair of live
+runs cannot be judged without it.
 """
 
 from __future__ import annotations

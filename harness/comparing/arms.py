@@ -27,7 +27,9 @@ def arms(runs: Sequence[FinishedRun]) -> list[Arm]:
     its own, so that a run and its repeat compare, too."""
     found: list[Arm] = []
     for run in runs:
-        overrides = tuple(o for o in run.manifest["overrides"] if key(o) not in NOT_WHAT_IS_RUN)
+        overrides = tuple(
+            sorted(o for o in run.manifest["overrides"] if key(o) not in NOT_WHAT_IS_RUN)
+        )
         seed = int(run.manifest["seeds"]["seed"])
         for arm in found:
             if arm.overrides == overrides and seed not in arm.by_seed:

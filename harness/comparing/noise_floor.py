@@ -15,7 +15,7 @@ from statistics import stdev
 import numpy as np
 from scipy.special import stdtrit
 
-from harness.comparing.arms import NOT_WHAT_IS_RUN, key
+from harness.comparing.arms import key
 from harness.comparing.conditions import valid
 from harness.comparing.paired import METRICS, measured
 from harness.errors import RunError, UsageError
@@ -26,6 +26,7 @@ from harness.records.slo import slo_of
 
 FILE = "noise_floor.json"
 LEAST = 3  # repeats
+SHOWN = {"tracking": "none", "progress": "false", "figure": "null", "again": "true"}
 
 
 def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Path:
@@ -46,7 +47,7 @@ def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Pa
     values = {metric.name: [_value(each, metric.name) for each in repeats] for metric in METRICS}
     made = {
         "config_hash": run.manifest["config_hash"],
-        "machine": run.manifest["machine"],
+        "machine": repeats[0].manifest["machine"],
         "repeats": [str(each.path) for each in repeats],
         "values": values,
         "difference": {name: _reach(of_name) for name, of_name in values.items()},
@@ -57,24 +58,25 @@ def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Pa
 
 def floor(runs: Sequence[FinishedRun]) -> dict[str, float] | None:
     """{metric: by how much two repeats differ at most, in 95 of 100 cases}, the largest of the
-    floors that were measured of `runs` as they are now; None: of none of them."""
+    floors that were measured of `runs` as they are now, on the machine that they ran on; None: of
+    none of them."""
     found: dict[str, float] = {}
     for run in runs:
-        path = run.path / FILE
+        path, now = run.path / FILE, run.manifest
         made = read_json(path) if path.is_file() else {}
-        if made.get("config_hash") == run.manifest["config_hash"]:
+        if all(made.get(name) == now[name] for name in ("config_hash", "machine")):
             for name, reach in made["difference"].items():
                 found[name] = max(reach, found.get(name, 0.0))
     return found or None
 
 
 def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
-    kept = [o for o in run.manifest["overrides"] if key(o) not in ("hydra", *NOT_WHAT_IS_RUN[2:])]
-    shown = ["tracking=none", "progress=false", "figure=null", "again=true"]
-    command = [sys.executable, "-m", "harness", *kept, *shown, f"hydra.run.dir={folder}"]
+    kept = [o for o in run.manifest["overrides"] if key(o) not in ("hydra", *SHOWN)]
+    words = [*kept, *(f"{name}={value}" for name, value in SHOWN.items())]
+    command = [sys.executable, "-m", "harness", *words, f"hydra.run.dir={folder}"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
-        raise RunError(f"a repeat failed: {ended.stderr.strip().splitlines()[-1:]}")
+        raise RunError(f"a repeat failed: {(ended.stderr.splitlines() or [''])[-1]}")
     found = FinishedRun.load(folder)
     if found.manifest["config_hash"] != run.manifest["config_hash"]:
         raise UsageError(

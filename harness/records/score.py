@@ -11,11 +11,12 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -37,17 +38,34 @@ from harness.records.token_log import TokenLog
 LIMITS = [field.name for field in fields(Slo.Config) if field.name != "name"]
 
 
-def scored(run: FinishedRun, slo: Slo) -> dict[str, float | str | None]:
-    """Attainment by the three definitions and goodput of `run` under `slo`; None as in
-    summary.json, where the times of single tokens are not known."""
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One row: attainment by the three definitions; None as in summary.json, where the times of
+    single tokens are not known."""
+
+    run: str
+    slo: str
+    ttft_s: float
+    tbt_s: float
+    request: float
+    token: float | None
+    time: float | None
+    goodput_per_s: float | None
+
+
+def scored(run: FinishedRun, slo: Slo) -> Score:
     log = TokenLog.from_table(run.requests)
     attained, known = Attained.of(log, slo), run.summary["slo_attainment"]["token"] is not None
-    goodput = float(attained.good.sum()) / log.duration_s if log.duration_s > 0 else None
-    return {
-        "run": run.path.name, "slo": slo.name, "ttft_s": slo.ttft_s, "tbt_s": slo.tbt_s,
-        "request": attained.request, "token": attained.token if known else None,
-        "time": attained.time if known else None, "goodput_per_s": goodput,
-    }  # fmt: skip
+    return Score(
+        run=run.path.name,
+        slo=slo.name,
+        ttft_s=slo.ttft_s,
+        tbt_s=slo.tbt_s,
+        request=attained.request,
+        token=attained.token if known else None,
+        time=attained.time if known else None,
+        goodput_per_s=float(attained.good.sum()) / log.duration_s if log.duration_s > 0 else None,
+    )
 
 
 def slo_named(words: str, run: FinishedRun) -> Slo:
@@ -55,11 +73,13 @@ def slo_named(words: str, run: FinishedRun) -> Slo:
     name, *pairs = words.split(",")
     if "=" in name:
         name, pairs = "", [name, *pairs]
-    own = slo_of(run.summary)
-    node = {"_target_": f"{Slo.__module__}.{Slo.__name__}", "name": "limits", **_limits(own)}
     if name:
         one_of(name, available(CONF, "slo"), "--slo", "choose one of")
-        node = dict(OmegaConf.to_container(OmegaConf.load(CONF / "slo" / f"{name}.yaml")))  # type: ignore[arg-type]
+        node: dict[str, Any] = yaml.safe_load((CONF / "slo" / f"{name}.yaml").read_text())
+    else:
+        own = slo_of(run.summary)
+        limits = {key: getattr(own, key) for key in LIMITS}
+        node = {"_target_": f"{Slo.__module__}.{Slo.__name__}", "name": "limits", **limits}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
@@ -67,10 +87,6 @@ def slo_named(words: str, run: FinishedRun) -> Slo:
         node[key] = value
     found: Slo = build(node, "--slo")
     return found
-
-
-def _limits(slo: Slo) -> dict[str, float]:
-    return {key: getattr(slo, key) for key in LIMITS}
 
 
 @ends_in_order
@@ -86,16 +102,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("TTFT", "TBT", "requests", "tokens", "time", "goodput/s"):
         table.add_column(name, justify="right")
     for row in rows:
-        limits = (seconds(float(row[key] or 0)) for key in LIMITS)
-        shares = (share(row[key]) for key in ("request", "token", "time"))  # type: ignore[arg-type]
-        good = number(row["goodput_per_s"])  # type: ignore[arg-type]
-        table.add_row(escape(str(row["run"])), escape(str(row["slo"])), *limits, *shares, good)
+        table.add_row(
+            escape(row.run), escape(row.slo), seconds(row.ttft_s), seconds(row.tbt_s),
+            share(row.request), share(row.token), share(row.time), number(row.goodput_per_s),
+        )  # fmt: skip
     Console().print(table)
     if chosen.out is not None:
         text = StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(text, [each.name for each in fields(Score)], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(map(asdict, rows))
         write_text(chosen.out, text.getvalue())
     return 0
 

@@ -1,15 +1,16 @@
 """Makes figures and claims again, beside the committed ones, and says whether they are the same.
 
-    python -m harness reproduce kunserve            all figures and claims of a paper
-    python -m harness reproduce 'aqua_fig0*'        figures
-    python -m harness reproduce kunserve/fig16-p50  one claim, by its id in results/claims
+    python -m harness reproduce kunserve                all figures and claims of a paper
+    python -m harness reproduce 'aqua_fig0*'            figures
+    python -m harness reproduce kunserve/abstract-tail  one claim, by its id in results/claims
 
 Tables, pictures and report.md are written to results/reproduced; nothing in results/published
 changes. Complete runs are not repeated, so that an interrupted command goes on where it was. A
 figure that fails does not stop the others.
 
-A simulated table is the same or it differs. A table of live runs always differs; its claims say
-whether that matters. Exit status: 0 every simulated table and every verdict is the same, 1 not.
+A table of simulated runs is the same or it differs. Tables of live runs and of measured times
+differ each time; their claims say whether that matters. Claims of a figure that failed are not
+judged. Exit status: 0 every simulated table and every verdict is the same, 1 not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from harness.claims.assess import Judged, judged
+from harness.claims.assess import Judged, conditional, judged
 from harness.claims.ledger import Claim, load
 from harness.configuration.command_line import ends_in_order, parser
 from harness.errors import RunError, UsageError
@@ -45,6 +46,7 @@ from harness.reproduce.tables import difference
 from harness.running import interrupts
 from harness.running.prepare import announce
 
+FAILED = "failed"
 CLAIMS, REPRODUCED = ROOT / "results/claims", ROOT / "results/reproduced"
 
 
@@ -89,7 +91,8 @@ def asked(words: Sequence[str]) -> tuple[list[str], list[Claim]]:
 def told_beforehand(names: Sequence[str], jobs: int) -> str:
     """How much there is to do, by what the committed figures took; runs of several figures are made
     once and counted for each."""
-    abouts = [read_json(published(n) / f"{n}.json") for n in names if described(n).experiments]
+    paths = (published(name) / f"{name}.json" for name in names if described(name).experiments)
+    abouts = [read_json(path) for path in paths if path.is_file()]
     live = sum(each["num_runs"] for each in abouts if each["engines"] != ["sim"])
     runs = sum(each["num_runs"] for each in abouts)
     of_figure = (
@@ -114,30 +117,33 @@ def made_again(names: Sequence[str], jobs: int, out: Path) -> Iterator[Row]:
             if isinstance(made, RunError):
                 raise made
         except RunError as error:
-            yield Row("figure", name, f"failed: {error}", same=False)
+            yield Row("figure", name, f"{FAILED}: {error}", same=False)
             continue
         differs = difference(out / f"{name}.csv", published(name) / f"{name}.csv")
         simulated = only_simulated(name)
-        found = f"differs: {differs}" if differs else "the same"
-        if differs and not simulated:
-            found = f"measured again: {differs}"
+        word = "differs" if simulated else "made without simulated runs alone, and differs"
+        found = f"{word}: {differs}" if differs else "the same"
         yield Row("figure", name, found, not differs, counts=simulated)
 
 
 def judged_again(claims: Sequence[Claim], out: Path) -> Iterator[Row]:
-    """Judges each claim by the tables in `out`, beside its committed verdict."""
+    """Judges each claim by its figure's table in `out`, beside its committed verdict. A claim whose
+    condition was not asked for is told, and does not count."""
     committed = {
         (path.stem, row["id"]): row["verdict"]
         for path in CLAIMS.glob("*.json") if path.stem != "lock"
         for row in read_json(path)["claims"]
     }  # fmt: skip
-    for claim in claims:
-        if claim.figure is None or not (out / f"{claim.figure}.csv").is_file():
-            continue
-        found, before = judged(claim, out), committed.get((claim.paper, claim.id), "none")
-        same = found.verdict == before or claim.given is not None  # which another claim decides
-        word = found.verdict if same else f"{before} before, now {found.verdict}"
-        yield Row("claim", f"{claim.paper}/{claim.id}", f"{word}{_value(found)}", same)
+    known = {claim.id for claim in claims}
+    for paper in dict.fromkeys(claim.paper for claim in claims):
+        for found in conditional([judged(each, out) for each in claims if each.paper == paper]):
+            name, before = found.claim.id, committed.get((paper, found.claim.id), "none")
+            same = found.verdict == before
+            word = found.verdict if same else f"{before} before, now {found.verdict}"
+            decided = found.claim.given is None or found.claim.given in known
+            if not decided:
+                word += f", without its condition {found.claim.given}"
+            yield Row("claim", f"{paper}/{name}", f"{word}{_value(found)}", same, counts=decided)
 
 
 def _value(found: Judged) -> str:
@@ -166,7 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     make_folder(REPRODUCED)
     announce(told_beforehand(names, chosen.jobs))
     rows = list(made_again(names, chosen.jobs, REPRODUCED))
-    rows += judged_again(claims, REPRODUCED)
+    made = {row.name for row in rows if not row.found.startswith(FAILED)}
+    rows += judged_again([claim for claim in claims if claim.figure in made], REPRODUCED)
     write_text(REPRODUCED / "report.md", as_page(rows))
     table = Table("", "name", "found", box=SIMPLE_HEAD)
     for row in rows:

@@ -8,6 +8,7 @@ has (c) with them competing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from harness.experiments.capacity_search import Search
 from harness.experiments.points import Point
 from harness.records.attainment import Attained
 from harness.records.slo import Slo
-from harness.records.token_log import TokenLog
+from harness.records.token_log import Floats, TokenLog
 from plots.figure import Panels, Points, picture
 from plots.panels import Look, lines
 from plots.runs import table as of_runs
@@ -251,3 +252,16 @@ def fig17(axes: Panels, rows: pd.DataFrame) -> str:
         "Token attainment (section 2.1): mean and range of the seeds. Vertical: 90 % is met up to "
         "here. TTFT 5 s on the left, TBT 200 ms on the right, as the artifact plots them."
     )
+
+
+def end_of(curve: pd.DataFrame, metric: str) -> float:
+    """The models up to which 90 % are on time; nan where the curve is below that from its first
+    point on, or nowhere."""
+    end = crossing(curve, "num_models", metric)
+    return nan if isinstance(end, Beyond) else end
+
+
+def aegaeons(ends: pd.DataFrame, keys: list[str]) -> Floats:
+    """Aegaeon's `goodput` beside each row: that with the same `keys`."""
+    ours = ends[ends.system == "aegaeon"].set_index(keys).goodput
+    return ours.reindex(pd.MultiIndex.from_frame(ends[keys])).to_numpy()

@@ -7,14 +7,12 @@ The table has the ends of curves alone: the models up to which 90 % are on time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import nan
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from harness.claims.expressions import Beyond, crossing
 from harness.experiments.capacity_search import Search
-from plots.aegaeon.attainment import AT_01, DRAWS, MODELS, judged
+from plots.aegaeon.attainment import AT_01, DRAWS, MODELS, aegaeons, end_of, judged
 from plots.figure import Panels, Points, picture
 from plots.runs import table as of_runs
 from plots.style import PALETTE
@@ -77,16 +75,11 @@ def ends(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (system, factor, seed), curve in runs.groupby(["system", "factor", "seed"]):
         for metric in ("token", "time"):
-            end = crossing(curve, "num_models", metric)
-            found = nan if isinstance(end, Beyond) else end
             switches = curve.mechanism.sum(min_count=1)
-            rows.append((system, factor, metric, seed, found, switches))
+            rows.append((system, factor, metric, seed, end_of(curve, metric), switches))
     names = ["system", "factor", "metric", "seed", "goodput", "mechanism"]
     made = pd.DataFrame(rows, columns=names)
-    keys = ["factor", "metric", "seed"]
-    ours = made[made.system == "aegaeon"].set_index(keys).goodput
-    over = ours.reindex(pd.MultiIndex.from_frame(made[keys])).to_numpy()
-    return made.assign(over=over / made.goodput)
+    return made.assign(over=aegaeons(made, ["factor", "metric", "seed"]) / made.goodput)
 
 
 @picture(

@@ -7,12 +7,9 @@ at other rates of loading.
 
 from __future__ import annotations
 
-from math import nan
-
 import pandas as pd
 
-from harness.claims.expressions import Beyond, crossing
-from plots.aegaeon.attainment import AT_01, AT_05, SYSTEMS, all_setups, searches
+from plots.aegaeon.attainment import AT_01, AT_05, SYSTEMS, aegaeons, all_setups, end_of, searches
 from plots.figure import Points, Words, text
 from plots.runs import table as of_runs
 
@@ -44,16 +41,13 @@ def goodputs(runs: pd.DataFrame) -> pd.DataFrame:
         of_setup = runs[(runs.experiment == experiment) & (runs.lengths.fillna("") == lengths)]
         for (system, seed), found in of_setup.groupby(["system", "seed"]):
             switches = found.mechanism.sum(min_count=1)
-            for metric in ("token", "time"):
-                end = crossing(found, "num_models", metric)
-                goodput = nan if isinstance(end, Beyond) else end
-                rows.append((title, metric, system, seed, goodput, switches))
+            rows += [
+                (title, metric, system, seed, end_of(found, metric), switches)
+                for metric in ("token", "time")
+            ]
     names = ["setup", "metric", "system", "seed", "goodput", "mechanism"]
     made = pd.DataFrame(rows, columns=names)
-    keys = ["setup", "metric", "seed"]
-    ours = made[made.system == "aegaeon"].set_index(keys).goodput
-    over = ours.reindex(pd.MultiIndex.from_frame(made[keys])).to_numpy()
-    return made.assign(ratio=over / made.goodput)
+    return made.assign(ratio=aegaeons(made, ["setup", "metric", "seed"]) / made.goodput)
 
 
 @text(

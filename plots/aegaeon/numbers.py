@@ -117,7 +117,8 @@ def models_7b() -> int:
 
 def _muxserve(*overrides: str) -> MuxServe.Config:
     config = compose("config", overrides=["+system=muxserve", *overrides])
-    return settings(plain(config.system), MuxServe, "system")
+    found: MuxServe.Config = settings(plain(config.system), MuxServe, "system")
+    return found
 
 
 def _most(model: ModelSpec, system: MuxServe.Config, gpus: Hardware) -> int:

@@ -70,6 +70,16 @@ class KunServeConfig:
                 f"system.groups={self.groups} is for variant=paper: with variant=artifact each "
                 "group has system.artifact.group_size instances"
             )
+        if self.max_group_size is not None and (self.groups or self.variant == "artifact"):
+            raise ValueError(
+                f"system.max_group_size={self.max_group_size} limits plans of variant=paper: "
+                "system.groups and variant=artifact set the sizes of groups themselves"
+            )
+        if self.groups is not None and self.plan != "throughput":
+            raise ValueError(
+                f"system.plan={self.plan} has no effect with system.groups={self.groups}, which is "
+                "the plan"
+            )
         if self.variant == "artifact" and self.exchange == "blocking":
             raise ValueError(
                 "system.exchange=blocking is an ablation of variant=paper: with variant=artifact "

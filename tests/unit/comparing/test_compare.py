@@ -1,6 +1,7 @@
 """`python -m harness compare`: who is paired with whom, and when a difference counts."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,8 @@ def test_noise_larger_than_the_difference_cannot_tell(
 
 
 def test_the_interval_covers_the_true_difference_of_correlated_requests() -> None:
-    """Neighbours that wait together are fewer samples than they seem: 95 of 100 intervals hold the
-    true mean, where resampling single requests would have about 60."""
+    """Neighbours that wait together are fewer samples than they seem: some 90 of 100 intervals hold
+    the true mean, where those of independent requests would be about half of it."""
     rng = np.random.default_rng(1)
     blocks, single = 0, 0
     for _ in range(60):
@@ -173,6 +174,7 @@ def test_an_invalid_run_is_refused_unless_told(
         (0.1, "own", "better"),
         (0.3, "own", "cannot tell (floor)"),
         (0.1, "of another run", "cannot tell (no floor)"),
+        (0.1, "elsewhere", "cannot tell (no floor)"),
     ],
 )
 def test_a_live_difference_must_exceed_what_repeats_differ_by(
@@ -185,11 +187,61 @@ def test_a_live_difference_must_exceed_what_repeats_differ_by(
     first = run(tmp_path / "a", 0.5, engine="torch")
     second = run(tmp_path / "b", 0.3, system="b", engine="torch")
     if reach_s is not None:
-        own = json.loads((first / "manifest.json").read_text())["config_hash"]
-        of = own if config_hash == "own" else config_hash
-        made = {"config_hash": of, "difference": {"TTFT mean": reach_s}}
+        manifest = json.loads((first / "manifest.json").read_text())
+        of = manifest["config_hash"] if config_hash == "own" else config_hash
+        machine = manifest["machine"] | ({"cpu": "another"} if config_hash == "elsewhere" else {})
+        if config_hash == "elsewhere":
+            of = manifest["config_hash"]
+        made = {"config_hash": of, "difference": {"TTFT mean": reach_s}, "machine": machine}
         (first / noise_floor.FILE).write_text(json.dumps(made))
     assert verdicts(capsys, first, second)["TTFT mean"] == expected
+
+
+def test_a_floor_is_measured_by_repeating_the_runs_own_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command's own values are kept, what is only shown is not; the floor then counts."""
+    overrides = ["+system=a", "seed=0", "data.dir=/data", "figure=null", "hydra.run.dir=x"]
+    live = run(tmp_path / "a", 0.5, engine="torch", overrides=overrides)
+    other = run(tmp_path / "b", 0.3, system="b", engine="torch")
+    asked: list[list[str]] = []
+
+    def repeat(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command[3:])
+        folder = Path(command[-1].removeprefix("hydra.run.dir="))
+        run(folder, 0.5 + 0.01 * len(asked), engine="torch")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", repeat)
+    assert main(["--floor", "3", str(live)]) == 0
+    assert all(words[:3] == ["+system=a", "seed=0", "data.dir=/data"] for words in asked)
+    assert [words.count("figure=null") for words in asked] == [1, 1, 1]
+    made = json.loads((live / noise_floor.FILE).read_text())
+    assert np.diff(made["values"]["TTFT mean"]) == pytest.approx([0.01, 0.01])
+    assert made["difference"]["TTFT mean"] == pytest.approx(4.303 * 2**0.5 * 0.01, rel=1e-3)
+    assert verdicts(capsys, live, other)["TTFT mean"] == "better"
+
+
+def test_a_repeat_that_fails_or_is_another_run_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = run(tmp_path / "a", 0.5, engine="torch")
+
+    def broken(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "noise\nerror: the engine died\n")
+
+    monkeypatch.setattr(subprocess, "run", broken)
+    assert main(["--floor", "3", str(live)]) == 1
+    assert "a repeat failed: error: the engine died" in capsys.readouterr().err
+
+    def another(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        folder = Path(command[-1].removeprefix("hydra.run.dir="))
+        run(folder, 0.5, engine="torch", config_hash="another")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", another)
+    assert main(["--floor", "3", str(live)]) == 2
+    assert "its command gives another run now" in capsys.readouterr().err
 
 
 def test_the_floor_is_what_two_of_the_repeats_differ_by_in_95_of_100_cases() -> None:

@@ -264,6 +264,13 @@ def test_a_request_larger_than_an_instance_is_given_up_by_name() -> None:
         (3, ("system.standby=-1",), "system.standby=-1 must be at least 0"),
         (4, ("system.variant=artifact", "system.standby=2"), "standby=2 is for variant=paper"),
         (2, ("system.max_group_size=1",), "system.max_group_size=1 must be at least 2"),
+        (4, ("system.max_group_size=2", "system.groups=[2,2]"), "max_group_size=2 limits plans"),
+        (
+            4,
+            ("system.max_group_size=2", "system.variant=artifact"),
+            "max_group_size=2 limits plans",
+        ),
+        (4, ("system.plan=none", "system.groups=[2,2]"), "plan=none has no effect with"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import harness.reproduce.__main__ as reproduce
+from harness.errors import RunError
 from harness.experiments.points import RUNS
 from harness.reproduce.__main__ import asked, main
 from harness.reproduce.tables import difference
@@ -74,3 +75,20 @@ def test_a_figure_is_made_beside_the_committed_one_and_held_against_it(
     assert "| figure | kunserve_table1 | the same |" in page
     assert "| claim | kunserve/" in page
     assert (out / "kunserve_table1.png").is_file()
+
+
+def test_claims_of_a_figure_that_fails_are_not_judged_by_an_older_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = RUNS / tmp_path.name
+    monkeypatch.setattr(reproduce, "REPRODUCED", out)
+    assert main(["kunserve_table1"]) == 0
+
+    def broken(*_: object) -> None:
+        raise RunError("the disk is full")
+
+    monkeypatch.setattr(reproduce, "make_runs", broken)
+    assert main(["kunserve_table1"]) == 1
+    page = (out / "report.md").read_text()
+    assert "| figure | kunserve_table1 | failed: the disk is full |" in page
+    assert "| claim |" not in page
