@@ -7,6 +7,8 @@
 # make engines          one schedule on three engines, compared
 # make figure-NAME      run what a figure lacks, and draw it: make figure-aegaeon_fig11
 # make figures-PAPER    all figures of a paper, then its claims: make figures-aegaeon
+# make reproduce        figures and claims again, beside the committed ones: WHAT=kunserve, WHAT=aqua_fig08
+# make smoke            one live run, one figure and its claims, in a few minutes
 # make sensitivity-PAPER  the simulated figures with another engine profile: do verdicts change?
 # make fidelity         profile this machine, then measure the simulator's error against its engine
 # make fidelity-gpu     the simulator's error against published runs of vLLM on GPUs (two minutes)
@@ -32,8 +34,8 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim bench-elastic
-.PHONY: bench-client fidelity fidelity-gpu clean
+.PHONY: help setup demo engines test check tests coverage test-vllm fuzz bench bench-sim bench-elastic
+.PHONY: reproduce smoke mutants bench-client fidelity fidelity-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -120,6 +122,13 @@ fidelity: setup
 
 fidelity-gpu: setup
 	$(PY) -m harness.fidelity gpu
+
+WHAT ?= aegaeon aqua blitzscale kunserve
+reproduce: setup
+	$(PY) -m harness reproduce $(WHAT)
+
+smoke: demo
+	$(PY) -m harness reproduce aegaeon_fig16
 
 figure-%: setup
 	$(PY) -m harness.experiments.figures $*

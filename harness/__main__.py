@@ -1,7 +1,7 @@
 """`python -m harness +system=NAME +workload=NAME [key=value …]`: one experiment, or with -m many.
 
-Exit status: 0 done, 1 the run broke, 2 a wrong command, 130 interrupted. Every error that a
-user can cause is told in one sentence.
+Exit status: 0 done, 1 the run broke, 2 a wrong command, 3 INVALID with strict=true, 130
+interrupted. Every error that a user can cause is told in one sentence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from harness.configuration.options import (
     named_options,
     refuse_ignored,
 )
-from harness.errors import RunError, UsageError, first_line, told
+from harness.errors import InvalidRun, RunError, UsageError, first_line, told
 from harness.running import interrupts
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
@@ -84,7 +84,7 @@ def tell(error: Exception, heading: str = "error") -> int:
         return 2
     if isinstance(error, RunError):
         print(told(f"{heading}: {error}"), file=sys.stderr)
-        return 1
+        return 3 if isinstance(error, InvalidRun) else 1
     raise error
 
 

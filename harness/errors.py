@@ -6,6 +6,7 @@ Every sentence is `told` here: short whatever it quotes, and without the passwor
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from harness.configuration.credentials import without_credentials
 
@@ -44,6 +45,13 @@ class RunError(RuntimeError):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(told(sentence))
+
+
+class InvalidRun(RunError):
+    """A run ended and its numbers do not describe the server, with strict=true; exit status 3."""
+
+    def __init__(self, path: Path, reasons: str) -> None:
+        super().__init__(f"{path} is INVALID: {reasons}")
 
 
 class InstanceLost(RunError):

@@ -1,7 +1,8 @@
-"""Several runs side by side: TTFT and TBT distributions, TTFT and tokens over time.
+"""Several runs side by side: TTFT and TBT distributions, TTFT and tokens over time; of runs on one
+schedule also how each request's TTFT and E2E differ from the first run's.
 
 Runs of different schedules, models or SLOs may be put side by side, but table and figure then say
-so, and no ratio is given across what does not compare (`plots.conditions`).
+so, and no ratio is given across what does not compare (`harness.comparing.conditions`).
 """
 
 from __future__ import annotations
@@ -10,17 +11,27 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from harness.comparing.conditions import differences, same, valid
 from harness.errors import UsageError
 from harness.records.metrics import over_time
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import COLUMNS, LATENCIES, absent, captions, seeds
 from harness.records.token_log import TokenLog
-from plots.conditions import differences, same, valid
-from plots.style import PALETTE, cdf, figure, interval_s, log_scale, save, stamp_runs
+from plots.style import (
+    PALETTE,
+    cdf,
+    figure,
+    interval_s,
+    log_scale,
+    save,
+    stamp_runs,
+    thinned,
+)
 
 
 def draw(run_dirs: Sequence[Path], out: Path) -> Path:
@@ -28,7 +39,8 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
     if len(run_dirs) > len(PALETTE):
         raise UsageError(f"{len(run_dirs)} runs: a figure tells at most {len(PALETTE)} apart")
     runs = [FinishedRun.load(path) for path in run_dirs]
-    made, (ttft, tbt, means, tokens) = figure(2, 2, width=9, height=6)
+    paired = any(same(run, runs[0], "schedule", "model") for run in runs[1:])
+    made, (ttft, tbt, means, tokens, *less) = figure(2 + paired, 2, width=9, height=6 + 3 * paired)
     ttft.set_title("TTFT")
     tbt.set_title("TBT, gaps above 0")
     means.set(title="Mean TTFT over time", xlabel="time (s)", ylabel="TTFT (s)")
@@ -43,11 +55,29 @@ def draw(run_dirs: Sequence[Path], out: Path) -> Path:
         came = np.isfinite(series["mean_ttft_s"])
         means.plot(series["time_s"][came], series["mean_ttft_s"][came], color=colour)
         tokens.plot(series["time_s"], series["tokens_per_s"], color=colour)
+    for axes, name in zip(less, ("ttft_s", "e2e_s"), strict=False):
+        _paired(axes, name, runs)
     log_scale(means, "y")
     tokens.set_ylim(bottom=0)
     made.legend(loc="outside upper center", ncols=2)
     stamp_runs(made, runs, *differences(runs))
     return save(made, out)
+
+
+def _paired(axes: Axes, name: str, runs: Sequence[FinishedRun]) -> None:
+    """The distribution over requests of a latency less that in the first run, of the runs that
+    served the same schedule."""
+    what = name.removesuffix("_s").upper()
+    axes.set(title=f"{what} less the first run's, by request", xlabel="seconds", ylabel="share")
+    first = getattr(TokenLog.from_table(runs[0].requests), name)
+    for run, colour in list(zip(runs, PALETTE, strict=False))[1:]:
+        if same(run, runs[0], "schedule", "model"):
+            less = getattr(TokenLog.from_table(run.requests), name) - first
+            less = np.sort(less[np.isfinite(less)])
+            shown = thinned(len(less))
+            axes.plot(less[shown], (shown + 1) / max(len(less), 1), color=colour)
+    axes.axvline(0, color="0.5", lw=0.8)
+    axes.set_xscale("symlog", linthresh=0.1)
 
 
 def labels(runs: Sequence[FinishedRun]) -> list[str]:

@@ -17,11 +17,14 @@ INTERRUPTED = 130  # exit status
 COMMANDS = {  # `harness.configuration.key_help` has a line for each
     "figures": "harness.experiments.figures",
     "claims": "harness.claims",
+    "reproduce": "harness.reproduce",
+    "compare": "harness.comparing",
     "capacity": "harness.experiments.capacity",
     "calibrate": "harness.calibrate",
     "fidelity": "harness.fidelity",
     "plots": "plots",
     "workloads": "workloads",
+    "score": "harness.records.score",
     "recover": "harness.records.recover",
 }
 

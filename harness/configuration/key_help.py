@@ -39,12 +39,15 @@ a folder with report.html, and a W&B run.
 
 Commands; python -m harness COMMAND --help explains each:
   figures    draws a paper's figures, and runs what they need
+  reproduce  makes figures and claims again, and says whether they are the same
   claims     compares every published number with ours
+  compare    says whether systems differ: runs paired by seed and request, with intervals
   capacity   finds how many GPUs, or which rate, a condition such as P99 TTFT < 1 s allows
   calibrate  measures this machine, and fits the simulator's iteration times
   fidelity   measures the simulator's error against real engines
   plots      draws, compares and reports finished runs and sweeps
   workloads  lists and describes workloads, and writes schedules
+  score      scores finished runs under other SLOs
   recover    makes the tables of a killed run from its journal
 
 Groups (+: must be given), and their options:"""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from harness.records import uncertainty
 from harness.records.answers import surplus_share
 from harness.records.attainment import Attained
 from harness.records.device_events import Event
@@ -46,6 +47,8 @@ def summarise(
     asked_rate_per_s and achieved_rate_per_s are over the arrivals and the sends themselves.
     TTFT and TBT are of every token that came, also of requests that failed later; TPOT and E2E
     are of completed requests. None: no such value, or too few samples (percentiles_unsupported).
+    intervals_95: of means, percentiles, attainment by request and goodput, over this run's
+    requests; they say nothing of another seed or machine.
     receive_lag_s and answers are of servers behind a socket. Where these do not say when tokens
     came (verdict's notes), what rests on single tokens is None: tbt_s, itl_chunk_s and attainment
     by token and time. Where answers may end by themselves (engine.allow_early_end), those that did
@@ -80,6 +83,7 @@ def summarise(
             "request": attained.request,
         },
         "goodput_per_s": _per_s(attained.good.sum(), duration_s),
+        "intervals_95": uncertainty.of_run(_finite(log), attained.good, duration_s),
         "models": _by_model(table, attained, times_known),
         **run.devices,
         **({"receive_lag_s": lag} if lag else {}),
@@ -165,6 +169,13 @@ def _latencies(log: TokenLog, times_known: bool) -> dict[str, dict[str, float | 
     same = log.one_token_chunks  # many millions of gaps need not be sorted twice
     found["itl_chunk_s"] = dict(found["tbt_s"]) if same else distribution(log.itl_chunk_s())
     return found
+
+
+def _finite(log: TokenLog) -> dict[str, Floats]:
+    """The latencies that have intervals, of the requests that have them."""
+    tpot_s = np.where(log.completed, log.tpot_s, np.nan)
+    found = {"ttft_s": log.ttft_s, "tpot_s": tpot_s, "e2e_s": log.e2e_s}
+    return {name: values[np.isfinite(values)] for name, values in found.items()}
 
 
 def _per_s(count: float, duration_s: float) -> float | None:

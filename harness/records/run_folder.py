@@ -187,6 +187,11 @@ class FinishedRun:
     summary: dict[str, Any]
     requests: pa.Table
 
+    @property
+    def invalid(self) -> str:
+        """Why the run is INVALID; empty: it is VALID."""
+        return "; ".join(self.summary["verdict"]["reasons"])
+
     @staticmethod
     def load(path: Path) -> FinishedRun:
         """Raises UsageError unless `path` is the folder of a run that was completed."""

@@ -96,6 +96,9 @@ def end_table(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
     latency = _table("latency", COLUMNS.values(), title=escape(title(manifest)))
     for key, name in LATENCIES.items():
         latency.add_row(name, *(cell(summary[key], column) for column in COLUMNS))
+        if within := summary.get("intervals_95", {}).get(key):
+            ends = (ends_of(within.get(column)) for column in COLUMNS)
+            latency.add_row("  95 %", *ends, style="dim")
     by_model = [_models(summary["models"])] if len(summary["models"]) > 1 else []
     return Group(latency, *by_model, _totals(summary, manifest), *_warnings(summary))
 
@@ -161,6 +164,14 @@ def cell(row: Mapping[str, float | None], column: str) -> str:
     return absent(row, column) if value is None else seconds(value)
 
 
+def ends_of(interval: Sequence[float | None] | None) -> str:
+    """An interval of seconds; "> 0.71 s" where the sample does not reach to its higher end."""
+    low, high = interval or (None, None)
+    if low is None or high is None:
+        return "" if low is None else f"> {seconds(low)}"
+    return f"{seconds(low)} to {seconds(high)}"
+
+
 def absent(row: Mapping[str, float | None], column: str) -> str:
     """Why a latency has no value: there are no samples, or fewer than its percentile needs."""
     if not row["num_samples"]:
@@ -185,7 +196,7 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
         f"{summary['num_failed']} failed ({summary['num_timeouts']} timed out)",
     )
     grid.add_row("throughput", f"{number(rates[0])} requests/s, {tokens_per_s} tokens/s")
-    grid.add_row("SLO attainment", ", ".join(shares))
+    grid.add_row("SLO attainment", ", ".join(shares) + _within(summary))
     grid.add_row("goodput", f"{number(rates[1])} requests/s within SLO {slo['name']}: {limits}")
     for name, what in device_lines(summary):
         grid.add_row(name, what)
@@ -196,6 +207,14 @@ def _totals(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Table:
     style = "green" if verdict["status"] == "VALID" else "bold red"
     grid.add_row("verdict", Text(verdict["status"], style=style))
     return grid
+
+
+def _within(summary: Mapping[str, Any]) -> str:
+    """The interval of the attainment by request; nothing in summaries that have none."""
+    if "intervals_95" not in summary:
+        return ""
+    low, high = summary["intervals_95"]["slo_attainment"]["request"]
+    return f" (95 %: {low:.1%} to {high:.1%})"
 
 
 def workload_lines(dataset: Mapping[str, Any]) -> list[str]:

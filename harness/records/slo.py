@@ -6,6 +6,7 @@ baseline run's summary; what judges a run sees two numbers of seconds either way
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -33,6 +34,13 @@ class Slo:
         for key, value in (("slo.ttft_s", self.ttft_s), ("slo.tbt_s", self.tbt_s)):
             positive = isfinite(value) and value > 0
             require(positive, f"{key} must be a number of seconds above 0, got {value}")
+
+
+def slo_of(summary: Mapping[str, Any]) -> Slo:
+    """The limits that a run was judged by."""
+    found = summary["slo"]
+    config = Slo.Config(name=found["name"], ttft_s=found["ttft_s"], tbt_s=found["tbt_s"])
+    return Slo(config)
 
 
 class RelativeSlo(Slo):

@@ -36,7 +36,7 @@ from harness.schedule import Schedule
 
 # Keys that say how a run is shown or where its data lies, not what is run.
 LIVE = "live"  # progress: a dashboard
-PRESENTATION = ("tracking", "progress", "again", "data", "figure", "runs_dir")
+PRESENTATION = ("tracking", "progress", "again", "strict", "data", "figure", "runs_dir")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,6 +48,7 @@ class Options:
     figure: str | None  # module.function that draws a finished run's folder; null: nothing does
     progress: bool | str  # true, false or live
     again: bool
+    strict: bool
     runs_dir: str
 
 

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from harness.configuration.credentials import without_credentials
-from harness.errors import UsageError
+from harness.errors import InvalidRun, UsageError
 from harness.files import write_text
 from harness.records.folder_lock import locked
 from harness.records.manifest import command_line, surroundings, utc
@@ -45,10 +45,15 @@ class Command:
 
 
 def run(config: DictConfig, command: Command) -> Path:
-    """Runs `config`, shows what came of it and returns the folder."""
-    obtained = obtain(prepare(config), command, wait=False, announce=announce)
+    """Runs `config`, shows what came of it and returns the folder. Raises InvalidRun with
+    strict=true and an INVALID run."""
+    parts = prepare(config)
+    obtained = obtain(parts, command, wait=False, announce=announce)
     mark(obtained.path, command.overrides)
-    show(FinishedRun.load(obtained.path))
+    finished = FinishedRun.load(obtained.path)
+    show(finished)
+    if parts.options.strict and finished.invalid:
+        raise InvalidRun(finished.path, finished.invalid)
     return obtained.path
 
 
@@ -61,9 +66,9 @@ class Obtained:
 def obtain(
     parts: Prepared, command: Command, *, wait: bool, announce: Callable[[str], None]
 ) -> Obtained:
-    """The folder of the run. One that is complete there is not repeated, unless `again` is set or
-    other sources made it; which of these it was is announced. `wait`: for another process that
-    runs into the folder, see `locked`."""
+    """The folder of the run. One that is complete there is not repeated, unless `again` is set,
+    other sources made it, or it was live and INVALID; which of these it was is announced. `wait`:
+    for another process that runs into the folder, see `locked`."""
     check()
     identity = parts.identity()
     names = [command.choices[group] for group in ("system", "workload", "engine")]
@@ -72,12 +77,14 @@ def obtain(
     again = ""
     with locked(folder.path, wait=wait):
         held = folder.held(identity, again=parts.options.again)
-        if held is not None:
+        if held is not None and held.invalid and not held.manifest["simulated"]:
+            again = f"it was INVALID: {held.invalid}"
+        if held is not None and not again:
             announce(f"already run; again=true repeats it: {held.path}")
             if not (folder.path / "run.png").exists():
                 parts.draw(folder.path)
         else:
-            if not parts.options.again:
+            if not parts.options.again and not again:
                 again = of_other_sources(folder.path, identity)
             if again:
                 announce(f"run again: {again}")

@@ -199,6 +199,18 @@ def test_a_sweep_leaves_a_folder_a_point_and_a_table(tmp_path: Path) -> None:
     assert "sweep of 4 runs" in again.stdout
 
 
+def test_strict_ends_with_status_3_where_a_run_is_invalid(tmp_path: Path) -> None:
+    command = (*SIM, "strict=true", f"hydra.run.dir={tmp_path / 'run'}")
+    assert run_command(*command).returncode == 0
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    summary["verdict"] = {"status": "INVALID", "reasons": ["made up"]}
+    (tmp_path / "run/summary.json").write_text(json.dumps(summary))
+    done = run_command(*command)
+    assert done.returncode == 3
+    assert done.stderr.endswith(f"{tmp_path / 'run'} is INVALID: made up\n")
+    assert run_command(*command, "strict=false").returncode == 0
+
+
 def test_a_sweep_goes_on_after_a_bad_point_and_says_so_at_the_end(tmp_path: Path) -> None:
     where = f"hydra.sweep.dir={tmp_path}"
     done = run_command("-m", *SIM, "system.max_num_seqs=8,0,16", where)

@@ -43,7 +43,7 @@ def test_a_scale_up_takes_gpus_beside_a_copy_or_where_most_are_free(
 
 
 def test_a_chain_behind_a_slow_hop_is_as_slow_as_that_hop() -> None:
-    """On leaf 1 a source with one NIC feeds t2, which feeds t3 by eight. t4 is on leaf 0, with eight
+    """On leaf 1 a source with one NIC feeds t2, which feeds t3 by eight. t4 is on leaf 0, of eight
     NICs: t3 could send it 3.6 NICs' worth and has one's; the source beside it sends two."""
     net = fabric([(1, 1), (2, 0), (8, 1), (8, 1), (8, 0)], share=0.45)
     new = [target(net, node) for node in (2, 3, 4)]

@@ -10,6 +10,7 @@ import pytest
 from hydra.utils import get_method
 from omegaconf import OmegaConf
 
+from harness.comparing import conditions
 from harness.configuration.config import build
 from harness.configuration.options import plain
 from harness.errors import UsageError
@@ -17,7 +18,7 @@ from harness.records.gpu_monitor import GpuMonitor, devices
 from harness.records.manifest import git_revision, hash_of, machine, versions
 from harness.records.run_folder import FinishedRun
 from harness.running.tracking import EachSecond, wandb_mode
-from plots import compare, conditions
+from plots import compare
 from plots.__main__ import main
 from tests.conftest import ROOT
 from tests.unit.metrics.service import Service, steady, write_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,3 +107,22 @@ def test_an_edited_policy_is_run_again_and_it_is_said_why(
     assert said[1:] == [f"run again: {why}"]
     obtained(tmp_path / "runs", named=named, lines=said)
     assert said[2:] == [f"already run; again=true repeats it: {second.path}"]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_an_invalid_run_is_run_again_if_it_was_live(
+    checkout: Path, tmp_path: Path, live: bool
+) -> None:
+    """The machine was busy, and may not be now; a simulation would come to the same."""
+    said: list[str] = []
+    path = obtained(tmp_path / "runs", lines=said).path
+    for name, key, value in (
+        ("manifest.json", "simulated", not live),
+        ("summary.json", "verdict", {"status": "INVALID", "reasons": ["the client was late"]}),
+    ):
+        content = json.loads((path / name).read_text())
+        (path / name).write_text(json.dumps(content | {key: value}))
+    obtained(tmp_path / "runs", lines=said)
+    again = "run again: it was INVALID: the client was late"
+    assert said == [again if live else f"already run; again=true repeats it: {path}"]
+    assert ("INVALID" in (path / "summary.json").read_text()) != live

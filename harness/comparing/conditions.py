@@ -26,7 +26,7 @@ def differences(runs: Sequence[FinishedRun]) -> list[str]:
     if found:
         what = "goodput and SLO attainment" if found == ["SLO"] else "their numbers"
         lines.append(f"The runs differ in {', '.join(found)}: {what} do not compare.")
-    if more := _conditions([run.manifest for run in runs]):
+    if more := conditions([run.manifest for run in runs]):
         lines.append(f"The runs {'also ' if found else ''}differ in {', '.join(more)}.")
     for run in runs:
         if not valid(run):
@@ -44,7 +44,7 @@ def valid(run: FinishedRun) -> bool:
     return bool(run.summary["verdict"]["status"] == "VALID")
 
 
-def _conditions(manifests: Sequence[dict[str, Any]]) -> list[str]:
+def conditions(manifests: Sequence[dict[str, Any]]) -> list[str]:
     """The conditions that differ, e.g. "devices (1 x cpu; 2 x cpu)", in the order of the runs; what
     one of them does not say is not compared. Versions are those of what shapes a result, as the
     engine says or as was installed."""

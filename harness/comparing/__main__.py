@@ -1,0 +1,184 @@
+"""Says whether systems differ: better, worse, or cannot tell.
+
+Runs that differ in their seeds alone are one arm; the first arm is what others are compared with.
+Arms are paired by seed, and their runs by request, so both must have served one schedule. Runs of
+unequal budgets (devices, KV memory, versions, SLOs) and INVALID runs are refused, unless --anyway.
+
+The 95 % interval is a block bootstrap over requests, and Student's t over seeds where that is
+wider. A live run's difference must also exceed what repeats of one run differ by on this machine:
+--floor N RUN repeats a live run N times and keeps that floor in its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.comparing import noise_floor
+from harness.comparing.arms import Arm, arms, pairs, unequal
+from harness.comparing.paired import Difference, differences, measured
+from harness.configuration.command_line import ends_in_order, parser
+from harness.errors import UsageError
+from harness.files import write_text
+from harness.records.numbers import number, seconds
+from harness.records.run_folder import FinishedRun
+from harness.records.run_table import captions
+from harness.records.slo import slo_of
+
+STYLES = {"better": "green", "worse": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A difference, what repeats of one run differ by (None: not measured, or simulated), and what
+    follows: better, worse or cannot tell, and why not if it is not for the interval."""
+
+    found: Difference
+    floor: float | None
+    verdict: str
+
+
+def judge(found: Difference, floor: float | None, *, live: bool, seeds: int) -> Judged:
+    """The floor is of two single runs; over several seeds it shrinks with their root."""
+    floor = floor / float(seeds**0.5) if floor is not None else None
+    if live and floor is None and seeds == 1:
+        why = " (no floor)"
+    elif found.low <= 0 <= found.high:
+        why = ""
+    elif floor is not None and abs(found.difference) <= floor:
+        why = " (floor)"
+    else:
+        better = (found.difference > 0) == found.metric.higher_is_better
+        return Judged(found, floor, "better" if better else "worse")
+    return Judged(found, floor, f"cannot tell{why}")
+
+
+def compare(reference: Arm, other: Arm) -> list[Judged]:
+    """Every metric of `other` against `reference`, under the reference's SLO."""
+    paired = pairs(reference, other)
+    slo = slo_of(next(iter(paired.values()))[0].summary)
+    sides = [[measured(run, slo) for run in side] for side in zip(*paired.values(), strict=True)]
+    runs = [run for pair in paired.values() for run in pair]
+    floors = noise_floor.floor(runs)
+    live = any(not run.manifest["simulated"] for run in runs)
+    return [
+        judge(each, (floors or {}).get(each.metric.name), live=live, seeds=len(paired))
+        for each in differences(*sides)
+    ]
+
+
+def table(reference: Arm, other: Arm, judged: Sequence[Judged], said: Sequence[str]) -> Table:
+    """Metrics in rows; `said` is written below."""
+    title = f"B against A\nA  {reference.label}\nB  {other.label}"
+    caption = "\n".join([_method(pairs(reference, other), judged), *said])
+    made = Table(title=escape(title), box=SIMPLE_HEAD, caption=escape(caption))
+    made.add_column("metric")
+    floors = any(each.floor is not None for each in judged)
+    for name in ("A", "B", "difference (95 %)", *(["floor"] if floors else []), "verdict"):
+        made.add_column(name, justify="right")
+    for each in judged:
+        found = each.found
+        show, unit, of = _relative(found)
+        ends = f"{_signed(found.low * of)} to {_signed(found.high * of)}"
+        made.add_row(
+            found.metric.name,
+            show(found.reference),
+            show(found.other),
+            f"{_signed(found.difference * of)}{unit} ({ends})",
+            *([f"{each.floor * of:.3g}{unit}" if each.floor is not None else ""] if floors else []),
+            each.verdict,
+            style=STYLES.get(each.verdict),
+        )
+    return made
+
+
+def _signed(value: float) -> str:
+    return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2g}"
+
+
+def _relative(found: Difference) -> tuple[Callable[[float], str], str, float]:
+    """How a value of the metric is shown, and the unit and the factor of its differences: shares
+    in percentage points, others in percent of the reference."""
+    if found.metric.unit == "share":
+        return "{:.1%}".format, " pp", 100.0
+    show = seconds if found.metric.unit == "s" else number
+    return (show, " %", 100 / found.reference) if found.reference else (show, "", 1.0)
+
+
+def _method(seeds: Mapping[int, tuple[FinishedRun, FinishedRun]], judged: Sequence[Judged]) -> str:
+    named = ", ".join(map(str, seeds))
+    every = sum(run.requests.num_rows for run, _ in seeds.values())
+    ended = min((each.found.num_requests for each in judged), default=0)
+    lack = f", of which {every - ended:,} lack a time in one run" if ended < every else ""
+    return f"{every:,} requests of seeds {named}{lack}. Each metric is judged by itself"
+
+
+def as_row(reference: Arm, other: Arm, judged: Judged) -> dict[str, Any]:
+    """One row of --out."""
+    found = judged.found
+    return {
+        "reference": reference.label, "other": other.label, "metric": found.metric.name,
+        "unit": found.metric.unit, "value_of_reference": found.reference,
+        "value_of_other": found.other, "difference": found.difference, "low": found.low,
+        "high": found.high, "floor": judged.floor, "num_requests": found.num_requests,
+        "verdict": judged.verdict,
+    }  # fmt: skip
+
+
+def compared(paths: Sequence[Path], *, anyway: bool, out: Path | None) -> Iterator[Table]:
+    """A table for each arm after the first; the rows of all in `out`, as JSON."""
+    runs = [FinishedRun.load(path) for path in paths]
+    unfair = unequal(runs)
+    if unfair and not anyway:
+        raise UsageError(f"{'; '.join(unfair)}: --anyway compares all the same")
+    first, *others = arms(runs)
+    if not others:
+        raise UsageError(
+            f"all {len(runs)} runs are of {first.label}, each with another seed: give runs of "
+            "another system, or repeats"
+            if len(runs) > 1
+            else "one run has nothing to compare with: give another"
+        )
+    rows = []
+    said = [*unfair, *captions([run.manifest for run in runs])]
+    for other in others:
+        judged = compare(first, other)
+        rows += [as_row(first, other, each) for each in judged]
+        yield table(first, other, judged, said)
+    if out is not None:
+        write_text(out, json.dumps(rows, indent=1) + "\n")
+
+
+@ends_in_order
+def main(arguments: Sequence[str] | None = None) -> int:
+    about = parser("compare", __doc__)
+    about.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
+    help_floor = "repeat the one live RUN N times, and keep how far repeats differ"
+    about.add_argument("--floor", type=int, metavar="N", help=help_floor)
+    help_anyway = "compare although budgets differ or a run is INVALID; the table says so"
+    about.add_argument("--anyway", action="store_true", help=help_anyway)
+    about.add_argument("--out", type=Path, metavar="FILE", help="write the rows as JSON")
+    chosen = about.parse_args(arguments)
+    console = Console()
+    if chosen.floor is not None:
+        if len(chosen.runs) > 1:
+            raise UsageError(f"--floor repeats one run, and {len(chosen.runs)} were given")
+        run = FinishedRun.load(chosen.runs[0])
+        print(noise_floor.measure(run, chosen.floor, lambda line: print(line, file=sys.stderr)))
+        return 0
+    for made in compared(chosen.runs, anyway=chosen.anyway, out=chosen.out):
+        console.print(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""How far repeats of one live run differ on this machine (A/A): no difference below it counts.
+
+A simulated run repeats exactly and has no floor.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import stdev
+
+import numpy as np
+from scipy.special import stdtrit
+
+from harness.comparing.arms import NOT_WHAT_IS_RUN, key
+from harness.comparing.conditions import valid
+from harness.comparing.paired import METRICS, measured
+from harness.errors import RunError, UsageError
+from harness.files import read_json, write_text
+from harness.records.interval import CONFIDENCE
+from harness.records.run_folder import FinishedRun
+from harness.records.slo import slo_of
+
+FILE = "noise_floor.json"
+LEAST = 3  # repeats
+
+
+def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Path:
+    """Repeats a live run and writes the floor into its folder; the repeats lie beside it.
+
+    Raises UsageError for a simulated run, for fewer than three repeats and if the command gives
+    another run today; RunError if a repeat fails or is INVALID.
+    """
+    if run.manifest["simulated"]:
+        raise UsageError(f"{run.path} is simulated: it repeats exactly, and has no noise")
+    if times < LEAST:
+        raise UsageError(f"--floor={times} is too few repeats: at least {LEAST}")
+    repeats = []
+    for number in range(1, times + 1):
+        folder = run.path.with_name(f"{run.path.name}-repeats") / str(number)
+        announce(f"repeat {number} of {times}: {folder}")
+        repeats.append(_repeat(run, folder))
+    values = {metric.name: [_value(each, metric.name) for each in repeats] for metric in METRICS}
+    made = {
+        "config_hash": run.manifest["config_hash"],
+        "machine": run.manifest["machine"],
+        "repeats": [str(each.path) for each in repeats],
+        "values": values,
+        "difference": {name: _reach(of_name) for name, of_name in values.items()},
+    }
+    write_text(run.path / FILE, json.dumps(made, indent=1) + "\n")
+    return run.path / FILE
+
+
+def floor(runs: Sequence[FinishedRun]) -> dict[str, float] | None:
+    """{metric: by how much two repeats differ at most, in 95 of 100 cases}, the largest of the
+    floors that were measured of `runs` as they are now; None: of none of them."""
+    found: dict[str, float] = {}
+    for run in runs:
+        path = run.path / FILE
+        made = read_json(path) if path.is_file() else {}
+        if made.get("config_hash") == run.manifest["config_hash"]:
+            for name, reach in made["difference"].items():
+                found[name] = max(reach, found.get(name, 0.0))
+    return found or None
+
+
+def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
+    kept = [o for o in run.manifest["overrides"] if key(o) not in ("hydra", *NOT_WHAT_IS_RUN[2:])]
+    shown = ["tracking=none", "progress=false", "figure=null", "again=true"]
+    command = [sys.executable, "-m", "harness", *kept, *shown, f"hydra.run.dir={folder}"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise RunError(f"a repeat failed: {ended.stderr.strip().splitlines()[-1:]}")
+    found = FinishedRun.load(folder)
+    if found.manifest["config_hash"] != run.manifest["config_hash"]:
+        raise UsageError(
+            f"{run.path}: its command gives another run now ({found.manifest['config_hash']}, not "
+            f"{run.manifest['config_hash']}); run it again first"
+        )
+    if not valid(found):
+        raise RunError(f"{folder} is INVALID: {'; '.join(found.summary['verdict']['reasons'])}")
+    return found
+
+
+def _value(run: FinishedRun, name: str) -> float:
+    metric = next(each for each in METRICS if each.name == name)
+    values = measured(run, slo_of(run.summary))[metric.of]
+    return float(metric.statistic(values[np.isfinite(values)]))
+
+
+def _reach(values: Sequence[float]) -> float:
+    """95 of 100 differences of two more values are at most this, by Student's t."""
+    quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    return quantile * float(2**0.5) * stdev(values)

@@ -1,0 +1,148 @@
+"""Differences between two arms, with an interval each.
+
+Requests are resampled, the same ones of both runs, so that what a schedule does to both cancels
+out; in blocks, since neighbours wait in the same queues (circular block bootstrap, Politis and
+Romano 1992). With several seeds a difference is the mean over seeds, and Student's t gives an
+interval, too; the wider of both ends counts, since a seed that changes little of a recorded trace
+would make t's too narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log10, sqrt
+from typing import Any
+
+import numpy as np
+
+from harness.records.attainment import Attained
+from harness.records.interval import CONFIDENCE, interval
+from harness.records.percentiles import min_samples
+from harness.records.run_folder import FinishedRun
+from harness.records.slo import Slo
+from harness.records.token_log import Floats, TokenLog
+
+Statistic = Callable[[Floats], Any]  # a float, or numpy's
+RESAMPLES = 2000
+SEED = 0  # of the resampling: the same runs give the same interval
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`of`: the values of a run's requests, as `measured` names them."""
+
+    name: str
+    unit: str
+    of: str
+    statistic: Statistic
+    higher_is_better: bool = False
+    min_requests: int = 2
+
+
+METRICS = (
+    Metric("TTFT mean", "s", "ttft_s", np.mean),
+    Metric("TTFT P50", "s", "ttft_s", np.median, min_requests=min_samples(50)),
+    Metric("TTFT P99", "s", "ttft_s", lambda v: np.percentile(v, 99), min_requests=min_samples(99)),
+    Metric("TPOT mean", "s", "tpot_s", np.mean),
+    Metric("E2E mean", "s", "e2e_s", np.mean),
+    Metric("SLO, requests", "share", "good", np.mean, higher_is_better=True),
+    Metric("SLO, tokens", "share", "on_time", np.mean, higher_is_better=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A metric of both arms, over pairs, and how far they differ: other minus reference.
+
+    low, high: the 95 % interval.
+    """
+
+    metric: Metric
+    reference: float
+    other: float
+    difference: float
+    low: float
+    high: float
+    num_requests: int  # that have the value in both runs, over all pairs; others are left out
+
+
+def measured(run: FinishedRun, slo: Slo) -> dict[str, Floats]:
+    """The values that METRICS are of. Per request, in the schedule's order: nan where there is
+    none, e.g. the TPOT of a request that failed."""
+    log = TokenLog.from_table(run.requests)
+    attained = Attained.of(log, slo)
+    return {
+        "ttft_s": log.ttft_s,
+        "tpot_s": np.where(log.completed, log.tpot_s, np.nan),
+        "e2e_s": log.e2e_s,
+        "good": attained.good.astype(np.float64),
+        "on_time": attained.on_time_tokens / attained.asked_tokens,
+    }
+
+
+def differences(
+    reference: Sequence[dict[str, Floats]], other: Sequence[dict[str, Floats]]
+) -> list[Difference]:
+    """One for each metric that has enough requests; what `measured` gives of each pair's runs."""
+    found = []
+    for metric in METRICS:
+        values = [
+            _in_both(first[metric.of], second[metric.of])
+            for first, second in zip(reference, other, strict=True)
+        ]
+        if min(len(each) for each, _ in values) < metric.min_requests:
+            continue
+        of_pairs = np.array([[metric.statistic(arm) for arm in pair] for pair in values])
+        by_pair = of_pairs[:, 1] - of_pairs[:, 0]
+        ends = [resampled(values, metric.statistic)]
+        if len(values) > 1:
+            seeds = interval(by_pair.tolist())
+            assert seeds.half is not None
+            ends.append((seeds.mean - seeds.half, seeds.mean + seeds.half))
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        count = sum(len(each) for each, _ in values)
+        first, second = of_pairs.mean(axis=0).tolist()
+        mean = float(by_pair.mean())
+        found.append(Difference(metric, first, second, mean, low, high, count))
+    return found
+
+
+def resampled(pairs: Sequence[tuple[Floats, Floats]], statistic: Statistic) -> tuple[float, float]:
+    """The 95 % interval of the mean over pairs of the statistic's difference.
+
+    A pair holds a value of each request in both runs, in the order of arrival. Blocks lie at the
+    same places in all pairs: seeds of one recorded trace have much the same requests.
+    """
+    rng = np.random.default_rng(SEED)
+    count = max(len(first) for first, _ in pairs)
+    block = max(block_length(second - first) for first, second in pairs)
+    found = np.zeros(RESAMPLES)
+    for i in range(RESAMPLES):
+        places = rng.random(-(-count // block))
+        for first, second in pairs:
+            starts = (places * len(first)).astype(np.int64)
+            rows = (starts[:, None] + np.arange(block)).ravel()[: len(first)] % len(first)
+            found[i] += (statistic(second[rows]) - statistic(first[rows])) / len(pairs)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(found, (tail, 1 - tail))
+    return float(low), float(high)
+
+
+def block_length(differences: Floats) -> int:
+    """Requests of a block: twice the first lag at which differences no longer correlate (below 2
+    sqrt(log10(n) / n), as Politis and White 2004 take it); at least the cube root of n, at most a
+    quarter of n."""
+    count = len(differences)
+    least, most = int(np.cbrt(count)), max(1, count // 4)
+    spectrum = np.fft.rfft(differences - differences.mean(), 2 * count)
+    products: Floats = np.fft.irfft(spectrum * np.conj(spectrum))[:count]
+    faint: list[int] = np.flatnonzero(
+        products <= 2 * sqrt(log10(count) / count) * products[0]
+    ).tolist()
+    return min(max(least, 2 * faint[0] if faint else most), most)
+
+
+def _in_both(first: Floats, second: Floats) -> tuple[Floats, Floats]:
+    kept = np.isfinite(first) & np.isfinite(second)
+    return first[kept], second[kept]

@@ -1,0 +1,104 @@
+"""Scores finished runs under other SLOs, without running them again.
+
+--slo takes an option of conf/slo, or limits in seconds, or both: --slo chat, --slo ttft_s=0.5,
+--slo kunserve,baseline=RUN. A limit that is not given is the run's own. Attainment and goodput are
+computed from the times of all tokens, as in summary.json. A system that reads its SLO, as
+Aegaeon does, was run for its own.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from io import StringIO
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.configuration.checks import one_of
+from harness.configuration.command_line import ends_in_order, parser
+from harness.configuration.config import build
+from harness.configuration.options import CONF, available
+from harness.errors import UsageError
+from harness.files import write_text
+from harness.records.attainment import Attained
+from harness.records.numbers import number, seconds
+from harness.records.run_folder import FinishedRun
+from harness.records.run_table import share
+from harness.records.slo import Slo, slo_of
+from harness.records.token_log import TokenLog
+
+LIMITS = [field.name for field in fields(Slo.Config) if field.name != "name"]
+
+
+def scored(run: FinishedRun, slo: Slo) -> dict[str, float | str | None]:
+    """Attainment by the three definitions and goodput of `run` under `slo`; None as in
+    summary.json, where the times of single tokens are not known."""
+    log = TokenLog.from_table(run.requests)
+    attained, known = Attained.of(log, slo), run.summary["slo_attainment"]["token"] is not None
+    goodput = float(attained.good.sum()) / log.duration_s if log.duration_s > 0 else None
+    return {
+        "run": run.path.name, "slo": slo.name, "ttft_s": slo.ttft_s, "tbt_s": slo.tbt_s,
+        "request": attained.request, "token": attained.token if known else None,
+        "time": attained.time if known else None, "goodput_per_s": goodput,
+    }  # fmt: skip
+
+
+def slo_named(words: str, run: FinishedRun) -> Slo:
+    """The SLO that `--slo` names. Raises UsageError for a name or a key that there is not."""
+    name, *pairs = words.split(",")
+    if "=" in name:
+        name, pairs = "", [name, *pairs]
+    own = slo_of(run.summary)
+    node = {"_target_": f"{Slo.__module__}.{Slo.__name__}", "name": "limits", **_limits(own)}
+    if name:
+        one_of(name, available(CONF, "slo"), "--slo", "choose one of")
+        node = dict(OmegaConf.to_container(OmegaConf.load(CONF / "slo" / f"{name}.yaml")))  # type: ignore[arg-type]
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--slo {words}: {pair} has no value; give KEY=VALUE")
+        node[key] = value
+    found: Slo = build(node, "--slo")
+    return found
+
+
+def _limits(slo: Slo) -> dict[str, float]:
+    return {key: getattr(slo, key) for key in LIMITS}
+
+
+@ends_in_order
+def main(arguments: Sequence[str] | None = None) -> int:
+    about = parser("score", __doc__)
+    about.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
+    about.add_argument("--slo", action="append", required=True, metavar="SLO", help="see above")
+    about.add_argument("--out", type=Path, metavar="FILE", help="write the rows as CSV")
+    chosen = about.parse_args(arguments)
+    runs = [FinishedRun.load(path) for path in chosen.runs]
+    rows = [scored(run, slo_named(words, run)) for run in runs for words in chosen.slo]
+    table = Table("run", "SLO", box=SIMPLE_HEAD)
+    for name in ("TTFT", "TBT", "requests", "tokens", "time", "goodput/s"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        limits = (seconds(float(row[key] or 0)) for key in LIMITS)
+        shares = (share(row[key]) for key in ("request", "token", "time"))  # type: ignore[arg-type]
+        good = number(row["goodput_per_s"])  # type: ignore[arg-type]
+        table.add_row(escape(str(row["run"])), escape(str(row["slo"])), *limits, *shares, good)
+    Console().print(table)
+    if chosen.out is not None:
+        text = StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(chosen.out, text.getvalue())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Papers' figures and claims made again, and held against what is committed."""

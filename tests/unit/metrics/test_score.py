@@ -1,0 +1,64 @@
+"""`python -m harness score`: a finished run under other SLOs."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from harness.records.score import main
+from tests.unit.metrics.service import Service, steady, write_run
+
+
+def rows(path: Path, *slos: str) -> list[dict[str, str]]:
+    out = path.parent / "scores.csv"
+    words = [word for slo in slos for word in ("--slo", slo)]
+    assert main([str(path), *words, "--out", str(out)]) == 0
+    return list(csv.DictReader(out.open()))
+
+
+def test_a_score_is_what_the_run_would_have_said(tmp_path: Path) -> None:
+    service = steady(200)
+    run = write_run(tmp_path / "run", service)
+    for ttft_s, tbt_s in ((0.1, 0.02), (0.3, 0.05)):
+        (row,) = rows(run, f"ttft_s={ttft_s},tbt_s={tbt_s}")
+        told = service.summary(ttft_s, tbt_s)
+        for kind in ("request", "token", "time"):
+            assert float(row[kind]) == told["slo_attainment"][kind]
+        assert float(row["goodput_per_s"]) == told["goodput_per_s"]
+        assert 0 < float(row["request"]) < 1
+
+
+def test_limits_that_are_not_given_are_the_runs_or_the_options(tmp_path: Path) -> None:
+    made = Service((0.0, 3), (1.0, 3))
+    made.complete(0, 0.3, 0.4, 0.5)
+    made.complete(1, 1.6, 1.7, 1.8)
+    run = write_run(tmp_path / "run", made)  # judged by 1 s and 0.1 s
+    first, second, chat = rows(run, "ttft_s=0.5", "tbt_s=0.05", "chat")
+    assert (first["request"], first["tbt_s"]) == ("0.5", "0.1")
+    assert (second["request"], second["ttft_s"]) == ("0.0", "1.0")
+    assert (chat["slo"], chat["request"]) == ("chat", "1.0")
+
+
+def test_a_relative_slo_takes_its_baseline(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steady(200))
+    (row,) = rows(run, f"kunserve,baseline={run}")
+    assert row["slo"] == "kunserve"
+    assert float(row["request"]) > 0.9  # 5 x its own P50
+
+
+@pytest.mark.parametrize(
+    ("slo", "said"),
+    [
+        ("chatty", "--slo=chatty is unknown; choose one of aegaeon"),
+        ("ttft=1", "unknown key 'ttft'; valid keys: name, ttft_s, tbt_s"),
+        ("ttft_s=-1", "--slo: ttft_s=-1.0 must be a finite number"),
+        ("chat,ttft_s", "ttft_s has no value"),
+        ("kunserve", "give slo.baseline=PATH"),
+    ],
+)
+def test_a_wrong_slo_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], slo: str, said: str
+) -> None:
+    run = write_run(tmp_path / "run", steady(20))
+    assert main([str(run), "--slo", slo]) == 2
+    assert said in capsys.readouterr().err

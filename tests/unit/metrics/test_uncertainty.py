@@ -1,0 +1,82 @@
+"""Intervals over the requests of one run."""
+
+import numpy as np
+import pytest
+
+from harness.records.uncertainty import effective_samples, of_latency, of_share
+from tests.unit.metrics.service import Service, steady
+
+
+def correlated(rng: np.random.Generator, count: int, phi: float) -> np.ndarray:
+    """An autoregressive series: its effective share of samples is (1 - phi) / (1 + phi)."""
+    values = np.empty(count)
+    values[0] = rng.normal() / (1 - phi**2) ** 0.5
+    for i, shock in enumerate(rng.normal(size=count - 1), 1):
+        values[i] = phi * values[i - 1] + shock
+    return values
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.9, 0.99])
+def test_effective_samples_are_those_of_theory(phi: float) -> None:
+    rng = np.random.default_rng(0)
+    shares = [effective_samples(correlated(rng, 20_000, phi)) / 20_000 for _ in range(10)]
+    assert np.mean(shares) == pytest.approx((1 - phi) / (1 + phi), rel=0.15)
+
+
+def test_a_constant_or_alternating_series_has_all_its_samples() -> None:
+    assert effective_samples(np.ones(50)) == 50
+    assert effective_samples(np.tile([0.0, 1.0], 50)) == 100
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.9])
+def test_95_of_100_intervals_hold_the_true_values(phi: float) -> None:
+    rng = np.random.default_rng(1)
+    scale = (1 - phi**2) ** 0.5  # of a standard normal series
+    true = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p99": 2.3263}
+    held = dict.fromkeys(true, 0)
+    for _ in range(200):
+        found = of_latency(correlated(rng, 4000, phi) * scale)
+        for name, value in true.items():
+            low, high = found[name]
+            held[name] += (low is None or low <= value) and (high is None or value <= high)
+    assert all(180 <= count <= 200 for count in held.values()), held
+
+
+def test_95_of_100_intervals_of_a_share_hold_it_also_near_1() -> None:
+    rng = np.random.default_rng(2)
+    for true in (0.5, 0.9, 0.99):
+        held = 0
+        for _ in range(200):
+            low, high = of_share(rng.random(600) < true)
+            held += low <= true <= high
+        assert held >= 180, true
+    low, high = of_share(np.ones(300, bool))
+    assert 0.98 < low < high == 1.0
+
+
+def test_what_the_sample_does_not_reach_has_no_end() -> None:
+    rng = np.random.default_rng(3)
+    low, high = of_latency(correlated(rng, 700, 0.9))["p99"]
+    assert low is not None
+    assert high is None
+    assert "p99" not in of_latency(rng.normal(size=600))
+    assert of_latency(np.array([1.0])) == {}
+
+
+def test_a_summary_has_intervals_around_its_values() -> None:
+    summary = steady(300).summary(0.2, 0.05)
+    within = summary["intervals_95"]
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        for column in ("mean", "p50", "p90"):
+            low, high = within[name][column]
+            assert low < summary[name][column] < high
+    low, high = within["slo_attainment"]["request"]
+    assert low < summary["slo_attainment"]["request"] < high
+    assert within["goodput_per_s"][0] < summary["goodput_per_s"] < within["goodput_per_s"][1]
+
+
+def test_a_run_in_which_nothing_ended_has_no_latency_intervals() -> None:
+    service = Service((0.0, 2), (1.0, 2))
+    service.fail(0)
+    service.fail(1)
+    assert service.summary()["intervals_95"]["ttft_s"] == {}
