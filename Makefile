@@ -34,8 +34,8 @@ LIST := requirements/$(KIND).txt
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
-.PHONY: help setup demo engines test check tests coverage test-vllm fuzz bench bench-sim bench-elastic
-.PHONY: reproduce smoke mutants bench-client fidelity fidelity-gpu clean
+.PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
+.PHONY: bench-elastic reproduce smoke bench-client fidelity fidelity-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'

@@ -173,21 +173,31 @@ TTFT_S, TBT_S = 10.0, 0.1  # the SLO of §7.1
 
 
 def strict(points: Points) -> pd.DataFrame:
-    """Aegaeon is told its SLO; the baselines know none, so their runs of Fig. 11 (a) are judged
-    anew."""
-    rows = of_runs(points)
-    told = rows[rows.experiment == "aegaeon_fig13"]
-    factors = told.slo.str.removeprefix("aegaeon_strict_").astype(float) / 100
-    untold = rows[~rows.system.str.startswith("aegaeon")]
-    judged = [each for i, row in untold.iterrows() for each in _judged(row, points[int(str(i))])]
-    return beside(pd.concat([told.assign(factor=factors), pd.DataFrame(judged)], ignore_index=True))
+    """Fig. 13's rows; those of the SLO of section 7.1 are Fig. 11's."""
+    rows = beside(judged(points, of_runs(points)))
+    return rows[rows.factor.isin(list(STRICT))]
+
+
+def judged(points: Points, rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows` (of `points`) under the SLO of section 7.1 and the stricter ones, `factor` times it.
+
+    Aegaeon is told its SLO; the baselines know none, so their runs are judged anew by each.
+    """
+    ours = rows.system.str.startswith("aegaeon")
+    slo = rows.get("slo", pd.Series(index=rows.index, dtype=object)).fillna("aegaeon")
+    share = slo.str.removeprefix("aegaeon").str.removeprefix("_strict_").replace("", "100")
+    told = rows[ours].assign(factor=share[ours].astype(float) / 100)
+    again = [
+        each for i, row in rows[~ours].iterrows() for each in _judged(row, points[int(str(i))])
+    ]
+    return pd.concat([told, pd.DataFrame(again)], ignore_index=True)
 
 
 def _judged(row: pd.Series, point: Point) -> Iterator[dict[str, Any]]:
     log = None
     if point.path is not None:
         log = TokenLog.from_table(pq.read_table(point.path / "requests.parquet"))
-    for factor in STRICT:
+    for factor in (1.0, *STRICT):
         found = {**row, "factor": factor}
         if log is not None:
             limits = Slo.Config(name="strict", ttft_s=factor * TTFT_S, tbt_s=factor * TBT_S)

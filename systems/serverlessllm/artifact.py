@@ -27,6 +27,9 @@ class ArtifactConfig:
     drop_after_s: float  # after a request's arrival, if it has no token by then
     load_bytes_per_s: float  # to each device
     model_bytes: dict[str, float]  # of the weights, by the architecture's name
+    joins_shortest: bool  # a request without a slot joins the worker with the fewest requests
+    sjf_by_phase: bool  # a batch with prompts counts with their prefill alone
+    sjf_preempts: bool  # a shorter batch goes ahead of the running one, which loses its KV
 
     def __post_init__(self) -> None:
         positive(self, "artifact", "queue_slots", "free_slots", "drop_after_s")
@@ -66,18 +69,24 @@ class ArtifactScheduler:
     def _join(self, request: Request) -> None:
         """ServerlessLLM: to the end of a queue."""
         tails = [tail_of(w.queue, w.model, w.settle()) for w in self._workers]
-        slots, free = self._config.queue_slots, self._config.free_slots
-        worker = self._workers[join(request.model, tails, slots, free)]
+        config = self._config
+        chosen = join(
+            request.model, tails, config.queue_slots, config.free_slots,
+            shortest=config.joins_shortest,
+        )  # fmt: skip
+        worker = self._workers[chosen]
         worker.put([*worker.queue, request])
 
     def _assign_and_sort(self, request: Request) -> None:
         """ServerlessLLM+: into a batch; then every queue is sorted."""
-        slots = self._config.queue_slots
+        config, slots = self._config, self._config.queue_slots
         for worker in self._workers:
             worker.settle()
         batches = [batches_of(worker.queue, slots) for worker in self._workers]
         assign(request, batches, slots)
         for worker, each in zip(self._workers, batches, strict=True):
-            queue = shortest_first(each, self._oracle)
+            queue = shortest_first(
+                each, self._oracle, by_phase=config.sjf_by_phase, preempts=config.sjf_preempts
+            )
             if queue != worker.queue:
                 worker.put(queue)

@@ -20,7 +20,8 @@ class Loader:
 
     bytes_per_s: rate of each device of an instance; None: the rate of the link. Raises UsageError
     if the rate is not above 0, or above the link's. model_bytes: {architecture: bytes that its
-    weights count}; other architectures count with their real bytes.
+    weights count}; other architectures count with their real bytes. restarts_engine: an inference
+    engine is started for each load (Aegaeon §5.1); in place of the one that the device had.
     """
 
     def __init__(
@@ -29,6 +30,8 @@ class Loader:
         cluster: Cluster,
         bytes_per_s: float | None,
         model_bytes: Mapping[str, float],
+        *,
+        restarts_engine: bool = False,
     ) -> None:
         link_bytes_per_s = cluster.profile.pcie_bytes_per_s
         if bytes_per_s is not None and not 0 < bytes_per_s <= link_bytes_per_s:
@@ -37,7 +40,7 @@ class Loader:
                 f"the hardware's link from host to device, {link_bytes_per_s:g}; this fits: "
                 f"system.load_bytes_per_s={0.99 * link_bytes_per_s:.3g}"
             )
-        self._loop = loop
+        self._loop, self._restarts_engine = loop, restarts_engine
         self._profile = cluster.profile
         self._bytes_per_s = bytes_per_s
         self._bytes = {
@@ -54,8 +57,10 @@ class Loader:
     async def load(self, instance: PooledInstance, model: str) -> None:
         """Loads `model`. If the configured rate is slower than the links, it waits for the rest of
         that rate's time."""
-        start_s = self._loop.now
         instance.begin_switch()
+        if self._restarts_engine:
+            await instance.restart()
+        start_s = self._loop.now
         await instance.load(model)
         if self._bytes_per_s is not None:
             await self._loop.sleep_until(start_s + self._bytes[model] / self._bytes_per_s)

@@ -32,6 +32,7 @@ class PaperConfig:
     interval_s: float  # between the starts of two instances of one model
     keep_alive_s: float  # the device of an instance is given away after being idle for this long
     max_num_batched_tokens: int  # of one iteration
+    overtakes: bool  # a request joins a running instance though older ones of other models wait
 
     def __post_init__(self) -> None:
         at_least(self, 1, "paper", "concurrency", "max_instances", "max_num_batched_tokens")
@@ -51,6 +52,7 @@ class Server(Replica):
         self.device = device
         self.model: str | None = None
         self.loading = False
+        self.fresh = False  # loaded, and has not been offered to the queue yet
         self.idle_since_s = -inf
         self._loader, self._changed = loader, changed
 
@@ -73,7 +75,7 @@ class Server(Replica):
             assert self.model is not None
             await self._loader.load(self.device, self.model)
             self._free()
-            self.loading = False
+            self.loading, self.fresh = False, True
         return self.schedule(self.waiting)
 
     def executed(self, steps: int, ended: int) -> None:
@@ -151,14 +153,24 @@ class PaperScheduler:
 
     def _dispatch(self) -> None:
         """Queued requests go to the instance of their model with the fewest requests, while an
-        instance has room."""
+        instance has room. A new instance takes what has queued for it."""
         for model, queue in self._queued.items():
             ready = [s for s in self._servers if s.model == model and not s.loading]
             while queue and ready:
-                server = min(ready, key=lambda s: s.num_requests)
-                if server.num_requests >= self._config.concurrency:
+                open_to_it = ready if self._may_join(queue[0]) else [s for s in ready if s.fresh]
+                server = min(open_to_it, key=lambda s: s.num_requests, default=None)
+                if server is None or server.num_requests >= self._config.concurrency:
                     break
                 server.submit(queue.pop(0))
+            for server in ready:
+                server.fresh = False
+
+    def _may_join(self, request: Request) -> bool:
+        """Whether the first request of a queue may join an instance that has served before."""
+        if self._config.overtakes:
+            return True
+        mine = self._urgency(request)
+        return all(self._urgency(queue[0]) >= mine for queue in self._queued.values() if queue)
 
     def _scale(self) -> float:
         """Starts the instances that can start now. Returns when to look again if nothing changes

@@ -23,6 +23,7 @@ class Tail:
     model: str | None  # of the last request; of an empty queue: in place; None: never had a model
     run: int  # how many requests of `model` the queue ends with
     last_batch_s: float  # when the worker's last iteration ended; 0: it has had none
+    queued: int = 0  # requests in the queue
 
 
 def tail_of(queue: Sequence[Request], in_place: str | None, last_batch_s: float) -> Tail:
@@ -34,16 +35,19 @@ def tail_of(queue: Sequence[Request], in_place: str | None, last_batch_s: float)
         if request.model != model:
             break
         run += 1
-    return Tail(model, run, last_batch_s)
+    return Tail(model, run, last_batch_s, len(queue))
 
 
-def join(model: str, tails: Sequence[Tail], queue_slots: int, free_slots: int) -> int:
+def join(
+    model: str, tails: Sequence[Tail], queue_slots: int, free_slots: int, *, shortest: bool = False
+) -> int:
     """The index of the worker whose queue a request for `model` joins at the end.
 
     queue_slots: QS, slots of a worker for one model. free_slots: R. Workers whose queue ends with
     `model` have (queue_slots - run) free slots each. If these are `free_slots` or more together,
     the worker with the shortest run is taken. Else a worker that never had a model is taken, else
-    the least recently used worker of another model, if there is one.
+    the least recently used worker of another model, if there is one; with `shortest` the one with
+    the fewest requests.
     """
     same = [i for i, tail in enumerate(tails) if tail.model == model]
     free = sum(max(0, queue_slots - tails[i].run) for i in same)
@@ -53,7 +57,9 @@ def join(model: str, tails: Sequence[Tail], queue_slots: int, free_slots: int) -
             return empty[0]
         others = [i for i, tail in enumerate(tails) if tail.model != model]
         if others:
-            return min(others, key=lambda i: tails[i].last_batch_s)
+            return min(
+                others, key=lambda i: (tails[i].queued if shortest else 0, tails[i].last_batch_s)
+            )
     return min(same, key=lambda i: tails[i].run)
 
 
@@ -83,20 +89,24 @@ def assign(request: Request, workers: Sequence[Batches], queue_slots: int) -> in
     return least
 
 
-def shortest_first(batches: Batches, oracle: Oracle) -> list[Request]:
+def shortest_first(
+    batches: Batches, oracle: Oracle, *, by_phase: bool = True, preempts: bool = True
+) -> list[Request]:
     """The requests of all batches, batches in the order of their time left.
 
-    The time left is that of the pending prompts, if there are any, else that of the first
-    request's decoding.
+    The time left is that of the pending prompts, if there are any, plus that of the first request's
+    decoding. by_phase: without the decoding while a prompt is pending, as in the artifact.
+    preempts: the first batch, which is running, may fall back; it then loses its KV.
     """
 
     def left_s(batch: list[Request]) -> float:
         pending = [request for request in batch if request.computed_tokens == 0]
-        if pending:
-            return oracle.prefill_s(pending)
-        return oracle.decode_s(batch[0])
+        prefill_s = oracle.prefill_s(pending) if pending else 0.0
+        return prefill_s if pending and by_phase else prefill_s + oracle.decode_s(batch[0])
 
-    return [request for batch in sorted(batches, key=left_s) for request in batch]
+    running = [] if preempts else batches[:1]
+    ordered = [*running, *sorted(batches[len(running) :], key=left_s)]
+    return [request for batch in ordered for request in batch]
 
 
 def _batch_for(request: Request, batches: Batches, queue_slots: int) -> list[Request] | None:

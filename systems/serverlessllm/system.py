@@ -26,6 +26,7 @@ class ServerlessLlm:
         variant: str  # paper or artifact
         order: str  # fcfs, or sjf with output lengths from an oracle (ServerlessLLM+)
         load_bytes_per_s: float | None  # to each device; null: the variant's
+        restarts_engine: bool  # a device's engine is started anew for each model
         paper: PaperConfig
         artifact: ArtifactConfig
 
@@ -49,14 +50,16 @@ class ServerlessLlm:
                 "engine=torch or engine=sim"
             )
         artifact, rate = config.artifact, config.load_bytes_per_s
+        restarts = config.restarts_engine
         self._scheduler: PaperScheduler | ArtifactScheduler
         if config.variant == "paper":
-            loader = Loader(loop, cluster, rate, {})
+            loader = Loader(loop, cluster, rate, {}, restarts_engine=restarts)
             self._scheduler = PaperScheduler(
                 config.paper, config.order, loader, loop=loop, cluster=cluster
             )
         else:
-            loader = Loader(loop, cluster, rate or artifact.load_bytes_per_s, artifact.model_bytes)
+            rate = rate or artifact.load_bytes_per_s
+            loader = Loader(loop, cluster, rate, artifact.model_bytes, restarts_engine=restarts)
             self._scheduler = ArtifactScheduler(
                 artifact, config.order, loader, loop=loop, cluster=cluster
             )

@@ -48,7 +48,10 @@ def judge(folder: Path, mutants: Sequence[tuple[str, Mutant]]) -> int:
     print(f"{len(tests)} tests without a mutant …", flush=True)
     before = run(folder, tests)
     if before.returncode:
-        raise ValueError(f"{before.stdout}\ntests must pass without a mutant")
+        raise ValueError(
+            f"{before.stdout}\npytest ended with status {before.returncode}: "
+            "tests must pass without a mutant"
+        )
     found: Counter[str] = Counter()
     for number, (paper, mutant) in enumerate(mutants, start=1):
         start_s = time.monotonic()

@@ -111,7 +111,9 @@ def test_overrides_go_by_the_last_part_of_their_keys() -> None:
 
 def test_an_unknown_figure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["aegaeon_fig99"]) == 2
-    assert "no figure is called aegaeon_fig99; there are aegaeon_fig01" in capsys.readouterr().err
+    assert (
+        "no figure is called aegaeon_fig99; there are aegaeon_factors, " in capsys.readouterr().err
+    )
     with pytest.raises(Exception, match="has not been run"):
         load_points("no_such_experiment")
 

@@ -24,7 +24,7 @@ def joined(model: str, *tails: tuple[str | None, int, float]) -> int:
 
 
 def test_a_tail_is_the_last_run_of_one_model() -> None:
-    assert tail_of(requests("AABBB"), "A", 1.0) == Tail("B", 3, 1.0)
+    assert tail_of(requests("AABBB"), "A", 1.0) == Tail("B", 3, 1.0, 5)
 
 
 def test_an_idle_worker_has_a_tail_of_none_of_the_model_in_place() -> None:
@@ -78,6 +78,12 @@ def test_a_request_goes_behind_its_model_or_takes_a_worker_over_never_both(
         assert chosen.model is None or all(tail.model is not None for tail in known)
 
 
+def test_a_worker_is_taken_over_by_its_last_use_or_by_its_queue() -> None:
+    tails = [tail_of(requests("BB"), "B", 1.0), tail_of(requests("B"), "B", 2.0)]
+    assert join("A", tails, 4, 1) == 0
+    assert join("A", tails, 4, 1, shortest=True) == 1
+
+
 def test_batches_have_one_model_and_four_requests_at_most() -> None:
     queue = requests("ABAAAAB")
     ids = [[r.request_id for r in batch] for batch in batches_of(queue, 4)]
@@ -113,3 +119,20 @@ def test_while_a_batch_has_prompts_its_time_is_their_prefill_alone() -> None:
     third = requests("B", prompt=11, output=1000)[0]
     assert shortest_first([[decoding], [first, third]], ORACLE)[0] is decoding
     assert second not in ahead
+
+
+def test_by_the_whole_service_a_batch_with_prompts_counts_its_decoding_too() -> None:
+    (decoding,) = requests("A", output=25)
+    decoding.computed_tokens, decoding.generated_tokens = 14, 5  # 20 ms are left
+    (new,) = requests("B", output=1000)  # 10 ms of prefill, 1 s of decoding
+    assert shortest_first([[decoding], [new]], ORACLE, by_phase=False) == [decoding, new]
+
+
+def test_without_preemption_the_running_batch_stays_first() -> None:
+    long, middle, short = requests("ABC")
+    long.output_tokens, middle.output_tokens, short.output_tokens = 900, 500, 20
+    for request in (long, middle, short):
+        request.computed_tokens, request.generated_tokens = 10, 1
+    batches = [[long], [middle], [short]]
+    assert shortest_first(batches, ORACLE, preempts=False) == [long, short, middle]
+    assert shortest_first(batches, ORACLE) == [short, middle, long]

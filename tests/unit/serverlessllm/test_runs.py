@@ -75,3 +75,32 @@ def test_the_artifact_drops_who_waits_and_loses_kv_only_where_it_reorders(
     assert 0 < summary["slo_attainment"]["time"] < summary["slo_attainment"]["token"] < 1
     run_here(tmp_path / "sjf", "+system=serverlessllm_plus", *command)
     assert events(tmp_path / "sjf", "preempt")
+
+
+def first_tokens_s(tmp_path: Path, name: str, *overrides: str) -> list[float]:
+    """Of A, B and A again, a second apart, on one device; the first A takes some seconds."""
+    rows = ["00:00:00.000,A,100,600", "00:00:01.000,B,100,20", "00:00:02.000,A,100,20"]
+    path = tmp_path / f"{name}.csv"
+    path.write_text("\n".join(["Request Time,Model Name,Input Length,Output Length", *rows, ""]))
+    run_here(
+        tmp_path / name, "+system=serverlessllm", "+workload=aegaeon", f"workload.path={path}",
+        "engine=sim", "hardware=h100x1", "slo=aegaeon", "figure=null", *overrides,
+    )  # fmt: skip
+    requests = pq.read_table(tmp_path / name / "requests.parquet").to_pylist()
+    return [request["token_times_s"][0] for request in requests]
+
+
+def test_a_request_overtakes_older_ones_of_other_models_only_where_it_may(tmp_path: Path) -> None:
+    _, waits, joins = first_tokens_s(tmp_path, "overtakes")
+    assert joins < 3 < waits  # A's instance runs on, and B waits for its end
+    _, served, queues = first_tokens_s(tmp_path, "in_turn", "system.paper.overtakes=false")
+    assert served <= waits
+    assert queues > served
+
+
+def test_a_start_takes_as_long_as_an_engine_where_engines_restart(tmp_path: Path) -> None:
+    loads = first_tokens_s(tmp_path, "loads")
+    restart = ("system.restarts_engine=true", "engine.pool.restart_s=3")
+    starts = first_tokens_s(tmp_path, "starts", *restart)
+    assert starts[0] == pytest.approx(loads[0] + 3, abs=0.01)
+    assert starts[1] == pytest.approx(loads[1] + 2 * 3, abs=0.2)
