@@ -1,7 +1,7 @@
 """Applies each mutant to a copy of the tree and runs its test: `python -m tests.mutants [PAPER …]`.
 
 Exit status 0: every mutant was caught. 1: some survived. 2: nothing can be said, because a name is
-unknown, a mutant does not fit the code, or a test fails without any mutant.
+unknown, a mutant does not fit the code, a test cannot run, or a test fails without any mutant.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -40,43 +41,45 @@ def main(papers: Sequence[str]) -> int:
 
 
 def judge(folder: Path, mutants: Sequence[tuple[str, Mutant]]) -> int:
-    """Runs every mutant in `folder` and prints a table. Raises ValueError if a test fails unmutated
-    or cannot run."""
+    """Runs every mutant in `folder` and prints a table; returns the exit status. Raises ValueError
+    if a test fails without a mutant."""
     copy_tree(folder)
     tests = sorted({mutant.caught_by for _, mutant in mutants})
     print(f"{len(tests)} tests without a mutant …", flush=True)
     before = run(folder, tests)
     if before.returncode:
-        raise ValueError(f"{before.stdout}\ntests must pass without a mutant")
-    survived = 0
+        raise ValueError(
+            f"{before.stdout}\npytest ended with status {before.returncode}: "
+            "tests must pass without a mutant"
+        )
+    found: Counter[str] = Counter()
     for number, (paper, mutant) in enumerate(mutants, start=1):
         start_s = time.monotonic()
-        caught = is_caught(folder, mutant)
-        survived += not caught
-        word = "caught" if caught else "SURVIVED"
+        ended = run_mutant(folder, mutant)
+        word = {FAILED: "caught", 0: "SURVIVED"}.get(ended.returncode, "BROKEN")
+        found[word] += 1
         took_s = time.monotonic() - start_s
         print(
             f"{number:3}/{len(mutants)}  {paper:10}  {word:8}  {took_s:4.0f} s  {mutant.id}",
             flush=True,
         )
-        if not caught:
+        if word == "SURVIVED":
             print(f"         {mutant.breaks} {mutant.caught_by} passes.", flush=True)
-    print(f"{len(mutants) - survived} of {len(mutants)} mutants were caught")
-    return 1 if survived else 0
+        elif word == "BROKEN":
+            print(f"{ended.stdout}\npytest ended with status {ended.returncode}", flush=True)
+    print(f"{found['caught']} of {len(mutants)} mutants were caught")
+    return 2 if found["BROKEN"] else 1 if found["SURVIVED"] else 0
 
 
-def is_caught(folder: Path, mutant: Mutant) -> bool:
-    """Whether the mutant's test fails. Raises ValueError if the test cannot run at all."""
+def run_mutant(folder: Path, mutant: Mutant) -> subprocess.CompletedProcess[str]:
+    """Runs the mutant's test with the mutant in place."""
     path = folder / mutant.file
     text = path.read_text()
     path.write_text(mutant.applied(text))
     try:
-        ended = run(folder, [mutant.caught_by], PYTHONDONTWRITEBYTECODE="1")
+        return run(folder, [mutant.caught_by], PYTHONDONTWRITEBYTECODE="1")
     finally:
         path.write_text(text)
-    if ended.returncode not in (0, FAILED):
-        raise ValueError(f"{ended.stdout}\nmutant {mutant.id}: its test cannot run")
-    return ended.returncode == FAILED
 
 
 def run(folder: Path, tests: Iterable[str], **env: str) -> subprocess.CompletedProcess[str]:

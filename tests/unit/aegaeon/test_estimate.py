@@ -53,6 +53,13 @@ def test_switching_is_weights_over_the_share_beta_of_the_nominal_bandwidth(h800:
         assert estimator.switch_s("m") == pytest.approx(spec.weight_bytes / (64e9 * 0.625))
 
 
+def test_devices_of_a_model_load_their_shards_side_by_side(h800: Hardware) -> None:
+    spec = model_spec("llama2-13b")
+    models = {"one": spec, "four": replace(spec, tp=4)}
+    estimator = Estimator(HardwareProfile(h800), models, pcie_efficiency=0.625)
+    assert estimator.switch_s("four") == pytest.approx(estimator.switch_s("one") / 4)
+
+
 def test_decodes_that_the_authors_measured_need_the_term_for_the_batch_size(
     data_dir: Path,
 ) -> None:

@@ -41,6 +41,17 @@ def test_pending_time_counts_a_switch_only_where_the_model_changes() -> None:
     assert pending_time_s(queue, "a", Estimates()) == 3 + 3 * PREFILL_S  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("variant", "load"), [("paper", 3.0 + PREFILL_S), ("artifact", 1.0)])
+def test_the_load_is_the_papers_time_or_the_codes_number_of_requests(
+    variant: str, load: float
+) -> None:
+    found = Trial(f"system.variant={variant}", num_instances=2)
+    found.serve(requests_of((0.0, "narrow-0", 5, 1)))
+    group = Group("b")
+    group.add(Request(0, 0.0, "b", 10, 10))
+    assert found.system._variant.load(deque([group]), "a", Estimates()) == load
+
+
 @pytest.mark.parametrize(("variant", "expected"), [("paper", [1]), ("artifact", [])])
 def test_only_the_paper_counts_the_request_that_runs(variant: str, expected: list[int]) -> None:
     """The queue as an arrival would find it while the only request is being prefilled."""

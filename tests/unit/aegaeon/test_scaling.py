@@ -92,6 +92,22 @@ def test_the_model_of_the_next_turn_is_prefetched_beyond_the_end_of_a_round() ->
     assert {e["kind"] for e in placed[3:]} == {"adopt"}
 
 
+def test_the_oldest_requests_kv_comes_first() -> None:
+    """Three requests of a batch come back at the beginning of its turn."""
+    trial = Trial("system.max_quota_s=0.05", num_instances=2)
+    batch = [(0.001 * i, "narrow-0", 100, 300) for i in range(3)]
+    trial.serve(requests_of(*batch, (0.0, "wide-1", 100, 300)))
+    decoder = trial.pool[1].name
+    came = [
+        (e["start_s"], e["fields"]["request_id"]) for e in trial.events("swap_in")
+        if e["instance"] == decoder and e["fields"]["model"] == "narrow-0"
+    ]  # fmt: skip
+    ids = [number for _, number in came]
+    whole = [ids[k : k + 3] for k in range(len(ids) - 3, 0, -3)][:-1]
+    assert whole
+    assert all(each == sorted(each) for each in whole), ids
+
+
 def test_each_stage_is_faster_than_the_one_before() -> None:
     """Fig. 7, 8 and 10: T0 > T1 > T2 > T3, in the switches between two running models."""
     means = []

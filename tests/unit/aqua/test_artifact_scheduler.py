@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from systems.aqua.artifact_scheduler import choose, due, iteration
 from systems.aqua.prompt import Limits, Prompt, Slice
+from systems.aqua.turn import Turn
 from tests.unit.aqua.test_fair_scheduler import asked_lists, decode, prefill, run_limits
 from tests.unit.aqua.turns import Asked, Turns, changed
 
@@ -59,6 +60,17 @@ def test_anew_every_k_iterations_or_for_who_waits() -> None:
     assert due(5, chosen, crowd, LIMITS)
     assert due(1, chosen, [*crowd, prefill(9, 4)], LIMITS)
     assert due(1, chosen, [decode(7, 4, 1)], LIMITS)
+
+
+def test_admissions_do_not_put_off_the_next_fair_slice() -> None:
+    """Somebody is admitted every four iterations; of k = 5 that would be never."""
+    turn, crowd = Turn(LIMITS, artifact=True), [decode(i, 4, 1) for i in range(3)]
+    turn.choose(crowd, fcfs=False)
+    turn.ran(4, completed=False, prefilled=False)
+    turn.choose([*crowd, prefill(9, 4)], fcfs=False)
+    assert turn.iterations == 4
+    turn.ran(1, completed=False, prefilled=True)
+    assert turn.due(crowd)
 
 
 @settings(max_examples=200, deadline=None)

@@ -183,6 +183,18 @@ def test_a_busy_lender_takes_its_memory_back_and_lends_it_again() -> None:
         assert_empty(made, aqua)
 
 
+@pytest.mark.parametrize(("stable_rate", "reclaims"), [(2.0, True), (50.0, False)])
+def test_a_rate_above_the_stable_one_reclaims_without_a_queue(
+    stable_rate: float, reclaims: bool
+) -> None:
+    """§9.4: the rate that the engine reports, though it serves each request at once."""
+    with bed() as made:
+        aqua = system(made, "aqua", f"system.lender.stable_rate_per_s={stable_rate}")
+        serve(made, aqua, [Asked(0.2 + 0.1 * i, 20, 10, "lender") for i in range(40)])
+        ended = [e for e in made.recorder.events if e["kind"] == "lease"]
+        assert any(e["end_s"] < 4.0 for e in ended) == reclaims
+
+
 def test_a_lender_that_cannot_serve_a_request_reclaims() -> None:
     with bed(kv_blocks=64) as made:
         aqua = system(made, "aqua", "system.lender.free_share=0.9")

@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 
 from harness.clock import VirtualLoop
+from harness.request import Request
+from systems.blitzscale.chains import Medium, Source
+from systems.blitzscale.planner import plan
 from systems.blitzscale.schedulers import Limits
 from systems.blitzscale.timeline import PairTimes
 from tests.running import hardware_profile
 from tests.serving_elastic import burst, serve
+from tests.unit.blitzscale.clusters import LAYERS, fabric, source, target
 
 STOP = ["+system=blitzscale", "system.zigzag=false", "system.prescaling=false"]
 
@@ -36,6 +40,50 @@ def test_a_scale_up_takes_gpus_beside_a_copy_or_where_most_are_free(
     served = serve([*STOP, f"system.spares={spares}"], burst(0.0, 12, 500, 4), on=on)
     first = next(e for e in served.events("load") if e["fields"]["layers"])
     assert first["instance"] == taken
+
+
+def test_a_chain_behind_a_slow_hop_is_as_slow_as_that_hop() -> None:
+    """On leaf 1 a source with one NIC feeds t2, which feeds t3 by eight. t4 is on leaf 0, of eight
+    NICs: t3 could send it 3.6 NICs' worth and has one's; the source beside it sends two."""
+    net = fabric([(1, 1), (2, 0), (8, 1), (8, 1), (8, 0)], share=0.45)
+    new = [target(net, node) for node in (2, 3, 4)]
+    found = plan(net, [source(net, 0), source(net, 1)], new, LAYERS)
+    chains = [[hop.targets[0].name for hop in chain.hops] for chain in found.chains]
+    assert sorted(chains) == [["t2", "t3"], ["t4"]]
+
+
+def test_pcie_to_the_nic_limits_a_host_copy() -> None:
+    net = replace(fabric([(2, 0), (1, 0)]), pcie_bytes_per_s=0.25)
+    host = Source(medium=Medium.HOST, node=0)
+    ((hop,),) = (chain.hops for chain in plan(net, [host], [target(net, 1)], LAYERS).chains)
+    assert hop.bytes_per_s == 0.25
+
+
+def test_kv_that_waits_for_room_brings_a_decode() -> None:
+    """Room for one of two requests is used to 63 %, below the bound; the other waits."""
+    few = ["+system=blitzscale", "system.prescaling=false", "system.max_prefills=1"]
+    two = [Request(0, 0.01 * i, "m", 500, 100) for i in range(2)]
+    served = serve([*few, "engine.num_kv_blocks=60"], two)
+    decodes = {e["instance"] for e in served.events("slot") if e["fields"]["role"] == "decode"}
+    assert len(decodes) == 2
+
+
+def test_kv_waits_for_decodes_first_come_first_served() -> None:
+    served = serve(["+system=distserve", "engine.num_kv_blocks=24"], burst(0.0, 12, 100, 60))
+    records = served.recorder.records.values()
+    second_s = [float(record.token_times_s()[1]) for record in records]
+    assert second_s == sorted(second_s)
+
+
+def test_a_decode_that_is_fuller_gets_its_part_of_the_kv_all_the_same() -> None:
+    """Of two decodes one holds a long answer. A burst's KV uses the NICs of both."""
+    two = ["+system=distserve", "system.min_prefills=2", "system.min_decodes=2"]
+    long = Request(0, 0.0, "m", 900, 300)
+    served = serve(two, [long, *burst(2.0, 8, 200, 4)])
+    moves = served.events("kv_move")
+    (full,) = {e["fields"]["to"] for e in moves if e["fields"]["requests"] == [0]}
+    others = [e["fields"]["to"] for e in moves if e["fields"]["requests"] != [0]]
+    assert 3 <= others.count(full) <= 5
 
 
 @pytest.mark.parametrize(("scheduler", "charged_s"), [("ilp", 0.5), ("overlap", 0.0)])

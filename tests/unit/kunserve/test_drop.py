@@ -38,6 +38,16 @@ def test_a_drop_frees_what_the_queue_needs_and_no_more(
         assert first_plan(story) == groups
 
 
+def test_no_more_standby_instances_start_than_the_plan_is_short_of() -> None:
+    with private("sim", 4, kv_blocks=400) as bed:
+        story = serve(bed, [(0.0, 300, 100)] * 65, *WHOLE, "system.standby=2")
+        assert story.seen("plan")[0]["fields"]["short_bytes"] > 0
+        first_s = story.seen("standby")[0]["start_s"]
+        assert [e["instance"] for e in story.seen("standby") if e["start_s"] == first_s] == [
+            "sim-2"
+        ]
+
+
 @contextmanager
 def served(*overrides: str, instances: int, kv_blocks: int = MEMORY) -> Iterator[Story]:
     with private("sim", instances, kv_blocks=kv_blocks) as bed:
@@ -117,6 +127,30 @@ def test_a_pipeline_has_as_many_micro_batches_as_stages() -> None:
     together = [batches for batches in seen if sum(batches) >= 8]
     assert together
     assert all(max(batches) <= 2 * min(batches) for batches in together)
+
+
+def test_a_micro_batch_beside_another_takes_few_steps_at_once() -> None:
+    """A run of decodes holds the blocks of all its steps."""
+    with served(instances=2) as story:
+        (first, _), steps = story.bed.instances, story.system._config.steps_beside
+
+        async def main() -> None:
+            await story.bed.loop.sleep(0.001)
+            alone = story.system._manager.servers[0]
+            assert alone.max_steps([]) is None
+            alone.shared = True
+            assert alone.max_steps([]) == steps
+            request = story.bed.request(20, 50)
+            assert first.kv.grow(request, 20)
+            request.computed_tokens = 20  # 12 more fit in its second block
+            alone.batches[0].running = [request]
+            assert first.kv.reserve(first.kv.free_pages, "test")
+            assert alone.max_steps([request]) == min(steps, 12)
+            alone.batches[0].running = []
+            first.kv.release(request)
+            first.kv.reserve(-first.kv.reserved["test"], "test")
+
+        story.bed.run(main())
 
 
 def test_chunks_fit_between_two_activations_of_the_profiled_batch() -> None:

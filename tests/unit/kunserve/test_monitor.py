@@ -82,6 +82,13 @@ def test_a_restore_waits_for_calm_and_room() -> None:
     assert "restore" not in decisions(growing, 150, restored=100)
 
 
+def test_demand_that_grows_is_not_calm_though_it_would_fit_today() -> None:
+    """After five seconds it is at 66 of 70, and above 70 one second later."""
+    growing = [44 + 2.2 * k for k in range(11)]  # 4.4 a second
+    assert decisions(growing, 150, restored=100) == [None] * 11
+    assert decisions([44 + 2.0 * k for k in range(11)], 150, restored=100)[-1] == "restore"
+
+
 def test_spare_memory_of_one_group_is_no_help_to_another() -> None:
     assert required_bytes([30.4, -100, 5]) == 31 + 6
     assert required_bytes([-0.5, -100]) == 0
