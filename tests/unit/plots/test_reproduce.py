@@ -6,7 +6,6 @@ import pytest
 
 import harness.reproduce.__main__ as reproduce
 from harness.errors import RunError
-from harness.experiments.points import RUNS
 from harness.reproduce.__main__ import asked, main
 from harness.reproduce.tables import difference
 
@@ -64,11 +63,18 @@ def test_a_word_that_names_nothing_is_told(
     assert said in capsys.readouterr().err
 
 
+def into(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the command writes instead of results/reproduced; it tells paths below ROOT."""
+    monkeypatch.chdir(folder)  # the command changes it, and is undone here
+    monkeypatch.setattr(reproduce, "ROOT", folder)
+    monkeypatch.setattr(reproduce, "REPRODUCED", folder / "reproduced")
+    return folder / "reproduced"
+
+
 def test_a_figure_is_made_beside_the_committed_one_and_held_against_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reproduce, "REPRODUCED", RUNS / tmp_path.name)
-    out = reproduce.REPRODUCED
+    out = into(tmp_path, monkeypatch)
     assert main(["kunserve_table1"]) == 0
     page = (out / "report.md").read_text()
     assert "Everything is the same." in page
@@ -80,8 +86,7 @@ def test_a_figure_is_made_beside_the_committed_one_and_held_against_it(
 def test_claims_of_a_figure_that_fails_are_not_judged_by_an_older_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = RUNS / tmp_path.name
-    monkeypatch.setattr(reproduce, "REPRODUCED", out)
+    out = into(tmp_path, monkeypatch)
     assert main(["kunserve_table1"]) == 0
 
     def broken(*_: object) -> None:
