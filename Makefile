@@ -8,6 +8,7 @@
 # make figure-NAME      run what a figure lacks, and draw it: make figure-aegaeon_fig11
 # make figures-PAPER    all figures of a paper, then its claims: make figures-aegaeon
 # make reproduce        figures and claims again, beside the committed ones: WHAT=kunserve, WHAT=aqua_fig08
+# make papers           one page with every figure and claim, committed and made again: papers.html
 # make smoke            one live run, one figure and its claims, in a few minutes
 # make sensitivity-PAPER  the simulated figures with another engine profile: do verdicts change?
 # make fidelity         profile this machine, then measure the simulator's error against its engine
@@ -35,7 +36,7 @@ STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
 .PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
-.PHONY: bench-elastic reproduce smoke bench-client fidelity fidelity-gpu clean
+.PHONY: bench-elastic reproduce papers smoke bench-client fidelity fidelity-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -126,6 +127,9 @@ fidelity-gpu: setup
 WHAT ?= aegaeon aqua blitzscale kunserve
 reproduce: setup
 	$(PY) -m harness reproduce $(WHAT)
+
+papers: setup
+	$(PY) -m harness plots papers
 
 smoke: demo
 	$(PY) -m harness reproduce aegaeon_fig16

@@ -39,17 +39,17 @@ from harness.configuration.options import (
     refuse_ignored,
 )
 from harness.errors import InvalidRun, RunError, UsageError, first_line, told
-from harness.running import interrupts
+from harness.running import interrupts, sweep_points
 
 HYDRA_KEYS = (*(field.name for field in fields(HydraConf)), "env")  # env is in its YAML alone
 RUN_DIR, SWEEP_DIR = "hydra.run.dir=", "hydra.sweep.dir="
-failed_points: list[int] = []  # exit statuses of a sweep's points that did not end well
 configured: list[DictConfig] = []  # what Hydra has composed: no error before the first is ours
 
 
 # It parses sys.argv and calls the function once per job.
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
-def run_one(config: DictConfig) -> None:
+def run_one(config: DictConfig) -> float | None:
+    """Returns the run's `objective`, which sweepers such as Optuna's look at."""
     configured.append(config)
     sys.argv = without_credentials(sys.argv)  # which W&B takes down
     try:
@@ -68,13 +68,15 @@ def run_one(config: DictConfig) -> None:
         output_dir = Path(chosen.runtime.output_dir)
         named = output_dir.resolve() != Path(str(shared)).resolve()
         choices, overrides = dict(chosen.runtime.choices), list(chosen.overrides.task)
-        run(config, Command(output_dir, named, choices, overrides))
+        return run(config, Command(output_dir, named, choices, overrides))
     except Exception as error:
         if HydraConfig.get().mode != RunMode.MULTIRUN:
             sys.exit(tell(error))
         chosen = [o for o in HydraConfig.get().overrides.task if o not in sys.argv]
         # The other points are run, and then we exit with its status.
-        failed_points.append(tell(error, f"error at {' '.join(chosen)}" if chosen else "error"))
+        status = tell(error, f"error at {' '.join(chosen)}" if chosen else "error")
+        sweep_points.note_failure(Path(HydraConfig.get().sweep.dir), status)
+        return None
 
 
 def tell(error: Exception, heading: str = "error") -> int:
@@ -123,7 +125,7 @@ def main() -> None:
         sys.exit(tell(error if known else UsageError(first_line(error))))
     finally:
         remove_leftovers(made)
-    sys.exit(max(failed_points, default=0))
+    sys.exit(max(sweep_points.failed, default=0))
 
 
 def show_help(words: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.configuration.command_line import ends_in_order
-from plots import bench_sim, compare, fidelity, report, run, sweep
+from plots import bench_sim, compare, fidelity, papers, report, run, sweep
 
 PUBLISHED = Path("results/published")
 OF_RUNS = {  # what each command says of itself, and how it makes its file of a run
@@ -53,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=what)
         one.add_argument("folder", nargs="?", type=Path, default=folder, help="%(default)s")
         one.set_defaults(draw=draw, made=lambda chosen: [chosen.draw(chosen.folder)])
+    of_all = commands.add_parser("papers", help="write papers.html: every figure and claim")
+    of_all.add_argument("--out", type=Path, metavar="FILE", default=PUBLISHED / "papers.html")
+    of_all.set_defaults(made=lambda chosen: [papers.write(chosen.out)])
     return parser
 
 

@@ -158,7 +158,7 @@ def _columns(each: Judged) -> list[str]:
         told,
         seeds,
         _origin(each),
-        "; ".join(_notes(each)),
+        "; ".join(notes(each)),
     ]
 
 
@@ -179,7 +179,8 @@ def _verdict(each: Judged) -> str:
     return f"{each.verdict}, {100 * each.effect:.0f} % of the effect"
 
 
-def _notes(each: Judged) -> Iterator[str]:
+def notes(each: Judged) -> Iterator[str]:
+    """Other settings' values, why the verdict is what it is, and the ledger's reason."""
     claim = each.claim
     if each.varied:
         yield ", ".join(f"{name}: {_mean(ours, claim.unit)}" for name, ours in each.varied.items())

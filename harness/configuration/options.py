@@ -106,7 +106,8 @@ def config_sentence(error: Exception, conf: Path) -> str:
     missing = getattr(error, "missing_cfg_file", None)
     if missing:
         group, _, name = missing.removesuffix(".yaml").rpartition("/")
-        return f"{group}={name} does not exist; choose one of: {', '.join(available(conf, group))}"
+        valid = available(conf, group) or getattr(error, "options", None) or ["none"]
+        return f"{group}={name} does not exist; choose one of: {', '.join(valid)}"
     cause = error.__cause__ if error.__cause__ is not None else error
     parent = getattr(cause, "parent_node", None)
     key = getattr(cause, "full_key", None)

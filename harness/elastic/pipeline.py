@@ -75,7 +75,7 @@ class Pipeline(BaseInstance):
         name = "+".join(instance.name for instance, _ in stages)
         super().__init__(name, stages[0][0].model, kv, shared.loop, shared.recorder)
         self.stages = tuple(stages)
-        self._executor, self._directory = executor, shared.directory
+        self._executor, self._directory, self._homes = executor, shared.directory, tuple(homes)
 
     def adopt(self, requests: Sequence[Request], holder: ElasticInstance) -> None:
         """Requests that ran on `holder` alone run here from now on; their KV is where it is."""
@@ -97,7 +97,8 @@ class Pipeline(BaseInstance):
         needed: list[ElasticInstance] = []
         grown: Grown = []
         try:
-            needed = self._needed(batch)
+            strays = [r for r in batch.requests if self._directory.where(r) != self._homes]
+            needed = self._needed(strays)
             for instance in needed:
                 instance.check_alive()  # one may have died while the batch's KV was moved
                 instance.join(running)
@@ -105,7 +106,7 @@ class Pipeline(BaseInstance):
             self._running = False  # others may run beside it
             self._check_layers()
             steps, grown = self._steps(batch, max_steps, stop)
-            remote = self._remote(batch.requests)
+            remote = self._remote(strays)
             staged = StagedBatch(batch, steps, self.stages, remote, needed)
             return await self._executor.run(staged, until, stop, running.interrupt)
         finally:
@@ -130,22 +131,23 @@ class Pipeline(BaseInstance):
                     f"{instance.name}: a batch needs layers that are not here: {missing}"
                 )
 
-    def _needed(self, batch: Batch) -> list[ElasticInstance]:
-        """Every instance that the batch needs: stages, and holders of its KV."""
+    def _needed(self, strays: Sequence[Request]) -> list[ElasticInstance]:
+        """Every instance that a batch needs: stages, and holders of the KV of its `strays`, the
+        requests with KV outside of its home."""
         found = {instance: None for instance, _ in self.stages}
-        for request in batch.requests:
+        for request in strays:
             for holder, _ in self._directory.where(request):
                 if not isinstance(holder, ElasticInstance):
                     raise RunError(f"KV of request {request.request_id} is in {holder.name}")
                 found[holder] = None
         return list(found)
 
-    def _remote(self, requests: Sequence[Request]) -> list[Remote]:
+    def _remote(self, strays: Sequence[Request]) -> list[Remote]:
         remote: list[Remote] = []
         for instance, layers in self.stages:
             mine = set(instance.layout.groups(layers))
             elsewhere: Remote = {}
-            for request in requests:
+            for request in strays:
                 for holder, groups in self._directory.where(request):
                     here = tuple(g for g in groups if g in mine)
                     if holder is not instance and here:

@@ -24,7 +24,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -34,6 +33,7 @@ from harness.configuration.checks import require
 from harness.configuration.command_line import INTERRUPTED, ends_in_order, parser
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_json
+from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions
 from harness.running import interrupts
 
@@ -157,29 +157,14 @@ def run_probe(span: Span, terms: Sequence[Term], words: Sequence[str], folder: P
             if done.returncode != 2:
                 raise RunError(f"{word}: {said or f'exit status {done.returncode}'}")
             return Probe(value, None, False, run, said)
-        summary = read_json(run / "summary.json")
-        verdict = summary["verdict"]
-        if verdict["status"] != "VALID":
-            raise RunError(f"{word} is INVALID: {'; '.join(verdict['reasons'])}")
-        metrics = tuple(number(summary, term.metric, word) for term in terms)
+        finished = FinishedRun.load(run)
+        if finished.invalid:
+            raise RunError(f"{word} is INVALID: {finished.invalid}")
+        metrics = tuple(finished.number(term.metric) for term in terms)
         holds = all(term.holds(m) for term, m in zip(terms, metrics, strict=True))
         return Probe(value, metrics, holds, run)
 
     return probe
-
-
-def number(summary: Any, name: str, word: str) -> float:
-    """A number of a summary, by its dotted name. Raises UsageError where there is none."""
-    found = summary
-    for key in name.split("."):
-        if not isinstance(found, dict) or key not in found:
-            valid = ", ".join(sorted(found)) if isinstance(found, dict) else "none below it"
-            raise UsageError(f"summary.json has no {name}; valid in place of {key}: {valid}")
-        found = found[key]
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
-        why = "too few requests for it" if found is None else "it is no number"
-        raise UsageError(f"{name} is {found} at {word}: {why}")
-    return float(found)
 
 
 def show(span: Span, terms: Sequence[Term], probes: Sequence[Probe], found: str) -> None:

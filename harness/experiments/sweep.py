@@ -1,8 +1,7 @@
 """After a Hydra multirun: one table of all its runs, in the order of the sweep.
 
-A Hydra callback (conf/config.yaml, hydra.callbacks). Each run that a sweep makes or reuses is
-marked with sweep.json in its folder; a launcher's processes inherit the sweep's id, which is
-also the W&B group.
+A Hydra callback (conf/config.yaml, hydra.callbacks). It finds the sweep's runs by the marks that
+`harness.running.sweep_points` leaves. The sweep's id is also the W&B group.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
 from harness.records.run_table import captions, runs_table, sweep_table
 from harness.running.prepare import announce
-from harness.running.run import MARK, SWEEP_ID_VARIABLE
+from harness.running.sweep_points import MARK, SWEEP_ID_VARIABLE, collect_failures
 
 TRACKED = (  # columns of the table in W&B, beside what was swept
     "run", "config_hash", "verdict", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99", "tpot_s.mean",
@@ -51,6 +50,7 @@ class SweepTable(Callback):  # type: ignore[misc]
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         sweep_id = os.environ.pop(SWEEP_ID_VARIABLE)
+        collect_failures(Path(config.hydra.sweep.dir), sweep_id)
         runs = sweep_runs(Path(config.hydra.sweep.dir), sweep_id)
         if runs:
             overridden = [overrides for overrides, _ in runs]

@@ -192,6 +192,19 @@ class FinishedRun:
         """Why the run is INVALID; empty: it is VALID."""
         return "; ".join(self.summary["verdict"]["reasons"])
 
+    def number(self, name: str) -> float:
+        """A number of summary.json by its dotted name. Raises UsageError where there is none."""
+        found: Any = self.summary
+        for key in name.split("."):
+            if not isinstance(found, dict) or key not in found:
+                valid = ", ".join(sorted(found)) if isinstance(found, dict) else "none below it"
+                raise UsageError(f"summary.json has no {name}; valid in place of {key}: {valid}")
+            found = found[key]
+        if isinstance(found, bool) or not isinstance(found, (int, float)):
+            why = "too few requests for it" if found is None else "it is no number"
+            raise UsageError(f"{name} is {found} in {self.path}: {why}")
+        return float(found)
+
     @staticmethod
     def load(path: Path) -> FinishedRun:
         """Raises UsageError unless `path` is the folder of a run that was completed."""

@@ -36,7 +36,9 @@ from harness.schedule import Schedule
 
 # Keys that say how a run is shown or where its data lies, not what is run.
 LIVE = "live"  # progress: a dashboard
-PRESENTATION = ("tracking", "progress", "again", "strict", "data", "figure", "runs_dir")
+PRESENTATION = (
+    "tracking", "progress", "again", "strict", "objective", "data", "figure", "runs_dir",
+)  # fmt: skip
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,6 +51,7 @@ class Options:
     progress: bool | str  # true, false or live
     again: bool
     strict: bool
+    objective: str | None
     runs_dir: str
 
 

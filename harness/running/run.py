@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from glob import escape
+from math import nan
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.console import Console
 
 from harness.configuration.credentials import without_credentials
 from harness.errors import InvalidRun, UsageError
-from harness.files import write_text
 from harness.records.folder_lock import locked
 from harness.records.manifest import command_line, surroundings, utc
 from harness.records.run_folder import FinishedRun, RunFolder
@@ -27,10 +24,7 @@ from harness.records.sources import Identity, why_again
 from harness.running.interrupts import check
 from harness.running.prepare import Prepared, announce, prepare
 from harness.running.serve import serve
-
-# A run of a sweep notes in its folder which sweep it is, and at which place of it.
-SWEEP_ID_VARIABLE = "HARNESS_SWEEP"
-MARK = "sweep.json"
+from harness.running.sweep_points import mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +38,9 @@ class Command:
     overrides: Sequence[str]
 
 
-def run(config: DictConfig, command: Command) -> Path:
-    """Runs `config`, shows what came of it and returns the folder. Raises InvalidRun with
-    strict=true and an INVALID run."""
+def run(config: DictConfig, command: Command) -> float | None:
+    """Runs `config`, shows what came of it and returns its `objective`: nan of an INVALID run, None
+    where none is asked for. Raises InvalidRun with strict=true and an INVALID run."""
     parts = prepare(config)
     obtained = obtain(parts, command, wait=False, announce=announce)
     mark(obtained.path, command.overrides)
@@ -54,7 +48,9 @@ def run(config: DictConfig, command: Command) -> Path:
     show(finished)
     if parts.options.strict and finished.invalid:
         raise InvalidRun(finished.path, finished.invalid)
-    return obtained.path
+    if parts.options.objective is None:
+        return None
+    return nan if finished.invalid else finished.number(parts.options.objective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +151,6 @@ def run_anew(parts: Prepared, folder: RunFolder, description: Mapping[str, Any])
     finally:
         folder.forget_earlier()
     parts.tracker.finish(complete=True)
-
-
-def mark(run_dir: Path, overrides: Sequence[str]) -> None:
-    """Notes that the run belongs to the sweep under way, if there is one, and at which place."""
-    if sweep_id := os.environ.get(SWEEP_ID_VARIABLE):
-        place = {"sweep_id": sweep_id, "number": HydraConfig.get().job.num}
-        said = without_credentials(overrides)
-        write_text(run_dir / MARK, json.dumps(place | {"overrides": said}) + "\n")
 
 
 def show(finished: FinishedRun) -> None:

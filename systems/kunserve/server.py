@@ -236,9 +236,10 @@ class Server:
             self.waiting.clear()
             self.waiting.extend(in_order)
             self.preempted = False
-        for request in [r for r in self.waiting if r.request_id in self.moving]:
-            self.waiting.remove(request)
-            self.held_back.append(request)
+        if self.moving:
+            for request in [r for r in self.waiting if r.request_id in self.moving]:
+                self.waiting.remove(request)
+                self.held_back.append(request)
 
     def iteration_tokens(self) -> int:
         """Tokens of the next iteration."""

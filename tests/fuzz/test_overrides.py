@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.__main__ import failed_points, main
+from harness.__main__ import main
 from harness.configuration.options import config_sentence, named_options
 from harness.errors import UsageError
 from harness.placement import Demand
 from harness.running.prepare import prepare
+from harness.running.sweep_points import failed
 from tests.fuzz.conftest import inputs
 from tests.fuzz.guards import check_sentence, no_hang, partial_files
 from tests.fuzz.values import NUMBERS, SCALARS, TEXTS
@@ -182,7 +183,7 @@ def answer(words: list[str]) -> tuple[int, str]:
     """Exit status and what was said to stderr."""
     said, before = StringIO(), list(sys.argv)
     sys.argv = ["harness", *words]
-    failed_points.clear()
+    failed.clear()
     try:
         with logging_kept(), no_hang(), redirect_stderr(said), redirect_stdout(StringIO()):
             main()

@@ -108,6 +108,7 @@ def test_help_on_keys_tells_values_and_meanings() -> None:
             "hardware=a100x1 is A100-SXM4-80GB, but engine=torch",
         ),
         (["-m", "hydra.run.dir=elsewhere"], "with -m each run has its own folder"),
+        (["hydra/launcher=no"], "hydra/launcher=no does not exist; choose one of: basic"),
         (["slo.ttft_s=0"], "slo.ttft_s must be a number of seconds above 0"),
         (["slo=kunserve"], "slo.baseline=PATH"),
         (["engine=openai"], "engine.url has no default: give engine.url=..."),

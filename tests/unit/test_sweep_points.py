@@ -1,0 +1,56 @@
+"""A sweep's points tell the process that began it how they ended, whatever process runs them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UsageError
+from harness.running import sweep_points
+from harness.running.run import Command, run
+from tests.running import composed
+
+SIM = (
+    "+system=vllm", "+workload=burstgpt", "engine=sim", "hardware=a100x1", "model=llama2-7b",
+    "workload.num_requests=8", "tracking=none", "progress=false", "figure=null",
+)  # fmt: skip
+CHOICES = {"system": "vllm", "workload": "burstgpt", "engine": "sim", "model": "llama2-7b"}
+
+
+@pytest.fixture(autouse=True)
+def no_sweep_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_points, "failed", [])
+
+
+def test_a_failure_in_another_process_reaches_the_one_that_began_the_sweep(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from harness.running.sweep_points import note_failure;"
+        f"note_failure(Path({str(tmp_path)!r}), 3)"
+    )
+    for sweep_id in ("one", "one", "other"):
+        environment = os.environ | {sweep_points.SWEEP_ID_VARIABLE: sweep_id}
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    sweep_points.collect_failures(tmp_path, "one")
+    assert sweep_points.failed == [3, 3]
+    assert len(list(tmp_path.iterdir())) == 1  # what the other sweep's points noted
+
+
+def test_a_sweep_without_failures_has_none_and_leaves_nothing(tmp_path: Path) -> None:
+    sweep_points.collect_failures(tmp_path, "one")
+    assert sweep_points.failed == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_objective_is_a_number_of_the_summary(tmp_path: Path) -> None:
+    def objective(name: str) -> float | None:
+        words = (*SIM, f"objective={name}")
+        return run(composed(*words), Command(tmp_path / "run", True, CHOICES, words))
+
+    assert objective("null") is None
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert objective("ttft_s.mean") == summary["ttft_s"]["mean"]
+    with pytest.raises(UsageError, match=r"summary.json has no ttft_s.p7; valid in place of p7"):
+        objective("ttft_s.p7")
