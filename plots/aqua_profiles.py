@@ -1,11 +1,11 @@
 """`python -m plots.aqua_profiles`: finds the stable rates of AQUA's models, by simulation.
 
 As section 4.1: serves each LLM at several rates, searches its stable rate, and has consumers page
-through bursts of 2, 3 and 5 times this rate. Writes a file for each LLM,
-conf/system/aqua/profiles/MODEL-tpN-HARDWARE-WORKLOAD.json. Experiments take their rates from these
-files (`harness.configuration.resolvers`), and lenders take what they can lend
-(`system.lender.profile`).
-Complete runs are not repeated. No experiment uses this seed.
+through bursts of 2, 3 and 5 times this rate. All numbers are medians over five seeds, which no
+other experiment uses. Writes a file for each LLM,
+conf/system/aqua/profiles/ENGINE/MODEL-tpN-HARDWARE-WORKLOAD.json; ENGINE is the engine profile.
+Experiments take their rates from these files (`harness.configuration.resolvers`), and lenders take
+what they can lend (`system.lender.profile`). Complete runs are not repeated.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
+from statistics import median
 
 import pandas as pd
 
@@ -30,72 +30,84 @@ from harness.records.manifest import git_revision
 from harness.running import interrupts
 from harness.running.prepare import announce
 from plots.aqua import most_paged_bytes
-from plots.aqua.rates import EXPERIMENTS, FIRST_SEED, constants, sampled, searched
+from plots.aqua.rates import EXPERIMENTS, constants, profiled, sampled
 from plots.runs import config, overrides
 from systems.aqua.profiler.profile import MemoryProfile, llm_profile, swap_demand, write_profile
+from systems.aqua.profiler.stable_rate import RateSample, StableRate
+
+BASE = "eager_2024"  # the engine profile where none is asked for
 
 
 def profiles(points: Sequence[Point]) -> list[MemoryProfile]:
     """The memory profile of each option of experiment/aqua/served among runs of EXPERIMENTS."""
     by_served: dict[str, list[Point]] = {}
     for point in points:
-        if point.seed == FIRST_SEED and point.path is not None:
+        if point.path is not None:
             by_served.setdefault(overrides(point)["served"], []).append(point)
     return [profile(served, found) for served, found in by_served.items()]
 
 
 def profile(served: str, points: Sequence[Point]) -> MemoryProfile:
     asked, made = constants(), config(points[0].folder)
-    result, rule = searched(pd.DataFrame([sampled(point) for point in points]), served)
-    assert result.best is not None
-    rate_per_s = result.best.rate_per_s
-    bursts: list[Point] = []
-    measure = partial(paged_bytes, served, rate_per_s, bursts)
+    samples = pd.DataFrame([sampled(point) for point in points])
+    best = profiled(samples, served)
+    rate_per_s, engine = best["rate_per_s"], made["engine"]["profile"]
+    sample = RateSample(rate_per_s, best["ttft_s"], best["tbt_p99_s"], int(1e9 * best["free_gb"]))
+    seeds, bursts = sorted(set(samples.seed)), list[Point]()
+
+    def measure(burst_per_s: float) -> int:
+        factor = burst_per_s / rate_per_s
+        each = [burst(served, rate_per_s, factor, engine, seed) for seed in seeds]
+        bursts.extend(each)
+        return int(median(map(most_paged_bytes, each)))
+
     found = llm_profile(
-        made["model"]["name"], made["hardware"]["name"], made["model"]["tp"], result,
-        asked["producer_above_bytes"],
+        made["model"]["name"], made["hardware"]["name"], made["model"]["tp"],
+        StableRate(sample, ()), asked["producer_above_bytes"],
         swap=lambda: swap_demand(
             measure, rate_per_s, asked["burst_factors"], asked["planned_burst"]
         ),
     )  # fmt: skip
-    found.workload, found.rule = made["workload"]["name"], rule
+    found.workload, found.rule = made["workload"]["name"], best["rule"]
     found.made_by = {
-        "command": MAKE, "engine": "sim", "engine_profile": made["engine"]["profile"],
-        "seed": FIRST_SEED, "git": git_revision(),
-        "runs": [point.config_hash() for point in [*points, *bursts]],
+        "command": MAKE, "engine": "sim", "engine_profile": engine, "seeds": seeds,
+        "git": git_revision(), "runs": [point.config_hash() for point in [*points, *bursts]],
     }  # fmt: skip
     return found
 
 
-def paged_bytes(served: str, stable_per_s: float, bursts: list[Point], rate_per_s: float) -> int:
-    """The most bytes of a shard that are paged out at once while requests come at `rate_per_s` for
-    a minute, after 25 at the stable rate. Adds the run to `bursts`."""
+def burst(served: str, stable_per_s: float, factor: float, engine: str, seed: int) -> Point:
+    """The run in which requests come at `factor` times the stable rate for a minute, after 25 at
+    the stable rate."""
     group = f"experiment/aqua/served@_global_={served}"
     words = [
         group, f"workload.arrivals.rate_per_s={stable_per_s}",
-        f"workload.arrivals.burst.factor={rate_per_s / stable_per_s:g}", f"seed={FIRST_SEED}",
+        f"workload.arrivals.burst.factor={factor:g}", f"engine.profile={engine}", f"seed={seed}",
     ]  # fmt: skip
     point = run_point("aqua_swap", composed("aqua_swap", [group]), words, again=False)
     if point.path is None:
         raise RunError(f"the burst of {served} was refused: {point.refused}")
-    bursts.append(point)
-    return int(most_paged_bytes(point))
+    return point
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m plots.aqua_profiles", description=__doc__)
     there = "default: conf/system/aqua/profiles"
     parser.add_argument("--out", type=Path, default=STABLE_RATES, metavar="DIR", help=there)
+    parser.add_argument(
+        "--engine", default=BASE, metavar="PROFILE", help="engine profile (%(default)s)"
+    )
     at_once = "runs at a time (%(default)s)"
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help=at_once)
     chosen = parser.parse_args(arguments)
-    out = chosen.out.absolute()
+    out = chosen.out.absolute() / chosen.engine
+    simulated = [f"engine.profile={chosen.engine}"]
     os.chdir(ROOT)
     interrupts.listen()
     conf()
     try:
         with RunsProgress() as progress:
-            runs = run_all(EXPERIMENTS, {}, Making(chosen.jobs), progress)
+            runs = run_all(EXPERIMENTS, {}, Making(chosen.jobs, simulated=simulated), progress)
             with closing(runs):
                 points = [point for _, of_experiment in runs for point in of_experiment]
         out.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from harness.schedule import Provenance, Schedule, Synthetic, shown
 from workloads import arrivals, formats, lengths, mix, scale, synthetic
 from workloads.data import DataHome, FileConfig, Found, sha256_of
 from workloads.dataset import GIVEN, DatasetConfig, read_file
+from workloads.document import DocumentConfig, asked_about
 from workloads.prefixes import PrefixesConfig, shared
 from workloads.text import TextConfig, read_texts
 from workloads.trace import (
@@ -53,13 +54,14 @@ class Workload:
         lengths: lengths.LengthsConfig
         models: mix.ModelsConfig
         prefixes: PrefixesConfig
+        document: DocumentConfig | None  # null: there is none
         dataset: DatasetConfig
         synthetic: synthetic.SyntheticConfig | None  # null: nothing can stand in for the dataset
 
     def __init__(self, config: Config, data: DataHome, seed: int) -> None:
         parts = (
             config.prefixes, config.window, config.scale, config.arrivals, config.lengths,
-            config.models, config.text, config.synthetic,
+            config.models, config.text, config.synthetic, config.document,
         )  # fmt: skip
         for part in parts:
             if part is not None:
@@ -117,6 +119,8 @@ class Workload:
             trace = lengths.replaced(trace, pool, config.lengths, stream(seed, "lengths"))
         trace = lengths.fitted(trace, config.lengths)
         trace = shared(trace, config.prefixes)
+        if config.document is not None:
+            trace = asked_about(trace, config.document)
         trace = mix.assign(trace, config.models, stream(seed, "models"))
         assert trace.model is not None
         return Schedule(

@@ -5,7 +5,8 @@ the values and not a name alone.
                               FILE is relative to where the command was given
     ${engine_costs:NAME}      what a file of conf/engine/profile says that this generation of
                               engines adds to its device
-    ${stable_rate:MODEL,TP,HARDWARE,WORKLOAD}   the stable rate in the profile of that name
+    ${stable_rate:MODEL,TP,HARDWARE,WORKLOAD,ENGINE}   the stable rate in the profile of that name,
+                              made with this engine profile
     ${seconds_for:REQUESTS,RATE_PER_S}          how long so many requests take to arrive
 """
 
@@ -58,14 +59,15 @@ def profile_name(model: str, tp: int, hardware: str, workload: str) -> str:
     return f"{model}-tp{tp}-{hardware}-{workload}"
 
 
-def stable_rate(model: str, tp: int, hardware: str, workload: str) -> float:
+def stable_rate(model: str, tp: int, hardware: str, workload: str, engine: str) -> float:
     """The stable rate, in requests/s. Raises UsageError where no profile is of these, or has no
     rate."""
-    name = profile_name(model, tp, hardware, workload)
+    name = f"{engine}/{profile_name(model, tp, hardware, workload)}"
     path = STABLE_RATES / f"{name}.json"
     rate = read_json(path).get("stable_rate_per_s") if path.is_file() else None
     if not isinstance(rate, int | float):
-        known = ", ".join(sorted(each.stem for each in STABLE_RATES.glob("*.json"))) or "none"
+        paths = sorted(STABLE_RATES.glob(f"{engine}/*.json"))
+        known = ", ".join(f"{engine}/{each.stem}" for each in paths) or "none"
         raise UsageError(
             f"no stable rate of {name} is known; profiles: {known}; set "
             f"workload.arrivals.rate_per_s, or profile it ({MAKE})"

@@ -136,15 +136,15 @@ class ElasticCluster:
 
     async def copy_kv(
         self, request: Request, blocks: range, layers: range, source: Holder, target: Holder, *,
-        purpose: str, to: Request | None = None,
+        sending: Sending, to: Request | None = None,
     ) -> None:  # fmt: skip
         """Copies KV `blocks` of `layers`, for which both ends have room: who holds what stays as it
         is. `to`: whose KV it is at `target`; None: the same request's. InstanceLost where an end
         dies."""
         start_s, copies = self._loop.now, [KvCopy(request, to or request, blocks)]
         route = KvRoute(source, target, source.layout.groups(layers))
-        await self._mover.copy(copies, route, Sending(purpose))
-        num_bytes = route.num_bytes(copies)
+        await self._mover.copy(copies, route, sending)
+        num_bytes, purpose = route.num_bytes(copies), sending.purpose
         self._shared.transferred(source.memory, target.memory.name, purpose, start_s, num_bytes)
 
     async def save_kv(

@@ -24,12 +24,13 @@ SYSTEMS = {
     "cfs_dram": Look("vLLM + CFS, DRAM, block by block", PALETTE[1]),
     "cfs_dram_gathered": Look("vLLM + CFS, DRAM, gathered", PALETTE[0]),
     "aqua": Look("AQUA", PALETTE[2]),
+    "aqua_alone": Look("AQUA, nobody lends", PALETTE[4], line=":"),
 }
 STREAMING = {"flexgen": Look("FlexGen, DRAM", PALETTE[1]), "flexgen_aqua": Look("AQUA", PALETTE[2])}
 # Where a system's mechanism pages to, as the purposes of copies call it.
 PAGES_TO = {
     "cfs_dram": "DRAM", "cfs_dram_gathered": "DRAM", "flexgen": "DRAM",
-    "aqua": "lease", "flexgen_aqua": "lease",
+    "aqua": "lease", "aqua_alone": "DRAM", "flexgen_aqua": "lease",
 }  # fmt: skip
 
 
@@ -78,4 +79,5 @@ def nested(
     for k, name in enumerate(shown):
         of_name, look = rows[rows[by] == name].dropna(subset=[y]), looks[name]
         width = len(shown) - k + 0.3
-        axes.plot(of_name[x], of_name[y], color=look.colour, lw=width, label=look.label)
+        curve = look.curve | {"lw": width}
+        axes.plot(of_name[x], of_name[y], **curve)

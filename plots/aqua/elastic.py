@@ -60,13 +60,18 @@ def simulated(points: Points) -> pd.DataFrame:
 
 
 def summed_up(run: pd.DataFrame) -> dict[str, float]:
-    """The most that was lent and that waited; tokens/s before and in the load."""
+    """The most that was lent and that waited; tokens/s before and in the load, and once all is lent
+    again."""
     before = run[run.at_s.between(80, 120, inclusive="left")]
     during = run[run.at_s.between(140, 180, inclusive="left")]
+    back = run[(run.at_s >= 180) & (run.lent_gb > 0) & (run.lent_gb >= run.lent_gb.max())].at_s
+    # 40 s, as before and in the load, from when the borrower has had time to move.
+    after = run[run.at_s.between(back.min() + 10, back.min() + 50, inclusive="left")]
     return {
         "peak_lent_gb": run.lent_gb.max(), "least_lent_gb": during.lent_gb.min(),
         "peak_waiting": run.waiting.max(), "before_tokens_per_s": before.tokens_per_s.mean(),
         "during_tokens_per_s": during.tokens_per_s.mean(),
+        "after_tokens_per_s": after.tokens_per_s.mean(), "back_s": back.min(),
     }  # fmt: skip
 
 

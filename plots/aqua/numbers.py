@@ -9,7 +9,6 @@ from harness.device.location import dram, hbm
 from harness.device.topology import Topology
 from harness.sim.fabric import alone
 from plots.aqua import requests
-from plots.aqua.prefix import CHUNK_TOKENS
 from plots.conf import hardware, spec
 from plots.figure import Panels, Points, Words, picture, text
 from plots.panels import Look, lines
@@ -52,7 +51,7 @@ def table_bandwidth(axes: Panels, rows: pd.DataFrame) -> str:
     return "By the latencies and rates of the hardware profiles; no run."
 
 
-LONG_PROMPT_TOKENS = 8192  # section 9.1
+LONG_PROMPT_TOKENS, CHUNK_TOKENS = 8192, 512  # sections 9.1, 4.1
 RATES_OF = {"h100x8": "ours", "a100x2": "paper"}  # whose the copy rates of a hardware profile are
 
 

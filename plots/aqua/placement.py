@@ -1,8 +1,8 @@
 """Which models are producers and which consumers (Table 1), and where the placer puts them (section
 5). R_m is the memory that a model lends (above 0) or needs, a GPU.
 
-Producers' is from conf/producer and the profiler's search, consumers' from their bursts' paging and
-the KV of their long prompts.
+That of LLMs is from the profiler's files (conf/system/aqua/profiles), of long contexts from their
+KV, of image and audio models from conf/producer.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from plots.aqua import most_paged_bytes
+from harness.configuration.resolvers import STABLE_RATES
 from plots.aqua.prefix import PROMPT_TOKENS
 from plots.aqua.producers import plateau, producer
-from plots.aqua.rates import FIRST_SEED, constants, found, sampled
+from plots.aqua.rates import constants
 from plots.conf import read, spec
 from plots.figure import Points, Words, text
-from plots.runs import overrides
+from plots.runs import config
 from systems.aqua.placer.assignment import ModelType, Servers, assign, counted
 from systems.aqua.placer.matching import match
 from systems.aqua.placer.mix import Modality, draw
-from systems.aqua.profiler.profile import context_bytes, generator_profile
+from systems.aqua.profiler.profile import (
+    MemoryProfile,
+    context_bytes,
+    generator_profile,
+    read_profile,
+)
 
 # Model, workload, engine, GPUs and type as printed.
 PRINTED = {
@@ -38,41 +43,28 @@ PRINTED = {
     "audiogen": ("audio descriptions", "PyTorch", 1, "P"),
 }
 LLMS = {
-    "Llama-3.1-70B, TP 2": "llama70b_tp2_h100",
-    "Llama-3.1-8B": "llama8b_h100",
-    "Llama-3.1-70B, TP 4": "llama70b_tp4_h100",
+    "Llama-3.1-70B, TP 2": "llama3.1-70b-tp2-h100x8-sharegpt",
+    "Llama-3.1-8B": "llama3.1-8b-tp1-h100x8-sharegpt",
+    "Llama-3.1-70B, TP 4": "llama3.1-70b-tp4-h100x8-sharegpt",
 }
 CONTEXTS = {"Yi-34B-200K": ("yi-34b-200k", PROMPT_TOKENS), "OPT-30B": ("opt-30b", 8192)}
 
 
-def searched(points: Points) -> dict[str, pd.DataFrame]:
-    """The runs of the profiler's search of each LLM, of its first seed."""
-    rates = [p for p in points if p.experiment.startswith("aqua_rates") and p.seed == FIRST_SEED]
-    served = pd.DataFrame([sampled(point) for point in rates]).groupby("served")
-    return {str(name): of for name, of in served}
-
-
-def paged_bytes(points: Points) -> dict[str, float]:
-    """The most of each burst's run of AQUA, by its hash."""
-    bursts = [point for point in points if overrides(point).get("system") == "aqua"]
-    return {point.config_hash(): most_paged_bytes(point) for point in bursts}
+def profiles(points: Points) -> dict[str, MemoryProfile]:
+    """The files of the profiler that the experiments' rates are from, of the runs' engine."""
+    folder = STABLE_RATES / config(points[0].folder)["engine"]["profile"]
+    return {name: read_profile(folder / f"{file}.json") for name, file in LLMS.items()}
 
 
 def roles(points: Points) -> pd.DataFrame:
     """The profiler's role of each model, the printed one, and whether they are the same."""
-    samples, swap_bytes = searched(points), paged_bytes(points)
-    rows = []
+    profiled, rows = profiles(points), []
     for name, (workload, engine, gpus, printed) in PRINTED.items():
         told: dict[str, object] = {"inputs": "ours"}
         if name in LLMS:
-            of = samples[LLMS[name]]
-            best = found(of, LLMS[name])
-            lends = best["role"] == "producer"
-            balance = 1e9 * best["free_gb"] if lends else -max(swap_bytes.values())
-            # No need of swap space: a producer of nothing (section 4.1).
-            role = "consumer" if balance < 0 else "producer"
-            runs = [*of.config_hash] if lends else [*of.config_hash, *swap_bytes]
-            told = {"config_hash": " ".join(runs)}
+            of = profiled[name]
+            balance, role = of.memory_balance, of.role
+            told = {"config_hash": " ".join(of.made_by["runs"])}
         elif name in CONTEXTS:
             model, tokens = CONTEXTS[name]
             token_bytes = spec(model).kv_bytes_per_token // gpus
@@ -94,7 +86,7 @@ def roles(points: Points) -> pd.DataFrame:
 @text(
     "aqua_table_models",
     roles,
-    ("aqua_fig08", "aqua_rates_high", "aqua_rates_low"),
+    ("aqua_rates_high", "aqua_rates_low"),
     head=["model", "workload", "engine", "GPUs", "type, printed", "profiler", "R_m (GB a GPU)"],
 )
 def table_models(rows: pd.DataFrame) -> tuple[Words, str]:
@@ -104,8 +96,8 @@ def table_models(rows: pd.DataFrame) -> tuple[Words, str]:
     columns = ["model", "workload", "served_by", "gpus", "printed", "role", "balance_gb"]
     shown = rows.assign(role=role, balance_gb=balance)[columns]
     return shown.astype(str).to_numpy().tolist(), (
-        f"LLMs at the rates found (seed {FIRST_SEED} of the search); long contexts by arithmetic; "
-        "image and audio models on the assumed curves of Fig. 3."
+        "LLMs: the profiler's files, medians of five seeds; long contexts by arithmetic; image and "
+        "audio models on the assumed curves of Fig. 3."
     )
 
 
@@ -123,15 +115,14 @@ def placements(points: Points) -> pd.DataFrame:
 
 def modalities(points: Points) -> list[Modality]:
     """Table 1's models with their R_m, in the shares of section 9.3."""
-    samples, most = searched(points), max(paged_bytes(points).values())
-    free = {name: int(1e9 * float(found(of, name)["free_gb"])) for name, of in samples.items()}
+    of = {name: each.memory_balance for name, each in profiles(points).items()}
     yi, opt = spec("yi-34b-200k").kv_bytes_per_token, spec("opt-30b").kv_bytes_per_token
     llms = (
-        ModelType("Llama-3.1-70B, TP 2", -int(max(most, 1e9)), 2),
+        ModelType("Llama-3.1-70B, TP 2", of["Llama-3.1-70B, TP 2"], 2),
         ModelType("Yi-34B-200K, TP 2", -PROMPT_TOKENS * yi // 2, 2),
         ModelType("OPT-30B", -8192 * opt, 1),
-        ModelType("Llama-3.1-8B", free["llama8b_h100"], 1),
-        ModelType("Llama-3.1-70B, TP 4", free["llama70b_tp4_h100"], 4),
+        ModelType("Llama-3.1-8B", of["Llama-3.1-8B"], 1),
+        ModelType("Llama-3.1-70B, TP 4", of["Llama-3.1-70B, TP 4"], 4),
     )
     audio, vision = (
         tuple(ModelType(name, producer(name).free_bytes_at_peak, 1) for name in names)
@@ -163,7 +154,7 @@ def placed(
 @text(
     "aqua_table_placer",
     placements,
-    ("aqua_fig08", "aqua_rates_high"),
+    ("aqua_rates_high",),
     head=["GPUs", "proven gap (mean, worst)", "consumers' shards", "with a producer"],
 )
 def table_placer(rows: pd.DataFrame) -> tuple[Words, str]:

@@ -1,123 +1,126 @@
-"""Long contexts (section 9.3, Fig. 9): a hit on a cached prefix of 100,000 tokens, and KV of long
-prompts that is streamed.
-
-A hit is arithmetic by the cost model and the links of the hardware profile, one request alone on
-the device, since 100,000 tokens are more than any run here has. The prefix comes whole before the
-batch runs, as the paper's paging does, then the last tokens of the prompt are computed. Requests
-that wait behind it are not in this.
-"""
+"""Long contexts (section 9.3, Fig. 9): hits on a cached prefix of 100,000 tokens, and KV of long
+prompts that is streamed."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pandas as pd
-from hydra import compose
 
-from harness.cost.model import CostModel
-from harness.device.location import Location, dram, hbm
-from harness.device.topology import Topology
 from harness.experiments.points import Point
-from harness.model_spec import ModelSpec
-from harness.sim.fabric import alone, issued_pace
-from plots.aqua import STREAMING, paged_gb, requests
-from plots.conf import hardware, spec
+from plots.aqua import STREAMING, SYSTEMS, nested, paged_gb, requests
 from plots.figure import Panels, Points, picture
-from plots.runs import config, overrides
-from plots.style import PALETTE
+from plots.panels import Look, lines
+from plots.runs import config, events, overrides
+from plots.style import PALETTE, log_scale
 
-PROMPT_TOKENS, SUFFIX_TOKENS = 100_000, 256  # section 9.1
-CHUNK_TOKENS, BLOCK_TOKENS = 512, 16  # sections 4.1 and 9.3; vLLM's
-HARDWARE, MODEL = "h100x8", "yi-34b-200k"
-OVERLAP = {"on": "copies beside computing", "off": "copies, then computing"}
-HITS = {
-    "first": ("first time", PALETTE[7]), "cfs_dram": ("DRAM,\nblock by block", PALETTE[1]),
-    "cfs_dram_gathered": ("DRAM,\ngathered", PALETTE[1]), "aqua": ("AQUA", PALETTE[2]),
-}  # fmt: skip
-
-
-def prefix_bytes(model: ModelSpec) -> int:
-    """Bytes of each device's KV of the cached tokens."""
-    return (PROMPT_TOKENS - SUFFIX_TOKENS) * model.kv_bytes_per_token // model.tp
-
-
-def copy_s(num_bytes: int, source: Location, message_bytes: int | None) -> float:
-    """Seconds of a copy from `source` to the device at (0, 0), with messages issued one behind the
-    other. `message_bytes` None: gathered into one message, which is scattered by a pass over the
-    device's memory."""
-    device = hardware(HARDWARE)
-    path = Topology(device).path(source, hbm(0, 0))
-    if message_bytes is None:
-        achieved = device.memory_bandwidth_bytes_per_s * device.calibration.memory_efficiency
-        scatter_s = 2 * num_bytes / achieved
-        return path.latency_s + num_bytes / alone(path) + scatter_s
-    issue_s = float(compose("config", ["+system=aqua"])["system"]["copy_issue_s"])
-    pace = issued_pace(path, num_bytes, message_bytes, issue_s)
-    return path.latency_s + num_bytes / min(pace.bytes_per_s, alone(path))
-
-
-def hits() -> pd.DataFrame:
-    """Seconds of loading and of computing until the first token, and of the first time."""
-    model = spec(MODEL)
-    cost, size = CostModel(model, hardware(HARDWARE)), prefix_bytes(model)
-    starts = range(0, PROMPT_TOKENS, CHUNK_TOKENS)
-    whole_s = sum(
-        cost.mixed_step([(at, min(CHUNK_TOKENS, PROMPT_TOKENS - at))], 0, 0) for at in starts
-    )
-    rest_s = cost.mixed_step([(PROMPT_TOKENS - SUFFIX_TOKENS, SUFFIX_TOKENS)], 0, 0)
-    # Keys or values of a block's tokens in a layer, as vLLM's swap copies them.
-    block = BLOCK_TOKENS * model.num_kv_heads // model.tp * model.head_dim * 2
-    load_s = {
-        "first": 0.0,
-        "cfs_dram": copy_s(size, dram(0), block),
-        "cfs_dram_gathered": copy_s(size, dram(0), None),
-        "aqua": copy_s(size, hbm(0, 1), None),
-    }
-    table = pd.DataFrame(load_s.items(), columns=["system", "load_s"])
-    table = table.assign(compute_s=rest_s, row="hit", seed=0, inputs="ours")
-    table.loc[table.system == "first", "compute_s"] = whole_s
-    return table.assign(ttft_s=table.load_s + table.compute_s)
+PROMPT_TOKENS = 100_000  # section 9.1
+TRACED = 30  # requests, the last ones
+SHOWN_SEED, SHOWN_PER_S = 0, 0.2
+RUN_S, STEP_S = 600.0, 20.0  # section 9.3: ten minutes
+HITS = {name: SYSTEMS[name] for name in ("cfs_dram", "cfs_dram_gathered", "aqua")}
+RATIOS = {  # TTFT on a hit over AQUA's
+    "cfs_dram": Look("block by block", PALETTE[1], "o"),
+    "cfs_dram_gathered": Look("gathered", PALETTE[0], "s"),
+}
+OVERLAP = {"on": "", "off": ", copies first"}
 
 
 def contexts(points: Points) -> pd.DataFrame:
-    return pd.concat([pd.DataFrame([streamed(point) for point in points]), hits()])
+    """A row for each run; its requests, and its tokens/s over time, of those that are drawn."""
+    tables = []
+    for point in points:
+        if point.experiment == "aqua_fig09a":
+            tables += document(point)
+            continue
+        made = streamed(point)
+        tables.append(pd.DataFrame([made]))
+        named = {key: made[key] for key in ("system", "overlap", "seed")}
+        tables.append(tokens_per_s(point).assign(row="time", **named))
+    every = pd.concat(tables, ignore_index=True)
+    return pd.concat([every, hit_ratios(every[every.row == "run"])], ignore_index=True)
 
 
-def streamed(point: Point) -> dict[str, object]:
+def document(point: Point) -> list[pd.DataFrame]:
+    """A run of requests of which some ask about the document; the first of all computes it."""
+    rows, words = requests(point), overrides(point)
+    hits = rows.prompt_tokens == PROMPT_TOKENS
+    named: dict[str, Any] = {"system": words["system"], "seed": point.seed}
+    named["rate_per_s"] = float(words["rate_per_s"])
+    traced, hit = rows[-TRACED:], hits[-TRACED:]
+    copies = events(point.folder, "transfer")
+    found = copies.purpose.str.startswith("prefix in from")
+    run = {
+        "row": "run", "first_ttft_s": rows.ttft_s.iloc[0], "hits": int(hit.sum()),
+        "hit_ttft_s": traced.ttft_s[hit].mean(), "peak_ttft_s": traced.ttft_s.max(),
+        "other_ttft_s": traced.ttft_s[~hit].mean(),
+        "mechanism": copies.bytes[found].sum() / 1e9,
+    }  # fmt: skip
+    tables = [pd.DataFrame([named | run])]
+    if (point.seed, named["rate_per_s"]) == (SHOWN_SEED, SHOWN_PER_S):
+        shown = traced[["ttft_s"]].assign(row="request", order=np.arange(1, TRACED + 1), hit=hit)
+        tables.append(shown.assign(**named))
+    return tables
+
+
+def hit_ratios(runs: pd.DataFrame) -> pd.DataFrame:
+    """TTFT on a hit over AQUA's, by rate and seed."""
+    at = ["rate_per_s", "seed"]
+    by_system = {name: of.set_index(at).hit_ttft_s for name, of in runs.groupby("system")}
+    ratios = [
+        (by_system[name] / by_system["aqua"]).rename("ratio").reset_index().assign(against=name)
+        for name in RATIOS
+    ]
+    return pd.concat(ratios).assign(row="ratio")
+
+
+def streamed(point: Point) -> dict[str, Any]:
     """A run of equal long prompts, one at a time: nothing in it is random."""
     of, system = requests(point), overrides(point)["system"]
-    end_s = (of.arrival_s + of.rct_s - of.arrival_s.min()).max()
+    times = np.concatenate([np.asarray(each) for each in of.token_times_s])
     return {
         "row": "steady", "system": system, "seed": point.seed,
         "overlap": "on" if config(point.folder)["system"]["consumer"]["overlap"] else "off",
         "tokens_per_s": 1 / of.tpot_s.mean(), "config_hash": point.config_hash(),
-        "with_prompts_tokens_per_s": of.output_tokens.sum() / end_s,
+        "with_prompts_tokens_per_s": len(times) / (times.max() - of.arrival_s.min()),
         "mechanism": paged_gb(point, system),
     }  # fmt: skip
 
 
-@picture("aqua_fig09", contexts, ("aqua_fig09b",), shape=(1, 2), size=(9, 3.8), legend=3)
-def fig09(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 9: TTFT of a hit on a cached prefix (a), and tokens/s of OPT-30B on a long prompt, KV
-    streamed from DRAM and from a neighbour, with copies beside computing and without (b).
+def tokens_per_s(point: Point) -> pd.DataFrame:
+    """Of the first RUN_S, in steps of STEP_S; empty steps are of prompts."""
+    of = requests(point)
+    times = np.concatenate([np.asarray(each) for each in of.token_times_s]) - of.arrival_s.min()
+    edges = np.arange(0.0, RUN_S + STEP_S, STEP_S)
+    counts, _ = np.histogram(times, edges)
+    return pd.DataFrame({"at_s": edges[:-1], "tokens_per_s": counts / STEP_S})
 
-    What a hit costs the requests behind it is not in (a). The paper draws a run of 30 requests.
-    """
-    left, right = axes
-    for k, (system, (_, colour)) in enumerate(HITS.items()):
-        hit = rows[(rows.row == "hit") & (rows.system == system)].iloc[0]
-        left.bar(k, hit.load_s, color=colour)
-        computed = left.bar(k, hit.compute_s, bottom=hit.load_s, color=PALETTE[7])
-        left.bar_label(computed, [f"{hit.ttft_s:.2g} s"])
-    left.set_xticks(range(len(HITS)), [label for label, _ in HITS.values()])
-    left.set(ylabel="TTFT (s)", title="(a) Yi-34B-200K, prefix of 100k tokens")
-    computed.set_label("computed")
-    for k, (system, look) in enumerate(STREAMING.items()):
-        of = rows[(rows.row == "steady") & (rows.system == system)].set_index("overlap")
-        at = [i + 0.4 * k for i in range(len(OVERLAP))]
-        rates = of.tokens_per_s.reindex(list(OVERLAP))
-        right.bar_label(right.bar(at, rates, 0.38, color=look.colour, label=look.label), fmt="%.1f")
-    right.set_xticks([0.2, 1.2], list(OVERLAP.values()))
-    right.set(ylabel="tokens/s after the first", title="(b) OPT-30B, 8,192 tokens")
+
+@picture("aqua_fig09", contexts, ("aqua_fig09a", "aqua_fig09b"), shape=(1, 3), size=(12, 4.0))
+def fig09(axes: Panels, rows: pd.DataFrame) -> str:
+    """Fig. 9: TTFT of 30 requests, of which three ask about a cached document (a), and tokens/s of
+    OPT-30B on long prompts, KV streamed from DRAM and from a neighbour (c). (b) is not in the
+    paper: what (a) says at other rates."""
+    traced, ratios, streams = axes
+    nested(traced, rows[rows.row == "request"], "order", "ttft_s", HITS)
+    log_scale(traced, "y")
+    traced.set(title="(a) Yi-34B-200K", xlabel="request, in order of arrival", ylabel="TTFT (s)")
+    lines(ratios, rows[rows.row == "ratio"], "rate_per_s", "ratio", RATIOS, by="against")
+    ratios.axhline(3.5, color=PALETTE[7], lw=0.8, ls="--")
+    ratios.set(title="(b) TTFT on a hit, DRAM over AQUA", xlabel="requests/s", ylim=(0, None))
+    for system, look in STREAMING.items():
+        for overlap, said in OVERLAP.items():
+            of = rows[(rows.row == "time") & (rows.system == system) & (rows.overlap == overlap)]
+            line = "-" if overlap == "on" else ":"
+            label = look.label + said
+            streams.plot(of.at_s, of.tokens_per_s, color=look.colour, ls=line, label=label)
+    streams.set(title="(c) OPT-30B, 8,192 tokens", xlabel="seconds", ylabel="tokens/s")
+    log_scale(streams, "y")
+    for panel in axes:
+        panel.legend(loc="best", fontsize="small")
     return (
-        "(a): no run: cost model and links, a request alone, its prefix loaded (colour) before it "
-        "runs. (b): equal prompts, one at a time; nothing is random. An idle neighbour lends."
+        f"(a): {SHOWN_PER_S:g} requests/s, seed {SHOWN_SEED}, the last 30 of 70; one in ten asks "
+        "about a document of 99,744 tokens that the first one computed. (b): mean and range of the "
+        "seeds; dashed: published. (c): equal prompts, one at a time; nothing is random."
     )

@@ -10,7 +10,6 @@ of eviction, and uses one prefix. If a copy is lost with its lender, the next re
 from __future__ import annotations
 
 from harness.request import Request
-from systems.aqua.copies import said
 from systems.aqua.swap_space import SwapSpace
 from systems.aqua.tensors import Tensor
 
@@ -57,7 +56,7 @@ class CachedPrefixes:
             grown = kv.grow(request, request.computed_tokens)
             assert grown, "who is chosen has room"
             blocks = range(kv.held[request.request_id])
-            if await self._copy(swap.tensors[prefix], request, blocks, out=False):
+            if await swap.copies.prefix(swap.tensors[prefix], request, blocks, out=False):
                 return
         request.computed_tokens = request.cached_tokens = 0
 
@@ -72,14 +71,4 @@ class CachedPrefixes:
             size = swap.num_bytes(len(blocks))
             tensor = Tensor(prefix, size, swap.stand_in(request, prefix[1]))
             if await swap.lay(tensor):
-                await self._copy(tensor, request, blocks, out=True)
-
-    async def _copy(self, tensor: Tensor, request: Request, blocks: range, *, out: bool) -> bool:
-        swap = self._swap
-        here, there = (swap.consumer, request), (swap.store(tensor.lease), tensor.keeper)
-        (source, who), (target, to) = (here, there) if out else (there, here)
-        purpose = f"prefix {'out to' if out else 'in from'} {said(tensor.lease)}"
-        copying = swap.cluster.copy_kv(
-            who, blocks, swap.layers, source, target, purpose=purpose, to=to
-        )
-        return await swap.copies.done(copying, tensor.lease, purpose, () if out else (request,))
+                await swap.copies.prefix(tensor, request, blocks, out=True)

@@ -74,6 +74,22 @@ class PagingCopies:
         )
         return await self.done(moving, lease, purpose)
 
+    async def prefix(self, tensor: Tensor, request: Request, blocks: range, *, out: bool) -> bool:
+        """Copies `blocks`, a common prefix, from the request to the tensor, or with `out` false the
+        other way. Both keep what they have."""
+        here, there = (self._consumer, request), (self._store(tensor.lease), tensor.keeper)
+        (source, who), (target, to) = (here, there) if out else (there, here)
+        purpose = f"prefix {'out to' if out else 'in from'} {said(tensor.lease)}"
+        if out:
+            await self._stage(len(blocks), "gather")
+        copying = self._cluster.copy_kv(
+            who, blocks, self._layers, source, target, sending=self._sending(purpose), to=to
+        )
+        copied = await self.done(copying, tensor.lease, purpose, () if out else (request,))
+        if copied and not out:
+            await self._stage(len(blocks), "scatter")
+        return copied
+
     async def _save(self, tensors: Sequence[Tensor], lease: str | None, purpose: str) -> None:
         """Saves what was written since the last time. A request whose lender dies meanwhile stays
         on the device."""

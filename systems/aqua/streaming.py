@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from harness.clock import Event, Loop
+from harness.elastic.fabric import Sending
 from harness.elastic.instance import ElasticInstance
 from harness.errors import InstanceLost, RunError
 from harness.request import Batch, Request
@@ -159,7 +160,8 @@ class Streamer:
         purpose = f"stream {'in' if into else 'out'}, {said(tensor.lease)}"
         copy = BesideCopy(self._loop)
         # A call, not a coroutine: a run may end before the task begins.
-        move = partial(self._cluster.copy_kv, tensor.keeper, blocks, layers, *ends, purpose=purpose)
+        copied = tensor.keeper, blocks, layers, *ends
+        move = partial(self._cluster.copy_kv, *copied, sending=Sending(purpose))
         self._loop.spawn(copy.run(move), name=purpose)
         return copy
 
@@ -182,9 +184,9 @@ class Streamer:
         if not target.kv.grow(request, request.computed_tokens):
             raise RunError(f"{target.name} has no room for request {request.request_id}")
         blocks = range(target.kv.blocks_for(request.computed_tokens))
-        purpose = f"migrate, {said(lease)}"
+        sending = Sending(f"migrate, {said(lease)}")
         await self._cluster.copy_kv(
-            request, blocks, self.swap.layers, source, target, purpose=purpose
+            request, blocks, self.swap.layers, source, target, sending=sending
         )
         source.kv.release(request)
         await self.swap.moved(tensor, to)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.aqua import Asked, Kill, serve, system, transferred_bytes
-from tests.unit.aqua.test_system import BURST, assert_all_done, bed
+from tests.aqua import Asked, Kill, moved_bytes, serve, system, transferred_bytes
+from tests.unit.aqua.test_system import BURST, INTO, OUT, assert_all_done, bed
 
 CACHING = "system.consumer.prefill_caching=true"
 PREFIX = ((7, 100),)  # six blocks of 16 tokens and a quarter
@@ -33,6 +33,27 @@ def test_a_hit_is_copied_and_not_computed(place: str) -> None:
             serve(made, system(made, "aqua", *words), FIRST + LATER[:1])
             first_s[bool(words)] = made.recorder.records[1].token_times_s()[0]
     assert first_s[True] < first_s[False]
+
+
+def test_prefixes_are_copied_as_system_copies_says() -> None:
+    """Block by block each copy takes the time to issue it, gathered ones pass a staging tensor."""
+    issue_s, prefixes = 2e-4, (7 * BLOCK_BYTES, 12 * 7 * BLOCK_BYTES)
+    for copies in ("gathered", "by_block"):
+        with bed() as made:
+            words = (CACHING, f"system.copies={copies}", f"system.copy_issue_s={issue_s}")
+            serve(made, system(made, "vllm_cfs", *words), FIRST + LATER)
+            assert_all_done(made)
+            staged = [transferred_bytes(made, what) for what in ("gather", "scatter")]
+            paged = [moved_bytes(made, *OUT), moved_bytes(made, *INTO)]
+            took_s = [
+                event["end_s"] - event["start_s"] for event in made.recorder.events
+                if event["fields"].get("purpose") == "prefix in from DRAM"
+            ]  # fmt: skip
+        messages = 7 * 4 * 2  # blocks, layers, keys and values
+        every = [sum(each) for each in zip(paged, prefixes, strict=True)]
+        assert staged == (every if copies == "gathered" else [0, 0])
+        assert len(took_s) == 12
+        assert (min(took_s) >= messages * issue_s) == (copies == "by_block")
 
 
 def test_a_prompt_that_is_the_prefix_computes_its_last_token() -> None:

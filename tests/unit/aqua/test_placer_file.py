@@ -65,7 +65,7 @@ def test_from_profiles_to_a_simulated_run(tmp_path: Path) -> None:
 def test_consumers_that_share_a_lender(tmp_path: Path) -> None:
     """Fig. 11's: four on the four devices of one lender."""
     opt = profile(tmp_path, "opt-30b", -11 * GB)
-    llama = ROOT / "conf/system/aqua/profiles/llama3.1-70b-tp4-h100x8-sharegpt.json"
+    llama = ROOT / "conf/system/aqua/profiles/eager_2024/llama3.1-70b-tp4-h100x8-sharegpt.json"
     found = run_placer(tmp_path, f"{opt}=4", str(llama), servers=1, gpus=8)
     assert found["pairs"] == [{"consumers": 4 * ["opt-30b"], "lender": "llama3.1-70b", "node": 0}]
 

@@ -17,53 +17,62 @@ OWN = ("aqua_fig01", "aqua_fig08", "aqua_fig13", "aqua_swap")
 LENDERS = ("aqua_fig10", "aqua_fig11", "aqua_fig12")
 
 
-def arrivals(experiment: str) -> dict[str, Any]:
-    made: dict[str, Any] = plain(composed(f"+experiment={experiment}").workload)
+ENGINES = ("eager_2024", "vllm_v1")
+
+
+def arrivals(experiment: str, engine: str) -> dict[str, Any]:
+    words = (f"+experiment={experiment}", f"engine.profile={engine}")
+    made: dict[str, Any] = plain(composed(*words).workload)
     found: dict[str, Any] = made["parts"]["llama"] if "parts" in made else made
     return dict(found["arrivals"])
 
 
-def profiled(experiment: str) -> Path:
+def profiled(experiment: str, engine: str) -> Path:
     config = composed(f"+experiment={experiment}")
     lender = experiment in LENDERS
     spec = config.system.lender.model if lender else config.model
     workload = "sharegpt" if lender else config.workload.name
     name = resolvers.profile_name(spec.name, spec.tp, config.hardware.name, workload)
-    return resolvers.STABLE_RATES / f"{name}.json"
+    return resolvers.STABLE_RATES / engine / f"{name}.json"
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("experiment", [*OWN, *LENDERS])
 def test_an_experiment_runs_at_the_rate_in_its_models_file(
-    experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = profiled(experiment)
+    """The file of its engine profile."""
+    path = profiled(experiment, engine)
     found = read_profile(path)
-    assert arrivals(experiment)["rate_per_s"] == found.stable_rate_per_s
+    assert arrivals(experiment, engine)["rate_per_s"] == found.stable_rate_per_s
     found.stable_rate_per_s = 0.7
-    write_profile(tmp_path / path.name, found)
+    (tmp_path / engine).mkdir()
+    write_profile(tmp_path / engine / path.name, found)
     monkeypatch.setattr(resolvers, "STABLE_RATES", tmp_path)
-    made = arrivals(experiment)
+    made = arrivals(experiment, engine)
     assert made["rate_per_s"] == 0.7
     if experiment in OWN:
         assert made["burst"]["start_s"] == pytest.approx(25 / 0.7, abs=0.001)
 
 
 def test_every_file_is_a_profile_of_what_its_name_says() -> None:
-    paths = sorted(resolvers.STABLE_RATES.glob("*.json"))
-    assert paths
+    paths = sorted(resolvers.STABLE_RATES.glob("*/*.json"))
+    assert {path.parent.name for path in paths} == set(ENGINES)
     for path in paths:
         found: MemoryProfile = read_profile(path)
         assert found.workload is not None
         assert path.stem == resolvers.profile_name(
             found.model, found.shards, found.hardware, found.workload
         )
+        assert found.made_by["engine_profile"] == path.parent.name
+        assert len(found.made_by["seeds"]) == 5
         assert found.rule in ("SLA", "steady queue")
         assert found.made_by["command"] == resolvers.MAKE
         assert found.made_by["runs"]
 
 
 def test_what_was_not_profiled_is_refused_in_one_sentence() -> None:
-    with pytest.raises(UsageError, match=r"^no stable rate of llama3.1-8b-tp1-h200x8-sharegpt is"):
+    with pytest.raises(UsageError, match=r"^no stable rate of eager_2024/llama3.1-8b-tp1-h200x8-"):
         plain(composed("+experiment=aqua_fig10", "hardware=h200x8").workload)
 
 

@@ -11,8 +11,10 @@ import pytest
 from harness.experiments.points import Point
 from plots.aqua import most_paged_bytes, paged_gb
 from plots.aqua.bursts import summed_up
+from plots.aqua.elastic import summed_up as elastic
 from plots.aqua.lending import added
-from plots.aqua.rates import steady
+from plots.aqua.pressure import ratios
+from plots.aqua.rates import profiled, steady
 
 
 def point(folder: Path, *copies: tuple[str, str, int]) -> Point:
@@ -75,3 +77,39 @@ def test_what_sharing_adds_is_by_seed() -> None:
 def test_a_queue_is_steady_until_ttft_doubles() -> None:
     rows = pd.DataFrame({"rate_per_s": [0.3, 0.1, 0.2], "ttft_s": [1.5, 1.0, 2.5]})
     assert steady(rows) == 0.1
+
+
+def test_a_profile_is_the_median_of_the_seeds() -> None:
+    """Three seeds meet the SLA up to 0.2, 0.1 and 0.2 requests/s."""
+    rows = pd.DataFrame(
+        {"seed": seed, "rate_per_s": rate, "ttft_s": 0.5 if rate <= last else 2.0,
+         "tbt_p99_s": 0.05, "free_gb": 10 * seed + rate}
+        for seed, last in enumerate((0.2, 0.1, 0.2)) for rate in (0.1, 0.15, 0.2, 0.25)
+    )  # fmt: skip
+    found = profiled(rows, "m")
+    assert (found["rate_per_s"], found["free_gb"]) == pytest.approx((0.2, 10.2))
+    assert (found["rule"], found["role"]) == ("SLA", "producer")
+
+
+def test_ratios_are_by_rate_and_seed() -> None:
+    runs = pd.DataFrame(
+        {"system": system, "rate_per_s": rate, "seed": seed, "peak_ttft_s": peak * rate + seed,
+         "burst_tpot_s": 1.0, "burst_rct_s": 1.0}
+        for system, peak in (("fcfs", 20), ("aqua", 2), ("cfs_dram", 4), ("cfs_dram_gathered", 3))
+        for rate in (1.0, 2.0) for seed in (0, 1)
+    )  # fmt: skip
+    found = pd.concat(ratios(runs)).set_index(["row", "rate_per_s", "seed"]).ratio
+    assert found["peak_ttft", 1.0, 0] == 10
+    assert found["peak_ttft", 2.0, 1] == 41 / 5
+    assert found["peak_ttft_dram", 1.0, 0] == 5
+
+
+def test_what_comes_back_is_measured_once_all_is_lent_again() -> None:
+    at_s = pd.Series(range(0, 300, 2))
+    lent = pd.Series(30.0, at_s.index).where(~at_s.between(122, 240), 0.0)
+    tokens = pd.Series(18.0, at_s.index).where(~at_s.between(122, 248), 2.0)
+    run = {"at_s": at_s, "lent_gb": lent, "waiting": 0, "tokens_per_s": tokens}
+    found = elastic(pd.DataFrame(run))
+    assert found["back_s"] == 242
+    assert found["before_tokens_per_s"] == found["after_tokens_per_s"] == 18
+    assert found["during_tokens_per_s"] == 2

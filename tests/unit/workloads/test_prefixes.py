@@ -74,6 +74,31 @@ def test_system_prompts_begin_each_prompt_and_lengths_stay(mooncake: str, make_b
     assert ids(third) == ids(first)[:20]
 
 
+DOCUMENT = "workload.document={tokens: 500, question_tokens: 20, every: 2}"
+
+
+def test_a_document_is_asked_about_by_one_request_in_so_many(
+    mooncake: str, make_bare: Make
+) -> None:
+    """Its tokens are the same each time, the question's are not; other prompts stay."""
+    words = (mooncake, "workload.prefixes.trace=false", DOCUMENT)
+    schedule = make_bare("trace", *words)
+    first, other, second = schedule.requests()
+    assert [r.prompt_tokens for r in (first, other, second)] == [520, 700, 520]
+    assert [r.output_tokens for r in (first, other, second)] == [5, 5, 5]
+    assert ids(first)[:500] == ids(second)[:500]
+    assert ids(first)[500:] != ids(second)[500:]
+    assert not other.shared
+    assert Synthetic.PREFIXES_MADE in schedule.provenance.synthetic
+
+
+def test_a_document_beside_other_prefixes_is_refused(mooncake: str, make_bare: Make) -> None:
+    with pytest.raises(UsageError, match=r"leave out workload\.document"):
+        make_bare("trace", mooncake, DOCUMENT)
+    with pytest.raises(UsageError, match=r"workload\.document\.every=0 must be at least 1"):
+        make_bare("trace", mooncake, DOCUMENT.replace("every: 2", "every: 0"))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -1,0 +1,102 @@
+"""Fig. 8's burst over rates. All of it follows from the stable rate, which the paper does not
+print, and the profiler's differs from seed to seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from plots.aqua import SYSTEMS, paged_gb
+from plots.aqua.bursts import phases, summed_up
+from plots.aqua.rates import found, sampled
+from plots.figure import Panels, Points, picture
+from plots.panels import lines
+from plots.runs import overrides
+from plots.style import PALETTE, log_scale
+
+SERVED = "llama70b_tp2_h100"
+PEAK, TPOT = "peak_ttft_s", "burst_tpot_s"
+# A column, of the first system over the second.
+RATIOS = {
+    "peak_ttft": (PEAK, "fcfs", "aqua"),
+    "peak_ttft_dram": (PEAK, "fcfs", "cfs_dram"),
+    "tpot_by_block": (TPOT, "cfs_dram", "aqua"),
+    "tpot_gathered": (TPOT, "cfs_dram_gathered", "aqua"),
+    "rct_by_block": ("burst_rct_s", "cfs_dram", "fcfs"),
+    "rct_aqua": ("burst_rct_s", "aqua", "fcfs"),
+}
+SHOWN = (  # panels of ratios, and the published number in each
+    (
+        "(b) peak TTFT of FCFS over that of", 20,
+        {"peak_ttft": SYSTEMS["aqua"], "peak_ttft_dram": SYSTEMS["cfs_dram"]},
+    ),
+    (
+        "(c) TPOT in the burst over AQUA's", 1.5,
+        {"tpot_by_block": SYSTEMS["cfs_dram"], "tpot_gathered": SYSTEMS["cfs_dram_gathered"]},
+    ),
+)  # fmt: skip
+
+
+def rates(points: Points) -> pd.DataFrame:
+    """A row for each run, each ratio at each rate and seed, and for the stable rate of each seed of
+    the profiler."""
+    runs, samples = [], []
+    for point in points:
+        words = overrides(point)
+        if point.experiment != "aqua_fig08_rates":
+            samples += [sampled(point)] if words["served"] == SERVED else []
+            continue
+        named = {"system": words["system"], "rate_per_s": float(words["rate_per_s"])}
+        more = {"seed": point.seed, "mechanism": paged_gb(point, words["system"])}
+        runs.append(named | summed_up(phases(point)) | more)
+    of_runs = pd.DataFrame(runs)
+    stable = [
+        found(of, SERVED) | {"seed": seed} for seed, of in pd.DataFrame(samples).groupby("seed")
+    ]
+    return pd.concat(
+        [of_runs.assign(row="run"), *ratios(of_runs), pd.DataFrame(stable).assign(row="stable")]
+    )
+
+
+def ratios(runs: pd.DataFrame) -> list[pd.DataFrame]:
+    at = ["rate_per_s", "seed"]
+    by_system = {name: of.set_index(at) for name, of in runs.groupby("system")}
+    tables = []
+    for name, (column, first, second) in RATIOS.items():
+        ratio = by_system[first][column] / by_system[second][column]
+        tables.append(ratio.rename("ratio").reset_index().assign(row=name))
+    return tables
+
+
+def band(panel: Any, stable: pd.Series) -> None:
+    """Marks the profiler's rates: their range, and their median."""
+    panel.axvspan(stable.min(), stable.max(), color="0.92", zorder=0, lw=0)
+    panel.axvline(stable.quantile(interpolation="lower"), color="0.5", lw=0.8)
+
+
+@picture(
+    "aqua_fig08_rates", rates, ("aqua_fig08_rates", "aqua_rates_low"), shape=(1, 3), size=(11, 3.8)
+)
+def fig08_rates(axes: Panels, rows: pd.DataFrame) -> str:
+    """Fig. 8's numbers by the rate that its burst doubles."""
+    stable = rows[rows.row == "stable"].rate_per_s
+    runs = rows[rows.row == "run"]
+    peaks, *others = axes
+    lines(peaks, runs, "rate_per_s", PEAK, SYSTEMS)
+    peaks.set(title="(a) peak TTFT", ylabel="seconds")
+    peaks.legend(loc="upper left", fontsize="small")
+    log_scale(peaks, "y")
+    for panel, (title, published, looks) in zip(others, SHOWN, strict=True):
+        lines(panel, rows, "rate_per_s", "ratio", looks, by="row")
+        panel.axhline(published, color=PALETTE[7], lw=0.8, ls="--")
+        panel.set(title=title, ylabel="ratio", ylim=(0, None))
+        panel.legend(loc="upper left", fontsize="small")
+    for panel in axes:
+        band(panel, stable)
+        panel.set(xlabel="requests/s before the burst")
+    return (
+        "Llama-3.1-70B on two H100, ShareGPT; the rate doubles for a minute. Mean and range of "
+        f"{runs.seed.nunique()} seeds. Grey: the profiler's stable rates over {len(stable)} seeds, "
+        "the line their median, at which Fig. 8 is drawn. Dashed: published."
+    )
