@@ -50,8 +50,8 @@ def on_three_workloads(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "blitzscale_fig17", on_three_workloads, ("blitzscale_fig17",), shape=(3, 5), size=(13, 6.6),
-    legend=len(WIDTHS),
+    "blitzscale_fig17", on_three_workloads, ("blitzscale_fig17", "blitzscale_fig17_ttl"),
+    shape=(3, 5), size=(13, 6.6), legend=len(WIDTHS),
 )  # fmt: skip
 def fig17(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 17: request rate, mean TTFT and TBT over time, and their CDFs, on three workloads.

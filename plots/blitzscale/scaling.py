@@ -169,7 +169,7 @@ def _host_copies(run: Run) -> tuple[Floats, Floats, Floats, int]:
         + [(end, -1, node) for end, node in zip(slots.end_s, nodes, strict=True)]
     )
     cache, serving = HostCache(TTL_S[run.system]), dict.fromkeys(range(hosts), 0)
-    seconds = np.arange(0.0, np.ceil(slots.end_s.max()))
+    seconds = np.arange(np.floor(slots.start_s.min()), np.ceil(slots.end_s.max()))
     copies, busy, done = np.zeros(len(seconds)), np.zeros(len(seconds)), 0
     for i, second in enumerate(seconds):
         while done < len(changes) and changes[done][0] <= second:
@@ -183,7 +183,8 @@ def _host_copies(run: Run) -> tuple[Floats, Floats, Floats, int]:
         busy[i] = sum(count > 0 for count in serving.values())
         pooled = float(not any(serving.values()))
         copies[i] = pooled if run.system == "blitzscale" else cache.copies(second)
-    return seconds, copies, busy, hosts
+    counts = seconds >= 0
+    return seconds[counts], copies[counts], busy[counts], hosts
 
 
 ENGINES = {"sim": "simulated, six", "torch": "measured, two"}
