@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.claims.expressions import crossing
-from harness.experiments.capacity_search import Search
-from harness.experiments.compose import composed
+from plots.blitzscale.capacity import CAPACITY
 from plots.blitzscale.runs import OVER_TIME_S, SYSTEMS, WORKLOADS, Floats, Run, runs, table_of
 from plots.conf import spec
-from plots.figure import Panels, Points, Words, picture, text
+from plots.figure import Panels, Points, picture
 from plots.panels import Look, lines
 from plots.runs import overrides
 from plots.runs import table as of_runs
@@ -92,16 +90,6 @@ def needed(table: pd.DataFrame) -> Iterator[dict[str, object]]:
             yield about | {"quantity": f"seconds of load above {what}", "value": load_s}
 
 
-RATE = "workload.scale.rate"
-CAPACITY = {
-    f"blitzscale_capacity_{workload}": Search(RATE, tuple(values), share="request")
-    for workload, values in {
-        "burstgpt": [float(n) for n in range(8, 17)],
-        "azure_code": [n / 8 for n in range(8, 17)],
-        "azure_conv": [n / 2 for n in range(8, 17)],
-        "burstgpt_7b": [float(n) for n in range(32, 51, 2)],
-    }.items()
-}
 SATURATED = {  # searches of two workloads, and their panels
     "blitzscale_capacity_burstgpt": "(e)", "blitzscale_capacity_azure_code": "(f)",
 }  # fmt: skip
@@ -218,50 +206,3 @@ def _nodes(names: pd.Series, hardware: dict[str, Any], tp: int) -> pd.Series:
     number = names.str.extract(r"^sim-(\d+)$", expand=False).astype(float)
     nodes: pd.Series = (number * tp // hardware["devices_per_node"]).fillna(-1)
     return nodes
-
-
-EVALUATED = {  # by workload: what it is, and the figure whose runs have half of the capacity
-    **{workload: (title, "blitzscale_fig17") for workload, title in WORKLOADS.items()},
-    "burstgpt_7b": ("BurstGPT, Llama2-7B, cluster B, vLLM", "blitzscale_fig24"),
-}
-
-
-def capacities(points: Points) -> pd.DataFrame:
-    rows = of_runs(points)
-    rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
-    found = []
-    for (workload, (_, evaluation)), share in product(EVALUATED.items(), ("request", "token")):
-        capacity = float(crossing(rows[rows.workload == workload], "rate", share))
-        used = evaluated_at(workload, evaluation)
-        found.append(
-            {"quantity": "mean rate over capacity", "workload": workload, "seed": 0,
-             "experiment": f"blitzscale_capacity_{workload}", "share": share,
-             "capacity": capacity, "used": used, "value": used / capacity}
-        )  # fmt: skip
-    return pd.concat([rows, pd.DataFrame(found)], ignore_index=True)
-
-
-@text(
-    "blitzscale_table_capacity", capacities,
-    tuple(f"blitzscale_capacity_{workload}" for workload in EVALUATED), searches=CAPACITY,
-    head=["workload", "90 % on time, of", "factor at capacity", "evaluated at", "over capacity"],
-    title="Capacity of each cluster, as a factor on the trace's rate",
-)  # fmt: skip
-def capacity(rows: pd.DataFrame) -> tuple[Words, str]:
-    """Section 6: the serving capacity that mean request rates are half of, found once a workload:
-    the largest factor on the trace's rate up to which DistServe on all GPUs has 90 % on time; under
-    colocation (§6.4) vLLM. The paper counts requests that meet their SLO, and runs are at half of
-    the capacity by requests. By tokens, each with its own deadline, the capacity is larger."""
-    shown = rows[rows.quantity == "mean rate over capacity"]
-    columns = ["workload", "share", "capacity", "used", "value"]
-    cells = [
-        [EVALUATED[workload][0], f"{share}s", *(f"{value:.3g}" for value in values)]
-        for workload, share, *values in shown[columns].to_numpy()
-    ]
-    return cells, "On all GPUs without scaling, SLOs of section 3."
-
-
-def evaluated_at(workload: str, figure: str) -> float:
-    """The factor of that figure's runs on the trace's rate."""
-    group = f"experiment/blitzscale/workload@_global_={workload}"
-    return float(composed(figure, (group,)).configured([group]).workload.scale.rate)
