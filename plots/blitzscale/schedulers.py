@@ -44,8 +44,8 @@ def by_scheduler(points: Points) -> pd.DataFrame:
 )  # fmt: skip
 def schedulers(axes: Panels, rows: pd.DataFrame) -> str:
     """Section 5.2's schedulers in the running system, an ablation that the paper does not have:
-    only what decides in a live pair differs. ILP: 40 ms are charged for each program. Stop the world: no
-    live pair, as Fig. 20's +Multicast."""
+    only what decides in a live pair differs. ILP: 40 ms are charged for each program. Stop the
+    world: no live pair, as Fig. 20's +Multicast."""
     for panel, (workload, name) in zip(axes, product(SHOWN, LATENCIES), strict=True):
         of_panel = rows[(rows.workload == workload) & (rows.quantity == name)]
         each = over_seeds(of_panel, "scheduler", "value").loc[list(DECIDING)]
