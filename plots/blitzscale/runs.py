@@ -241,9 +241,17 @@ def plot_cdfs(panels: Sequence[Axes], rows: pd.DataFrame, systems: Iterable[str]
         panel.set(title=f"CDF of {name}", xlabel="seconds")
 
 
+def _mean_ttft(found: Latencies, half: int) -> float:
+    """Of the requests that arrive in the first or the second half of the window."""
+    second = found.arrival >= found.arrival.max() / 2
+    return float(found.ttft[second == bool(half)].mean())
+
+
 MEASURES: dict[str, Callable[[Run], float]] = {
     "mean TTFT": lambda run: float(run.latencies.ttft.mean()),
     "mean TBT": lambda run: float(run.latencies.tbt.mean()),
+    "mean TTFT, first half": lambda run: _mean_ttft(run.latencies, 0),
+    "mean TTFT, second half": lambda run: _mean_ttft(run.latencies, 1),
     "P95 TTFT": lambda run: float(np.percentile(run.latencies.ttft, 95)),
     "P95 TBT": lambda run: float(np.percentile(run.latencies.tbt, 95)),
     "P99 TTFT": lambda run: float(np.percentile(run.latencies.ttft, 99)),
