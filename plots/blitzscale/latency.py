@@ -51,7 +51,8 @@ def on_three_workloads(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "blitzscale_fig17", on_three_workloads, ("blitzscale_fig17", "blitzscale_fig17_ttl", "blitzscale_fig17_cold"),
+    "blitzscale_fig17", on_three_workloads,
+    ("blitzscale_fig17", "blitzscale_fig17_ttl", "blitzscale_fig17_cold"),
     shape=(3, 5), size=(13, 6.6), legend=len(WIDTHS),
 )  # fmt: skip
 def fig17(axes: Panels, rows: pd.DataFrame) -> str:

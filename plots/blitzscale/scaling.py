@@ -216,12 +216,20 @@ def _live(run: Run) -> Iterator[dict[str, Any]]:
     sent = run.requests()
     first_s = sent.first_s - zero_s
     # First tokens of requests that an instance still loading had a part in.
-    served_s = first_s[sent.request_id.isin(run.scale_ups().served.explode())]
+    ups = run.scale_ups()
+    served_s = first_s[sent.request_id.isin(ups.served.explode())]
+    by_request = sent.set_index("request_id").first_s
+    shares = [
+        (by_request[served].min() - start_s) / (end_s - start_s)
+        for served, start_s, end_s in ups[["served", "start_s", "end_s"]].to_numpy()
+        if served
+    ]
     senders = set(begun.source) - set(loaded_s.index)
     engine = run.point.manifest()["engine_name"]
     yield from run.rows({
         "instances": len(loaded_s), LOADED: loaded_s.max(), "first is loaded": loaded_s.min(),
         "first token with a part on an instance that loads": served_s.min(),
+        "first token over the load of its own instance, the latest": max(shares, default=np.nan),
         "sources that load nothing": len(senders),
     }, engine=engine)  # fmt: skip
     if run.seed == SHOWN_SEED:
