@@ -11,7 +11,8 @@ import pandas as pd
 from harness.cost.profile import HardwareProfile
 from plots.blitzscale.plans import EXAMPLE_LAYERS, LAYERS, domain_to_domain, fabric, pair
 from plots.conf import hardware, spec
-from plots.figure import Points, Words, text
+from plots.figure import Panels, Points, Words, picture, text
+from plots.style import PALETTE, log_scale
 from systems.blitzscale.chains import Medium, Plan, Source, Target, arrivals_s, expected_s, finish_s
 from systems.blitzscale.fabric import fabric_of
 from systems.blitzscale.planner import plan
@@ -70,6 +71,22 @@ def table1(rows: pd.DataFrame) -> tuple[Words, str]:
     return cells, (
         "Tables 1 and 2. 8B loads at our profile's rate, else at the paper's. Nothing was run."
     )
+
+
+@picture("blitzscale_fig05", links, size=(7, 3))
+def fig05(axes: Panels, rows: pd.DataFrame) -> str:
+    """Fig. 5: the rates of a GPU's links, as our profiles have them. The paper has an RDMA of 200
+    and a PCIe of 256 Gbps there, which Table 1's clusters do not have."""
+    (panel,) = axes
+    ours = rows[rows.ours.notna()]
+    for at, (where, mine) in enumerate(ours.groupby("where")):
+        y = np.arange(len(mine)) + 0.4 * at - 0.2
+        panel.barh(y, mine.ours, 0.38, color=PALETTE[at], label=str(where))
+    panel.set_yticks(range(len(LINKS)), LINKS)
+    log_scale(panel, "x")
+    panel.set(xlabel="Gbps a GPU", ylim=(len(LINKS) - 0.5, -0.5))
+    panel.legend()
+    return "Our profiles of Table 1's clusters, nothing was run."
 
 
 def computed(points: Points) -> pd.DataFrame:
