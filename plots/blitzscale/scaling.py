@@ -71,7 +71,7 @@ def fig01(axes: Panels, rows: pd.DataFrame) -> str:
         panel.plot(shown.x, shown.value, color=PALETTE[0])
         title = f"({letter}) {name.removesuffix(' (GB)')}"
         panel.set(title=title, xlabel="seconds", ylabel=unit, ylim=(0, None))
-    return "BurstGPT 40 times as fast and upscaled, Llama2-7B, cluster B; seed 0."
+    return "BurstGPT 39 times as fast and upscaled, Llama2-7B, cluster B; seed 0."
 
 
 def _kv_tokens(answered: pd.DataFrame) -> Floats:
