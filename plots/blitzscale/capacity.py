@@ -73,16 +73,22 @@ def evaluated_at(workload: str, figure: str) -> float:
     return float(composed(figure, (group,)).configured([group]).workload.scale.rate)
 
 
+COMPARED = ("mean TTFT", "P99 TTFT", "mean TBT")
 HALF = 0.5  # of the capacity: the paper's mean rate
-AGAINST = {**dict.fromkeys(WORKLOADS, "serverlessllm"), "burstgpt_7b": "vllm_half"}
+AGAINST = {  # what latency is saved against
+    "burstgpt": ("serverlessllm",), "azure_code": ("serverlessllm",),
+    "azure_conv": ("serverlessllm", "distserve_half"), "burstgpt_7b": ("vllm_half",),
+}  # fmt: skip
 SCALING = {**dict.fromkeys(WORKLOADS, "blitzscale"), "burstgpt_7b": "colocated"}
 SHOWN = {
-    "share of mean TTFT saved": "TTFT saved against",
-    "share of mean TBT saved": "TBT saved against",
+    "share of mean TTFT saved": "mean TTFT saved against",
+    "share of mean TBT saved": "mean TBT saved against",
     "share of all GPUs' time saved": "GPU time saved",
     "requests on time": "requests on time",
 }
-LOADS = tuple(f"blitzscale_load_{workload}" for workload in EVALUATED)
+LOADS = tuple(f"blitzscale_load_{swept}" for swept in (*EVALUATED, "half"))
+HALF_LOADS = ("blitzscale_fig17", "blitzscale_fig18", "blitzscale_fig24")
+SAVED = tuple(SHOWN)[:2]
 LIMITS = tuple(f"blitzscale_capacity_{workload}" for workload in EVALUATED)
 
 
@@ -93,13 +99,14 @@ def by_load(points: Points) -> pd.DataFrame:
     rows = [{str(name): value for name, value in row.items()} for row in limited]
     of = {(row["workload"], row["share"]): row["capacity"] for row in rows}
     found = runs([point for point in points if point.experiment not in LIMITS])
-    kept = [run for run in found if run.system in (AGAINST[run.workload], SCALING[run.workload])]
+    kept = [r for r in found if r.system in (SCALING[r.workload], *AGAINST[r.workload])]
     for _, group in groupby(sorted(kept, key=_key), _key):
         together = list(group)
         workload, rate = _key(together[0])
         about = {"rate": rate, "load": rate / of[workload, "request"]}
-        theirs, ours = AGAINST[workload], SCALING[workload]
-        made = list(saved(together, theirs, ours, ("mean TTFT", "P99 TTFT", "mean TBT")))
+        made: list[dict[str, Any]] = []
+        for theirs in AGAINST[workload]:
+            made += saved(together, theirs, SCALING[workload], COMPARED)
         for run in together:
             made += _of_run(run)
         rows += [row | about for row in made]
@@ -120,19 +127,24 @@ def _of_run(run: Run) -> Iterator[dict[str, Any]]:
 
 
 @picture(
-    "blitzscale_load", by_load, ("blitzscale_fig17", "blitzscale_fig24", *LOADS, *LIMITS),
+    "blitzscale_load", by_load, (*HALF_LOADS, *LOADS, *LIMITS),
     searches=CAPACITY, shape=(4, 4), size=(13, 10.5), legend=4,
 )  # fmt: skip
 def load(axes: Panels, rows: pd.DataFrame) -> str:
     """Figs. 17, 18 and 24 by load, which is the rate over the capacity by requests. Dashed: half of
-    it, at which the figures' runs are; dotted: half of the capacity by tokens. GPU time is saved
-    against all GPUs, latency against ServerlessLLM (Llama2-7B: against vLLM on half)."""
+    it, at which the figures' runs are; dotted: half of the capacity by tokens. BlitzScale saves GPU
+    time against all GPUs, and latency against the system of the line's colour."""
     limits = rows[rows.quantity == "mean rate over capacity"]
     for panel, (name, workload) in zip(axes, product(SHOWN, EVALUATED), strict=True):
         of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
-        both = (SCALING[workload], AGAINST[workload])
-        shown = both if name == "requests on time" else both[:1]
-        lines(panel, of_panel, "load", "value", {each: SYSTEMS[each] for each in shown}, factor=100)
+        theirs = AGAINST[workload]
+        if name in SAVED:
+            looks = {each: SYSTEMS[each] for each in theirs}
+            lines(panel, of_panel, "load", "value", looks, by="against", factor=100)
+        else:
+            shown = (SCALING[workload], *theirs[: name == "requests on time"])
+            looks = {each: SYSTEMS[each] for each in shown}
+            lines(panel, of_panel, "load", "value", looks, factor=100)
         by = limits[limits.workload == workload].set_index("share").capacity
         panel.axvline(HALF, color="0.4", lw=0.8, ls="--")
         panel.axvline(HALF * by.token / by.request, color="0.4", lw=0.8, ls=":")
