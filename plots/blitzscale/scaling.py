@@ -83,7 +83,6 @@ def _kv_tokens(answered: pd.DataFrame) -> Floats:
     return total
 
 
-TTLS = ("serverlessllm", "serverlessllm_30s")
 SPARES = {"near": "beside a copy", "spread": "where most are free"}
 BIN_S = 2.0
 
@@ -103,7 +102,7 @@ def _misses(run: Run) -> Iterator[dict[str, Any]]:
 
 
 @picture(
-    "blitzscale_fig04", table_of(_misses, TTLS),
+    "blitzscale_fig04", table_of(_misses, ["serverlessllm"]),
     ("blitzscale_models", "blitzscale_models_spread", "blitzscale_fig17", "blitzscale_fig17_cold"),
     shape=(1, 2), size=(9, 3.2), legend=2,
 )  # fmt: skip
