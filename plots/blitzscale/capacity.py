@@ -156,4 +156,4 @@ def load(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set_ylabel(f"{said} (%)")
     for panel in axes[-4:]:
         panel.set_xlabel("load / capacity by requests")
-    return "Mean and range of seeds: five at half of the capacity, two or three elsewhere."
+    return "Mean and range of seeds: five at half of the capacity, one or two elsewhere."
