@@ -24,12 +24,14 @@ from harness.files import read_json
 class Search:
     """The end of each curve over `key`, to between two neighbours of `values` (ascending).
 
-    draws: keys that draw a curve's inputs anew; its points are means over them.
+    draws: keys that draw a curve's inputs anew; its points are means over them. share: the SLO
+    attainment that is to be 90 %, of tokens or of requests (`records.attainment`).
     """
 
     key: str
     values: tuple[float, ...]
     draws: tuple[str, ...] = ("seed",)
+    share: str = "token"
 
 
 def next_runs(points: Sequence[Point], search: Search) -> list[list[list[str]]]:
@@ -43,20 +45,20 @@ def next_runs(points: Sequence[Point], search: Search) -> list[list[list[str]]]:
         curves.setdefault(tuple(of_curve.items()), []).append(point)
     halvings = []
     for curve in curves.values():
-        value = middle(attained(curve, search.key), search.values)
+        value = middle(attained(curve, search.key, search.share), search.values)
         if value is not None:
             runs = dict.fromkeys(_at(point, search.key, value) for point in curve)
             halvings.append([list(run) for run in runs])
     return halvings
 
 
-def attained(curve: Sequence[Point], key: str) -> dict[float, float | None]:
-    """The mean share of tokens on time at each value of `key`; None: all were refused."""
+def attained(curve: Sequence[Point], key: str, share: str = "token") -> dict[float, float | None]:
+    """The mean share on time at each value of `key`; None: all were refused."""
     shares: dict[float, list[float]] = {}
     for point in curve:
         of_value = shares.setdefault(float(point.overrides[key]), [])
         if point.path is not None:
-            of_value.append(_token_share(point.path))
+            of_value.append(_share(point.path, share))
     return {value: mean(found) if found else None for value, found in sorted(shares.items())}
 
 
@@ -73,9 +75,9 @@ def middle(found: dict[float, float | None], values: Sequence[float]) -> float |
 
 
 @cache
-def _token_share(run: Path) -> float:
-    """The token attainment of a run that is complete, which curves ask for again and again."""
-    share: float = read_json(run / "summary.json")["slo_attainment"]["token"]
+def _share(run: Path, name: str) -> float:
+    """An attainment of a run that is complete, which curves ask for again and again."""
+    share: float = read_json(run / "summary.json")["slo_attainment"][name]
     return share
 
 

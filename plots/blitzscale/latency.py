@@ -35,12 +35,13 @@ WIDTHS = {"blitzscale": 2.4, "serverlessllm": 1.2, "allcache": 1.2}  # what is b
 OVER_TIME = ("requests/s", "mean TTFT (s)", "mean TBT (s)")
 SILENCE_S = 5  # lines are broken where nothing comes for longer
 MEANS = ("mean TTFT", "mean TBT")
+HALVES = ("mean TTFT, first half", "mean TTFT, second half")
 
 
 def on_three_workloads(points: Points) -> pd.DataFrame:
     found = runs(points)
     rows = compared(found, ("serverlessllm", "serverlessllm_30s", "allcache"))
-    rows += saved(found, "allcache", "serverlessllm", MEANS)
+    rows += saved(found, "allcache", "serverlessllm", (*MEANS, *HALVES))
     rows += _best(pd.DataFrame(rows))
     for run in found:
         rows += _spikes(run)
@@ -50,13 +51,15 @@ def on_three_workloads(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "blitzscale_fig17", on_three_workloads, ("blitzscale_fig17",), shape=(3, 5), size=(13, 6.6),
-    legend=len(WIDTHS),
+    "blitzscale_fig17", on_three_workloads,
+    ("blitzscale_fig17", "blitzscale_fig17_ttl", "blitzscale_fig17_cold"),
+    shape=(3, 5), size=(13, 6.6), legend=len(WIDTHS),
 )  # fmt: skip
 def fig17(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 17: request rate, mean TTFT and TBT over time, and their CDFs, on three workloads.
-    ServerlessLLM with section 3's TTL of five minutes. Numbers with the code's 30 s, under which
-    alone the gap between AzureCode's bursts evicts, are in the table."""
+    """Fig. 17: request rate, mean TTFT and TBT over time, and their CDFs, on three workloads, after
+    a warm-up. ServerlessLLM with section 3's TTL of five minutes. Numbers with the code's 30 s,
+    under which alone the gap between AzureCode's bursts evicts, and numbers from empty caches, are
+    in the table."""
     for i, (workload, title) in enumerate(WORKLOADS.items()):
         of_workload = rows[rows.workload == workload]
         panels = axes[5 * i : 5 * i + 5]
@@ -79,7 +82,7 @@ def fig17(axes: Panels, rows: pd.DataFrame) -> str:
             panel.set_xlabel("seconds" if i == len(WORKLOADS) - 1 else "")
     return (
         f"Means of {OVER_TIME_S:g} s: seed {SHOWN_SEED}; TTFT by arrival, TBT by when the token "
-        "came. CDFs: all seeds. BurstGPT: 40 times as fast."
+        "came. CDFs: all seeds. A warm-up before does not count. BurstGPT: 39 times as fast."
     )
 
 
@@ -103,7 +106,7 @@ def _broken(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def _best(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Our mean over the better of ServerlessLLM's and AllCache's, the highest of the workloads, and
     the least ratio of what is saved of TTFT to what is of TBT."""
-    means = rows[rows.quantity.isin(MEANS)]
+    means = rows[rows.quantity.isin(MEANS) & rows.workload.isin(list(WORKLOADS))]
     wide = means.pivot(index=["quantity", "seed", "workload"], columns="system", values="value")
     ratio = wide.blitzscale / wide[["serverlessllm", "allcache"]].min(axis=1)
     share = 1 - wide.blitzscale / wide.serverlessllm
@@ -262,15 +265,17 @@ def fig24(axes: Panels, rows: pd.DataFrame) -> str:
         axes[2].axhline(gpus, color=SYSTEMS[system].colour, ls=SYSTEMS[system].line)
     axes[2].set(title="GPUs held", xlabel="seconds", ylabel="GPUs", ylim=(0, 17))
     return (
-        "BurstGPT 40 times as fast, Llama2-7B, cluster B. CDFs: all seeds; GPUs held: seed "
+        "BurstGPT 39 times as fast, Llama2-7B, cluster B. CDFs: all seeds; GPUs held: seed "
         f"{SHOWN_SEED}."
     )
 
 
 CHANGES = {
     "blitzscale_fig17": "as in Fig. 17",
+    "blitzscale_fig17_ttl": "as in Fig. 17",
     "blitzscale_sensitivity_ssd": "SSD of 2 Gbps",
     "blitzscale_sensitivity_hosts": "hosts of 4 GPUs",
+    "blitzscale_sensitivity_spread": "spares on the emptiest host",
 }
 CHANGED = ("blitzscale", "serverlessllm", "serverlessllm_30s")
 QUANTITIES = ["mean TTFT", "P99 TTFT", "share of loads from SSD"]
@@ -297,7 +302,7 @@ def sensitivity(rows: pd.DataFrame) -> tuple[Words, str]:
     means = rows.pivot_table(index=["change", "system"], columns="quantity", values="value")
     unchanged_s = means["mean TTFT"]["as in Fig. 17", "blitzscale"]
     cells = []
-    for change, system in product(CHANGES.values(), CHANGED):
+    for change, system in product(dict.fromkeys(CHANGES.values()), CHANGED):
         if (change, system) in means.index:
             ttft_s, p99_s, missed = means.loc[[(change, system)]][QUANTITIES].to_numpy()[0]
             ours_s = means["mean TTFT"].get((change, "blitzscale"), unchanged_s)

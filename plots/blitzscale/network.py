@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.claims.expressions import crossing
-from harness.experiments.capacity_search import Search
-from harness.experiments.compose import composed
 from plots.blitzscale.runs import OVER_TIME_S, SYSTEMS, WORKLOADS, Floats, Run, runs, table_of
 from plots.conf import spec
-from plots.figure import Panels, Points, Words, picture, text
+from plots.figure import Panels, Points, picture
 from plots.panels import Look, lines
 from plots.runs import overrides
-from plots.runs import table as of_runs
 from plots.style import PALETTE, log_scale
 
 SLOS_S = {"burstgpt": (1.25, 0.2), "azure_code": (0.45, 0.15)}  # §3: TTFT, TBT
@@ -25,6 +21,7 @@ GIGABITS = {  # size of a GPU's part of the parameters
     "burstgpt": spec("qwen2.5-72b").weight_bytes * 8e-9 / 4,
     "azure_code": spec("llama3-8b").weight_bytes * 8e-9,
 }
+SHOWN_SEED = 0
 LINKS = {"SSD": 10, "RDMA": 200, "PCIe": 256, "NVLink": 1600}  # Gbps, Fig. 5
 LIMITS = {"burstgpt": (0.6, 0.4), "azure_code": (0.6,)}  # §3, §1: of requests that violate
 
@@ -92,49 +89,33 @@ def needed(table: pd.DataFrame) -> Iterator[dict[str, object]]:
             yield about | {"quantity": f"seconds of load above {what}", "value": load_s}
 
 
-RATE = "workload.scale.rate"
-CAPACITY = {
-    "blitzscale_capacity_burstgpt": Search(RATE, tuple(float(n) for n in range(8, 33, 2))),
-    "blitzscale_capacity_azure_code": Search(RATE, tuple(n / 4 for n in range(6, 13))),
-    "blitzscale_capacity_azure_conv": Search(RATE, tuple(float(n) for n in range(8, 17))),
-    "blitzscale_capacity_burstgpt_7b": Search(RATE, tuple(float(n) for n in range(32, 57, 2))),
-}
-SATURATED = {  # searches of two workloads, and their panels
-    "blitzscale_capacity_burstgpt": "(e)", "blitzscale_capacity_azure_code": "(f)",
-}  # fmt: skip
-ON_TIME = 0.9  # share of tokens on time, as for the capacity
+SATURATED = {"burstgpt": "(e)", "azure_code": "(f)"}  # their panels
+SATURATING = tuple(f"blitzscale_fig03_network_{workload}" for workload in SATURATED)
 
 
 def saturated(points: Points) -> pd.DataFrame:
-    tried = [point for point in points if point.path is not None]
-    found = of_runs(tried)
     rows: list[dict[str, Any]] = []
-    for experiment in SATURATED:
-        on_time = found[(found.experiment == experiment) & (found.token >= ON_TIME)]
-        point = tried[on_time.index.to_numpy()[on_time.rate.to_numpy().argmax()]]
-        (run,) = runs([point])
-        run.workload = experiment.removeprefix("blitzscale_capacity_")
+    for run in runs(points):
+        run.workload = run.point.experiment.removeprefix("blitzscale_fig03_network_")
         run.system = "distserve_full"
+        used = used_share(run, "kv_move")
         of_run = run.rows({
-            "share free in the busiest second": 1 - used_share(run, "kv_move").max(),
-            "factor on the trace's rate": on_time.rate.max(),
+            "share used in the busiest second": used.max(),
+            "share free in the busiest second": 1 - used.max(),
         })  # fmt: skip
-        of_run += _over_time(run, "share used", "kv_move")
-        rows += [each | {"config_hash": point.config_hash()} for each in of_run]
+        if run.seed == SHOWN_SEED:
+            of_run += _over_time(run, "share used", "kv_move")
+        rows += [each | {"config_hash": run.point.config_hash()} for each in of_run]
     return pd.DataFrame(rows)
 
 
-@picture(
-    "blitzscale_fig03_network", saturated, tuple(SATURATED), shape=(1, 2), size=(8, 3),
-    searches={experiment: CAPACITY[experiment] for experiment in SATURATED},
-)  # fmt: skip
+@picture("blitzscale_fig03_network", saturated, SATURATING, shape=(1, 2), size=(8, 3))
 def fig03_network(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 3 (e) and (f): use of the network over time at the highest rate that a cluster sustains:
     DistServe on all GPUs, of the rates that were tried when the capacity was found the highest that
-    it serves on time. Bytes between hosts, as in Fig. 22."""
+    has 90 % of requests on time. Bytes between hosts, as in Fig. 22."""
     said = []
-    for panel, (experiment, letter) in zip(axes, SATURATED.items(), strict=True):
-        workload = experiment.removeprefix("blitzscale_capacity_")
+    for panel, (workload, letter) in zip(axes, SATURATED.items(), strict=True):
         shown = rows[(rows.workload == workload) & (rows.quantity == "share used")]
         title = WORKLOADS[workload].rpartition(",")[0]
         panel.plot(shown.x, 100 * shown.value, color=PALETTE[0], lw=1)
@@ -142,13 +123,12 @@ def fig03_network(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set_ylim(0, None)
         said.append(f"{100 * shown.value.max():.2g} %")
     return (
-        "KV between hosts, DistServe on all GPUs at the highest rate tried that has 90 % of tokens "
-        f"on time. The panels' scales differ: at most {said[0]} and {said[1]} are used."
+        "KV between hosts, DistServe on all GPUs at the highest rate tried that has 90 % of "
+        f"requests on time; seed {SHOWN_SEED}. Scales differ: at most {said[0]} and {said[1]}."
     )
 
 
 COMPARED = ("serverlessllm", "blitzscale")
-SHOWN_SEED = 0
 KINDS = {"KV": "kv_move", "parameters": "transfer"}
 
 
@@ -156,6 +136,7 @@ def _used(run: Run) -> Iterator[dict[str, Any]]:
     levels = {label: used_share(run, kind) for label, kind in KINDS.items()}
     values = {f"used by {label}": level.mean() for label, level in levels.items()}
     values["used by KV in the busiest second"] = levels["KV"].max()
+    values["used by parameters in the busiest second"] = levels["parameters"].max()
     values["free in the busiest second"] = 1 - sum(levels.values(), np.float64()).max()
     yield from run.rows({f"share of the NICs {what}": value for what, value in values.items()})
     for label, kind in KINDS.items() if run.seed == SHOWN_SEED else ():
@@ -203,6 +184,7 @@ def used_share(run: Run, kind: str, step_s: float = 1.0) -> Floats:
     sent = np.zeros(length)
     between = _nodes(sender, hardware, tp) != _nodes(receiver, hardware, tp)
     crossing = sender.str.startswith("sim-") & receiver.str.startswith("sim-") & between
+    crossing &= moves.end_s >= 0
     at = np.minimum((moves.end_s[crossing].to_numpy() / step_s).astype(int), length - 1)
     np.add.at(sent, at, moves.bytes[crossing].to_numpy(float))
     every_nic = float(hardware["num_devices"] * hardware["nic_bytes_per_s"])
@@ -214,48 +196,3 @@ def _nodes(names: pd.Series, hardware: dict[str, Any], tp: int) -> pd.Series:
     number = names.str.extract(r"^sim-(\d+)$", expand=False).astype(float)
     nodes: pd.Series = (number * tp // hardware["devices_per_node"]).fillna(-1)
     return nodes
-
-
-EVALUATED = {  # by workload: what it is, and the figure whose runs have half of the capacity
-    **{workload: (title, "blitzscale_fig17") for workload, title in WORKLOADS.items()},
-    "burstgpt_7b": ("BurstGPT, Llama2-7B, cluster B, vLLM", "blitzscale_fig24"),
-}
-
-
-def capacities(points: Points) -> pd.DataFrame:
-    rows = of_runs(points)
-    rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
-    found = []
-    for workload, (_, evaluation) in EVALUATED.items():
-        capacity = float(crossing(rows[rows.workload == workload], "rate", "token"))
-        used = _evaluated_at(workload, evaluation)
-        found.append(
-            {"quantity": "mean rate over capacity", "workload": workload, "seed": 0,
-             "experiment": f"blitzscale_capacity_{workload}", "capacity": capacity, "used": used,
-             "value": used / capacity}
-        )  # fmt: skip
-    return pd.concat([rows, pd.DataFrame(found)], ignore_index=True)
-
-
-@text(
-    "blitzscale_table_capacity", capacities,
-    tuple(f"blitzscale_capacity_{workload}" for workload in EVALUATED), searches=CAPACITY,
-    head=["workload", "factor at capacity", "evaluated at", "evaluated / capacity"],
-    title="Capacity of each cluster, as a factor on the trace's rate",
-)  # fmt: skip
-def capacity(rows: pd.DataFrame) -> tuple[Words, str]:
-    """Section 6: the serving capacity that mean request rates are half of, found once a workload:
-    the largest factor on the trace's rate up to which DistServe on all GPUs has 90 % of tokens on
-    time; under colocation (§6.4) vLLM. The paper does not say what it means by the word."""
-    shown = rows[rows.quantity == "mean rate over capacity"]
-    cells = [
-        [EVALUATED[workload][0], *(f"{value:.3g}" for value in values)]
-        for workload, *values in shown[["workload", "capacity", "used", "value"]].to_numpy()
-    ]
-    return cells, "90 % of tokens on time, on all GPUs without scaling."
-
-
-def _evaluated_at(workload: str, figure: str) -> float:
-    """The factor of that figure's runs on the trace's rate."""
-    group = f"experiment/blitzscale/workload@_global_={workload}"
-    return float(composed(figure, (group,)).configured([group]).workload.scale.rate)

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from harness.cost.profile import HardwareProfile
-from plots.blitzscale.plans import EXAMPLE_LAYERS, domain_to_domain, pair
+from plots.blitzscale.plans import EXAMPLE_LAYERS, LAYERS, domain_to_domain, fabric, pair
 from plots.conf import hardware, spec
-from plots.figure import Points, Words, text
-from systems.blitzscale.chains import Medium, Plan, Source, Target, arrivals_s, finish_s
+from plots.figure import Panels, Points, Words, picture, text
+from plots.style import PALETTE, log_scale
+from systems.blitzscale.chains import Medium, Plan, Source, Target, arrivals_s, expected_s, finish_s
 from systems.blitzscale.fabric import fabric_of
 from systems.blitzscale.planner import plan
 from systems.blitzscale.pool import GpuCopy, ParameterPool
@@ -70,6 +71,22 @@ def table1(rows: pd.DataFrame) -> tuple[Words, str]:
     return cells, (
         "Tables 1 and 2. 8B loads at our profile's rate, else at the paper's. Nothing was run."
     )
+
+
+@picture("blitzscale_fig05", links, size=(7, 3))
+def fig05(axes: Panels, rows: pd.DataFrame) -> str:
+    """Fig. 5: the rates of a GPU's links, as our profiles have them. The paper has an RDMA of 200
+    and a PCIe of 256 Gbps there, which Table 1's clusters do not have."""
+    (panel,) = axes
+    ours = rows[rows.ours.notna()]
+    for at, (where, mine) in enumerate(ours.groupby("where")):
+        y = np.arange(len(mine)) + 0.4 * at - 0.2
+        panel.barh(y, mine.ours, 0.38, color=PALETTE[at], label=str(where))
+    panel.set_yticks(range(len(LINKS)), LINKS)
+    log_scale(panel, "x")
+    panel.set(xlabel="Gbps a GPU", ylim=(len(LINKS) - 0.5, -0.5))
+    panel.legend()
+    return "Our profiles of Table 1's clusters, nothing was run."
 
 
 def computed(points: Points) -> pd.DataFrame:
@@ -135,7 +152,7 @@ def chains() -> dict[str, float]:
     model = spec("llama3-8b")
     layers = [float(model.layer_bytes)] * model.num_layers
     one, four = arrivals_s([1.0] * 4, [1.0] * model.num_layers)[::3]
-    fast_first, slow_first = (arrivals_s(rates, [1.0] * 32) for rates in ([2.0, 1.0], [1.0, 2.0]))
+    slow_first = arrivals_s([1.0, 1.0], LAYERS)
     source = Source(medium=Medium.GPU, node=0, devices=(0,))
     targets = [Target(name=str(i), devices=(i,)) for i in range(1, 8)]
     inside = plan(fabric_of(hardware("a800x32")), [source], targets, layers)
@@ -143,11 +160,18 @@ def chains() -> dict[str, float]:
     return {
         "time of a chain to four over one, 32 layers": four[-1] / one[-1],
         "downtime of the target that is reached twice as fast, first over second": (
-            fast_first[0][-1] / slow_first[1][-1]
+            _fast_s() / slow_first[1][-1]
         ),
         "four GPUs to four over one to one": wide / narrow,
         "8B from a GPU to the seven others of its node over NVLink (s)": _last_s(inside, layers),
     }
+
+
+def _fast_s() -> float:
+    """When the planner brings all layers to a target with two NICs, beside one with one NIC."""
+    wide = Source(medium=Medium.GPU, node=0, devices=(0, 1))
+    targets = [Target(name="slow", devices=(2,)), Target(name="fast", devices=(4, 5))]
+    return expected_s(plan(fabric(6, 2), [wide], targets, LAYERS), LAYERS)["fast"][-1]
 
 
 def _last_s(found: Plan, layers: Sequence[float]) -> float:

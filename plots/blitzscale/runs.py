@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.experiments.points import Point
-from harness.files import read_json
 from plots.figure import Points, Table
 from plots.panels import Look, cdfs, quantiles
 from plots.runs import config, events, requests
@@ -23,6 +21,7 @@ from plots.style import PALETTE
 Floats = npt.NDArray[np.floating[Any]]
 SYSTEM = "experiment/blitzscale/system@_global_"
 WORKLOAD = "experiment/blitzscale/workload@_global_"
+TIMES = ("start_s", "end_s", "arrival_s", "first_s", "last_s")
 WORKLOADS = {
     "burstgpt": "BurstGPT, 72B, cluster A",
     "azure_code": "AzureCode, 8B, cluster B",
@@ -44,6 +43,14 @@ SYSTEMS = {
 FIXED = ("distserve", "vllm")  # systems that scale nothing
 LATENCIES = {"TTFT": "ttft", "TBT": "tbt"}
 OVER_TIME_S = 2.0  # step between points of what is drawn over time
+# Runs of a workload begin so long before its window. What happens then does not count, and times
+# are from the window's start. 300 s are ServerlessLLM's longest TTL: what a host cache has at the
+# window's start was used since the run began, or is gone. AzureConv has no gap in which a cache
+# could lose the model.
+WARM_UP_S = {
+    "burstgpt": 300.0, "burstgpt_7b": 300.0, "burstgpt_models": 300.0, "azure_code": 300.0,
+    "azure_conv": 120.0,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -71,10 +78,11 @@ class Run:
         return self.point.seed
 
     def events(self, *kinds: str) -> pd.DataFrame:
-        return events(self.point.folder, *kinds)
+        """The run's device events, those of the warm-up too: they have times below 0."""
+        return shifted(events(self.point.folder, *kinds), warm_up_s(self.point))
 
     def requests(self) -> pd.DataFrame:
-        return requests(self.point.folder)
+        return counted(self.point)
 
     def config(self) -> dict[str, Any]:
         return config(self.point.folder)
@@ -85,12 +93,13 @@ class Run:
 
     def loads(self) -> pd.DataFrame:
         """Each instance's loads from each of its sources; not those from none, before the run."""
-        return self.events("load").query("source != ''")
+        return self.events("load").query("source != '' and start_s >= 0")
 
     def scale_ups(self) -> pd.DataFrame:
         """The times when instances loaded; `served`: requests of which they ran layers meanwhile,
         whose KV then left them."""
-        sent, found = self.events("kv_move"), self.slots().query("role == 'loading'")
+        sent = self.events("kv_move")
+        found = self.slots().query("role == 'loading' and start_s >= 0")
         served = []
         for instance, start_s, end_s in found[["instance", "start_s", "end_s"]].to_numpy():
             meanwhile = sent.start_s.between(start_s, end_s, inclusive="left")
@@ -118,7 +127,7 @@ def runs(points: Points, systems: Collection[str] | None = None) -> list[Run]:
     return [
         Run(
             point, point.overrides.get(WORKLOAD, ""), point.overrides.get(SYSTEM, ""),
-            point.verdict()["status"] == "VALID", scaled(point), latencies(point.folder),
+            point.verdict()["status"] == "VALID", scaled(point), latencies(counted(point)),
         )
         for point in points
         if point.path is not None and (systems is None or point.overrides[SYSTEM] in systems)
@@ -134,15 +143,36 @@ def table_of(
     )
 
 
+def warm_up_s(point: Point) -> float:
+    """Seconds at the start of a run that do not count: none where no workload is named."""
+    return WARM_UP_S.get(point.overrides.get(WORKLOAD, ""), 0.0)
+
+
+def shifted(found: pd.DataFrame, by_s: float) -> pd.DataFrame:
+    """With all times earlier by `by_s`."""
+    times = [name for name in found if name in TIMES]
+    return found.assign(**{name: found[name] - by_s for name in times})
+
+
+def counted(point: Point) -> pd.DataFrame:
+    """The requests that arrive in the window, with times from its start."""
+    found, by_s = requests(point.folder), warm_up_s(point)
+    if by_s:
+        found = shifted(found[found.arrival_s >= by_s], by_s)
+        found["token_times_s"] = found.token_times_s.map(lambda times: times - by_s)
+    return found
+
+
 def scaled(point: Point) -> float:
-    """How many instances the run scaled up; nan where its system never does."""
+    """How many instances the run scaled up in its window; nan where its system never does."""
     if point.manifest()["choices"]["system"] in FIXED:
         return np.nan
-    return float((events(point.folder, "slot").role == "loading").sum())
+    slots = events(point.folder, "slot").query("role == 'loading'")
+    return float((slots.start_s >= warm_up_s(point)).sum())
 
 
-def latencies(path: Path) -> Latencies:
-    rows = requests(path).dropna(subset=["first_s"])
+def latencies(found: pd.DataFrame) -> Latencies:
+    rows = found.dropna(subset=["first_s"])
     return Latencies(
         arrival=rows.arrival_s.to_numpy(),
         ttft=rows.ttft_s.to_numpy(),
@@ -178,9 +208,13 @@ def held_over_time(
 
 
 def gpu_seconds(run: Run) -> float:
-    """GPU-seconds that the run held; a system without slots holds all GPUs until the last token."""
-    if slots := read_json(run.point.folder / "summary.json").get("slot_gpu_seconds"):
-        return float(sum(slots.values()))
+    """GPU-seconds held from the window's start to the last token; a system without slots holds all
+    GPUs."""
+    if run.point.manifest()["choices"]["system"] != "vllm":
+        slots = run.slots()
+        return float(
+            ((slots.end_s - slots.start_s.clip(lower=0)).clip(lower=0) * slots.num_devices).sum()
+        )
     found = run.latencies
     end_s = max(float(found.at.max()), float((found.arrival + found.ttft).max()))
     return float(run.config()["hardware"]["num_devices"]) * end_s
@@ -207,9 +241,17 @@ def plot_cdfs(panels: Sequence[Axes], rows: pd.DataFrame, systems: Iterable[str]
         panel.set(title=f"CDF of {name}", xlabel="seconds")
 
 
+def _mean_ttft(found: Latencies, half: int) -> float:
+    """Of the requests that arrive in the first or the second half of the window."""
+    second = found.arrival >= found.arrival.max() / 2
+    return float(found.ttft[second == bool(half)].mean())
+
+
 MEASURES: dict[str, Callable[[Run], float]] = {
     "mean TTFT": lambda run: float(run.latencies.ttft.mean()),
     "mean TBT": lambda run: float(run.latencies.tbt.mean()),
+    "mean TTFT, first half": lambda run: _mean_ttft(run.latencies, 0),
+    "mean TTFT, second half": lambda run: _mean_ttft(run.latencies, 1),
     "P95 TTFT": lambda run: float(np.percentile(run.latencies.ttft, 95)),
     "P95 TBT": lambda run: float(np.percentile(run.latencies.tbt, 95)),
     "P99 TTFT": lambda run: float(np.percentile(run.latencies.ttft, 99)),

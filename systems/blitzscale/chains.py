@@ -91,6 +91,12 @@ class Plan:
         interference (Fig. 12)."""
         return [target for chain in self.chains for target in chain.hops[-1].targets]
 
+    @property
+    def senders(self) -> set[int]:
+        """The GPUs whose NICs send."""
+        lanes = [lane for chain in self.chains for hop in chain.hops for lane in hop.lanes]
+        return {lane.sender for lane in lanes}
+
 
 def arrivals_s(
     rates_bytes_per_s: Sequence[float], layers_bytes: Sequence[float]

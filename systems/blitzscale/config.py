@@ -98,7 +98,7 @@ class Config:
     # every host has every model
     parameters: str
     pruning: bool  # network: a NIC that sends KV loads nothing, if another source exists (line 1)
-    # near: free GPUs beside a copy first; spread: where most are free, wherever copies are
+    # near: free GPUs beside a copy first; spread: on the host with the most, wherever copies are
     spares: str
     multicast: bool  # network: chains by the planner; else each instance loads by itself
     zigzag: bool  # live scaling of prefills; else stop-the-world

@@ -66,18 +66,24 @@ class NetworkPlane(Plane):
         Raises UsageError if no source can bring them.
 
         GPUs whose NIC sends KV or parameters of any model are sources only if nothing else is left
-        (`pruning`).
+        (`pruning`). Without `multicast` sources take turns.
         """
         fleet, targets = self.fleets[slots[0].model], [target_of(slot) for slot in slots]
         sources, busy = self.sources(slots[0].model), set[int]()
         if self.config.pruning:
             sending = [s for each in self.fleets.values() for s in each.slots if s.sends]
             busy = {device for slot in sending for device in slot.devices}
-        groups = [targets] if self.config.multicast else [[target] for target in targets]
-        plans = [
-            plan(fleet.fabric, sources, group, fleet.layers_bytes, busy=busy) for group in groups
-        ]
-        return Plan(chains=tuple(chain for each in plans for chain in each.chains))
+        if self.config.multicast:
+            return plan(fleet.fabric, sources, targets, fleet.layers_bytes, busy=busy)
+        chains, taken = list[Chain](), set[int]()  # taken: NICs that have had their turn
+        for target in targets:
+            found = plan(fleet.fabric, sources, [target], fleet.layers_bytes, busy=busy | taken)
+            if not found.senders.isdisjoint(busy | taken):  # a new round
+                taken = set()
+                found = plan(fleet.fabric, sources, [target], fleet.layers_bytes, busy=busy)
+            taken |= found.senders
+            chains += found.chains
+        return Plan(chains=tuple(chains))
 
     def may_release(self, slot: Slot) -> bool:
         """Whether its weights may be given up now."""

@@ -217,3 +217,15 @@ def nearest_spares(
         return not beside, first.leaf not in leaves, -rooms[first.domain], first.domain, spare
 
     return sorted(spares, key=rank)[:count]
+
+
+def spread_spares(
+    fabric: Fabric, spares: Sequence[tuple[int, ...]], count: int
+) -> list[tuple[int, ...]]:
+    """Up to `count` of `spares`, each on the host that has the most left, wherever copies are."""
+    left, taken = sorted(spares), list[tuple[int, ...]]()
+    while left and len(taken) < count:
+        nodes = [fabric.devices[spare[0]].node for spare in left]
+        rooms = Counter(nodes)
+        taken.append(left.pop(nodes.index(max(rooms, key=lambda node: (rooms[node], -node)))))
+    return taken

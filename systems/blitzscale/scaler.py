@@ -11,7 +11,7 @@ from systems.blitzscale.growth import Changes, Counts
 from systems.blitzscale.instances import Role, Slot, State
 from systems.blitzscale.loads import Loads
 from systems.blitzscale.parameters import DataPlane
-from systems.blitzscale.planner import nearest_spares
+from systems.blitzscale.planner import nearest_spares, spread_spares
 from systems.blitzscale.serving import Serving
 
 
@@ -116,9 +116,11 @@ class Scaler:
 
     def _take(self, role: Role, count: int) -> list[Slot]:
         by_devices = {slot.devices: slot for slot in self._fleet.free()}
-        near = self._config.spares == "near"
-        sources = self._data_plane.sources(self._fleet.slots[0].model) if near else []
-        picked = nearest_spares(self._fleet.fabric, sources, list(by_devices), count)
+        if self._config.spares == "near":
+            sources = self._data_plane.sources(self._fleet.slots[0].model)
+            picked = nearest_spares(self._fleet.fabric, sources, list(by_devices), count)
+        else:
+            picked = spread_spares(self._fleet.fabric, list(by_devices), count)
         slots = [by_devices[devices] for devices in picked]
         for slot in slots:
             slot.role = role

@@ -29,6 +29,16 @@ def test_a_nic_that_sends_parameters_is_no_source_while_another_has_a_copy() -> 
     assert {first["fields"]["source"], second["fields"]["source"]} == {"sim-1", "sim-2"}
 
 
+def test_without_multicast_sources_take_turns() -> None:
+    """Two decodes have copies, and one look of the monitor asks for four prefills."""
+    on = replace(hardware_profile("local_cluster_x4"), num_devices=7)
+    only = [*STOP, "system.multicast=false", "system.min_decodes=2", "system.max_decodes=2"]
+    served = serve(only, burst(0.0, 60, 500, 4), on=on)
+    loads = [e for e in served.events("load") if e["fields"]["layers"]]
+    at_once = [e["fields"]["source"] for e in loads if e["start_s"] == loads[0]["start_s"]]
+    assert sorted(at_once) == ["sim-1", "sim-1", "sim-2", "sim-2"]
+
+
 @pytest.mark.parametrize(("spares", "taken"), [("near", "sim-2"), ("spread", "sim-3")])
 def test_a_scale_up_takes_gpus_beside_a_copy_or_where_most_are_free(
     spares: str, taken: str
@@ -37,7 +47,8 @@ def test_a_scale_up_takes_gpus_beside_a_copy_or_where_most_are_free(
     local = hardware_profile("local_cluster_x4")
     nvlink = 100 * local.nic_bytes_per_s
     on = replace(local, num_devices=6, devices_per_node=3, nvlink_copy_bytes_per_s=nvlink)
-    served = serve([*STOP, f"system.spares={spares}"], burst(0.0, 12, 500, 4), on=on)
+    one = [*STOP, f"system.spares={spares}", "system.max_prefills=2", "system.max_decodes=1"]
+    served = serve(one, burst(0.0, 12, 500, 4), on=on)
     first = next(e for e in served.events("load") if e["fields"]["layers"])
     assert first["instance"] == taken
 

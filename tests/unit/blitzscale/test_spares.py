@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from systems.blitzscale.chains import Medium, Source
-from systems.blitzscale.planner import nearest_spares
+from systems.blitzscale.planner import nearest_spares, spread_spares
 from tests.unit.blitzscale.clusters import fabric
 
 # Nodes 0 and 1 are on leaf 0, 2 to 4 on leaf 1. GPUs: 0-1, 2, 3, 4-5, 6-8.
@@ -29,3 +29,7 @@ def test_from_ssd_every_node_is_as_good() -> None:
 def test_no_more_than_there_are() -> None:
     copy = Source(medium=Medium.GPU, node=0, devices=(0,))
     assert sorted(nearest_spares(NET, [copy], SPARE, 99)) == SPARE
+
+
+def test_spread_takes_each_from_the_host_with_the_most_left() -> None:
+    assert spread_spares(NET, SPARE, 4) == [(4,), (6,), (1,), (2,)]

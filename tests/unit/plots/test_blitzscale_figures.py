@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -16,7 +17,17 @@ from plots.blitzscale.latency import violating
 from plots.blitzscale.network import needed
 from plots.blitzscale.numbers import throughput
 from plots.blitzscale.plans import SCHEDULERS, numbers, pair
-from plots.blitzscale.runs import Latencies, Run, held_over_time, over_time, saved
+from plots.blitzscale.runs import (
+    MEASURES,
+    WORKLOAD,
+    Latencies,
+    Run,
+    counted,
+    gpu_seconds,
+    held_over_time,
+    over_time,
+    saved,
+)
 from systems.blitzscale.timeline import replay
 
 
@@ -60,6 +71,41 @@ def test_what_is_saved_is_of_the_same_seed() -> None:
         ("share of mean TTFT saved", 0, 0.75),
         ("mean TTFT over", 0, 0.25),
     ]
+
+
+def test_what_happens_in_the_warm_up_does_not_count(tmp_path: Path) -> None:
+    """AzureConv has 120 s of it: one request before and one after; a GPU held from 100 s to 130 s,
+    two loads."""
+    pd.DataFrame(
+        {"request_id": ["a", "b"], "model": "m", "instance": "i", "arrival_s": [119.0, 121.0],
+         "status": "completed", "prompt_tokens": 5, "output_tokens": 2, "num_preemptions": 0,
+         "token_times_s": [[120.0, 122.0], [123.0, 124.0]]}
+    ).to_parquet(tmp_path / "requests.parquet")  # fmt: skip
+    slot, load = {"role": "prefill", "num_devices": 2}, {"source": "ssd-0"}
+    pd.DataFrame(
+        {"kind": ["slot", "load", "load"], "instance": "i", "start_s": [100.0, 110.0, 125.0],
+         "end_s": [130.0, 115.0, 129.0],
+         "fields": [json.dumps(each) for each in (slot, load, load)]}
+    ).to_parquet(tmp_path / "events.parquet")  # fmt: skip
+    (tmp_path / "manifest.json").write_text('{"choices": {"system": "blitzscale"}}')
+    point = Point("", {WORKLOAD: "azure_conv"}, 0, tmp_path, "")
+    (request,) = counted(point).itertuples()
+    assert (request.arrival_s, request.ttft_s, list(request.token_times_s)) == (
+        1.0,
+        2.0,
+        [3.0, 4.0],
+    )
+    of_window = Run(point, "azure_conv", "blitzscale", True, 1.0, latencies(1.0))
+    assert of_window.loads().start_s.tolist() == [5.0]
+    assert gpu_seconds(of_window) == 20.0
+
+
+def test_halves_of_a_window_are_by_arrival() -> None:
+    found = latencies(1.0, 3.0, 5.0)
+    found.arrival = np.array([0.0, 4.0, 10.0])
+    of_run = Run(Point("", {}, 0, Path(), ""), "w", "s", True, 1.0, found)
+    halves = ("mean TTFT, first half", "mean TTFT, second half")
+    assert [MEASURES[half](of_run) for half in halves] == [2.0, 5.0]
 
 
 def test_violations_are_beyond_five_times_the_mean_and_not_at_it() -> None:

@@ -48,6 +48,17 @@ def test_the_next_runs_halve_each_curves_end_with_every_draw_of_it(tmp_path: Pat
     ]
 
 
+def test_a_curve_may_end_by_requests_on_time(tmp_path: Path) -> None:
+    points = []
+    for models, request in {8: 1.0, 16: 0.8, 32: 0.2}.items():
+        points.append(point(tmp_path, "s", models, "a", 1.0))
+        attainment = {"slo_attainment": {"token": 1.0, "request": request}}
+        (points[-1].folder / "summary.json").write_text(json.dumps(attainment))
+    by_requests = Search(KEY, VALUES, (DRAW,), share="request")
+    assert next_runs(points, by_requests) == [[["system=s", f"{DRAW}=a", f"{KEY}=12"]]]
+    assert next_runs(points, SEARCHES) == []
+
+
 def test_a_point_is_refused_only_where_every_draw_was(tmp_path: Path) -> None:
     points = [
         point(tmp_path, "muxserve", models, draw, token)

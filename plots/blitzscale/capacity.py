@@ -1,0 +1,159 @@
+"""The capacity that loads are a share of, and what depends on the load (sections 6 and 6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby, product
+from typing import Any
+
+import pandas as pd
+
+from harness.claims.expressions import crossing
+from harness.experiments.capacity_search import Search
+from harness.experiments.compose import composed
+from plots.blitzscale.runs import SYSTEMS, WORKLOADS, Run, gpu_seconds, runs, saved
+from plots.figure import Panels, Points, Words, picture, text
+from plots.panels import lines
+from plots.runs import table as of_runs
+
+RATE = "workload.scale.rate"
+CAPACITY = {
+    f"blitzscale_capacity_{workload}": Search(RATE, tuple(values), share="request")
+    for workload, values in {
+        "burstgpt": [float(n) for n in range(8, 17)],
+        "azure_code": [n / 8 for n in range(8, 17)],
+        "azure_conv": [n / 2 for n in range(8, 17)],
+        "burstgpt_7b": [float(n) for n in range(32, 51, 2)],
+    }.items()
+}
+EVALUATED = {  # by workload: what it is, and the figure whose runs have half of the capacity
+    **{workload: (title, "blitzscale_fig17") for workload, title in WORKLOADS.items()},
+    "burstgpt_7b": ("BurstGPT, Llama2-7B, cluster B, vLLM", "blitzscale_fig24"),
+}
+
+
+def capacities(points: Points) -> pd.DataFrame:
+    rows = of_runs(points)
+    rows["workload"] = rows.experiment.str.removeprefix("blitzscale_capacity_")
+    found = []
+    for (workload, (_, evaluation)), share in product(EVALUATED.items(), ("request", "token")):
+        capacity = float(crossing(rows[rows.workload == workload], "rate", share))
+        used = evaluated_at(workload, evaluation)
+        found.append(
+            {"quantity": "mean rate over capacity", "workload": workload, "seed": 0,
+             "experiment": f"blitzscale_capacity_{workload}", "share": share,
+             "capacity": capacity, "used": used, "value": used / capacity}
+        )  # fmt: skip
+    return pd.concat([rows, pd.DataFrame(found)], ignore_index=True)
+
+
+@text(
+    "blitzscale_table_capacity", capacities,
+    tuple(f"blitzscale_capacity_{workload}" for workload in EVALUATED), searches=CAPACITY,
+    head=["workload", "90 % on time, of", "factor at capacity", "evaluated at", "over capacity"],
+    title="Capacity of each cluster, as a factor on the trace's rate",
+)  # fmt: skip
+def capacity(rows: pd.DataFrame) -> tuple[Words, str]:
+    """Section 6: the serving capacity that mean request rates are half of, found once a workload:
+    the largest factor on the trace's rate up to which DistServe on all GPUs has 90 % on time; under
+    colocation (§6.4) vLLM. The paper counts requests that meet their SLO, and runs are at half of
+    the capacity by requests. By tokens, each with its own deadline, the capacity is larger."""
+    shown = rows[rows.quantity == "mean rate over capacity"]
+    columns = ["workload", "share", "capacity", "used", "value"]
+    cells = [
+        [EVALUATED[workload][0], f"{share}s", *(f"{value:.3g}" for value in values)]
+        for workload, share, *values in shown[columns].to_numpy()
+    ]
+    return cells, "On all GPUs without scaling, SLOs of section 3."
+
+
+def evaluated_at(workload: str, figure: str) -> float:
+    """The factor of that figure's runs on the trace's rate."""
+    group = f"experiment/blitzscale/workload@_global_={workload}"
+    return float(composed(figure, (group,)).configured([group]).workload.scale.rate)
+
+
+COMPARED = ("mean TTFT", "P99 TTFT", "mean TBT")
+HALF = 0.5  # of the capacity: the paper's mean rate
+AGAINST = {  # what latency is saved against
+    "burstgpt": ("serverlessllm",), "azure_code": ("serverlessllm",),
+    "azure_conv": ("serverlessllm", "distserve_half"), "burstgpt_7b": ("vllm_half",),
+}  # fmt: skip
+SCALING = {**dict.fromkeys(WORKLOADS, "blitzscale"), "burstgpt_7b": "colocated"}
+SHOWN = {
+    "share of mean TTFT saved": "mean TTFT saved against",
+    "share of mean TBT saved": "mean TBT saved against",
+    "share of all GPUs' time saved": "GPU time saved",
+    "requests on time": "requests on time",
+}
+LOADS = tuple(f"blitzscale_load_{swept}" for swept in (*EVALUATED, "half"))
+HALF_LOADS = ("blitzscale_fig17", "blitzscale_fig18", "blitzscale_fig24")
+SAVED = tuple(SHOWN)[:2]
+LIMITS = tuple(f"blitzscale_capacity_{workload}" for workload in EVALUATED)
+
+
+def by_load(points: Points) -> pd.DataFrame:
+    limits = capacities([point for point in points if point.experiment in LIMITS])
+    limits = limits[limits.quantity == "mean rate over capacity"]
+    limited = limits.assign(system="distserve").to_dict("records")
+    rows = [{str(name): value for name, value in row.items()} for row in limited]
+    of = {(row["workload"], row["share"]): row["capacity"] for row in rows}
+    found = runs([point for point in points if point.experiment not in LIMITS])
+    kept = [r for r in found if r.system in (SCALING[r.workload], *AGAINST[r.workload])]
+    for _, group in groupby(sorted(kept, key=_key), _key):
+        together = list(group)
+        workload, rate = _key(together[0])
+        about = {"rate": rate, "load": rate / of[workload, "request"]}
+        made: list[dict[str, Any]] = []
+        for theirs in AGAINST[workload]:
+            made += saved(together, theirs, SCALING[workload], COMPARED)
+        for run in together:
+            made += _of_run(run)
+        rows += [row | about for row in made]
+    return pd.DataFrame(rows)
+
+
+def _key(run: Run) -> tuple[str, float]:
+    return run.workload, float(run.config()["workload"]["scale"]["rate"])
+
+
+def _of_run(run: Run) -> Iterator[dict[str, Any]]:
+    slo, found = run.config()["slo"], run.latencies
+    late = (found.ttft > slo["ttft_s"]) | (found.tpot > slo["tbt_s"])  # of one token has no tpot
+    yield run.row("requests on time", 1 - float(late.mean()))
+    end_s = max(float(found.at.max()), float((found.arrival + found.ttft).max()))
+    every = end_s * run.config()["hardware"]["num_devices"]
+    yield run.row("share of all GPUs' time saved", 1 - gpu_seconds(run) / every)
+
+
+@picture(
+    "blitzscale_load", by_load, (*HALF_LOADS, *LOADS, *LIMITS),
+    searches=CAPACITY, shape=(4, 4), size=(13, 10.5), legend=4,
+)  # fmt: skip
+def load(axes: Panels, rows: pd.DataFrame) -> str:
+    """Figs. 17, 18 and 24 by load, which is the rate over the capacity by requests. Dashed: half of
+    it, at which the figures' runs are; dotted: half of the capacity by tokens. BlitzScale saves GPU
+    time against all GPUs, and latency against the system of the line's colour."""
+    limits = rows[rows.quantity == "mean rate over capacity"]
+    for panel, (name, workload) in zip(axes, product(SHOWN, EVALUATED), strict=True):
+        of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
+        theirs = AGAINST[workload]
+        if name in SAVED:
+            looks = {each: SYSTEMS[each] for each in theirs}
+            lines(panel, of_panel, "load", "value", looks, by="against", factor=100)
+        else:
+            shown = (SCALING[workload], *theirs[: name == "requests on time"])
+            looks = {each: SYSTEMS[each] for each in shown}
+            lines(panel, of_panel, "load", "value", looks, factor=100)
+        by = limits[limits.workload == workload].set_index("share").capacity
+        panel.axvline(HALF, color="0.4", lw=0.8, ls="--")
+        panel.axvline(HALF * by.token / by.request, color="0.4", lw=0.8, ls=":")
+        panel.axhline(0, color="0.7", lw=0.8)
+        if name == next(iter(SHOWN)):
+            panel.set_title(EVALUATED[workload][0].removesuffix(", vLLM"))
+        panel.set(xlabel="", ylabel="")
+    for panel, said in zip(axes[::4], SHOWN.values(), strict=True):
+        panel.set_ylabel(f"{said} (%)")
+    for panel in axes[-4:]:
+        panel.set_xlabel("load / capacity by requests")
+    return "Mean and range of seeds: five at half of the capacity, one or two elsewhere."
