@@ -106,6 +106,7 @@ def fig09(axes: Panels, rows: pd.DataFrame) -> str:
     nested(traced, rows[rows.row == "request"], "order", "ttft_s", HITS)
     log_scale(traced, "y")
     traced.set(title="(a) Yi-34B-200K", xlabel="request, in order of arrival", ylabel="TTFT (s)")
+    traced.set_ylim(top=20)  # the legend is above the curves
     lines(ratios, rows[rows.row == "ratio"], "rate_per_s", "ratio", RATIOS, by="against")
     ratios.axhline(3.5, color=PALETTE[7], lw=0.8, ls="--")
     ratios.set(title="(b) TTFT on a hit, DRAM over AQUA", xlabel="requests/s", ylim=(0, None))

@@ -139,8 +139,8 @@ def profiled(of: pd.DataFrame, name: str) -> dict[str, Any]:
     """What the search finds over all seeds, as `found` says it: the median rate, and the medians of
     the runs at this rate."""
     each = pd.DataFrame([found(rows, name) for _, rows in of.groupby("seed")])
-    rate_per_s = float(each.rate_per_s.quantile(interpolation="lower"))
-    at = of[of.rate_per_s.round(6) == round(rate_per_s, 6)][["ttft_s", "tbt_p99_s", "free_gb"]]
+    rate_per_s = round(float(each.rate_per_s.quantile(interpolation="lower")), 6)
+    at = of[of.rate_per_s.round(6) == rate_per_s][["ttft_s", "tbt_p99_s", "free_gb"]]
     medians = {str(key): float(value) for key, value in at.median().items()}
     lends = 1e9 * medians["free_gb"] > constants()["producer_above_bytes"]
     told = {"role": "producer" if lends else "consumer", "rule": each["rule"].mode()[0]}
