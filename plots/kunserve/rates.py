@@ -19,13 +19,15 @@ from plots.kunserve.runs import (
     end_to_end,
     numbers,
     over,
+    point_of,
+    rate_of,
     requests,
     system,
     violations,
     waits,
 )
 from plots.panels import Look, bars, cdfs, lines, over_seeds, quantiles
-from plots.runs import events, overrides
+from plots.runs import events
 from plots.style import PALETTE, log_scale
 
 SWAPS = {name: SYSTEMS[name] for name in ("vllm_kv_swap", "vllm_parameter_swap")}
@@ -95,40 +97,60 @@ def fig05(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 OF_DATASETS = tuple(f"kunserve_fig10_{dataset}" for dataset in DATASETS)
+AT_33_GB = ("kunserve_regime", "kunserve_fig10_migration")  # have BurstGPT's other rates
+OF_FIG10 = (*OF_DATASETS, *AT_33_GB)
 SLO = "SLO: 5 x P50 of replication at the lowest rate."
 
 
+def fig10_runs(points: Points) -> list[Point]:
+    """Those of Fig. 10: of the points of kunserve_regime the ones with 33 GB of KV."""
+    return [p for p in points if p.experiment not in AT_33_GB or point_of(p).startswith("gb33")]
+
+
+def dataset(point: Point) -> str:
+    of_its_own = point.experiment not in AT_33_GB
+    return point.experiment.removeprefix("kunserve_fig10_") if of_its_own else "burstgpt"
+
+
 def on_datasets(points: Points) -> pd.DataFrame:
-    rows = end_to_end(points)
-    return rows.assign(dataset=rows.experiment.str.removeprefix("kunserve_fig10_"))
+    shown = fig10_runs(points)
+    return end_to_end(shown, "dataset", dataset=[dataset(point) for point in shown])
 
 
-@picture("kunserve_fig10", on_datasets, OF_DATASETS, shape=(3, 5), size=(12, 6.6), legend=4)
+@picture("kunserve_fig10", on_datasets, OF_FIG10, shape=(3, 5), size=(12, 6.8), legend=5)
 def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 10: end to end, 14B: TTFT and TBT by rate, violations of the SLO, on three datasets."""
-    for i, (dataset, title) in enumerate(DATASETS.items()):
+    for i, (name, title) in enumerate(DATASETS.items()):
         mine = axes[5 * i : 5 * (i + 1)]
-        _by_rate(mine, rows[rows.dataset == dataset])
+        _by_rate(mine, rows[rows.dataset == name])
         mine[0].set_ylabel(title, fontweight="bold", fontsize=8)
         for panel in mine:
-            panel.set_xlabel("requests/s, four instances" if i == len(DATASETS) - 1 else "")
+            panel.set_xlabel("requests/s of an instance" if i == len(DATASETS) - 1 else "")
             if i:
                 panel.set_title("")
     return (
         "Azure code arrivals. Mean and range of seeds. TBT: a request's mean. P99 where a run has "
-        f"requests enough. {SLO} KV: 33 GB an instance. AGIEval-CoT has two rates."
+        f"requests enough. {SLO} KV: 33 GB an instance. BurstGPT: eight instances; others: four. "
+        f"{_memory(rows)}"
     )
+
+
+def _memory(rows: pd.DataFrame) -> str:
+    """Says at which rates memory throttles."""
+    found = rows[rows.throttled].groupby("dataset" if "dataset" in rows else "experiment")
+    rates = [f"{mine.per_instance.min():.1f}" for _, mine in found]
+    return f"Most of replication's waiting is for memory from {', '.join(rates) or 'no rate'} on."
 
 
 def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame) -> None:
     """Draws each of LATENCIES, and violations of the SLO, by rate, one panel each."""
     shown = {f"{number}_s": about for number, about in LATENCIES.items()}
     shown["violating"] = ("SLO violated (%)", 100.0)
-    low, high = rows.mean_rate.min(), rows.mean_rate.max()
+    low, high = rows.per_instance.min(), rows.per_instance.max()
     margin = 0.1 * (high - low)
     for panel, (column, (title, factor)) in zip(axes, shown.items(), strict=False):
-        lines(panel, rows, "mean_rate", column, SYSTEMS, factor=factor)
-        panel.set(title=title, xlabel="requests/s, four instances")
+        lines(panel, rows, "per_instance", column, SYSTEMS, factor=factor)
+        panel.set(title=title, xlabel="requests/s of an instance")
         panel.set_xlim(low - margin, high + margin)
         if column.startswith("ttft"):
             log_scale(panel, "y")
@@ -140,27 +162,28 @@ METRICS = {"ttft_s": "TTFT (s)", "tbt_s": "TBT (s)"}
 
 
 def at_highest_rates(points: Points) -> pd.DataFrame:
-    runs = pd.DataFrame([overrides(p) | {"experiment": p.experiment, "run": p} for p in points])
-    top = runs[runs.rate == runs.groupby("experiment").rate.transform("max")]
+    runs = pd.DataFrame(
+        [{"system": system(p), "rate": rate_of(p), "dataset": dataset(p), "run": p}
+         for p in fig10_runs(points)]
+    )  # fmt: skip
+    top = runs[runs.rate == runs.groupby("dataset").rate.transform("max")]
     rows = []
-    for (experiment, name), mine in top.groupby(["experiment", "system"]):
+    for (of, name), mine in top.groupby(["dataset", "system"]):
         found = pd.concat([requests(point) for point in mine.run])
         about = {
-            "dataset": str(experiment).removeprefix("kunserve_fig10_"), "system": str(name),
+            "dataset": str(of), "system": str(name),
             "config_hash": " ".join(point.config_hash() for point in mine.run),
         }  # fmt: skip
         rows += [quantiles(found[metric]).assign(metric=metric, **about) for metric in METRICS]
     return pd.concat(rows)
 
 
-@picture(
-    "kunserve_fig10_cdf", at_highest_rates, OF_DATASETS, shape=(2, 3), size=(10, 5.6), legend=4
-)
+@picture("kunserve_fig10_cdf", at_highest_rates, OF_FIG10, shape=(2, 3), size=(10, 5.6), legend=5)
 def fig10_cdf(axes: Panels, rows: pd.DataFrame) -> str:
     """Distributions of TTFT and TBT, beside Fig. 10, on each dataset at its highest rate."""
-    for panel, (metric, dataset) in zip(axes, product(METRICS, DATASETS), strict=True):
-        cdfs(panel, rows[(rows.metric == metric) & (rows.dataset == dataset)], OVER_TIME)
-        panel.set(title=DATASETS[dataset], xlabel=METRICS[metric], ylabel="share of requests")
+    for panel, (metric, name) in zip(axes, product(METRICS, DATASETS), strict=True):
+        cdfs(panel, rows[(rows.metric == metric) & (rows.dataset == name)], OVER_TIME)
+        panel.set(title=DATASETS[name], xlabel=METRICS[metric], ylabel="share of requests")
     return (
         "Azure code arrivals. The highest rate of Fig. 10, all seeds together. TBT: a request's "
         "mean. A curve that lies on another is dashed."
@@ -194,9 +217,9 @@ def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     axes[5].set_xticks([], minor=True)
     memory = rows[rows.system == "llumnix_replication"].groupby("rate").wait_memory.mean()
     return (
-        "Azure code arrivals. Mean and range of seeds. P99 where a run has requests enough. "
-        f"{SLO} KV (168,000 tokens) is full for {', '.join(f'{100 * m:.0f}' for m in memory)} % "
-        "of its waiting, by rate."
+        "Azure code arrivals. Four instances. Mean and range of seeds. P99 where a run has "
+        f"requests enough. {SLO} KV (84,000 tokens) is full for "
+        f"{', '.join(f'{100 * m:.0f}' for m in memory)} % of its waiting, by rate."
     )
 
 
@@ -210,25 +233,46 @@ PLANS = {
     "throughput": Look("throughput-greedy", PALETTE[0]),
     "memory": Look("memory-greedy", PALETTE[1]),
     "exhaustive": Look("exhaustive, by the profile", PALETTE[2]),
+    "best": Look("best of the configurations run", PALETTE[3]),
 }
 
 
 def plans(points: Points) -> pd.DataFrame:
+    """A row per run, each number over that of the best configuration at the same seed: `best` has
+    the lowest mean P99 TTFT of all groups that were set."""
     rows = pd.DataFrame([numbers(point) for point in points])
-    return pd.concat([over(rows, rows.plan == "throughput", "throughput"), arithmetic()])
+    p99 = rows[rows.experiment == "kunserve_fig16_groups"].groupby("groups").ttft_p99_s.mean()
+    rows = rows.assign(plan=rows.plan.mask(rows.groups == p99.idxmin(), "best"))
+    found = rows.set_index("seed")
+    best = found[found.plan == "best"]
+    for number in LATENCIES:
+        name = f"{number}_s"
+        found[f"{number}_over_best"] = found[name] / best[name].reindex(found.index)
+    return pd.concat([found.reset_index(), arithmetic()])
 
 
-@picture("kunserve_fig16", plans, ("kunserve_fig16",), shape=(1, 4), size=(11, 3.2), legend=3)
+@picture(
+    "kunserve_fig16", plans, ("kunserve_fig16", "kunserve_fig16_groups"), shape=(1, 5),
+    size=(13, 3.6), legend=4,
+)  # fmt: skip
 def fig16(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 16: throughput-greedy plans (Algorithm 1), memory-greedy and exhaustive ones; and what
-    plans free. Exhaustive: of all plans the one of least cost, by the profile. Which of all is the
-    best by what its run gives is not searched."""
-    rates = rows.groupby("rate").requests_per_s.mean()
-    for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=True):
-        bars(panel, rows, "rate", f"{number}_s", PLANS, by="plan", factor=factor)
-        panel.set_xticks(range(len(rates)), [f"{rate:.0f}" for rate in rates])
-        panel.set(title=title, xlabel="requests/s")
-    return "Azure code arrivals. Four instances of 14B. Mean and range of seeds."
+    """Fig. 16: throughput-greedy plans (Algorithm 1), memory-greedy and exhaustive ones, and the
+    best of the configurations of groups, each of which was run. Exhaustive: of all plans the one of
+    least cost, by the profile."""
+    for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=False):
+        bars(panel, rows.assign(at=0), "at", f"{number}_s", PLANS, by="plan", factor=factor)
+        panel.set_xticks([])
+        panel.set_title(title)
+    of_groups = rows.dropna(subset=["groups"])
+    p99 = of_groups.groupby("groups").ttft_p99_s.mean().sort_values(ascending=False)
+    axes[4].barh([name.strip("[]") for name in p99.index], p99, color="0.6")
+    axes[4].set_title("P99 TTFT (s), by groups")
+    axes[4].tick_params(axis="y", labelsize=6)
+    axes[4].grid(False, axis="y")
+    return (
+        "Azure code arrivals. Eight instances of 14B with 9.4 GB of KV each. Mean and range of "
+        "seeds. Right: sizes of groups; those with a group of five to seven were not run."
+    )
 
 
 def arithmetic() -> pd.DataFrame:
@@ -243,41 +287,41 @@ SENSITIVITY = "kunserve_table_limits"
 SETTINGS = {
     "as_is": "test bed as it is",
     "default_kv": "KV by vLLM's default",
-    "seqs_1024": "1,024 sequences",
+    "seqs_256": "256 sequences",
     "whole_prompts": "whole prompts",
     "cuda_graphs": "no launch cost",
     "spread_constants": "constants over\nall stages",
 }
 CAUSES = {  # (label, colour)
     "memory": ("KV full", PALETTE[3]),
-    "sequences": ("256 seats taken", PALETTE[4]),
+    "sequences": ("all seats taken", PALETTE[4]),
     "compute": ("neither: compute", "0.75"),
 }
-RATE = 2.8  # the rate of SENSITIVITY's runs
+RATE = 5.6  # of eight instances; SENSITIVITY's runs have half of both
 COMPARED = ("llumnix_replication", "kunserve")
 
 
 def settings(points: Points) -> pd.DataFrame:
     rows = []
     for point in points:
-        dataset = point.experiment.removeprefix("kunserve_fig10_").replace(SENSITIVITY, "burstgpt")
-        base = {"dataset": dataset, "setting": "as_is", "rate": RATE}
-        if system(point) in COMPARED:
-            rows.append(base | numbers(point) | waits(point))
+        own = point.experiment == SENSITIVITY
+        base = {"dataset": "burstgpt" if own else dataset(point), "setting": "as_is"}
+        if system(point) in COMPARED and (own or point in fig10_runs([point])):
+            found = numbers(point) | ({"rate": RATE} if own else {})
+            rows.append(base | waits(point) | found)
     return pd.DataFrame(rows)
 
 
-@picture(SENSITIVITY, settings, (*OF_DATASETS, SENSITIVITY), shape=(1, 2), size=(11, 4.4), legend=5)
+@picture(SENSITIVITY, settings, (*OF_FIG10, SENSITIVITY), shape=(1, 2), size=(11, 4.4), legend=5)
 def limits(axes: Panels, rows: pd.DataFrame) -> str:
     """What binds at each load, in replication, and how the comparison depends on what the paper
     leaves open: memory for KV, cap on sequences, prefill policy, launch cost."""
     left, right = axes
     replication = rows[(rows.system == "llumnix_replication") & (rows.setting == "as_is")]
-    means = replication.groupby(["dataset", "rate"], sort=False).mean(numeric_only=True)
+    means = replication.groupby(["dataset", "rate"]).mean(numeric_only=True)
     loads = means.reset_index()
     labels = [
-        f"{DATASETS[row.dataset].split(' ')[0]} {row.requests_per_s:.0f}/s, load {row.load:.2f}"
-        for _, row in loads.iterrows()
+        f"{DATASETS[row.dataset].split(' ')[0]}, load {row.load:.2f}" for _, row in loads.iterrows()
     ]
     begun = 0 * loads.load
     for cause, (label, colour) in CAUSES.items():
@@ -294,7 +338,7 @@ def limits(axes: Panels, rows: pd.DataFrame) -> str:
             xerr=[shown.below, shown.above], label=look.label,
         )  # fmt: skip
     right.set_yticks(range(len(SETTINGS)), list(SETTINGS.values()))
-    title = f"BurstGPT, {of_rate.requests_per_s.mean():.0f}/s, by setting"
+    title = "BurstGPT, 4.6/s of an instance, by setting"
     right.set(title=title, xlabel="P99 TTFT (s)")
     for panel in (left, right):
         panel.invert_yaxis()
