@@ -72,6 +72,14 @@ class CostModel:
         counts = float(tokens), pairs, float(num_chunks), float(num_decodes), float(read)
         return mixed_s(self.terms, *counts)
 
+    def attention_s(self, chunks: Iterable[tuple[int, int]], context_tokens: int) -> float:
+        """What `mixed_step` or, without chunks, `decode_step` has of attention to KV."""
+        pairs, read = 0.0, context_tokens
+        for before, n in chunks:
+            pairs += n * before + n * (n + 1) / 2
+            read += before
+        return self.terms.attend_s * pairs + self.terms.context_s * read
+
 
 def steps_time_s(steps: float, step_s: float, growth_s: float) -> float:
     """Time of `steps` decode steps, the first taking `step_s`, each next `growth_s` more."""

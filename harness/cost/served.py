@@ -93,6 +93,13 @@ class ServedCost(CostModel):
         step_s += self._attend_s * pairs + self._mixed_context_s * context_tokens
         return step_s + self._engine.mixed_s + self._engine.chunk_s * num_chunks
 
+    def attention_s(self, chunks: Iterable[tuple[int, int]], context_tokens: int) -> float:
+        pairs, context_s = 0.0, self._context_s
+        for before, n in chunks:
+            pairs += max(n, self.kernels.fewest_queries) * before + n * (n + 1) / 2
+            context_s = self._mixed_context_s
+        return self._attend_s * pairs + context_s * context_tokens
+
     def _iteration_s(self, tokens: int, sequences: int) -> float:
         """All that depends on no context. As long as the launches of what no graph replays."""
         place = bisect_left(self._graphs, tokens)

@@ -61,9 +61,7 @@ class KvMover:
             gate = await directory.close_gates([r.request_id for r in asked])
             try:
                 rest = _rest(asked, whole, route)
-                chunk_bytes = None if sending.issue_s is None else sending.chunk_bytes
-                urgent = sending._replace(priority=1, chunk_bytes=chunk_bytes, stop=None)
-                await self.copy(rest, route, urgent)
+                await self.copy(rest, route, sending._replace(priority=1, stop=None))
                 sent += rest
                 for request, _, _ in rest:
                     directory.move(request, groups, source, target)

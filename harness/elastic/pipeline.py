@@ -107,7 +107,14 @@ class Pipeline(BaseInstance):
             steps, grown = self._steps(batch, max_steps, stop)
             remote = self._remote(batch.requests)
             staged = StagedBatch(batch, steps, self.stages, remote, needed)
-            return await self._executor.run(staged, until, stop, running.interrupt)
+            start_s = self._loop.now
+            done = await self._executor.run(staged, until, stop, running.interrupt)
+            if away := {number for each in remote for ids in each.values() for number in ids}:
+                self._recorder.event(
+                    "remote_attention", self.name, start_s, self._loop.now, steps=done,
+                    requests=len(away),
+                )  # fmt: skip
+            return done
         finally:
             for instance in needed:
                 instance.leave(running)

@@ -10,9 +10,12 @@ from harness.device.base import Arriving
 
 class Compute:
     """`interrupt`: of the run under way, if it can give way at its next step boundary; of the last
-    one, where nobody computes."""
+    one, where nobody computes. `lent_s`: what attention for others has taken in all."""
 
-    __slots__ = ("_booked_by", "_loop", "booked_until_s", "busy", "interrupt", "turns")
+    __slots__ = (
+        "_attends_until_s", "_booked_by", "_loop", "booked_until_s", "busy", "interrupt", "lent_s",
+        "turns",
+    )  # fmt: skip
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -21,6 +24,7 @@ class Compute:
         self.booked_until_s = 0.0
         self.busy = False
         self.interrupt: Event | None = None
+        self.lent_s = self._attends_until_s = 0.0
 
     def is_free_for(self, executor: object) -> bool:
         """Whether `executor` may `book` ahead: nobody else computes here, or will."""
@@ -44,8 +48,26 @@ class Compute:
             self.turns.append(turn)
             await self._loop.wait(turn)
         self.busy = True
-        if self.booked_until_s > self._loop.now:
+        while self.booked_until_s > self._loop.now:
             await self._loop.sleep_until(self.booked_until_s)
+
+    async def work(self, time_s: float) -> None:
+        """Computes for `time_s`, in one's turn; attention for others meanwhile comes on top."""
+        self.booked_until_s = max(self._loop.now, self.booked_until_s) + time_s
+        while self.booked_until_s > self._loop.now:
+            await self._loop.sleep_until(self.booked_until_s)
+
+    async def attend(self, time_s: float) -> None:
+        """Attention for another instance: at once, one after the other. Work here that goes on or
+        has been booked loses the time, a run of decodes from its next step on. It never waits for
+        a turn: instances that wait for each other's attention hold theirs."""
+        now = self._loop.now
+        self._attends_until_s = max(now, self._attends_until_s) + time_s
+        self.booked_until_s = max(now, self.booked_until_s) + time_s
+        self.lent_s += time_s
+        if self.busy and self.interrupt is not None:
+            self.interrupt.set()
+        await self._loop.sleep_until(self._attends_until_s)
 
     def leave(self) -> None:
         self.interrupt = None

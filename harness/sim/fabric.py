@@ -17,6 +17,9 @@ from harness.sim.network import Network
 # of its own, and shares a link with others at that rate. An urgent copy of the same purpose then
 # waits for all of it.
 MANY_CHUNKS = 4096
+# Copies in chunks and activations between two instances share one queue, which the activations
+# lead (KunServe §4.2). Other copies have a queue for each purpose beside it.
+IN_TURN = "activations"
 
 
 def mean_pace(path: Path, num_bytes: int, chunk_bytes: int) -> Link:
@@ -81,7 +84,8 @@ class SimFabric:
             self.beside[end.name](end.place, rate)
         try:
             done = await self.network.transfer(
-                source.place, target.place, num_bytes, stream=sending.purpose,
+                source.place, target.place, num_bytes,
+                stream=sending.purpose if chunk_bytes is None else IN_TURN,
                 priority=sending.priority, chunk_bytes=chunk_bytes, pace=pace,
                 stops=(cut,) if stop is None else (cut, stop),
             )  # fmt: skip

@@ -84,7 +84,7 @@ class SimInstance(BaseInstance):
         compute = self.compute
         if compute.busy or compute.booked_until_s > self._loop.now:
             await compute.enter()
-        compute.busy, compute.interrupt = True, interrupt
+        compute.busy, compute.interrupt, lent_s = True, interrupt, compute.lent_s
         try:
             if batch.chunks or arriving is not None:
                 return await self._mixed_iteration(batch, interrupt, arriving)
@@ -92,6 +92,8 @@ class SimInstance(BaseInstance):
         finally:
             self._running = False
             self._last_step_s = self._loop.now
+            if compute.lent_s > lent_s:  # while it ran, by attention for others
+                compute.booked_until_s = self._loop.now + compute.lent_s - lent_s
             if compute.turns:
                 compute.leave()
             else:

@@ -11,7 +11,7 @@ from harness.elastic.layerwise import LayerRun
 from harness.model_spec import ModelSpec
 from harness.records.record import Recorder
 from harness.request import Batch
-from harness.sim.fabric import SimFabric
+from harness.sim.fabric import IN_TURN, SimFabric
 from harness.sim.instance import terms
 from harness.sim.pipeline import URGENT, compute_of, stamp
 
@@ -53,7 +53,7 @@ class SimLayerwise:
 
         async def cross() -> None:
             await self._fabric.network.transfer(
-                source.memory.place, target.memory.place, num_bytes, stream="activations",
+                source.memory.place, target.memory.place, num_bytes, stream=IN_TURN,
                 priority=URGENT,
             )  # fmt: skip
             arrived.set()

@@ -41,9 +41,13 @@ class _Channel:
         self._busy = False
         self._waiting: list[tuple[tuple[int, int], Event]] = []
 
+    @property
+    def taken(self) -> bool:
+        return self._busy or bool(self._waiting)
+
     async def enter(self, rank: tuple[int, int]) -> None:
         """Returns when it is the turn of `rank`."""
-        if not self._busy and not self._waiting:
+        if not self.taken:
             self._busy = True
             return
         turn = Event(self._loop)
@@ -153,6 +157,10 @@ class Network:
     def busy(self, links: tuple[Link, ...]) -> bool:
         """Whether a message is on one of `links` now."""
         return self._fluid.busy(links)
+
+    def taken(self, src: Place, dst: Place, stream: str) -> bool:
+        """Whether a transfer of `stream` from `src` to `dst` would have to wait for its turn."""
+        return self._channel(src, dst, stream).taken
 
     def carried_bytes(self, link: Link) -> float:
         """What has crossed `link` so far."""

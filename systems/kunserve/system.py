@@ -15,7 +15,7 @@ from harness.clock import Event, Loop
 from harness.cluster import Cluster
 from harness.cost.hardware import Hardware
 from harness.elastic.instance import ElasticInstance
-from harness.elastic.pipeline import Pipeline
+from harness.elastic.pipeline import Pipeline, remote_attention_bytes
 from harness.errors import RunError
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Elastic, Placement, dedicated
@@ -109,7 +109,9 @@ class KunServe:
             check_chunk(chunks.bytes, page, instance.kv.num_pages * page // 2)
             return chunks.bytes
         link = LinkProfile(chunks.link_bytes_per_s, chunks.link_latency_s)
-        return chunk_bytes(self._step_s() / 2, self._activation_bytes(), link, page)
+        interval_s = self._step_s() / self._model.num_layers  # each layer sends for its attention
+        there = remote_attention_bytes(self._model).there * chunks.batch // self._model.tp
+        return chunk_bytes(interval_s, there, link, page)
 
     def _step_s(self) -> float:
         """A decode step of the profiled micro-batch through all layers."""

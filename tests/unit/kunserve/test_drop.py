@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from harness.elastic.pipeline import remote_attention_bytes
 from harness.request import Request
 from systems.kunserve.exchange import LinkProfile
 from tests.elastic import private
@@ -154,15 +155,16 @@ def test_a_micro_batch_beside_another_takes_few_steps_at_once() -> None:
 
 
 def test_chunks_fit_between_two_activations_of_the_profiled_batch() -> None:
-    """§4.2's "maximum KVCache transfer granularity". Two stages send activations twice in a step of
-    32 decodes of 1,024 tokens each."""
+    """§4.2's "maximum KVCache transfer granularity". Each layer of a step of 32 decodes of 1,024
+    tokens sends q, k and v to where KV still is."""
     with private("sim", 2) as bed:
         system = system_on(bed).system
         chunks, model = system._config.chunks, bed.model
         link = LinkProfile(chunks.link_bytes_per_s, chunks.link_latency_s)
         step_s = system._cluster.profile.decode_step_s(model, 32, 32 * 1024)
-        activations_s = link.seconds(32 * model.hidden_size * model.dtype_bytes)
+        layer_s = step_s / model.num_layers
+        activations_s = link.seconds(32 * remote_attention_bytes(model).there)
         chunk, page = system._manager.kv._chunk_bytes, bed.instances[0].page_bytes
         assert chunk > page
-        assert link.seconds(chunk) + activations_s <= step_s / 2
-        assert link.seconds(chunk + page) + activations_s > step_s / 2
+        assert link.seconds(chunk) + activations_s <= layer_s
+        assert link.seconds(chunk + page) + activations_s > layer_s
