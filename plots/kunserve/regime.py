@@ -1,4 +1,4 @@
-"""Where dropping pays, by the share of waiting that is for memory; and what the paper leaves open."""
+"""Where dropping pays, by the share of waiting for memory; and what the paper leaves open."""
 
 from __future__ import annotations
 
@@ -183,5 +183,6 @@ def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
     log_scale(axes[0], "y")
     return (
         "Azure code arrivals, BurstGPT's lengths. Eight instances of 14B. Mean and range of seeds. "
-        "Load: mean KV demand over memory. The public code runs whole prompts alone and first before a drop."
+        "Load: mean KV demand over memory. The public code runs whole prompts alone and first "
+        "before a drop."
     )

@@ -75,8 +75,8 @@ def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     share_seconds(axes)
     return (
         "Azure code arrivals, seed 0, 9.4 GB of KV. Dashed: all KV memory, 2.1 x the mean demand. "
-        "Dots: highest TTFT per input token of 0.5 s of arrivals; lines: mean of 2 s. (d): one request "
-        "out at a time."
+        "Dots: highest TTFT per input token of 0.5 s of arrivals; lines: mean of 2 s. (d): one "
+        "request out at a time."
     )
 
 
