@@ -61,7 +61,11 @@ class KvMover:
             gate = await directory.close_gates([r.request_id for r in asked])
             try:
                 rest = _rest(asked, whole, route)
-                await self.copy(rest, route, sending._replace(priority=1, stop=None))
+                chunk_bytes = sending.chunk_bytes
+                if chunk_bytes is not None and sending.issue_s is None:  # in one message
+                    chunk_bytes = max(chunk_bytes, route.num_bytes(rest))
+                urgent = sending._replace(priority=1, chunk_bytes=chunk_bytes, stop=None)
+                await self.copy(rest, route, urgent)
                 sent += rest
                 for request, _, _ in rest:
                     directory.move(request, groups, source, target)

@@ -89,6 +89,7 @@ def _gantt(axes: Axes, found: pd.DataFrame, title: str) -> None:
 
 LOOKS = {
     "live": Look("live exchange", PALETTE[0], "o"),
+    "whole": Look("live, a message a request", PALETTE[2], "^"),
     "blocking": Look("blocking exchange", PALETTE[1], "s"),
 }
 TITLES = {
@@ -97,21 +98,26 @@ TITLES = {
     "stall_s": "longest stall of a request (s)",
 }
 BIN_S = 1.0
+WHOLE_BYTES = (2**28, 2**20)  # chunks that no request fills: of 14B, and in the live runs
+NETWORKS = {25.0: Look("25 Gbps", PALETTE[3], "v"), 200.0: Look("200 Gbps", PALETTE[4], "D")}
 
 
 def by_network(points: Points) -> pd.DataFrame:
     _, tbt_s = slo_s([p for p in points if p.experiment == "kunserve_fig14_modest"])
     runs = [p for p in points if p.experiment == "kunserve_fig14"]
-    return pd.concat([_against_blocking(runs, tbt_s), *map(_tokens, charted(runs))])
+    others = [p for p in points if p.experiment == "kunserve_fig14_chunks"]
+    return pd.concat([_against_blocking(runs + others, tbt_s), *map(_tokens, charted(runs))])
 
 
 @picture(
-    "kunserve_fig14", by_network, ("kunserve_fig14", "kunserve_fig14_modest"), shape=(2, 2),
-    size=(9.5, 5.8), legend=3,
+    "kunserve_fig14", by_network,
+    ("kunserve_fig14", "kunserve_fig14_chunks", "kunserve_fig14_modest"), shape=(2, 3),
+    size=(12.5, 6.2), legend=6,
 )  # fmt: skip
 def fig14(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 14: live and blocking exchange of KV over networks of 25 to 200 Gbps a GPU."""
-    for panel, (column, title) in zip(axes, TITLES.items(), strict=False):
+    """Fig. 14: live and blocking exchange of KV over networks of 25 to 200 Gbps a GPU. On the
+    right, the live one by the size of its chunks."""
+    for panel, (column, title) in zip((axes[0], axes[1], axes[3]), TITLES.items(), strict=True):
         lines(panel, rows, "gbps", column, LOOKS, by="exchange")
         panel.set(title=title, xlabel="Gbps a GPU")
         log_scale(panel, "x")
@@ -120,17 +126,32 @@ def fig14(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set_ylim(bottom=0)
     axes[0].axhline(rows.slo_tbt_s.max(), color="0.4", lw=0.8, ls="--", label="SLO of TBT")
     over_time = {name: look._replace(marker="") for name, look in LOOKS.items()}
-    lines(axes[3], rows, "time_s", "tokens_per_s", over_time, by="series")
-    axes[3].set(title="at 50 Gbps, seed 0", xlabel="seconds since the drop", ylabel="tokens/s")
-    axes[3].set_xlim(-5, 30)
+    lines(axes[4], rows, "time_s", "tokens_per_s", over_time, by="series")
+    axes[4].set(title="at 50 Gbps, seed 0", xlabel="seconds since the drop", ylabel="tokens/s")
+    axes[4].set_xlim(-5, 30)
+    live = rows[rows.exchange.isin(["live", "whole", "chunks"])]
+    for panel, column in zip((axes[2], axes[5]), TITLES, strict=False):
+        lines(panel, live, "chunk_mb", column, NETWORKS, by="gbps")
+        log_scale(panel, "x")
+        panel.set(title=TITLES[column], xlabel="most MB of a chunk (live exchange)")
+        panel.set_ylim(bottom=0)
     return (
         "Azure code arrivals. Two instances of 14B. Mean and range of seeds. Decode time: gaps "
-        "between tokens of requests that run at the drop, while KV is exchanged."
+        "between tokens of requests that run at the drop, while KV is exchanged. The rule's chunks "
+        "fit between two activations. At the right of the chunk panels, a request is one message."
     )
 
 
 def _gbps(point: Point) -> float:
     return float(point.overrides["hardware.nic_bytes_per_s"]) * 8 / 1e9
+
+
+def _exchange(point: Point) -> str:
+    """`live` and `blocking` have the rule's chunks."""
+    chunk_bytes = point.overrides.get("system.chunks.bytes")
+    if chunk_bytes is None:
+        return str(point.overrides["system.exchange"])
+    return "whole" if int(chunk_bytes) in WHOLE_BYTES else "chunks"
 
 
 def _against_blocking(points: Points, slo_tbt_s: float) -> pd.DataFrame:
@@ -147,7 +168,7 @@ def _measured(point: Point, slo_tbt_s: float) -> dict[str, Any]:
     """Measures the run's first exchange: its time and bytes, and the gaps between tokens of the
     requests that ran when it began, which end within it or are the first to end after it."""
     row: dict[str, Any] = {
-        "exchange": point.overrides["system.exchange"], "gbps": _gbps(point), "seed": point.seed,
+        "exchange": _exchange(point), "gbps": _gbps(point), "seed": point.seed,
         "slo_tbt_s": slo_tbt_s, "config_hash": point.config_hash(), "mechanism": mechanism(point),
     }  # fmt: skip
     found = events(point.folder, "exchange")
@@ -164,7 +185,11 @@ def _measured(point: Point, slo_tbt_s: float) -> dict[str, Any]:
         last = np.searchsorted(ends, end_s)  # the first that ends after it counts too
         gaps.append(np.diff(times)[(ends > start_s) & (np.arange(len(ends)) <= last)])
     pooled = np.concatenate(gaps)
+    attended = events(point.folder, "remote_attention")
+    beside = attended[attended.start_s < end_s]
     return row | {
+        "chunk_mb": first.chunk_bytes / 1e6,
+        "remote_steps": float(beside.steps.sum()) if len(beside) else 0.0,
         "exchange_s": end_s - start_s, "bytes": float(moved.bytes.sum()), "victims": len(gaps),
         "gap_mean_s": pooled.mean(), "stall_s": pooled.max(),
         "over_slo": pooled.mean() / slo_tbt_s,
@@ -189,8 +214,10 @@ LIVE_BYTES_PER_S = 2.35e6  # the network's rate in the Gantt charts
 def live(points: Points) -> pd.DataFrame:
     rows = _against_blocking(points, np.nan)
     shown = [
-        p for p in points if float(p.overrides["hardware.nic_bytes_per_s"]) == LIVE_BYTES_PER_S
-    ]
+        p for p in points
+        if float(p.overrides["hardware.nic_bytes_per_s"]) == LIVE_BYTES_PER_S
+        and _exchange(p) in CHARTS
+    ]  # fmt: skip
     rows = rows.assign(mb_per_s=rows.gbps / 8 * 1e3)
     return pd.concat([rows, *(_lanes(point, (0.3, 3.0)) for point in shown)])
 
@@ -198,7 +225,7 @@ def live(points: Points) -> pd.DataFrame:
 def plot_live(rows: pd.DataFrame) -> tuple[Figure, str]:
     """Figs. 6, 9 and 14 from live runs: two paced worker processes that drop and exchange once.
     Above, one exchange each way as a Gantt chart, blocking and live; below, what it costs at two
-    rates."""
+    rates, with the rule's chunks and with a message for each request."""
     made, _ = figure(1, 1, width=10, height=8.4)
     made.clear()
     axes = made.subplot_mosaic([["blocking"] * 3, ["live"] * 3, [*TITLES]])
@@ -215,4 +242,6 @@ def plot_live(rows: pd.DataFrame) -> tuple[Figure, str]:
     )
 
 
-fig14_live = PaperFigure("kunserve_fig14_live", live, plot_live, ("kunserve_fig14_live",))
+fig14_live = PaperFigure(
+    "kunserve_fig14_live", live, plot_live, ("kunserve_fig14_live", "kunserve_fig14_live_chunks")
+)

@@ -78,7 +78,7 @@ class GroupKv:
         moves = await self.transfer(
             server, lambda: self.misplaced(server, server.running), stop, "exchange"
         )
-        self._cluster.note("exchange", server.name, start_s, moves=moves, live=True)
+        self._note(server, start_s, moves)
 
     async def _blocking(self, server: Server, stop: Event) -> None:
         """Exchanges KV as the published code does it: a number of victims at a time, in order of
@@ -102,7 +102,13 @@ class GroupKv:
                 else:
                     server.paused.remove(request)
             server.join([r for r in victims if r.request_id not in stuck])
-        self._cluster.note("exchange", server.name, start_s, moves=moves, live=False)
+        self._note(server, start_s, moves)
+
+    def _note(self, server: Server, start_s: float, moves: int) -> None:
+        self._cluster.note(
+            "exchange", server.name, start_s, moves=moves, live=not self.victims,
+            chunk_bytes=self._chunk_bytes,
+        )  # fmt: skip
 
     async def transfer(
         self, server: Server, wanted: Callable[[], list[Move]], stop: Event, purpose: str,

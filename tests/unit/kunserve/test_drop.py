@@ -158,7 +158,7 @@ def test_chunks_fit_between_two_activations_of_the_profiled_batch() -> None:
     """§4.2's "maximum KVCache transfer granularity". Each layer of a step of 32 decodes of 1,024
     tokens sends q, k and v to where KV still is."""
     with private("sim", 2) as bed:
-        system = system_on(bed).system
+        system = system_on(bed, "system.chunks.link_bytes_per_s=1e8").system
         chunks, model = system._config.chunks, bed.model
         link = LinkProfile(chunks.link_bytes_per_s, chunks.link_latency_s)
         step_s = system._cluster.profile.decode_step_s(model, 32, 32 * 1024)
