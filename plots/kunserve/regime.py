@@ -11,6 +11,7 @@ from plots.figure import Panels, Points, picture
 from plots.kunserve.runs import (
     FULL,
     SYSTEMS,
+    THROTTLED,
     numbers,
     point_of,
     requests,
@@ -40,7 +41,8 @@ MODEST = "kunserve_fig10_burstgpt"
 def by_place(points: Points) -> pd.DataFrame:
     """A row per run. `memory`: share of the control's waiting that is for memory, the mean of the
     seeds of a point. KunServe's rows have the others' P99 TTFT over its own (`over_SYSTEM`), its
-    P50 TBT over the control's, and why requests are late (`_why_late`). SLO: of the modest load."""
+    P50 TBT over the control's, and why requests are late (`_why_late`); `throttled_…`: where most
+    of the waiting is for memory. SLO: of the modest load."""
     modest = [p for p in points if p.experiment == MODEST and system(p) == "llumnix_replication"]
     slo = slo_s(modest)
     shown = [p for p in points if p.experiment != MODEST]
@@ -64,10 +66,10 @@ def by_place(points: Points) -> pd.DataFrame:
     found["removed_share"] = ((before - found.violating) / before).where(mine)
     memory = control.groupby("point").wait_memory.mean()
     found = found.reset_index()
-    return found.assign(
-        memory=found.point.map(memory), throttled=found.point.map(memory > 0.5),
-        gb=found.point.map({name: gb for name, (_, gb, _) in PLACES.items()}),
-    )  # fmt: skip
+    short = found.point.map(memory) > THROTTLED
+    under = found[[f"over_{other}" for other in AGAINST]].where(short).add_prefix("throttled_")
+    gb = found.point.map({name: gb for name, (_, gb, _) in PLACES.items()})
+    return pd.concat([found.assign(memory=found.point.map(memory), gb=gb), under], axis=1)
 
 
 def _why_late(point: Point, slo_ttft_s: float) -> dict[str, float]:
