@@ -26,6 +26,7 @@ from plots.style import PALETTE, log_scale
 
 PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
     "gb9": ("9.4 GB, load 0.5", 9.4, "o"),
+    "gb9_busy": ("9.4 GB, load 0.8", 9.4, "s"),
     "gb9_long": ("9.4 GB, bursts twice as long", 9.4, "^"),
     "gb9_short": ("9.4 GB, bursts half as long", 9.4, "v"),
     "gb9_rows": ("9.4 GB, BurstGPT's arrivals", 9.4, "P"),
