@@ -97,7 +97,9 @@ def regime(axes: Panels, rows: pd.DataFrame) -> str:
     for panel, other in zip(axes, AGAINST, strict=False):
         for name, (label, gb, marker) in PLACES.items():
             shown = mine[mine.point == name]
-            ratio = shown[f"over_{other}"]
+            ratio = shown[f"over_{other}"].dropna()
+            if ratio.empty:
+                continue
             spread = [[ratio.mean() - ratio.min()], [ratio.max() - ratio.mean()]]
             size = 13 if marker == "*" else 6
             panel.errorbar(
@@ -112,7 +114,7 @@ def regime(axes: Panels, rows: pd.DataFrame) -> str:
         ticks = [0.5, 1, 2, 5, 10, 20]
         panel.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         panel.set_yticks([], minor=True)
-    axes[0].set_ylabel("P99 TTFT over KunServe's (x)")
+    axes[0].set(ylabel="P99 TTFT over KunServe's (x)", ylim=(0.5, 40))
     _violations(axes[3], rows)
     return (
         "Azure code arrivals but for BurstGPT's own; BurstGPT's lengths. Eight instances of 14B. "
@@ -142,6 +144,7 @@ def _violations(panel: Axes, rows: pd.DataFrame) -> None:
             panel.text(x + 1, y, letter, fontsize=6, va="center")
     panel.set_yticks(range(len(names)), [PLACES[name][0] for name in names], fontsize=6)
     panel.grid(False, axis="y")
+    panel.margins(x=0.08)
     panel.set(title="SLO violated (%)", xlabel="share of requests (%)")
 
 
