@@ -24,7 +24,6 @@ from plots.kunserve.runs import (
     requests,
     system,
     violations,
-    waits,
 )
 from plots.panels import Look, bars, cdfs, lines, over_seeds, quantiles
 from plots.runs import events
@@ -233,50 +232,25 @@ PLANS = {
     "throughput": Look("throughput-greedy", PALETTE[0]),
     "memory": Look("memory-greedy", PALETTE[1]),
     "exhaustive": Look("exhaustive, by the profile", PALETTE[2]),
-    "best": Look("best of the configurations run", PALETTE[3]),
 }
 
 
 def plans(points: Points) -> pd.DataFrame:
     rows = pd.DataFrame([numbers(point) for point in points])
-    return pd.concat([over_best(rows), arithmetic()])
+    return pd.concat([over(rows, rows.plan == "throughput", "throughput"), arithmetic()])
 
 
-def over_best(rows: pd.DataFrame) -> pd.DataFrame:
-    """`rows` with each number over that of the best configuration at the same seed. `best`: the
-    plan of the groups that were set and have the lowest mean P99 TTFT."""
-    p99 = rows.groupby("groups").ttft_p99_s.mean()
-    rows = rows.assign(plan=rows.plan.mask(rows.groups == p99.idxmin(), "best"))
-    found = rows.set_index("seed")
-    best = found[found.plan == "best"]
-    for number in LATENCIES:
-        name = f"{number}_s"
-        found[f"{number}_over_best"] = found[name] / best[name].reindex(found.index)
-    return found.reset_index()
-
-
-@picture(
-    "kunserve_fig16", plans, ("kunserve_fig16", "kunserve_fig16_groups"), shape=(1, 5),
-    size=(13, 3.6), legend=4,
-)  # fmt: skip
+@picture("kunserve_fig16", plans, ("kunserve_fig16",), shape=(1, 4), size=(11, 3.2), legend=3)
 def fig16(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 16: throughput-greedy plans (Algorithm 1), memory-greedy and exhaustive ones, and the
-    best of the configurations of groups, each of which was run. Exhaustive: of all plans the one of
-    least cost, by the profile."""
-    for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=False):
-        bars(panel, rows.assign(at=0), "at", f"{number}_s", PLANS, by="plan", factor=factor)
-        panel.set_xticks([])
-        panel.set_title(title)
-    of_groups = rows.dropna(subset=["groups"])
-    p99 = of_groups.groupby("groups").ttft_p99_s.mean().sort_values(ascending=False)
-    axes[4].barh([name.strip("[]") for name in p99.index], p99, color="0.6")
-    axes[4].set_title("P99 TTFT (s), by groups")
-    axes[4].tick_params(axis="y", labelsize=6)
-    axes[4].grid(False, axis="y")
-    return (
-        "Azure code arrivals. Eight instances of 14B with 9.4 GB of KV each. Mean and range of "
-        "seeds. Right: sizes of groups; those with a group of five to seven were not run."
-    )
+    """Fig. 16: throughput-greedy plans (Algorithm 1), memory-greedy and exhaustive ones; and what
+    plans free. Exhaustive: of all plans the one of least cost, by the profile. Which of all is the
+    best by what its run gives is not searched."""
+    rates = rows.groupby("rate").requests_per_s.mean()
+    for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=True):
+        bars(panel, rows, "rate", f"{number}_s", PLANS, by="plan", factor=factor)
+        panel.set_xticks(range(len(rates)), [f"{rate:.0f}" for rate in rates])
+        panel.set(title=title, xlabel="requests/s")
+    return "Azure code arrivals. Four instances of 14B. Mean and range of seeds."
 
 
 def arithmetic() -> pd.DataFrame:
@@ -291,63 +265,34 @@ SENSITIVITY = "kunserve_table_limits"
 SETTINGS = {
     "as_is": "test bed as it is",
     "default_kv": "KV by vLLM's default",
-    "seqs_256": "256 sequences",
+    "seqs_1024": "1,024 sequences",
     "whole_prompts": "whole prompts",
     "cuda_graphs": "no launch cost",
     "spread_constants": "constants over\nall stages",
 }
-CAUSES = {  # (label, colour)
-    "memory": ("KV full", PALETTE[3]),
-    "sequences": ("all seats taken", PALETTE[4]),
-    "compute": ("neither: compute", "0.75"),
-}
-RATE = 5.6  # of eight instances; SENSITIVITY's runs have half of both
+RATE = 2.8  # of the runs
 COMPARED = ("llumnix_replication", "kunserve")
 
 
 def settings(points: Points) -> pd.DataFrame:
-    rows = []
-    for point in points:
-        own = point.experiment == SENSITIVITY
-        base = {"dataset": "burstgpt" if own else dataset(point), "setting": "as_is"}
-        if system(point) in COMPARED and (own or point in fig10_runs([point])):
-            found = numbers(point) | ({"rate": RATE} if own else {})
-            rows.append(base | waits(point) | found)
-    return pd.DataFrame(rows)
+    return pd.DataFrame([numbers(p) | {"dataset": "burstgpt", "rate": RATE} for p in points])
 
 
-@picture(SENSITIVITY, settings, (*OF_FIG10, SENSITIVITY), shape=(1, 2), size=(11, 4.4), legend=5)
+@picture(SENSITIVITY, settings, (SENSITIVITY,), size=(7, 4.4), legend=2)
 def limits(axes: Panels, rows: pd.DataFrame) -> str:
-    """What binds at each load, in replication, and how the comparison depends on what the paper
-    leaves open: memory for KV, cap on sequences, prefill policy, launch cost."""
-    left, right = axes
-    replication = rows[(rows.system == "llumnix_replication") & (rows.setting == "as_is")]
-    means = replication.groupby(["dataset", "rate"]).mean(numeric_only=True)
-    loads = means.reset_index()
-    labels = [
-        f"{DATASETS[row.dataset].split(' ')[0]}, load {row.load:.2f}" for _, row in loads.iterrows()
-    ]
-    begun = 0 * loads.load
-    for cause, (label, colour) in CAUSES.items():
-        share = 100 * loads[f"wait_{cause}"]
-        left.barh(labels, share, left=begun, color=colour, label=label)
-        begun = begun + share
-    left.set(title="what requests wait for, by load", xlabel="share of waiting (%)", xlim=(0, 100))
+    """How the comparison depends on what the paper leaves open: memory for KV, cap on sequences,
+    prefill policy, launch cost. What binds at each load is in kunserve_regime."""
+    (panel,) = axes
     of_rate = rows[(rows.dataset == "burstgpt") & (rows.rate == RATE)]
     for k, name in enumerate(COMPARED):
         found = over_seeds(of_rate[of_rate.system == name], "setting", "ttft_p99_s")
         shown, look = found.reindex(list(SETTINGS)), SYSTEMS[name]
-        right.barh(
+        panel.barh(
             np.arange(len(SETTINGS)) + 0.4 * k - 0.2, shown["mean"], 0.36, color=look.colour,
             xerr=[shown.below, shown.above], label=look.label,
         )  # fmt: skip
-    right.set_yticks(range(len(SETTINGS)), list(SETTINGS.values()))
-    title = "BurstGPT, 4.6/s of an instance, by setting"
-    right.set(title=title, xlabel="P99 TTFT (s)")
-    for panel in (left, right):
-        panel.invert_yaxis()
-        panel.grid(False, axis="y")
-    return (
-        "Azure code arrivals. Left: replication, time before first tokens; KV is full with 95 % of "
-        "its blocks. Load: mean KV demand over memory. Right: mean and range of seeds."
-    )
+    panel.set_yticks(range(len(SETTINGS)), list(SETTINGS.values()))
+    panel.set(title="BurstGPT, 4.6 requests/s of an instance", xlabel="P99 TTFT (s)")
+    panel.invert_yaxis()
+    panel.grid(False, axis="y")
+    return "Azure code arrivals. Four instances of 14B, 33 GB of KV. Mean and range of seeds."

@@ -1,4 +1,4 @@
-"""Where dropping pays, by the share of waiting for memory; and what the paper leaves open."""
+"""Where dropping pays, by the share of waiting that is for memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from plots.kunserve.runs import (
     waits,
 )
 from plots.kunserve.timeline import timeline
-from plots.panels import Look, bars
 from plots.style import PALETTE, log_scale
 
 PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
@@ -146,48 +145,3 @@ def _violations(panel: Axes, rows: pd.DataFrame) -> None:
     panel.grid(False, axis="y")
     panel.margins(x=0.08)
     panel.set(title="SLO violated (%)", xlabel="share of requests (%)")
-
-
-VARIANTS = {
-    "kunserve_control": Look("control: nothing dropped", "0.5"),
-    "kunserve": Look("KunServe", PALETTE[0]),
-    "kunserve_first": Look("KunServe, head of the line", PALETTE[2]),
-    "llumnix_prompts_first": Look("Llumnix, public code's engine", PALETTE[1]),
-    "kunserve_artifact": Look("KunServe, public code's rules", PALETTE[4]),
-}
-SHOWN = {"gb9": "9.4 GB, load 0.5", "gb33": "33 GB, load 0.5", "gb33_busy": "33 GB, load 0.7"}
-
-
-def variants(points: Points) -> pd.DataFrame:
-    """A row per run; the public code's rows have Llumnix's P99 TTFT on its engine over theirs."""
-    shown = [p for p in points if point_of(p) in SHOWN and system(p) in VARIANTS]
-    rows = pd.DataFrame([numbers(p) | {"point": point_of(p)} for p in shown])
-    found = rows.set_index(["point", "seed"])
-    engine = found[found.system == "llumnix_prompts_first"].ttft_p99_s.reindex(found.index)
-    ratio = (engine / found.ttft_p99_s).where(found.system == "kunserve_artifact")
-    return found.assign(over_llumnix=ratio).reset_index()
-
-
-@picture(
-    "kunserve_variants", variants, ("kunserve_variants", "kunserve_regime"), shape=(1, 3),
-    size=(11, 3.6), legend=3,
-)  # fmt: skip
-def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
-    """What the paper leaves open: which queued requests count as demand, and the public code's
-    rules beside Llumnix on the same engine, at the paper's point and where memory runs out."""
-    at = rows.point.map({name: k for k, name in enumerate(SHOWN)})
-    for panel, (column, title, factor) in zip(
-        axes,
-        (("ttft_p99_s", "P99 TTFT (s)", 1.0), ("tbt_p50_s", "P50 TBT (ms)", 1e3),
-         ("mechanism", "drops", 1.0)),
-        strict=True,
-    ):  # fmt: skip
-        bars(panel, rows.assign(at=at), "at", column, VARIANTS, factor=factor)
-        panel.set_xticks(range(len(SHOWN)), list(SHOWN.values()), fontsize=7)
-        panel.set_title(title)
-    log_scale(axes[0], "y")
-    return (
-        "Azure code arrivals, BurstGPT's lengths. Eight instances of 14B. Mean and range of seeds. "
-        "Load: mean KV demand over memory. The public code runs whole prompts alone and first "
-        "before a drop."
-    )

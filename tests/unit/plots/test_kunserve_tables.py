@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plots.kunserve.rates import arithmetic, over_best
+from plots.kunserve.rates import arithmetic
 from plots.kunserve.runs import LATENCIES, compared, held
 from plots.kunserve.spikes import spike
 from plots.kunserve.tables import PUBLISHED, ROWS, SYNTHETIC, agieval_cot, kv, model
@@ -69,24 +69,6 @@ def test_the_pressed_rate_has_the_papers_load_whoever_gains_there() -> None:
     found = compared(rows)
     pressed = found[found.pressed][["experiment", "rate"]].drop_duplicates()
     assert pressed.to_numpy().tolist() == [["e", 2.0], ["f", 1.0]]
-
-
-def test_plans_are_compared_with_the_groups_whose_mean_tail_is_least() -> None:
-    rows = pd.DataFrame(
-        [
-            {"plan": plan, "groups": groups, "seed": seed,
-             **{f"{number}_s": p99 for number in LATENCIES}}
-            for plan, groups, tails in (
-                ("throughput", None, (3.0, 3.0)), ("throughput", "[2,2]", (1.0, 4.0)),
-                ("throughput", "[3,1]", (5.0, 0.5)),
-            )
-            for seed, p99 in enumerate(tails)
-        ]
-    )  # fmt: skip
-    found = over_best(rows).set_index(["plan", "seed"])
-    assert found.ttft_p99_over_best["best", 1] == 1.0
-    greedy = found[found.groups.isna()].ttft_p99_over_best
-    assert greedy.tolist() == [3.0, 0.75]
 
 
 def test_a_spike_is_ttft_after_throttling_over_before() -> None:
