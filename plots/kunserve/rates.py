@@ -121,7 +121,7 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 10: end to end, 14B: TTFT and TBT by rate, violations of the SLO, on three datasets."""
     for i, (name, title) in enumerate(DATASETS.items()):
         mine = axes[5 * i : 5 * (i + 1)]
-        _by_rate(mine, rows[rows.dataset == name])
+        _by_rate(mine, rows[rows.dataset == name], "per_instance", "requests/s of an instance")
         mine[0].set_ylabel(title, fontweight="bold", fontsize=8)
         for panel in mine:
             panel.set_xlabel("requests/s of an instance" if i == len(DATASETS) - 1 else "")
@@ -136,20 +136,21 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
 
 def _memory(rows: pd.DataFrame) -> str:
     """Says at which rates memory throttles."""
-    found = rows[rows.throttled].groupby("dataset" if "dataset" in rows else "experiment")
-    rates = [f"{mine.per_instance.min():.1f}" for _, mine in found]
+    rates = [
+        f"{mine.per_instance.min():.1f}" for _, mine in rows[rows.throttled].groupby("dataset")
+    ]
     return f"Most of replication's waiting is for memory from {', '.join(rates) or 'no rate'} on."
 
 
-def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame) -> None:
+def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame, x: str, label: str) -> None:
     """Draws each of LATENCIES, and violations of the SLO, by rate, one panel each."""
     shown = {f"{number}_s": about for number, about in LATENCIES.items()}
     shown["violating"] = ("SLO violated (%)", 100.0)
-    low, high = rows.per_instance.min(), rows.per_instance.max()
+    low, high = rows[x].min(), rows[x].max()
     margin = 0.1 * (high - low)
     for panel, (column, (title, factor)) in zip(axes, shown.items(), strict=False):
-        lines(panel, rows, "per_instance", column, SYSTEMS, factor=factor)
-        panel.set(title=title, xlabel="requests/s of an instance")
+        lines(panel, rows, x, column, SYSTEMS, factor=factor)
+        panel.set(title=title, xlabel=label)
         panel.set_xlim(low - margin, high + margin)
         if column.startswith("ttft"):
             log_scale(panel, "y")
@@ -208,7 +209,7 @@ def by_scale(points: Points) -> pd.DataFrame:
 
 
 def _larger(axes: Panels, rows: pd.DataFrame) -> str:
-    _by_rate(axes, rows[rows.part.isna()])
+    _by_rate(axes, rows[rows.part.isna()], "mean_rate", "requests/s, four instances")
     lines(axes[5], rows, "scale", "violating", OVER_TIME, by="series", factor=100)
     axes[5].set(title="violated (%), highest rate", xlabel="scale of the SLO (x)")
     log_scale(axes[5], "x")
@@ -217,7 +218,7 @@ def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     memory = rows[rows.system == "llumnix_replication"].groupby("rate").wait_memory.mean()
     return (
         "Azure code arrivals. Four instances. Mean and range of seeds. P99 where a run has "
-        f"requests enough. {SLO} KV (84,000 tokens) is full for "
+        f"requests enough. {SLO} KV is full for "
         f"{', '.join(f'{100 * m:.0f}' for m in memory)} % of its waiting, by rate."
     )
 
