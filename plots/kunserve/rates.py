@@ -139,7 +139,7 @@ def _memory(rows: pd.DataFrame) -> str:
     rates = [
         f"{mine.per_instance.min():.1f}" for _, mine in rows[rows.throttled].groupby("dataset")
     ]
-    return f"Most of replication's waiting is for memory from {', '.join(rates) or 'no rate'} on."
+    return f"Most of replication's waiting is for memory from {', '.join(rates)} requests/s on."
 
 
 def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame, x: str, label: str) -> None:
