@@ -26,7 +26,6 @@ from plots.style import PALETTE, log_scale
 PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
     "gb9": ("9.4 GB, load 0.5", 9.4, "o"),
     "gb9_busy": ("9.4 GB, load 0.8", 9.4, "s"),
-    "gb9_long": ("9.4 GB, bursts twice as long", 9.4, "^"),
     "gb9_rows": ("9.4 GB, BurstGPT's arrivals", 9.4, "P"),
     "gb17": ("16.5 GB, load 0.5", 16.5, "o"),
     "gb33": ("33 GB, load 0.5: the paper's", 33.0, "*"),
