@@ -42,19 +42,12 @@ THROTTLED = {"vllm": "(c)", "vllm_kv_swap": "(d)", "llumnix_migration": "(e)"}  
 APART_S = 10.0  # two throttlings that are nearer are one
 
 
-OF_FIG01 = ("kunserve_fig01", "kunserve_fig01_migration")
-FULL_AT = "gb9"  # the point at which memory fills
-
-
 def throttled(points: Points) -> pd.DataFrame:
-    runs = [
-        _throttled(p) | {"system": system(p), "point": point_of(p), "seed": p.seed} for p in points
-    ]
-    shown = [point for point in points if point_of(point) == FULL_AT]
-    return pd.concat([pd.DataFrame(runs), timeline_rows(shown, system)])
+    runs = [_throttled(point) | {"system": system(point), "seed": point.seed} for point in points]
+    return pd.concat([pd.DataFrame(runs), timeline_rows(points, system)])
 
 
-@picture("kunserve_fig01", throttled, OF_FIG01, shape=(5, 1), size=(9, 8.6))
+@picture("kunserve_fig01", throttled, ("kunserve_fig01",), shape=(5, 1), size=(9, 8.6))
 def fig01(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 1: what throttled memory does to TTFT: rate (a), KV memory (b), TTFT per input token
     with recompute (c), KV swap (d) and migration (e)."""
@@ -74,9 +67,9 @@ def fig01(axes: Panels, rows: pd.DataFrame) -> str:
         panel.sharey(axes[2])
     share_seconds(axes)
     return (
-        "Azure code arrivals, seed 0, 9.4 GB of KV. Dashed: all KV memory, 2.1 x the mean demand. "
-        "Dots: highest TTFT per input token of 0.5 s of arrivals; lines: mean of 2 s. (d): one "
-        "request out at a time."
+        "Azure code arrivals, seed 0. Dashed: all KV memory, about 2.1 x the mean demand. Dots: "
+        "highest TTFT per input token of 0.5 s of arrivals; lines: mean of 2 s. (d): one request "
+        "out at a time."
     )
 
 

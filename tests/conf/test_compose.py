@@ -50,7 +50,7 @@ OTHER_BASES = {  # of parts that the group's own experiment has no keys for
     ("blitzscale/system", "vllm_half"): "blitzscale_fig24",
     ("kunserve/system", "vllm"): "kunserve_fig01",
     ("kunserve/system", "vllm_kv_swap"): "kunserve_fig01",
-    ("kunserve/system", "vllm_parameter_swap"): "kunserve_fig04",
+    ("kunserve/system", "vllm_parameter_swap"): "kunserve_fig01",
 }
 PAPERS = {"aegaeon", "aqua", "blitzscale", "kunserve"}
 
