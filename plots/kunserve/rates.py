@@ -19,13 +19,14 @@ from plots.kunserve.runs import (
     end_to_end,
     numbers,
     over,
+    point_of,
+    rate_of,
     requests,
     system,
     violations,
-    waits,
 )
 from plots.panels import Look, bars, cdfs, lines, over_seeds, quantiles
-from plots.runs import events, overrides
+from plots.runs import events
 from plots.style import PALETTE, log_scale
 
 SWAPS = {name: SYSTEMS[name] for name in ("vllm_kv_swap", "vllm_parameter_swap")}
@@ -95,40 +96,61 @@ def fig05(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 OF_DATASETS = tuple(f"kunserve_fig10_{dataset}" for dataset in DATASETS)
+AT_33_GB = "kunserve_regime"  # has BurstGPT's other rates
+OF_FIG10 = (*OF_DATASETS, AT_33_GB)
 SLO = "SLO: 5 x P50 of replication at the lowest rate."
 
 
+def fig10_runs(points: Points) -> list[Point]:
+    """Those of Fig. 10: of the points of kunserve_regime the ones with 33 GB of KV."""
+    return [p for p in points if p.experiment != AT_33_GB or point_of(p).startswith("gb33")]
+
+
+def dataset(point: Point) -> str:
+    of_its_own = point.experiment != AT_33_GB
+    return point.experiment.removeprefix("kunserve_fig10_") if of_its_own else "burstgpt"
+
+
 def on_datasets(points: Points) -> pd.DataFrame:
-    rows = end_to_end(points)
-    return rows.assign(dataset=rows.experiment.str.removeprefix("kunserve_fig10_"))
+    shown = fig10_runs(points)
+    return end_to_end(shown, "dataset", dataset=[dataset(point) for point in shown])
 
 
-@picture("kunserve_fig10", on_datasets, OF_DATASETS, shape=(3, 5), size=(12, 6.6), legend=4)
+@picture("kunserve_fig10", on_datasets, OF_FIG10, shape=(3, 5), size=(12, 6.8), legend=5)
 def fig10(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 10: end to end, 14B: TTFT and TBT by rate, violations of the SLO, on three datasets."""
-    for i, (dataset, title) in enumerate(DATASETS.items()):
+    for i, (name, title) in enumerate(DATASETS.items()):
         mine = axes[5 * i : 5 * (i + 1)]
-        _by_rate(mine, rows[rows.dataset == dataset])
+        _by_rate(mine, rows[rows.dataset == name], "per_instance", "requests/s of an instance")
         mine[0].set_ylabel(title, fontweight="bold", fontsize=8)
         for panel in mine:
-            panel.set_xlabel("requests/s, four instances" if i == len(DATASETS) - 1 else "")
+            panel.set_xlabel("requests/s of an instance" if i == len(DATASETS) - 1 else "")
             if i:
                 panel.set_title("")
     return (
         "Azure code arrivals. Mean and range of seeds. TBT: a request's mean. P99 where a run has "
-        f"requests enough. {SLO} KV: 33 GB an instance. AGIEval-CoT has two rates."
+        f"requests enough. {SLO} KV: 33 GB an instance. BurstGPT: eight instances; others: four. "
+        f"{_memory(rows)}"
     )
 
 
-def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame) -> None:
+def _memory(rows: pd.DataFrame) -> str:
+    """Says at which rates memory throttles."""
+    rates = [
+        f"{mine.per_instance.min():.1f}" for _, mine in rows[rows.throttled].groupby("dataset")
+    ]
+    return f"Most of replication's waiting is for memory from {', '.join(rates)} requests/s on."
+
+
+def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame, x: str, label: str) -> None:
     """Draws each of LATENCIES, and violations of the SLO, by rate, one panel each."""
     shown = {f"{number}_s": about for number, about in LATENCIES.items()}
     shown["violating"] = ("SLO violated (%)", 100.0)
-    low, high = rows.mean_rate.min(), rows.mean_rate.max()
+    low, high = rows[x].min(), rows[x].max()
     margin = 0.1 * (high - low)
     for panel, (column, (title, factor)) in zip(axes, shown.items(), strict=False):
-        lines(panel, rows, "mean_rate", column, SYSTEMS, factor=factor)
-        panel.set(title=title, xlabel="requests/s, four instances")
+        lines(panel, rows, x, column, SYSTEMS, factor=factor)
+        panel.set(title=title, xlabel=label)
         panel.set_xlim(low - margin, high + margin)
         if column.startswith("ttft"):
             log_scale(panel, "y")
@@ -140,27 +162,28 @@ METRICS = {"ttft_s": "TTFT (s)", "tbt_s": "TBT (s)"}
 
 
 def at_highest_rates(points: Points) -> pd.DataFrame:
-    runs = pd.DataFrame([overrides(p) | {"experiment": p.experiment, "run": p} for p in points])
-    top = runs[runs.rate == runs.groupby("experiment").rate.transform("max")]
+    runs = pd.DataFrame(
+        [{"system": system(p), "rate": rate_of(p), "dataset": dataset(p), "run": p}
+         for p in fig10_runs(points)]
+    )  # fmt: skip
+    top = runs[runs.rate == runs.groupby("dataset").rate.transform("max")]
     rows = []
-    for (experiment, name), mine in top.groupby(["experiment", "system"]):
+    for (of, name), mine in top.groupby(["dataset", "system"]):
         found = pd.concat([requests(point) for point in mine.run])
         about = {
-            "dataset": str(experiment).removeprefix("kunserve_fig10_"), "system": str(name),
+            "dataset": str(of), "system": str(name),
             "config_hash": " ".join(point.config_hash() for point in mine.run),
         }  # fmt: skip
         rows += [quantiles(found[metric]).assign(metric=metric, **about) for metric in METRICS]
     return pd.concat(rows)
 
 
-@picture(
-    "kunserve_fig10_cdf", at_highest_rates, OF_DATASETS, shape=(2, 3), size=(10, 5.6), legend=4
-)
+@picture("kunserve_fig10_cdf", at_highest_rates, OF_FIG10, shape=(2, 3), size=(10, 5.6), legend=5)
 def fig10_cdf(axes: Panels, rows: pd.DataFrame) -> str:
     """Distributions of TTFT and TBT, beside Fig. 10, on each dataset at its highest rate."""
-    for panel, (metric, dataset) in zip(axes, product(METRICS, DATASETS), strict=True):
-        cdfs(panel, rows[(rows.metric == metric) & (rows.dataset == dataset)], OVER_TIME)
-        panel.set(title=DATASETS[dataset], xlabel=METRICS[metric], ylabel="share of requests")
+    for panel, (metric, name) in zip(axes, product(METRICS, DATASETS), strict=True):
+        cdfs(panel, rows[(rows.metric == metric) & (rows.dataset == name)], OVER_TIME)
+        panel.set(title=DATASETS[name], xlabel=METRICS[metric], ylabel="share of requests")
     return (
         "Azure code arrivals. The highest rate of Fig. 10, all seeds together. TBT: a request's "
         "mean. A curve that lies on another is dashed."
@@ -186,7 +209,7 @@ def by_scale(points: Points) -> pd.DataFrame:
 
 
 def _larger(axes: Panels, rows: pd.DataFrame) -> str:
-    _by_rate(axes, rows[rows.part.isna()])
+    _by_rate(axes, rows[rows.part.isna()], "mean_rate", "requests/s, four instances")
     lines(axes[5], rows, "scale", "violating", OVER_TIME, by="series", factor=100)
     axes[5].set(title="violated (%), highest rate", xlabel="scale of the SLO (x)")
     log_scale(axes[5], "x")
@@ -194,9 +217,9 @@ def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     axes[5].set_xticks([], minor=True)
     memory = rows[rows.system == "llumnix_replication"].groupby("rate").wait_memory.mean()
     return (
-        "Azure code arrivals. Mean and range of seeds. P99 where a run has requests enough. "
-        f"{SLO} KV (168,000 tokens) is full for {', '.join(f'{100 * m:.0f}' for m in memory)} % "
-        "of its waiting, by rate."
+        "Azure code arrivals. Four instances. Mean and range of seeds. P99 where a run has "
+        f"requests enough. {SLO} KV is full for "
+        f"{', '.join(f'{100 * m:.0f}' for m in memory)} % of its waiting, by rate."
     )
 
 
@@ -248,58 +271,29 @@ SETTINGS = {
     "cuda_graphs": "no launch cost",
     "spread_constants": "constants over\nall stages",
 }
-CAUSES = {  # (label, colour)
-    "memory": ("KV full", PALETTE[3]),
-    "sequences": ("256 seats taken", PALETTE[4]),
-    "compute": ("neither: compute", "0.75"),
-}
-RATE = 2.8  # the rate of SENSITIVITY's runs
+RATE = 2.8  # of the runs
 COMPARED = ("llumnix_replication", "kunserve")
 
 
 def settings(points: Points) -> pd.DataFrame:
-    rows = []
-    for point in points:
-        dataset = point.experiment.removeprefix("kunserve_fig10_").replace(SENSITIVITY, "burstgpt")
-        base = {"dataset": dataset, "setting": "as_is", "rate": RATE}
-        if system(point) in COMPARED:
-            rows.append(base | numbers(point) | waits(point))
-    return pd.DataFrame(rows)
+    return pd.DataFrame([numbers(p) | {"dataset": "burstgpt", "rate": RATE} for p in points])
 
 
-@picture(SENSITIVITY, settings, (*OF_DATASETS, SENSITIVITY), shape=(1, 2), size=(11, 4.4), legend=5)
+@picture(SENSITIVITY, settings, (SENSITIVITY,), size=(7, 4.4), legend=2)
 def limits(axes: Panels, rows: pd.DataFrame) -> str:
-    """What binds at each load, in replication, and how the comparison depends on what the paper
-    leaves open: memory for KV, cap on sequences, prefill policy, launch cost."""
-    left, right = axes
-    replication = rows[(rows.system == "llumnix_replication") & (rows.setting == "as_is")]
-    means = replication.groupby(["dataset", "rate"], sort=False).mean(numeric_only=True)
-    loads = means.reset_index()
-    labels = [
-        f"{DATASETS[row.dataset].split(' ')[0]} {row.requests_per_s:.0f}/s, load {row.load:.2f}"
-        for _, row in loads.iterrows()
-    ]
-    begun = 0 * loads.load
-    for cause, (label, colour) in CAUSES.items():
-        share = 100 * loads[f"wait_{cause}"]
-        left.barh(labels, share, left=begun, color=colour, label=label)
-        begun = begun + share
-    left.set(title="what requests wait for, by load", xlabel="share of waiting (%)", xlim=(0, 100))
+    """How the comparison depends on what the paper leaves open: memory for KV, cap on sequences,
+    prefill policy, launch cost. What binds at each load is in kunserve_regime."""
+    (panel,) = axes
     of_rate = rows[(rows.dataset == "burstgpt") & (rows.rate == RATE)]
     for k, name in enumerate(COMPARED):
         found = over_seeds(of_rate[of_rate.system == name], "setting", "ttft_p99_s")
         shown, look = found.reindex(list(SETTINGS)), SYSTEMS[name]
-        right.barh(
+        panel.barh(
             np.arange(len(SETTINGS)) + 0.4 * k - 0.2, shown["mean"], 0.36, color=look.colour,
             xerr=[shown.below, shown.above], label=look.label,
         )  # fmt: skip
-    right.set_yticks(range(len(SETTINGS)), list(SETTINGS.values()))
-    title = f"BurstGPT, {of_rate.requests_per_s.mean():.0f}/s, by setting"
-    right.set(title=title, xlabel="P99 TTFT (s)")
-    for panel in (left, right):
-        panel.invert_yaxis()
-        panel.grid(False, axis="y")
-    return (
-        "Azure code arrivals. Left: replication, time before first tokens; KV is full with 95 % of "
-        "its blocks. Load: mean KV demand over memory. Right: mean and range of seeds."
-    )
+    panel.set_yticks(range(len(SETTINGS)), list(SETTINGS.values()))
+    panel.set(title="BurstGPT, 4.6 requests/s of an instance", xlabel="P99 TTFT (s)")
+    panel.invert_yaxis()
+    panel.grid(False, axis="y")
+    return "Azure code arrivals. Four instances of 14B, 33 GB of KV. Mean and range of seeds."

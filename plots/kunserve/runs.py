@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import yaml
 
+from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from plots.figure import Points
 from plots.panels import Look
@@ -19,6 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 SYSTEMS = {
     "kunserve": Look("KunServe", PALETTE[0], "o"),
+    "kunserve_control": Look("control: nothing dropped", "0.5", "x"),
     "llumnix_replication": Look("Llumnix (replication)", PALETTE[1], "s"),
     "llumnix_migration": Look("Llumnix (migration)", PALETTE[2], "^"),
     "llumnix_pipeline": Look("Llumnix (pipeline)", PALETTE[3], "D"),
@@ -26,7 +29,8 @@ SYSTEMS = {
     "vllm_kv_swap": Look("vLLM, KV swap", PALETTE[4], "v"),
     "vllm_parameter_swap": Look("vLLM, parameter swap", PALETTE[5], "v"),
 }
-OTHERS = ("llumnix_replication", "llumnix_migration", "llumnix_pipeline")  # beside KunServe
+OTHERS = ("kunserve_control", "llumnix_replication", "llumnix_migration", "llumnix_pipeline")
+WHOLE = ("kunserve_control", "llumnix_replication")  # whose instances hold all parameters
 OVER_TIME = {name: look._replace(marker="") for name, look in SYSTEMS.items()}
 MOVES = {"vllm_kv_swap": "swap out", "llumnix_migration": "migration"}  # purposes of copies of KV
 DATASETS = {
@@ -44,13 +48,35 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 SUPPORT = {"p50": 1, "p90": 65, "p99": 662, "p999": 6636}  # requests that a percentile needs
 STEP_S = 0.5  # step of timelines
 FULL = 0.95  # share of blocks in use from which nothing of size fits
-MAX_SEQS = 256  # sequences of an instance, conf/system/llumnix.yaml
+MAX_SEQS = 1024  # sequences of an instance, conf/experiment/kunserve/seats.yaml
+THROTTLED = 0.5  # share of waiting that is for memory, above which memory throttles
+UNDER_THROTTLING = (  # columns that the table has again for throttled rates alone, as throttled_…
+    *(f"ttft_p99_of_{other}" for other in OTHERS), "tbt_p50_of_llumnix_pipeline",
+    "tbt_p99_of_llumnix_pipeline", "ttft_p50_over_replication", "tbt_p50_added", "tbt_p99_added",
+    "ttft_p99_over_modest", "throughput_lost", "violating", "slow", "removed_share",
+)  # fmt: skip
 
 
 def system(point: Point) -> str:
     """The run's system, by its key in SYSTEMS."""
     choices = point.manifest()["choices"]
     found: str = choices.get("experiment/kunserve/system@_global_", choices["system"])
+    return found
+
+
+def point_of(point: Point) -> str:
+    """The option of conf/experiment/kunserve/point that the run has; empty: none."""
+    found: str = point.manifest()["choices"].get("experiment/kunserve/point@_global_", "")
+    return found
+
+
+def rate_of(point: Point) -> float:
+    """workload.scale.rate, by the sweep or by the run's point; nan: the experiment has one."""
+    swept = point.overrides.get("workload.scale.rate")
+    if swept is not None or not point_of(point):
+        return float(swept or "nan")
+    path = CONF / "experiment" / "kunserve" / "point" / f"{point_of(point)}.yaml"
+    found: float = yaml.safe_load(path.read_text())["workload"]["scale"]["rate"]
     return found
 
 
@@ -99,7 +125,8 @@ def numbers(point: Point) -> dict[str, Any]:
     """One row of a run's numbers: percentiles, KV demand over capacity, throughput."""
     manifest, found = point.manifest(), requests(point)
     row: dict[str, Any] = {
-        "experiment": point.experiment, "model": manifest["choices"]["model"], "seed": point.seed,
+        "experiment": point.experiment, "system": system(point), "rate": rate_of(point),
+        "model": manifest["choices"]["model"], "seed": point.seed,
         "config_hash": point.config_hash(), "mechanism": mechanism(point), "requests": len(found),
         "requests_per_s": len(found) / found.arrival_s.max(),
         "preemptions": int(found.num_preemptions.sum()),
@@ -113,6 +140,7 @@ def numbers(point: Point) -> dict[str, Any]:
     running, queued = held(found, steps(float(found.arrival_s.max())))
     total = capacity_tokens(point) * manifest["engine"]["num_instances"]
     row |= {"load": (running + queued).mean() / total, "peak": (running + queued).max() / total}
+    row["largest_group"] = largest_group(point)
     return row | {key: value for key, value in overrides(point).items() if key != "seed"}
 
 
@@ -121,7 +149,7 @@ def mechanism(point: Point) -> float:
     was swapped out or migrated, an iteration fetched layers (each that gave tokens did). nan for
     systems of which this cannot be said."""
     name = system(point)
-    if name.startswith("kunserve"):
+    if name.startswith("kunserve") and name not in WHOLE:
         return float(len(events(point.folder, "drop")))
     if name == "vllm_parameter_swap":
         tokens = requests(point)[["instance", "token_times_s"]].explode("token_times_s")
@@ -132,11 +160,17 @@ def mechanism(point: Point) -> float:
     return np.nan
 
 
+def largest_group(point: Point) -> float:
+    """Instances of the largest group that a drop made; nan: none was made."""
+    made = events(point.folder, "plan")
+    return float(made.instance.str.count(r"\+").max() + 1) if len(made) else np.nan
+
+
 def waits(point: Point) -> dict[str, float]:
-    """The reasons why requests of replication, whose instances hold all parameters, wait for their
-    first token, as shares of that time: the instance's KV memory is full, it runs as many sequences
-    as it may, or it computes. Memory first, where both are full."""
-    if system(point) != "llumnix_replication":
+    """The reasons why requests wait for their first token, where instances hold all parameters, as
+    shares of that time: the instance's KV memory is full, it runs as many sequences as it may, or
+    it computes. Memory first, where both are full."""
+    if system(point) not in WHOLE:
         return {}
     found, capacity = requests(point), capacity_tokens(point)
     times_s = steps(float(found.last_s.max()))
@@ -162,15 +196,24 @@ def _between(start: pd.Series, end: pd.Series, times_s: Floats) -> Floats:
     return count_until(start, times_s) - count_until(end, times_s)
 
 
-def end_to_end(points: Points) -> pd.DataFrame:
-    """A row per run: `numbers`, why replication's requests wait, violations of the experiment's
-    SLO, `compared`."""
-    rows = pd.DataFrame([numbers(point) | waits(point) for point in points])
+def end_to_end(points: Points, group: str = "experiment", **more: list[str]) -> pd.DataFrame:
+    """A row per run: `numbers`, why requests wait, violations of the group's SLO, `compared`.
+    `more`: further columns; `group`: the one whose values are compared apart."""
+    rows = pd.DataFrame([numbers(point) | waits(point) for point in points]).assign(**more)
     slos = {}
-    for experiment, mine in rows[rows.system == "llumnix_replication"].groupby("experiment"):
-        slos[experiment] = slo_s([points[i] for i in mine.index[mine.rate == mine.rate.min()]])
-    found = [violations(requests(point), *slos[point.experiment]) for point in points]
-    return compared(rows.join(pd.DataFrame(found)))
+    for name, mine in rows[rows.system == "llumnix_replication"].groupby(group):
+        slos[name] = slo_s([points[i] for i in mine.index[mine.rate == mine.rate.min()]])
+    found = [
+        violations(requests(point), *slos[name])
+        for point, name in zip(points, rows[group], strict=True)
+    ]
+    rows["per_instance"] = [
+        mean / num_instances(point)
+        for mean, point in zip(
+            rows.groupby([group, "rate"]).requests_per_s.transform("mean"), points, strict=True
+        )
+    ]
+    return compared(rows.join(pd.DataFrame(found)), group)
 
 
 def slo_s(modest: Points) -> tuple[float, float]:
@@ -198,12 +241,13 @@ def over(rows: pd.DataFrame, base: pd.Series, name: str) -> pd.DataFrame:
     return found.reset_index()
 
 
-def compared(rows: pd.DataFrame) -> pd.DataFrame:
+def compared(rows: pd.DataFrame, group: str = "experiment") -> pd.DataFrame:
     """`rows` with each run's numbers over KunServe's and replication's at the same rate and seed,
     and over its own system's at the lowest rate. KunServe's rows have the others' over its own
     (`…_of_SYSTEM`). `mean_rate`: requests/s, the mean of the seeds. `modest`: the lowest rate;
-    `pressed`: that at which replication's mean KV demand is nearest to the paper's."""
-    setup = ["experiment", "rate"]
+    `pressed`: that at which replication's mean KV demand is nearest to the paper's; `throttled`:
+    those at which its requests wait for memory most of their waiting."""
+    setup = [group, "rate"]
     keys = [*setup, "seed"]
     found = rows.set_index(keys)
     mine = found[found.system == "kunserve"]
@@ -212,23 +256,29 @@ def compared(rows: pd.DataFrame) -> pd.DataFrame:
         value = found[f"{number}_s"]
         found[f"{number}_over_kunserve"] = value / mine[f"{number}_s"].reindex(found.index)
         found[f"{number}_over_replication"] = value / theirs[f"{number}_s"].reindex(found.index)
-        for system in OTHERS:
-            other = value[found.system == system].reindex(found.index) / value
-            found[f"{number}_of_{system}"] = other.where(found.system == "kunserve")
+        for other in OTHERS:
+            ratio = value[found.system == other].reindex(found.index) / value
+            found[f"{number}_of_{other}"] = ratio.where(found.system == "kunserve")
     found["tbt_p50_added"] = found.tbt_p50_over_replication - 1
     found["tbt_p99_added"] = found.tbt_p99_over_replication - 1
     found["throughput_lost"] = 1 - found.tokens_per_s / theirs.tokens_per_s.reindex(found.index)
     before = theirs.violating.reindex(found.index)
     found["removed"] = before - mine.violating.reindex(found.index)
     found["removed_share"] = found.removed / before
-    others = found[found.system != "llumnix_migration"].groupby(keys).ttft_p99_s.max()
+    aside = ("llumnix_migration", "kunserve_control")
+    others = found[~found.system.isin(aside)].groupby(keys).ttft_p99_s.max()
     found["ttft_p99_over_worst"] = found.ttft_p99_s / others.reindex(found.index)
     found = found.reset_index()
     found["mean_rate"] = found.groupby(setup).requests_per_s.transform("mean")
-    found["modest"] = found.rate == found.groupby("experiment").rate.transform("min")
+    found["modest"] = found.rate == found.groupby(group).rate.transform("min")
     loads = found[found.system == "llumnix_replication"].groupby(setup).load.mean()
-    nearest = (loads - PROVISIONED).abs().groupby("experiment").idxmin().tolist()
+    nearest = (loads - PROVISIONED).abs().groupby(group).idxmin().tolist()
     found["pressed"] = pd.MultiIndex.from_frame(found[setup]).isin(nearest)
-    own = found[found.modest].set_index(["experiment", "system", "seed"]).ttft_p99_s
-    index = pd.MultiIndex.from_frame(found[["experiment", "system", "seed"]])
-    return found.assign(ttft_p99_over_modest=found.ttft_p99_s / own.reindex(index).to_numpy())
+    own = found[found.modest].set_index([group, "system", "seed"]).ttft_p99_s
+    index = pd.MultiIndex.from_frame(found[[group, "system", "seed"]])
+    found["ttft_p99_over_modest"] = found.ttft_p99_s / own.reindex(index).to_numpy()
+    replication = found[found.system == "llumnix_replication"]
+    short = replication.groupby(setup).wait_memory.mean() > THROTTLED
+    found["throttled"] = pd.MultiIndex.from_frame(found[setup]).isin(short.index[short])
+    under = found[list(UNDER_THROTTLING)].where(found.throttled).add_prefix("throttled_")
+    return pd.concat([found, under], axis=1)

@@ -20,6 +20,7 @@ from plots.kunserve.runs import (
     Floats,
     mechanism,
     numbers,
+    point_of,
     requests,
     slo_s,
     system,
@@ -93,8 +94,7 @@ def _throttled(point: Point) -> dict[str, Any]:
 
 
 def at_highest_rate(points: Points) -> pd.DataFrame:
-    top = max(float(p.overrides["workload.scale.rate"]) for p in points)
-    shown = [p for p in points if float(p.overrides["workload.scale.rate"]) == top]
+    shown = [point for point in points if point_of(point) == "gb33_busy"]
     runs = [
         spike(timeline(point)) | {"system": system(point), "seed": point.seed,
                                   "config_hash": point.config_hash(),
@@ -105,8 +105,8 @@ def at_highest_rate(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "kunserve_fig11", at_highest_rate, ("kunserve_fig10_burstgpt",), shape=(len(PANELS), 1),
-    size=(9, 8.2), legend=4,
+    "kunserve_fig11", at_highest_rate, ("kunserve_regime",),
+    shape=(len(PANELS), 1), size=(9, 8.4), legend=3,
 )  # fmt: skip
 def fig11(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 11: over time, BurstGPT at the highest rate of Fig. 10: TTFT, KV, queue, throughput."""
@@ -139,7 +139,6 @@ def restored(points: Points) -> pd.DataFrame:
     slo = slo_s([
         point for point in points
         if point not in shown and system(point) == "llumnix_replication"
-        and float(point.overrides["workload.scale.rate"]) == 1.0
     ])  # fmt: skip
     rows = pd.DataFrame([numbers(p) | _second_spike(p, slo) for p in shown])
     found = rows.set_index(["restore", "seed"])

@@ -51,7 +51,7 @@ class KunServeConfig:
     steps_beside: int  # decode steps at most of a batch beside which others run
     monitor: MonitorConfig
     plan: str  # throughput, memory, exhaustive or none
-    max_group_size: int | None  # instances of a group, with variant=paper; None: no limit
+    max_group_size: int | None  # instances of a group; None: no limit
     groups: list[int] | None  # sizes of the groups that each drop makes; None: by `plan`
     standby: int  # instances that are kept without weights
     chunks: ChunkConfig
@@ -70,11 +70,7 @@ class KunServeConfig:
                 f"system.groups={self.groups} is for variant=paper: with variant=artifact each "
                 "group has system.artifact.group_size instances"
             )
-        if self.max_group_size is not None and (self.groups or self.variant == "artifact"):
-            raise ValueError(
-                f"system.max_group_size={self.max_group_size} limits plans of variant=paper: "
-                "system.groups and variant=artifact set the sizes of groups themselves"
-            )
+        self._check_sizes()
         if self.groups is not None and self.plan != "throughput":
             raise ValueError(
                 f"system.plan={self.plan} has no effect with system.groups={self.groups}, which is "
@@ -94,6 +90,18 @@ class KunServeConfig:
             raise ValueError(
                 f"system.standby={self.standby} is for variant=paper: the public code drops and "
                 "never starts an instance"
+            )
+
+    def _check_sizes(self) -> None:
+        """Raises ValueError if sizes that are set exceed `max_group_size`."""
+        key, set_sizes = "groups", self.groups or []
+        if self.variant == "artifact":
+            key, set_sizes = "artifact.group_size", [self.artifact.group_size]
+        most = self.max_group_size
+        if most is not None and any(size > most for size in set_sizes):
+            raise ValueError(
+                f"system.{key} makes groups of {max(set_sizes)} instances, and "
+                f"system.max_group_size={most} allows {most}: set system.max_group_size=null"
             )
 
 

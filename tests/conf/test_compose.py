@@ -41,12 +41,16 @@ PARTS = {
     "blitzscale/system": "blitzscale_fig18",
     "blitzscale/workload": "blitzscale_fig17",
     "kunserve/dataset": "kunserve_fig10_burstgpt",
+    "kunserve/point": "kunserve_regime",
     "kunserve/setting": "kunserve_table_limits",
     "kunserve/system": "kunserve_fig10_burstgpt",
 }
 OTHER_BASES = {  # of parts that the group's own experiment has no keys for
     ("blitzscale/system", "vllm_full"): "blitzscale_fig24",
     ("blitzscale/system", "vllm_half"): "blitzscale_fig24",
+    ("kunserve/system", "vllm"): "kunserve_fig01",
+    ("kunserve/system", "vllm_kv_swap"): "kunserve_fig01",
+    ("kunserve/system", "vllm_parameter_swap"): "kunserve_fig01",
 }
 PAPERS = {"aegaeon", "aqua", "blitzscale", "kunserve"}
 

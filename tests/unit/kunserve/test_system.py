@@ -155,12 +155,12 @@ def test_the_control_sees_the_need_and_drops_nothing() -> None:
 
 
 def test_groups_grow_to_their_limit_only() -> None:
-    """A burst that makes four instances one group makes two groups of two."""
-    sizes = {}
-    for limit in ("null", "2"):
-        story = run(f"system.max_group_size={limit}", num=160, instances=4)
-        sizes[limit] = max(event["instance"].count("+") + 1 for event in story.seen("plan"))
-    assert sizes == {"null": 4, "2": 2}
+    """A burst that makes four instances one group makes two groups of two, as by default."""
+    sizes = []
+    for limit in (["system.max_group_size=null"], ["system.max_group_size=2"], []):
+        story = run(*limit, num=160, instances=4)
+        sizes.append(max(event["instance"].count("+") + 1 for event in story.seen("plan")))
+    assert sizes == [4, 2, 2]
 
 
 def test_a_queue_for_seats_makes_no_drop_by_its_head_alone() -> None:
@@ -202,7 +202,7 @@ def test_the_published_code_runs_whole_prompts_first_before_a_drop_and_chunks_af
 
 
 def test_a_drop_makes_the_groups_that_are_set() -> None:
-    story = run("system.groups=[3,1]", num=80, instances=4)
+    story = run("system.max_group_size=null", "system.groups=[3,1]", num=80, instances=4)
     made = {event["instance"] for event in story.seen("plan")}
     assert made == {"sim-0+sim-1+sim-2"}
     assert {event["instance"] for event in story.seen("drop")} == {"sim-0", "sim-1", "sim-2"}
@@ -264,11 +264,11 @@ def test_a_request_larger_than_an_instance_is_given_up_by_name() -> None:
         (3, ("system.standby=-1",), "system.standby=-1 must be at least 0"),
         (4, ("system.variant=artifact", "system.standby=2"), "standby=2 is for variant=paper"),
         (2, ("system.max_group_size=1",), "system.max_group_size=1 must be at least 2"),
-        (4, ("system.max_group_size=2", "system.groups=[2,2]"), "max_group_size=2 limits plans"),
+        (4, ("system.groups=[3,1]",), "system.groups makes groups of 3 instances, and"),
         (
             4,
-            ("system.max_group_size=2", "system.variant=artifact"),
-            "max_group_size=2 limits plans",
+            ("system.variant=artifact", "system.artifact.group_size=4"),
+            "system.artifact.group_size makes groups of 4 instances, and",
         ),
         (4, ("system.plan=none", "system.groups=[2,2]"), "plan=none has no effect with"),
     ],

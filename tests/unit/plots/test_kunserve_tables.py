@@ -38,7 +38,7 @@ def test_systems_are_compared_at_one_rate_and_seed() -> None:
                 ("llumnix_migration", 2.0, 24.0, 0.5),
             )
         ]
-    )  # fmt: skip
+    ).assign(slow=0.0, wait_memory=lambda rows: 0.4 * rows.rate)  # fmt: skip
     found = compared(rows).set_index(["system", "rate"])
     assert found.ttft_p99_over_kunserve["llumnix_replication", 2.0] == pytest.approx(4.0)
     assert found.ttft_p99_of_llumnix_replication["kunserve", 2.0] == pytest.approx(4.0)
@@ -48,13 +48,16 @@ def test_systems_are_compared_at_one_rate_and_seed() -> None:
     assert found.ttft_p99_over_modest["llumnix_replication", 2.0] == pytest.approx(6.0)
     assert found.ttft_p99_over_worst["llumnix_migration", 2.0] == pytest.approx(2.0)
     assert found.mean_rate["kunserve", 2.0] == 6.0
+    assert found.throttled_ttft_p99_of_llumnix_replication["kunserve", 2.0] == pytest.approx(4.0)
+    assert np.isnan(found.throttled_ttft_p99_of_llumnix_replication["kunserve", 1.0])
 
 
 def test_the_pressed_rate_has_the_papers_load_whoever_gains_there() -> None:
     rows = pd.DataFrame(
         [
             {"experiment": experiment, "system": system, "rate": rate, "seed": seed, "load": load,
-             "requests_per_s": rate, "tokens_per_s": 1.0, "violating": 0.5,
+             "requests_per_s": rate, "tokens_per_s": 1.0, "violating": 0.5, "slow": 0.0,
+             "wait_memory": 0.0,
              **{f"{number}_s": 1.0 for number in LATENCIES}}
             for system in ("kunserve", "llumnix_replication")
             for seed in (0, 1)

@@ -1,0 +1,145 @@
+"""Where dropping pays, by the share of waiting that is for memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from harness.experiments.points import Point
+from plots.figure import Panels, Points, picture
+from plots.kunserve.runs import (
+    FULL,
+    SYSTEMS,
+    THROTTLED,
+    numbers,
+    point_of,
+    requests,
+    slo_s,
+    system,
+    violations,
+    waits,
+)
+from plots.kunserve.timeline import timeline
+from plots.style import PALETTE, log_scale
+
+PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
+    "gb9": ("9.4 GB, load 0.5", 9.4, "o"),
+    "gb9_busy": ("9.4 GB, load 0.8", 9.4, "s"),
+    "gb9_rows": ("9.4 GB, BurstGPT's arrivals", 9.4, "P"),
+    "gb17": ("16.5 GB, load 0.5", 16.5, "o"),
+    "gb33": ("33 GB, load 0.5: the paper's", 33.0, "*"),
+    "gb33_busy": ("33 GB, load 0.7", 33.0, "s"),
+}
+COLOURS = {9.4: PALETTE[3], 16.5: PALETTE[2], 33.0: PALETTE[0]}
+AGAINST = ("kunserve_control", "llumnix_replication", "llumnix_pipeline")
+MODEST = "kunserve_fig10_burstgpt"
+
+
+def by_place(points: Points) -> pd.DataFrame:
+    """A row per run. `memory`: share of the control's waiting that is for memory, the mean of the
+    seeds of a point. KunServe's rows have the others' P99 TTFT over its own (`over_SYSTEM`), its
+    P50 TBT over the control's, and why requests are late (`_why_late`); `throttled_…`: where most
+    of the waiting is for memory. SLO: of the modest load."""
+    modest = [p for p in points if p.experiment == MODEST and system(p) == "llumnix_replication"]
+    slo = slo_s(modest)
+    shown = [p for p in points if p.experiment != MODEST]
+    rows = pd.DataFrame(
+        [
+            numbers(p) | waits(p) | violations(requests(p), *slo) | _why_late(p, slo[0])
+            | {"point": point_of(p)}
+            for p in shown
+        ]
+    )  # fmt: skip
+    found = rows.set_index(["point", "seed"])
+    mine = found.system == "kunserve"
+    for other in AGAINST:
+        theirs = found[found.system == other]
+        ratio = theirs.ttft_p99_s.reindex(found.index) / found.ttft_p99_s
+        found[f"over_{other}"] = ratio.where(mine)
+    control = found[found.system == "kunserve_control"]
+    added = found.tbt_p50_s / control.tbt_p50_s.reindex(found.index) - 1
+    found["tbt_p50_added"] = added.where(mine)
+    before = control.violating.reindex(found.index)
+    found["removed_share"] = ((before - found.violating) / before).where(mine)
+    memory = control.groupby("point").wait_memory.mean()
+    found = found.reset_index()
+    short = found.point.map(memory) > THROTTLED
+    under = found[[f"over_{other}" for other in AGAINST]].where(short).add_prefix("throttled_")
+    gb = found.point.map({name: gb for name, (_, gb, _) in PLACES.items()})
+    return pd.concat([found.assign(memory=found.point.map(memory), gb=gb), under], axis=1)
+
+
+def _why_late(point: Point, slo_ttft_s: float) -> dict[str, float]:
+    """Shares of requests whose first token is late and that arrived while KV memory was full, or
+    was not: the others' wait is for compute."""
+    found, shown = requests(point), timeline(point)
+    full = (shown.held >= FULL * shown.capacity).to_numpy()
+    place = np.searchsorted(shown.time_s, found.arrival_s, side="right") - 1
+    late = (found.ttft_s > slo_ttft_s).to_numpy()
+    return {
+        "late_memory": (late & full[place]).mean(),
+        "late_compute": (late & ~full[place]).mean(),
+    }
+
+
+@picture(
+    "kunserve_regime", by_place, ("kunserve_regime", MODEST), shape=(1, 4), size=(13, 4.0), legend=4
+)
+def regime(axes: Panels, rows: pd.DataFrame) -> str:
+    """Where dropping pays. P99 TTFT of the control (the same system, nothing dropped) and of
+    Llumnix over KunServe's, by the share of the control's waiting that is for memory; and the share
+    of requests that violate the SLO, by cause."""
+    mine = rows[rows.system == "kunserve"]
+    for panel, other in zip(axes, AGAINST, strict=False):
+        for name, (label, gb, marker) in PLACES.items():
+            shown = mine[mine.point == name]
+            ratio = shown[f"over_{other}"].dropna()
+            if ratio.empty:
+                continue
+            spread = [[ratio.mean() - ratio.min()], [ratio.max() - ratio.mean()]]
+            size = 13 if marker == "*" else 6
+            panel.errorbar(
+                100 * shown.memory.iloc[:1], [ratio.mean()], yerr=spread, fmt=marker, ms=size,
+                color=COLOURS[gb], label=label, lw=1,
+            )  # fmt: skip
+        panel.axhline(1, color="0.4", lw=0.8, ls="--")
+        panel.axvline(50, color="0.7", lw=0.8, ls=":")
+        panel.set(title=SYSTEMS[other].label, xlabel="waiting for memory (%)", xlim=(-5, 100))
+        log_scale(panel, "y")
+        panel.sharey(axes[0])
+        ticks = [0.5, 1, 2, 5, 10, 20]
+        panel.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        panel.set_yticks([], minor=True)
+    axes[0].set(ylabel="P99 TTFT over KunServe's (x)", ylim=(0.5, 40))
+    _violations(axes[3], rows)
+    return (
+        "Azure code arrivals but for BurstGPT's own; BurstGPT's lengths. Eight instances of 14B. "
+        "Load: mean KV demand over memory. Mean and range of seeds. Dotted: half of the waiting is "
+        "for memory. SLO: 5 x P50 of the modest load. Right: C control, K KunServe; late: TTFT, by "
+        "whether KV memory was full at arrival."
+    )
+
+
+CAUSES = {
+    "late_memory": ("late, KV full", PALETTE[3]),
+    "late_compute": ("late, KV not full", "0.7"),
+    "slow_only": ("TBT alone", PALETTE[4]),
+}
+
+
+def _violations(panel: Axes, rows: pd.DataFrame) -> None:
+    rows = rows.assign(slow_only=rows.violating - rows.late)
+    names = list(PLACES)[::-1]
+    for k, (name, letter) in enumerate((("kunserve", "K"), ("kunserve_control", "C"))):
+        means = rows[rows.system == name].groupby("point").mean(numeric_only=True).reindex(names)
+        at, begun = np.arange(len(names)) + 0.4 * k - 0.2, np.zeros(len(names))
+        for column, (label, colour) in CAUSES.items():
+            panel.barh(at, 100 * means[column], 0.36, left=begun, color=colour, label=label)
+            begun = begun + 100 * means[column].to_numpy()
+        for y, x in zip(at, begun, strict=True):
+            panel.text(x + 1, y, letter, fontsize=6, va="center")
+    panel.set_yticks(range(len(names)), [PLACES[name][0] for name in names], fontsize=6)
+    panel.grid(False, axis="y")
+    panel.margins(x=0.08)
+    panel.set(title="SLO violated (%)", xlabel="share of requests (%)")
