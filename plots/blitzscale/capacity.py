@@ -75,20 +75,14 @@ def evaluated_at(workload: str, figure: str) -> float:
 
 COMPARED = ("mean TTFT", "P99 TTFT", "mean TBT")
 HALF = 0.5  # of the capacity: the paper's mean rate
-AGAINST = {  # what latency is saved against
-    "burstgpt": ("serverlessllm",), "azure_code": ("serverlessllm",),
-    "azure_conv": ("serverlessllm", "distserve_half"), "burstgpt_7b": ("vllm_half",),
-}  # fmt: skip
-SCALING = {**dict.fromkeys(WORKLOADS, "blitzscale"), "burstgpt_7b": "colocated"}
+BOTH = ("blitzscale", "serverlessllm")
 SHOWN = {
-    "share of mean TTFT saved": "mean TTFT saved against",
-    "share of mean TBT saved": "mean TBT saved against",
+    "share of mean TTFT saved": "mean TTFT saved",
+    "share of mean TBT saved": "mean TBT saved",
     "share of all GPUs' time saved": "GPU time saved",
     "requests on time": "requests on time",
 }
-LOADS = tuple(f"blitzscale_load_{swept}" for swept in (*EVALUATED, "half"))
-HALF_LOADS = ("blitzscale_fig17", "blitzscale_fig18", "blitzscale_fig24")
-SAVED = tuple(SHOWN)[:2]
+LOADS = tuple(f"blitzscale_load_{workload}" for workload in WORKLOADS)
 LIMITS = tuple(f"blitzscale_capacity_{workload}" for workload in EVALUATED)
 
 
@@ -98,15 +92,12 @@ def by_load(points: Points) -> pd.DataFrame:
     limited = limits.assign(system="distserve").to_dict("records")
     rows = [{str(name): value for name, value in row.items()} for row in limited]
     of = {(row["workload"], row["share"]): row["capacity"] for row in rows}
-    found = runs([point for point in points if point.experiment not in LIMITS])
-    kept = [r for r in found if r.system in (SCALING[r.workload], *AGAINST[r.workload])]
+    kept = runs([point for point in points if point.experiment not in LIMITS], BOTH)
     for _, group in groupby(sorted(kept, key=_key), _key):
         together = list(group)
         workload, rate = _key(together[0])
         about = {"rate": rate, "load": rate / of[workload, "request"]}
-        made: list[dict[str, Any]] = []
-        for theirs in AGAINST[workload]:
-            made += saved(together, theirs, SCALING[workload], COMPARED)
+        made = list(saved(together, "serverlessllm", quantities=COMPARED))
         for run in together:
             made += _of_run(run)
         rows += [row | about for row in made]
@@ -127,33 +118,24 @@ def _of_run(run: Run) -> Iterator[dict[str, Any]]:
 
 
 @picture(
-    "blitzscale_load", by_load, (*HALF_LOADS, *LOADS, *LIMITS),
-    searches=CAPACITY, shape=(4, 4), size=(13, 10.5), legend=4,
+    "blitzscale_load", by_load, ("blitzscale_fig17", *LOADS, *LIMITS), searches=CAPACITY,
+    shape=(3, 4), size=(13, 8), legend=2,
 )  # fmt: skip
 def load(axes: Panels, rows: pd.DataFrame) -> str:
-    """Figs. 17, 18 and 24 by load, which is the rate over the capacity by requests. Dashed: half of
-    it, at which the figures' runs are; dotted: half of the capacity by tokens. BlitzScale saves GPU
-    time against all GPUs, and latency against the system of the line's colour."""
+    """Figs. 17 and 18 by load, which is the rate over the capacity by requests. Dashed: half of it,
+    at which the figures' runs are; dotted: half of the capacity by tokens. BlitzScale saves GPU
+    time against all GPUs, and latency against ServerlessLLM with a TTL of 5 min."""
     limits = rows[rows.quantity == "mean rate over capacity"]
-    for panel, (name, workload) in zip(axes, product(SHOWN, EVALUATED), strict=True):
+    for panel, (workload, name) in zip(axes, product(WORKLOADS, SHOWN), strict=True):
         of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
-        theirs = AGAINST[workload]
-        if name in SAVED:
-            looks = {each: SYSTEMS[each] for each in theirs}
-            lines(panel, of_panel, "load", "value", looks, by="against", factor=100)
-        else:
-            shown = (SCALING[workload], *theirs[: name == "requests on time"])
-            looks = {each: SYSTEMS[each] for each in shown}
-            lines(panel, of_panel, "load", "value", looks, factor=100)
+        shown = BOTH if name in ("requests on time", "share of all GPUs' time saved") else BOTH[:1]
+        looks = {system: SYSTEMS[system] for system in shown}
+        lines(panel, of_panel, "load", "value", looks, factor=100)
         by = limits[limits.workload == workload].set_index("share").capacity
         panel.axvline(HALF, color="0.4", lw=0.8, ls="--")
         panel.axvline(HALF * by.token / by.request, color="0.4", lw=0.8, ls=":")
         panel.axhline(0, color="0.7", lw=0.8)
-        if name == next(iter(SHOWN)):
-            panel.set_title(EVALUATED[workload][0].removesuffix(", vLLM"))
-        panel.set(xlabel="", ylabel="")
-    for panel, said in zip(axes[::4], SHOWN.values(), strict=True):
-        panel.set_ylabel(f"{said} (%)")
+        panel.set(title=f"{WORKLOADS[workload].partition(',')[0]}: {SHOWN[name]}", ylabel="%")
     for panel in axes[-4:]:
         panel.set_xlabel("load / capacity by requests")
     return "Mean and range of seeds: five at half of the capacity, one or two elsewhere."
