@@ -136,10 +136,9 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
 
 def _memory(rows: pd.DataFrame) -> str:
     """Says at which rates memory throttles."""
-    rates = [
-        f"{mine.per_instance.min():.1f}" for _, mine in rows[rows.throttled].groupby("dataset")
-    ]
-    return f"Most of replication's waiting is for memory from {', '.join(rates)} requests/s on."
+    from_on = rows[rows.throttled].groupby("dataset").per_instance.min().reindex(list(DATASETS))
+    rates = ", ".join(f"{rate:.1f}" for rate in from_on)
+    return f"Row by row, replication waits most for memory from {rates} requests/s on."
 
 
 def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame, x: str, label: str) -> None:
