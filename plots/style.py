@@ -61,7 +61,7 @@ def thinned(count: int) -> npt.NDArray[np.int64]:
 
 
 def log_scale(axes: Axes, which: Literal["x", "y"]) -> None:
-    """Makes the axis logarithmic, labelled 0.1, 1, 10, with 2 and 5 where short; linear with
+    """Makes the axis logarithmic, labelled 0.1, 1, 10, with 2 and 5 where short, and 3; linear with
     nothing above 0."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if not np.isfinite(axis.get_minpos()):
@@ -69,7 +69,8 @@ def log_scale(axes: Axes, which: Literal["x", "y"]) -> None:
 
     def between_decades(value: float, position: int | None) -> str:
         low, high = axis.get_view_interval()
-        return f"{value:g}" if high < 50 * low and f"{value:e}"[0] in "25" else ""
+        digits = "235" if high < 4 * low else "25"
+        return f"{value:g}" if high < 50 * low and f"{value:e}"[0] in digits else ""
 
     axes.set(**{f"{which}scale": "log"})
     axis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:g}"))

@@ -83,12 +83,12 @@ def burst(
         axes[-1].set_xlabel("request, in order of arrival")
         peaks = rows[rows.row == "run"].groupby("system").peak_ttft_s
         by_seed = [
-            f"{SYSTEMS[name].label} {', '.join(f'{s:.2g}' for s in peaks.get_group(name))}"
-            for name in ("fcfs", "aqua")
+            f"{SYSTEMS[name].label} {of.min():.2g} to {of.max():.2g}, mean {of.mean():.2g}"
+            for name, of in ((name, peaks.get_group(name)) for name in ("fcfs", "aqua"))
         ]
         return (
             f"{note} Seed {SHOWN_SEED}; where curves coincide, later ones are narrower. Grey: the "
-            f"burst (as many are redirected after it). Peak TTFT (s) by seed: {'; '.join(by_seed)}."
+            f"burst (as many are redirected after it). Peak TTFT (s) over seeds: {'; '.join(by_seed)}."
         )
 
     return described

@@ -76,8 +76,9 @@ def band(panel: Any, stable: pd.Series) -> None:
 
 
 @picture(
-    "aqua_fig08_rates", rates, ("aqua_fig08_rates", "aqua_rates_low"), shape=(1, 3), size=(11, 3.8)
-)
+    "aqua_fig08_rates", rates, ("aqua_fig08_rates", "aqua_rates_low"), shape=(1, 3),
+    size=(11, 3.8), legend=4,
+)  # fmt: skip
 def fig08_rates(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 8's numbers by the rate that its burst doubles."""
     stable = rows[rows.row == "stable"].rate_per_s
@@ -85,13 +86,11 @@ def fig08_rates(axes: Panels, rows: pd.DataFrame) -> str:
     peaks, *others = axes
     lines(peaks, runs, "rate_per_s", PEAK, SYSTEMS)
     peaks.set(title="(a) peak TTFT", ylabel="seconds")
-    peaks.legend(loc="upper left", fontsize="small")
     log_scale(peaks, "y")
     for panel, (title, published, looks) in zip(others, SHOWN, strict=True):
         lines(panel, rows, "rate_per_s", "ratio", looks, by="row")
         panel.axhline(published, color=PALETTE[7], lw=0.8, ls="--")
         panel.set(title=title, ylabel="ratio", ylim=(0, None))
-        panel.legend(loc="upper left", fontsize="small")
     for panel in axes:
         band(panel, stable)
         panel.set(xlabel="requests/s before the burst")

@@ -31,7 +31,7 @@ from plots.panels import over_seeds
 from plots.style import PALETTE, log_scale
 
 SHOWN_SEED = 0  # the seed of what is drawn over time
-WIDTHS = {"blitzscale": 2.4, "serverlessllm": 1.2, "allcache": 1.2}  # what is below shows
+WIDTHS = {"blitzscale": 3.4, "serverlessllm": 2.3, "allcache": 1.2}  # what is below shows
 OVER_TIME = ("requests/s", "mean TTFT (s)", "mean TBT (s)")
 SILENCE_S = 5  # lines are broken where nothing comes for longer
 MEANS = ("mean TTFT", "mean TBT")

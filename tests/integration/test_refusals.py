@@ -96,6 +96,7 @@ def test_a_wrong_value_is_named_in_one_sentence(
 SMALL = ("workload=burstgpt", "engine=sim", "hardware=local_cluster_x4", "engine.num_kv_blocks=192",
          "tracking=none", "figure=null", "progress=false")  # fmt: skip
 ARTIFACT = "system.variant=artifact"
+EIGHT, UNLIMITED = "system.artifact.group_size=8", "system.max_group_size=null"
 
 
 @pytest.mark.parametrize(
@@ -103,8 +104,9 @@ ARTIFACT = "system.variant=artifact"
     [
         (["hardware.num_devices=1"], "needs at least two instances of a model and has 1"),
         (["model_set=tiny", "hardware.num_devices=8"], "serves one model with one tp, not "),
-        ([ARTIFACT, "system.artifact.group_size=8"], "group_size=8 must divide the 4 instances"),
-        ([ARTIFACT, "hardware.num_devices=8", "system.artifact.group_size=8"], "at most 4, the m"),
+        ([ARTIFACT, EIGHT, UNLIMITED], "group_size=8 must divide the 4 instances"),
+        ([ARTIFACT, "hardware.num_devices=8", EIGHT, UNLIMITED], "at most 4, the m"),
+        ([ARTIFACT, EIGHT], "system.max_group_size=2 allows 2: set system.max_group_size=null"),
         (["system.chunks.bytes=1000000000000"], "bytes=1000000000000 must be at least a slot, "),
         (["system.chunks.link_bytes_per_s=0"], "must be above 0: without a link"),
         (["hardware.host_memory_bytes=1000"], "keeps a copy of the weights on each host: DRAM of"),
