@@ -88,7 +88,8 @@ def burst(
         ]
         return (
             f"{note} Seed {SHOWN_SEED}; where curves coincide, later ones are narrower. Grey: the "
-            f"burst (as many are redirected after it). Peak TTFT (s) over seeds: {'; '.join(by_seed)}."
+            "burst (as many are redirected after it). Peak TTFT (s) over seeds: "
+            f"{'; '.join(by_seed)}."
         )
 
     return described
