@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("folder", nargs="?", type=Path, default=folder, help="%(default)s")
         one.set_defaults(draw=draw, made=lambda chosen: [chosen.draw(chosen.folder)])
     of_all = commands.add_parser("papers", help="write papers.html: every figure and claim")
-    of_all.add_argument("--out", type=Path, metavar="FILE", default=PUBLISHED / "papers.html")
+    of_all.add_argument("--out", type=Path, metavar="FILE", default=papers.PAGE)
     of_all.set_defaults(made=lambda chosen: [papers.write(chosen.out)])
     return parser
 

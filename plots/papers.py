@@ -20,26 +20,28 @@ from harness.claims import page
 from harness.claims.__main__ import PUBLISHED, ROOT, assessed
 from harness.claims.assess import BASE_PROFILE, Judged, conditional, judged
 from harness.claims.ledger import Paper
-from harness.files import read_json, write_text, writing
+from harness.files import make_folder, read_json, write_text, writing
 
 COLOURS = 64  # of a picture on the page: a third of the bytes, and nothing is lost in print
-PAGE = Path(__file__).resolve().parent / "page"
+TEMPLATES = Path(__file__).resolve().parent / "page"
 REPRODUCED = ROOT / "results/reproduced"
+PAGE = REPRODUCED / "papers.html"  # not committed: it is made of what is
 
 
 def write(path: Path) -> Path:
     """Writes the page to `path`. Raises UsageError for a wrong ledger or table."""
+    make_folder(path.parent)
     papers = assessed()
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string((PAGE / "papers.html").read_text())
+    template = environment.from_string((TEMPLATES / "papers.html").read_text())
     head, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in page.counts(papers)
     ]
     with writing(path):
         shown = template.render(
-            style=(PAGE / "report.css").read_text(),
+            style=(TEMPLATES / "report.css").read_text(),
             counts={"head": head, "rows": rows[1:]},
             profiles=(BASE_PROFILE, page.OTHER),
             papers=[_paper(name, *each) for name, each in papers.items()],

@@ -26,10 +26,8 @@ def by_scheduler(points: Points) -> pd.DataFrame:
         if run.workload in SHOWN:
             system = run.config()["system"]
             scheduler = system["scheduler"] if system["zigzag"] else STOP
-            if scheduler not in (
-                "overlap",
-                STOP,
-            ):  # scale-ups that sent KV before they were complete
+            # Live: scale-ups that sent KV before they were complete.
+            if scheduler not in ("overlap", STOP):
                 run.mechanism = float(run.scale_ups().served.astype(bool).sum())
             values = {name: MEASURES[name](run) for name in LATENCIES}
             rows += run.rows(values, scheduler=scheduler, config_hash=run.point.config_hash())
