@@ -13,7 +13,7 @@ from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from plots.figure import Points
 from plots.panels import Look
-from plots.runs import events, overrides
+from plots.runs import config, events, overrides
 from plots.runs import requests as of_run
 from plots.style import PALETTE
 
@@ -48,7 +48,6 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 SUPPORT = {"p50": 1, "p90": 65, "p99": 662, "p999": 6636}  # requests that a percentile needs
 STEP_S = 0.5  # step of timelines
 FULL = 0.95  # share of blocks in use from which nothing of size fits
-MAX_SEQS = 1024  # sequences of an instance, conf/experiment/kunserve/seats.yaml
 THROTTLED = 0.5  # share of waiting that is for memory, above which memory throttles
 UNDER_THROTTLING = (  # columns that the table has again for throttled rates alone, as throttled_…
     *(f"ttft_p99_of_{other}" for other in OTHERS), "tbt_p50_of_llumnix_pipeline",
@@ -173,6 +172,7 @@ def waits(point: Point) -> dict[str, float]:
     if system(point) not in WHOLE:
         return {}
     found, capacity = requests(point), capacity_tokens(point)
+    most = config(point.folder)["system"]["limits"]["max_num_seqs"]
     times_s = steps(float(found.last_s.max()))
     waited = dict.fromkeys(("memory", "sequences", "compute"), 0.0)
     for _, mine in found.groupby("instance"):
@@ -180,7 +180,7 @@ def waits(point: Point) -> dict[str, float]:
         count = _between(mine.first_s, mine.last_s, times_s)
         waiting = _between(mine.arrival_s, mine.first_s, times_s)
         full = running >= FULL * capacity
-        seats = ~full & (count >= FULL * MAX_SEQS)
+        seats = ~full & (count >= FULL * most)
         waited["memory"] += waiting[full].sum()
         waited["sequences"] += waiting[seats].sum()
         waited["compute"] += waiting[~full & ~seats].sum()

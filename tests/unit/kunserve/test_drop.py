@@ -11,6 +11,7 @@ import pytest
 from harness.elastic.pipeline import remote_attention_bytes
 from harness.request import Request
 from systems.kunserve.exchange import LinkProfile
+from systems.kunserve.server import MicroBatch
 from tests.elastic import private
 from tests.exactness import expect
 from tests.kunserve import Story, serve, system_on
@@ -128,6 +129,21 @@ def test_a_pipeline_has_as_many_micro_batches_as_stages() -> None:
     together = [batches for batches in seen if sum(batches) >= 8]
     assert together
     assert all(max(batches) <= 2 * min(batches) for batches in together)
+
+
+def test_a_micro_batch_takes_its_share_of_the_waiting_requests() -> None:
+    """And leaves the rest to the other, which would have nothing to compute."""
+    with served(instances=2) as story:
+
+        async def main() -> None:
+            await story.bed.loop.sleep(0.001)
+            server = story.system._manager.servers[0]
+            server.batches.append(MicroBatch(server, 1))
+            server.waiting.extend(story.bed.request(20, 4) for _ in range(8))
+            batch = await server.batches[0].form()
+            assert len(batch.chunks) == len(server.waiting) == 4
+
+        story.bed.run(main())
 
 
 def test_a_micro_batch_beside_another_takes_few_steps_at_once() -> None:
