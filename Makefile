@@ -10,6 +10,7 @@
 # make reproduce        figures and claims again, beside the committed ones: WHAT=kunserve, WHAT=aqua_fig08
 # make papers           one page with every figure and claim, committed and made again: papers.html
 # make smoke            one live run, one figure and its claims, in a few minutes
+# make archive          a tarball of this commit for a deposit, with its revision and checksums
 # make sensitivity-PAPER  the simulated figures with another engine profile: do verdicts change?
 # make fidelity         profile this machine, then measure the simulator's error against its engine
 # make fidelity-gpu     the simulator's error against published runs of vLLM on GPUs (two minutes)
@@ -36,7 +37,7 @@ STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(PY) -m pip --disable-pip-version-check install -qq $(if $(filter cpu,$(KIND)),--no-deps)
 
 .PHONY: help setup demo engines test check tests coverage mutants test-vllm fuzz bench bench-sim
-.PHONY: bench-elastic reproduce papers smoke bench-client fidelity fidelity-gpu clean
+.PHONY: bench-elastic reproduce papers smoke archive bench-client fidelity fidelity-gpu clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q'
@@ -133,6 +134,20 @@ papers: setup
 
 smoke: demo
 	$(PY) -m harness reproduce aegaeon_fig16
+
+# The same commit gives the same bytes. In the unpacked folder: sha256sum --check SHA256SUMS
+ARCHIVE := elastic-harness-$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+archive:
+	@test -z "$$(git status --porcelain)" || { echo "commit first: an archive is of a commit"; exit 2; }
+	rm -rf build/$(ARCHIVE) && mkdir -p build/$(ARCHIVE)
+	git archive HEAD | tar -x -C build/$(ARCHIVE)
+	git rev-parse HEAD > build/$(ARCHIVE)/REVISION
+	cd build/$(ARCHIVE) && find . -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | \
+	  xargs -d '\n' sha256sum > ../SHA256SUMS && mv ../SHA256SUMS .
+	tar -c --sort=name --mtime=@$$(git log -1 --format=%ct) --owner=0 --group=0 --numeric-owner \
+	  -C build $(ARCHIVE) | gzip -9 --no-name > build/$(ARCHIVE).tar.gz
+	rm -r build/$(ARCHIVE)
+	@ls -l build/$(ARCHIVE).tar.gz
 
 figure-%: setup
 	$(PY) -m harness.experiments.figures $*

@@ -77,10 +77,11 @@ def hash_of(config: Mapping[str, Any]) -> str:
 
 @cache
 def git_revision() -> dict[str, Any] | None:
-    """revision and whether tracked or new files differ from it; None outside a git checkout. As
-    this process first saw it, whose code it is."""
+    """revision and whether tracked or new files differ from it, in a git checkout or an unpacked
+    archive (whose new files do not show); else None. As this process first saw it, whose code it
+    is."""
     if shutil.which("git") is None or not (PROJECT / ".git").exists():
-        return None
+        return archived_revision(PROJECT)
 
     def git(*arguments: str) -> str:
         return subprocess.run(
@@ -88,6 +89,20 @@ def git_revision() -> dict[str, Any] | None:
         ).stdout.strip()
 
     return {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+
+
+def archived_revision(folder: Path) -> dict[str, Any] | None:
+    """The revision that `make archive` packed, and whether a file differs from its SHA256SUMS."""
+    revision, sums = folder / "REVISION", folder / "SHA256SUMS"
+    if not (revision.is_file() and sums.is_file()):
+        return None
+
+    def changed(line: str) -> bool:
+        path = folder / line[66:]
+        return not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != line[:64]
+
+    dirty = any(map(changed, sums.read_text().splitlines()))
+    return {"revision": revision.read_text().strip(), "dirty": dirty}
 
 
 @cache

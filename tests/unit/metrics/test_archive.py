@@ -1,0 +1,63 @@
+"""`make archive`: one commit, the same bytes, and a revision without git."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.records.manifest import PROJECT, archived_revision
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("git") is None or not (PROJECT / ".git").exists(), reason="no git checkout"
+)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clone") / "project"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", PROJECT.as_uri(), folder], check=True)
+    return folder
+
+
+def make(clone: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["make", "archive"], cwd=clone, capture_output=True, text=True)
+
+
+def test_an_archive_is_the_commit_and_says_which_one(clone: Path, tmp_path: Path) -> None:
+    packed = []
+    for _ in range(2):
+        done = make(clone)
+        assert done.returncode == 0, done.stderr
+        (archive,) = (clone / "build").glob("*.tar.gz")
+        packed.append(archive.read_bytes())
+    assert packed[0] == packed[1]
+    shutil.unpack_archive(archive, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=clone, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert archived_revision(folder) == {"revision": head, "dirty": False}
+    assert not (folder / ".git").exists()
+    (folder / "conf/config.yaml").write_text("changed")
+    assert archived_revision(folder) == {"revision": head, "dirty": True}
+
+
+def test_a_changed_tree_is_not_packed(clone: Path) -> None:
+    new = clone / "new.txt"
+    new.write_text("not committed")
+    done = make(clone)
+    new.unlink()
+    assert done.returncode == 2 and "commit first" in done.stdout
+
+
+def test_a_folder_that_is_neither_has_no_revision(tmp_path: Path) -> None:
+    assert archived_revision(tmp_path) is None
+
+
+def test_the_deposit_has_the_version_of_the_package() -> None:
+    (version,) = re.findall(r'^version = "(.*)"', (PROJECT / "pyproject.toml").read_text(), re.M)
+    assert json.loads((PROJECT / ".zenodo.json").read_text())["version"] == version
+    assert f'version: "{version}"' in (PROJECT / "CITATION.cff").read_text()
