@@ -73,6 +73,7 @@ RUNS_OF_FIG11 = (
     *list(OF_FIG11)[:3], "aegaeon_fig11c_beyond", *list(OF_FIG11)[3:], "aegaeon_fig11_contention",
 )  # fmt: skip
 OF_FIG12 = searches({"aegaeon_fig12_rps01": AT_01, "aegaeon_fig12_rps05": AT_05})
+BASELINES = "aegaeon_fig13_baselines"
 OF_FIG13 = ("aegaeon_fig11a", "aegaeon_fig13", "aegaeon_fig11a_bandwidth")
 
 
@@ -208,8 +209,8 @@ def _judged(row: pd.Series, point: Point) -> Iterator[dict[str, Any]]:
 
 
 @picture(
-    "aegaeon_fig13", strict, OF_FIG13, searches=dict.fromkeys(OF_FIG13, AT_01), shape=(1, 3),
-    size=(9, 4.5), legend=3,
+    "aegaeon_fig13", strict, (*OF_FIG13, BASELINES), searches=dict.fromkeys(OF_FIG13, AT_01),
+    shape=(1, 3), size=(9, 4.5), legend=3,
 )  # fmt: skip
 def fig13(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 13: SLO attainment under 0.5, 0.3 and 0.2 times the SLO."""

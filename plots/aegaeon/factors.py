@@ -12,13 +12,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.experiments.capacity_search import Search
-from plots.aegaeon.attainment import AT_01, DRAWS, MODELS, aegaeons, end_of, judged
+from plots.aegaeon.attainment import AT_01, BASELINES, DRAWS, MODELS, aegaeons, end_of, judged
 from plots.figure import Panels, Points, picture
 from plots.runs import table as of_runs
 from plots.style import PALETTE
 
 EXPERIMENTS = (
-    "aegaeon_fig11a", "aegaeon_factors", "aegaeon_settings", "aegaeon_fig13",
+    "aegaeon_fig11a", "aegaeon_factors", "aegaeon_settings", "aegaeon_fig13", BASELINES,
     "aegaeon_settings_strict",
 )  # fmt: skip
 BY_4 = Search(MODELS, tuple(n for n in range(16, 164, 4) if n != 40), DRAWS)
