@@ -7,7 +7,10 @@ An expression is a mapping of one function to what it takes:
     mean: {column, where}                          of the rows that there are
     highest, lowest: {column, over: [COLUMN, …]}   the mean of the rows at one choice of `over`:
                                                    the one whose mean over all seeds is highest;
-                                                   without `over` of the rows of each seed
+                                                   without `over` of the rows of each seed.
+                                                   at_least: COLUMN with the bound of a value whose
+                                                   end was not found; without it such a choice is
+                                                   left out
     constant: NUMBER
     ratio_of_means: {x, column, where: [{…}, {…}]} of the first rows over the second's, both over
                                                    the values of x that both have, by trapezoids:
@@ -85,7 +88,7 @@ def check(expression: Any) -> None:
             _check_where(each)
     elif name in OF_ROWS:
         columns = ("x", "y") if name == "crossing" else ("column",)
-        over = ("over",) if name in ("highest", "lowest") else ()
+        over = ("over", "at_least") if name in ("highest", "lowest") else ()
         _check_keys(name, argument, columns, ("where", *over))
         _check_where(argument.get("where", {}))
     else:
@@ -100,6 +103,8 @@ def _check_keys(
     right = set(needed) <= given <= {*needed, *optional}
     require(right, f"{name} takes {', '.join([*needed, *optional])}, not {argument!r}")
     for key in given - {"where"}:
+        if key == "at_least":
+            require("over" in given, f"{name}.at_least goes with {name}.over")
         named = argument[key] if key == "over" else [argument[key]]
         texts = isinstance(named, list) and all(isinstance(each, str) for each in named)
         require(texts, f"{name}.{key} is the name of a column, not {argument[key]!r}")
@@ -126,26 +131,38 @@ def _evaluate(expression: Mapping[str, Any], table: pd.DataFrame) -> Found:
         return Found(ratio_of_means(table, **argument), rows[0] | rows[1])
     arguments = dict(argument)
     shown = chosen(table, arguments.pop("where", {}))
+    beyond = False
     if "over" in arguments:
-        shown = _at_extreme(shown, name, arguments.pop("over"), arguments["column"])
-        name = "mean"
+        shown, beyond = _at_extreme(shown, name, **arguments)
+        name, arguments = "mean", {"column": arguments["column"]}
     values = {
         seed: OF_ROWS[name](of_seed, **arguments) for seed, of_seed in _by_seed(shown).items()
     }
+    if beyond:
+        values = {seed: Beyond(value) for seed, value in values.items()}
     return Found(values, frozenset(shown.index))
 
 
-def _at_extreme(rows: pd.DataFrame, name: str, over: Sequence[str], column: str) -> pd.DataFrame:
+def _at_extreme(
+    rows: pd.DataFrame, name: str, column: str, over: Sequence[str], at_least: str | None = None
+) -> tuple[pd.DataFrame, bool]:
     """The rows at the choice of `over` whose mean over all seeds is highest, or lowest; all of them
-    where no choice has a value in every row."""
+    where no choice has a value in every row. And whether that is a bound: a value whose end was not
+    found is its bound here, and the highest of all may be any such one."""
     for each in over:
         _check_column(rows, each)
+    beyond = pd.Series(False, rows.index)
+    if at_least is not None:
+        _check_numeric(rows, at_least)
+        beyond = rows[column].isna() & rows[at_least].notna()
+        rows = rows.assign(**{column: rows[column].fillna(rows[at_least])})
     means = rows.groupby(list(over))[column].agg(lambda values: values.mean(skipna=False)).dropna()
     if means.empty:
-        return rows
+        return rows, False
     at = means.idxmax() if name == "highest" else means.idxmin()
     values = at if isinstance(at, tuple) else (at,)
-    return chosen(rows, dict(zip(over, values, strict=True)))
+    found = chosen(rows, dict(zip(over, values, strict=True)))
+    return found, bool((beyond if name == "highest" else beyond[found.index]).any())
 
 
 def chosen(table: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:

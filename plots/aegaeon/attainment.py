@@ -255,14 +255,15 @@ def fig17(axes: Panels, rows: pd.DataFrame) -> str:
     )
 
 
-def end_of(curve: pd.DataFrame, metric: str) -> float:
-    """The models up to which 90 % are on time; nan where the curve is below that from its first
-    point on, or nowhere."""
+def end_of(curve: pd.DataFrame, metric: str) -> tuple[float, float]:
+    """The models up to which 90 % are on time, and of how many this is known. The first is nan
+    where the curve is nowhere below that in what was tried; both where it is from its first point
+    on."""
     end = crossing(curve, "num_models", metric)
-    return nan if isinstance(end, Beyond) else end
+    return (nan if isinstance(end, Beyond) else end), float(end)
 
 
-def aegaeons(ends: pd.DataFrame, keys: list[str]) -> Floats:
-    """Aegaeon's `goodput` beside each row: that with the same `keys`."""
-    ours = ends[ends.system == "aegaeon"].set_index(keys).goodput
+def aegaeons(ends: pd.DataFrame, keys: list[str], column: str = "goodput") -> Floats:
+    """Aegaeon's `column` beside each row: that with the same `keys`."""
+    ours = ends[ends.system == "aegaeon"].set_index(keys)[column]
     return ours.reindex(pd.MultiIndex.from_frame(ends[keys])).to_numpy()

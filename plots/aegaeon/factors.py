@@ -45,6 +45,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "serverlessllm_starts_1": "an engine starts in 1 s (0 s)",
         "serverlessllm_starts_4": "an engine starts in 4 s",
         "serverlessllm_starts": "an engine starts in 22 s (Fig. 7)",
+        "serverlessllm_alone_starts_4": "1 request an instance, an engine starts in 4 s",
         "serverlessllm_plus": "shortest job first (ServerlessLLM+)",
     },
     "the artifact's ServerlessLLM+": {
@@ -58,6 +59,10 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "aegaeon_prefill_3": "3 GPUs prefill",
         "aegaeon_quota_1": "Q_MAX 1 s",
         "aegaeon_prefill_3_quota_1": "3 GPUs prefill, Q_MAX 1 s",
+        "aegaeon_group_1": "MAX_GPSIZE 1 (8)",
+        "aegaeon_no_prefetch": "no prefetching (section 5.2)",
+        "aegaeon_t2": "T2: KV moves in turn (section 5.3)",
+        "aegaeon_t0": "T0: no optimisation of section 5",
     },
 }
 COLOURS = dict(zip(SECTIONS, (PALETTE[1], PALETTE[5], PALETTE[2], PALETTE[0]), strict=True))
@@ -76,7 +81,7 @@ def ends(runs: pd.DataFrame) -> pd.DataFrame:
     for (system, factor, seed), curve in runs.groupby(["system", "factor", "seed"]):
         for metric in ("token", "time"):
             switches = curve.mechanism.sum(min_count=1)
-            rows.append((system, factor, metric, seed, end_of(curve, metric), switches))
+            rows.append((system, factor, metric, seed, end_of(curve, metric)[0], switches))
     names = ["system", "factor", "metric", "seed", "goodput", "mechanism"]
     made = pd.DataFrame(rows, columns=names)
     return made.assign(over=aegaeons(made, ["factor", "metric", "seed"]) / made.goodput)

@@ -82,6 +82,25 @@ def test_one_rate_is_chosen_for_all_seeds_by_the_mean() -> None:
     assert values({"highest": {"column": "y", "where": {"rate": 1}}}, table) == {0: 9.0, 1: 1.0}
 
 
+def test_a_choice_whose_end_was_not_found_counts_with_its_bound() -> None:
+    """Rate 3 is at least 7, or at least 1: then the lowest may be any higher than that bound."""
+    rows = [(1, 0, 5.0, 5.0), (2, 0, 2.0, 2.0), (3, 0, math.nan, 7.0)]
+    table = pd.DataFrame(rows, columns=["rate", "seed", "y", "y_at_least"])
+    asked = {"column": "y", "at_least": "y_at_least", "over": ["rate"]}
+
+    def known(name: str, bound: float) -> tuple[float, type[float]]:
+        table.loc[2, "y_at_least"] = bound
+        value = values({name: asked}, table)[0]
+        return value, type(value)
+
+    assert known("highest", 7.0) == (7.0, Beyond)
+    assert known("highest", 3.0) == (5.0, Beyond), "rate 3 may be above 5"
+    assert known("lowest", 7.0) == (2.0, float)
+    assert known("lowest", 1.0) == (1.0, Beyond)
+    with pytest.raises(UsageError, match="at_least goes with highest.over"):
+        evaluate({"highest": {"column": "y", "at_least": "y_at_least"}}, table)
+
+
 def test_refused_runs_end_a_curve() -> None:
     rows = pd.DataFrame({"x": [16, 32, 48], "y": [1.0, 1.0, None]})
     assert crossing(rows, "x", "y") == 32.0

@@ -50,7 +50,8 @@ def test_a_changed_tree_is_not_packed(clone: Path) -> None:
     new.write_text("not committed")
     done = make(clone)
     new.unlink()
-    assert done.returncode == 2 and "commit first" in done.stdout
+    assert done.returncode == 2
+    assert "commit first" in done.stdout
 
 
 def test_a_folder_that_is_neither_has_no_revision(tmp_path: Path) -> None:
