@@ -221,8 +221,9 @@ def fig13(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set_ylabel("")
     return (
         "0.1 requests/s a model. Token attainment (section 2.1): mean and range of the inputs. "
-        "Baselines know no SLO: their runs of Fig. 11 (a), judged by these. ServerlessLLM loads "
-        "at 50 GB/s, the artifact's at 16 unless said; lines that say have one input."
+        "Baselines know no SLO: the runs of Fig. 11 (a) and some between, judged by these. "
+        "ServerlessLLM loads at 50 GB/s, the artifact's at 16 unless said; lines that say have one "
+        "input."
     )
 
 

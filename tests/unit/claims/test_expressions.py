@@ -97,7 +97,7 @@ def test_a_choice_whose_end_was_not_found_counts_with_its_bound() -> None:
     assert known("highest", 3.0) == (5.0, Beyond), "rate 3 may be above 5"
     assert known("lowest", 7.0) == (2.0, float)
     assert known("lowest", 1.0) == (1.0, Beyond)
-    with pytest.raises(UsageError, match="at_least goes with highest.over"):
+    with pytest.raises(UsageError, match=r"at_least goes with highest\.over"):
         evaluate({"highest": {"column": "y", "at_least": "y_at_least"}}, table)
 
 
