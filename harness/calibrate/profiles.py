@@ -81,8 +81,7 @@ def read_profiles(directory: Path | None = None) -> list[Cells]:
         raise UsageError(f"{path}: a clean row holds a number that is not above 0")
     table = table.drop_duplicates(["device", "tp", "input_len", "batch", "p50_decode_s"])
     table = table.assign(
-        model=table.model.map({name: zoo.model_name(name) for name in table.model.unique()}),
-        device=table.device.map({name: zoo.device_name(name) for name in table.device.unique()}),
+        model=table.model.map(zoo.model_name), device=table.device.map(zoo.device_name)
     )
     return [_cells(key, rows) for key, rows in table.groupby(KEY)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +16,9 @@ from harness.errors import UsageError
 from harness.files import replaced
 
 
-def read_csv(path: Path, option: str = "", **how: Any) -> pd.DataFrame:
-    """The CSV file at `path`, which `option` gave; `how`: pandas' arguments."""
+def read_csv(path: Path, option: str = "", needed: Sequence[str] = (), **how: Any) -> pd.DataFrame:
+    """The CSV file at `path`, which `option` gave, with `needed` columns; `how`: pandas'
+    arguments."""
     what = f"{option} {path}".strip()
     try:
         table: pd.DataFrame = pd.read_csv(path, **how)
@@ -24,6 +26,8 @@ def read_csv(path: Path, option: str = "", **how: Any) -> pd.DataFrame:
         raise UsageError(f"{what} cannot be read: {error.strerror}") from error
     except ValueError as error:  # empty, not text, not CSV
         raise UsageError(f"{what} is not a CSV file: {error}") from error
+    if absent := [name for name in needed if name not in table]:
+        raise UsageError(f"{path} lacks {', '.join(absent)}; needed: {', '.join(needed)}")
     return table
 
 

@@ -197,10 +197,7 @@ def _capacity_per_s(load: Load, engine: SimEngine) -> float:
 
 def read(points: Path) -> tuple[pd.DataFrame, list[Load]]:
     """The table as it is, and its rows checked. Further columns are kept."""
-    table = read_csv(points, "--points", keep_default_na=False, dtype=str)
-    absent = [column for column in COLUMNS if column not in table]
-    if absent:
-        raise UsageError(f"{points} lacks {', '.join(absent)}; needed: {', '.join(COLUMNS)}")
+    table = read_csv(points, "--points", COLUMNS, keep_default_na=False, dtype=str)
     if table.empty:
         raise UsageError(f"--points {points} has no rows: each is a load to simulate")
     table = table.drop(columns=[name for name in (*FOUND, "reason") if name in table])
