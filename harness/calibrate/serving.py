@@ -88,9 +88,11 @@ def running(
     recorder: Recorder,
     scheduler: Mapping[str, Any] | None = None,
     announce: Callable[[str], None] = lambda line: None,
+    name: str = NAME,
 ) -> Iterator[tuple[Cluster, Loop]]:
-    """`engine` with instances of `spec`, called NAME. `scheduler`: of a server's own."""
-    loop, models = engine.make_loop(), {NAME: spec}
+    """`engine` with instances of `spec`, which requests call `name`. `scheduler`: of a server's
+    own."""
+    loop, models = engine.make_loop(), {name: spec}
     with tempfile.TemporaryDirectory() as run_dir:
         experiment = Experiment(
             loop=loop, recorder=recorder, models=models, hardware=hardware,

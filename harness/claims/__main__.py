@@ -122,12 +122,8 @@ def _changes(papers: Papers, lock: Mapping[str, Any], why: str) -> list[Change]:
     found = []
     for paper, claim in registration.changed(before, lock):
         was, row = old.get(paper, {}).get(claim), now.get(paper, {}).get(claim)
-        if was is None and row is None:
-            named = {"rule": "the rule", "variations": "the variations"}
-            what = named.get(claim, "settings of its runs")
-            found.append(Change(today, paper, claim, what, "", "", "", "", why))
-            continue
         fields = registration.differences(
+            claim,
             was["registered"] if was else None,
             registration.registered(row.claim) if row else None,
         )

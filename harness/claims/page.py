@@ -62,40 +62,34 @@ def counts(papers: Papers) -> list[str]:
     """A row for each paper and one for all of them."""
     head = ["paper", *VERDICTS, "reproduced or trend", "without arithmetic", NOT_EXERCISED_TOO]
     every = [each for _, judged in papers.values() for each in judged]
-    rows = [_counted(paper.short, judged) for paper, judged in papers.values()]
-    return [*table(head, [*rows, _counted("all", every)])]
+    rows = []
+    named = [(paper.short, judged) for paper, judged in papers.values()]
+    for name, judged in [*named, ("all", every)]:
+        run = [each for each in judged if each.kind not in ARITHMETIC]
+        more = share(run), share(judged, "not exercised")
+        rows.append([*_counted(name, judged, VERDICTS), *map(_percent, more)])
+    return table(head, rows)
 
 
-def _counted(name: str, judged: Sequence[Judged]) -> list[str]:
+def _counted(name: str, judged: Sequence[Judged], verdicts: Sequence[str]) -> list[str]:
     found = tally(judged)
-    run = [each for each in judged if each.kind not in ARITHMETIC]
-    numbers = [str(found[verdict]) for verdict in VERDICTS]
-    shares = share(judged), share(run), share(judged, "not exercised")
-    return [name, *numbers, *map(_percent, shares)]
+    return [name, *(str(found[each]) for each in verdicts), _percent(share(judged))]
 
 
 def _by_kind(papers: Papers) -> list[str]:
     """What the verdicts rest on; simulated ones by both engine profiles."""
     every = [each for _, judged in papers.values() for each in judged]
-    rows = []
+    rows: dict[str, Sequence[Judged]] = {}
     for kind in KINDS:
         of_kind = [each for each in every if each.kind == kind]
-        if kind == "simulated":
-            rows.append((f"simulated, {BASE_PROFILE}", of_kind))
-            twice = [each for each in of_kind if OTHER in each.profiles]
-            rows.append((f"of these with runs of both, {BASE_PROFILE}", twice))
-            rows.append(
-                (f"of these with runs of both, {OTHER}", [each.profiles[OTHER] for each in twice])
-            )
-        else:
-            rows.append((kind, of_kind))
+        twice = [each for each in of_kind if OTHER in each.profiles]
+        rows |= {kind: of_kind} if kind != "simulated" else {
+            f"simulated, {BASE_PROFILE}": of_kind,
+            f"of these with runs of both, {BASE_PROFILE}": twice,
+            f"of these with runs of both, {OTHER}": [each.profiles[OTHER] for each in twice],
+        }  # fmt: skip
     head = ["rests on", *VERDICTS[:6], "reproduced or trend"]
-    return table(head, (_of_kind(name, found) for name, found in rows))
-
-
-def _of_kind(name: str, found: Sequence[Judged]) -> list[str]:
-    counted = tally(found)
-    return [name, *(str(counted[each]) for each in VERDICTS[:6]), _percent(share(found))]
+    return table(head, (_counted(name, found, VERDICTS[:6]) for name, found in rows.items()))
 
 
 def _our_readings(judged: Sequence[Judged]) -> list[str]:

@@ -9,9 +9,7 @@ verdicts before and after.
 from __future__ import annotations
 
 import ast
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 import yaml
 
 from harness.claims.ledger import Claim, Paper
@@ -117,15 +116,19 @@ def _facts(lock: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
 
 
 def differences(
-    old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
+    fact: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, str, str]]:
-    """(what, before, after) of each registered field that differs; None: there is no such claim."""
-    if old is None or new is None:
+    """(what, before, after) of each registered field that differs; None: there is no such claim,
+    both: `fact` is none."""
+    if old is None and new is None:
+        named = {"rule": "the rule", "variations": "the variations"}
+        yield named.get(fact, "settings of its runs"), "", ""
+    elif old is None or new is None:
         yield ("added", "", _text(new)) if old is None else ("removed", _text(old), "")
-        return
-    for name in REGISTERED:
-        if old.get(name) != new.get(name):
-            yield name, _text(old.get(name)), _text(new.get(name))
+    else:
+        for name in REGISTERED:
+            if old.get(name) != new.get(name):
+                yield name, _text(old.get(name)), _text(new.get(name))
 
 
 def _text(value: Any) -> str:
@@ -134,9 +137,6 @@ def _text(value: Any) -> str:
 
 def appended(path: Path, changes: Sequence[Change]) -> str:
     """The content of changes.csv with `changes` at its end."""
-    text = io.StringIO(path.read_text(encoding="utf-8") if path.is_file() else "", newline="")
-    made = io.StringIO(newline="")
-    writer = csv.DictWriter(made, list(Change.__annotations__), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([*csv.DictReader(text), *map(asdict, changes)])
-    return made.getvalue()
+    before = [pd.read_csv(path, dtype=str, keep_default_na=False)] if path.is_file() else []
+    table = pd.concat([*before, pd.DataFrame(changes)])
+    return str(table.to_csv(index=False, lineterminator="\n"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,10 @@ def intervals_table(runs: Runs) -> Table | None:
     heading, names = labels([list(setting) for setting in of_setting])
     title, shown = "mean and 95 % interval over seeds, VALID runs", (*OVER_SEEDS.values(), "runs")
     table = runs_table(title, heading, shown, min_width=6)
+    found = pd.DataFrame([flattened(run.summary) for _, run in runs]).reindex(columns=OVER_SEEDS)
     for name, numbers in zip(names, of_setting.values(), strict=True):
-        found = [flattened(runs[i][1].summary) for i in numbers]
-        cells = []
-        for metric in OVER_SEEDS:
-            values = [each[metric] for each in found if metric in each]
-            cells.append(_plus_minus(values) if len(values) == len(found) else "none")
+        columns = (found[metric].iloc[numbers] for metric in OVER_SEEDS)
+        cells = ["none" if each.isna().any() else _plus_minus(each.tolist()) for each in columns]
         table.add_row(escape(name), *cells, str(len(numbers)))
     return table
 
@@ -164,15 +162,10 @@ def settings(runs: Iterable[Sequence[str]]) -> dict[tuple[str, ...], list[int]]:
     return found
 
 
-def flattened(summary: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def flattened(summary: dict[str, Any]) -> dict[str, float]:
     """Every number of a summary by its dotted name; None and words are left out."""
-    found: dict[str, float] = {}
-    for key, value in summary.items():
-        if isinstance(value, Mapping):
-            found |= flattened(value, f"{prefix}{key}.")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            found[f"{prefix}{key}"] = float(value)
-    return found
+    (found,) = pd.json_normalize(summary).to_dict("records")
+    return {str(key): float(value) for key, value in found.items() if type(value) in (int, float)}
 
 
 def labels(overrides: Sequence[Sequence[str]], given: Sequence[str] = ()) -> tuple[str, list[str]]:

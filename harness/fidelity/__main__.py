@@ -32,7 +32,7 @@ from rich.console import Console
 from harness.calibrate.__main__ import main as calibrate
 from harness.configuration.command_line import INTERRUPTED, ends_in_order
 from harness.errors import RunError
-from harness.fidelity import commands
+from harness.fidelity import gpu, replay
 from harness.fidelity.arguments import (
     check,
     knee_folder,
@@ -183,7 +183,7 @@ def parity(words: Sequence[str], console: Console) -> None:
 
 
 # Words that say that no engine is served here, but published runs are simulated.
-COMMANDS = {"replay": commands.replay_points, "gpu": commands.gpu_report}
+COMMANDS = {"replay": replay.main, "gpu": gpu.main}
 
 
 @ends_in_order
