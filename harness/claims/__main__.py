@@ -103,14 +103,8 @@ def refuse_dirty(papers: Papers) -> None:
 
 
 def locked(papers: Papers) -> dict[str, Any]:
-    figures = {
-        str(row.claim.figure): registration.Figure(
-            tuple(row.source.get("experiments", ())), tuple(row.source.get("runs", ()))
-        )
-        for _, rows in papers.values()
-        for row in rows
-        if row.source
-    }
+    every = [row for _, rows in papers.values() for row in rows]
+    figures = {str(row.claim.figure): row.source for row in every if row.source}
     return registration.lock(RULE, {name: paper for name, (paper, _) in papers.items()}, figures)
 
 

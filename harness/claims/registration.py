@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -31,11 +31,6 @@ HERE = Path(__file__).resolve().parent
 IMPORTS = (ast.Import, ast.ImportFrom)
 RULE_CODE = ("judging", "kinds", "expressions", "assess")
 EXPERIMENTS = HERE.parents[1] / "conf" / "experiment"
-
-
-class Figure(NamedTuple):
-    experiments: tuple[str, ...]
-    config_hashes: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -83,12 +78,15 @@ def settings(experiments: tuple[str, ...]) -> str:
     return digest([yaml.safe_load(path.read_text()) for path in paths if path.is_file()])
 
 
-def lock(rule: int, papers: Mapping[str, Paper], figures: Mapping[str, Figure]) -> dict[str, Any]:
-    """`figures`: of each its experiments and the hashes of its runs' configurations."""
+def lock(
+    rule: int, papers: Mapping[str, Paper], figures: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """`figures`: the provenance of each, with its experiments and its runs by the hashes of their
+    configurations."""
     return {
         "rule": f"{rule}, {code()}",
         "settings": {
-            name: digest([settings(of.experiments), sorted(of.config_hashes)])
+            name: digest([settings(tuple(of.get("experiments", ()))), sorted(of.get("runs", ()))])
             for name, of in sorted(figures.items())
         },
         "variations": {name: digest(asdict(paper.variations)) for name, paper in papers.items()},
