@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -90,7 +91,7 @@ def plain(value: str) -> str:
         return value
 
 
-def of_row(row: Mapping[str, str], runs: Sequence[Origin]) -> list[Origin]:
+def of_row(row: Mapping[Any, str], runs: Sequence[Origin]) -> list[Origin]:
     """Returns those of `runs` that the row names by their hashes, else those that agree with it;
     none where it names no trait of theirs, or says whose numbers it is made of (`inputs`). An
     option that a swept key hides counts where no run was swept over what the row says."""
