@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -162,10 +162,15 @@ def settings(runs: Iterable[Sequence[str]]) -> dict[tuple[str, ...], list[int]]:
     return found
 
 
-def flattened(summary: dict[str, Any]) -> dict[str, float]:
+def flattened(summary: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Every number of a summary by its dotted name; None and words are left out."""
-    (found,) = pd.json_normalize(summary).to_dict("records")
-    return {str(key): float(value) for key, value in found.items() if type(value) in (int, float)}
+    found: dict[str, float] = {}
+    for key, value in summary.items():
+        if isinstance(value, Mapping):
+            found |= flattened(value, f"{prefix}{key}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found[f"{prefix}{key}"] = float(value)
+    return found
 
 
 def labels(overrides: Sequence[Sequence[str]], given: Sequence[str] = ()) -> tuple[str, list[str]]:
