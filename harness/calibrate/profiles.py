@@ -102,9 +102,4 @@ def read_table(path: Path, names: Sequence[str], numbers: Sequence[str]) -> pd.D
 
 def _cells(key: tuple[Any, ...], rows: pd.DataFrame) -> Cells:
     model, device, tp = key
-
-    def column(name: str) -> Floats:
-        return rows[name].to_numpy(np.float64)
-
-    times = column("p50_prefill_s"), column("p50_decode_s")
-    return Cells(model, device, int(tp), column("input_len"), column("batch"), *times)
+    return Cells(model, device, int(tp), *rows[NUMBERS[1:]].to_numpy(np.float64).T.copy())
