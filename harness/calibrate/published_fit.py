@@ -38,11 +38,14 @@ class Measurements:
         found: pd.Series = self.served.set.isin(FITTED_SETS) & below
         return found
 
-    def only(self, column: str, value: str, *, but: bool = False) -> Measurements:
-        """The measurements of one model, on any device, or of one chip, of any model; `but`: all
-        others."""
+    def only(self, column: str, value: str) -> Measurements:
+        """The measurements of one model, on any device, or of one chip, of any model."""
         tables = self.offline, self.prefill, self.served
-        return Measurements(*(table[(table[column] == value) != but] for table in tables))
+        return Measurements(*(table[table[column] == value] for table in tables))
+
+    def without(self, column: str, value: str) -> Measurements:
+        tables = self.offline, self.prefill, self.served
+        return Measurements(*(table[table[column] != value] for table in tables))
 
     def rows(self) -> list[Rows]:
         """The measurements that are fitted, by kind, device and engine."""
@@ -153,7 +156,7 @@ def left_out(seen: Measurements, what: Literal["model", "chip"]) -> pd.DataFrame
     models = {*seen.offline.model, *seen.served.model[seen.fitted]}
     frames = []
     for name in sorted(models if what == "model" else set(CHIPS.values())):
-        fitted = fit(seen.only(what, name, but=True).rows())
+        fitted = fit(seen.without(what, name).rows())
         if what == "chip":
             (other,) = fitted.chips.values()
             fitted = Fitted({name: other}, fitted.engines)
