@@ -54,8 +54,6 @@ class CommandLoop:
         while True:
             header, _ = self._connection.receive()
             match header["op"]:
-                case "ping":
-                    self._connection.send({"op": "pong", "time_s": time.monotonic()})
                 case "stop":
                     if (stop := self._stops.get(header["seq"])) is not None:  # else it has ended
                         stop.set()

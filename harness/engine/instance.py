@@ -115,10 +115,9 @@ class TorchInstance(BaseInstance):
     def _start(self, batch: Batch, max_steps: int, until: float, stop: Event | None) -> _Run:
         work = self._book.work(batch, self.model.vocab_size)
         work.blocks = [self.tables.ids[request.request_id] for request in batch.requests]
-        offset_s = self._wall.start_monotonic_s + self._commands.worker.clock_offset_s
         header = {
             "op": "execute", "stream": "compute", "model": batch.requests[0].model, "batch": work,
-            "max_steps": max_steps, "deadline_s": until + offset_s,
+            "max_steps": max_steps, "deadline_s": until + self._wall.start_monotonic_s,
         }  # fmt: skip
         self._run = _Run(batch, Event(self._loop))
         stops = [stop] if stop is not None and max_steps > 1 else []
@@ -131,8 +130,7 @@ class TorchInstance(BaseInstance):
         assert run is not None, "a worker answers what it was told"
         run.num_steps += 1
         sampled = self._book.count(run.batch, header["tokens"])
-        offset_s = self._commands.worker.clock_offset_s + self._wall.start_monotonic_s
-        self._last_step_s = header["time_s"] - offset_s
+        self._last_step_s = header["time_s"] - self._wall.start_monotonic_s
         token = Segment(self._last_step_s, 1, 0.0, 0.0)
         self._recorder.segment([r for r in sampled if not r.failed], token, self.name)
         if header["last"]:
