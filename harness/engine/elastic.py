@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import combinations
 from math import inf
 from typing import Any
 
@@ -91,24 +93,24 @@ class TorchElastic:
         self._start()
 
     def _start(self) -> None:
-        experiment, stack = self._experiment, self._workers.stack
+        experiment = self._experiment
         files = [*self._files.values(), self._links_file]
-        started: list[tuple[WorkerProcess, socket.socket, ElasticInstance]] = []
-        for index, placement in enumerate(experiment.placements):
-            instance = self._instance(f"torch-{index}", placement)
-            ours, theirs = socket.socketpair()
-            stack.callback(ours.close)
-            with theirs:
-                setup = self._setup(index, placement, instance)
-                worker = self._workers.start(index, setup, files, theirs.fileno())
-            stack.callback(worker.close)
-            started.append((worker, ours, instance))
-        self._answers = self._workers.answers([worker for worker, *_ in started])
-        for worker, invitations, instance in started:
-            self._fabric.join(worker.name, Commands(worker, self._loop), invitations)
+        started: list[tuple[WorkerProcess, ElasticInstance]] = []
+        with ExitStack() as until_started:
+            peers = connected(self._workers.num_workers, until_started)
+            for index, placement in enumerate(experiment.placements):
+                instance = self._instance(f"torch-{index}", placement)
+                mine = peers[instance.name]
+                setup = self._setup(index, placement, instance) | {"peers": mine}
+                worker = self._workers.start(index, setup, [*files, *mine.values()])
+                self._workers.stack.callback(worker.close)
+                started.append((worker, instance))
+        self._answers = self._workers.answers([worker for worker, _ in started])
+        for worker, instance in started:
+            self._fabric.join(worker.name, Commands(worker, self._loop))
             whole = self.pipeline([(instance, range(instance.model.num_layers))])
             instance.runner = TorchRunner(instance, whole, self._shared)
-        instances = [instance for *_, instance in started]
+        instances = [instance for _, instance in started]
         self.cluster = ElasticCluster(
             instances, self, self._shared, experiment.models, experiment.hardware
         )
@@ -177,3 +179,12 @@ class TorchElastic:
 
     def _weight_files(self, model: str) -> list[int]:
         return [file for name, file in self._files.items() if name.endswith(f":{model}")]
+
+
+def connected(num_workers: int, stack: ExitStack) -> dict[str, dict[str, int]]:
+    """A socket pair for every two workers: each one's end, an open file, by the other's name."""
+    ends: dict[str, dict[str, int]] = {f"torch-{index}": {} for index in range(num_workers)}
+    for pair in combinations(ends, 2):
+        for end, one, other in zip(socket.socketpair(), pair, reversed(pair), strict=True):
+            ends[one][other] = stack.enter_context(end).fileno()
+    return ends

@@ -7,8 +7,6 @@ the harness (`mesh`).
 
 from __future__ import annotations
 
-import socket
-
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
 from harness.engine.device_buffer import DeviceBuffer
@@ -24,10 +22,9 @@ from harness.engine.warm_up import warm_up
 
 
 class ElasticMemory:
-    """The contents of an elastic worker's device. `invitations`: the socket over which the harness
-    hands out connections to peers."""
+    """The contents of an elastic worker's device."""
 
-    def __init__(self, loop: CommandLoop, setup: Header, invitations: socket.socket) -> None:
+    def __init__(self, loop: CommandLoop, setup: Header) -> None:
         self._loop = loop
         device, layout, config = loop.device, setup["layout"], setup["config"].elastic
         spec = layout.spec
@@ -36,7 +33,7 @@ class ElasticMemory:
             write_elastic(spec, setup["write"])
         buffer.fill(setup["resident"])
         links = PacedLinks(setup["links_file"], setup["num_links"])
-        self._mesh = mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
+        self._mesh = mesh = Mesh(setup["peers"], self._on_peer, self._on_lost, loop.fail)
         runner = Runner(
             spec, TransformerDecoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
         )
@@ -53,6 +50,7 @@ class ElasticMemory:
         self.at_once: dict[str, Work] = (
             self._loads.at_once | self._in_flight.at_once | {"lost": self._lost}
         )
+        mesh.start()
 
     def _forget(self, header: Header) -> None:
         self._loads.forget(header["layers"])
@@ -63,8 +61,7 @@ class ElasticMemory:
     def _lost(self, header: Header) -> None:
         """A peer has died. Pages that it was sending to may be given to others by the next
         command: until then its bytes are read to their end."""
-        if header["connected"]:
-            self._mesh.wait_for_end(header["name"])
+        self._mesh.wait_for_end(header["name"])
 
     def _on_peer(self, name: str, header: Header, payload: bytearray) -> None:
         """Handles a peer's message, on the peer's thread."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from itertools import combinations, count
+from itertools import count
 
 from harness.clock import Event, WallLoop
 from harness.device.location import Location
@@ -35,27 +33,14 @@ class TorchFabric:
         self._loop, self.links, self._files = loop, links, files
         self._chunk_bytes = chunk_bytes
         self.commands: dict[str, Commands] = {}  # by instance
-        self._invitations: dict[str, socket.socket] = {}
-        self._connected: set[frozenset[str]] = set()
         self.lost: set[str] = set()
         self.batch_numbers = count()
         self.on_death: list[Callable[[str], None]] = []  # batches in flight look here
         self.on_lost: Callable[[str, str], None]
 
-    def join(self, name: str, commands: Commands, invitations: socket.socket) -> None:
+    def join(self, name: str, commands: Commands) -> None:
         self.commands[name] = commands
-        self._invitations[name] = invitations
         commands.worker.on_failure = lambda error: self._died(name, error)
-
-    def connect(self, *names: str) -> None:
-        """Has each two of `names` be able to talk to one another."""
-        for pair in combinations(dict.fromkeys(names), 2):
-            if frozenset(pair) in self._connected:
-                continue
-            self._connected.add(frozenset(pair))
-            for end, to, other in zip(socket.socketpair(), pair, reversed(pair), strict=True):
-                with end, suppress(BrokenPipeError, ConnectionResetError):  # it has died
-                    socket.send_fds(self._invitations[to], [other.encode()], [end.fileno()])
 
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,
@@ -67,7 +52,6 @@ class TorchFabric:
         if from_worker and source.name == target.name:
             return await self._ask(source.name, header | {"op": "relocate"}, spans, sending)
         if from_worker and to_worker:
-            self.connect(source.name, target.name)
             header |= {"op": "push", "to": target.name}
             done = await self._ask(source.name, header, spans, sending)
             if not done and (sending.stop is None or not sending.stop.is_set):
@@ -114,7 +98,6 @@ class TorchFabric:
             await self._loop.wait(done)
         else:
             self._require(source.name)
-            self.connect(source.name, target.name)
             number = to.expect(on_message)
             header |= {"op": "send_layers", "to": target.name, "load": number}
             waits = not all(arrival(layer).is_set for layer in layers)
@@ -203,8 +186,7 @@ class TorchFabric:
     def _died(self, name: str, error: RunError) -> None:
         self.lost.add(name)
         for other in self.commands.keys() - self.lost:
-            connected = frozenset((name, other)) in self._connected
-            self.commands[other].worker.send({"op": "lost", "name": name, "connected": connected})
+            self.commands[other].worker.send({"op": "lost", "name": name})
         self.commands[name].fail()
         for tell in list(self.on_death):
             tell(name)

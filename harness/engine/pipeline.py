@@ -47,12 +47,10 @@ class TorchPipeline:
         self._fabric, self._loop, self._recorder, self.book = fabric, loop, recorder, book
         self.name = "+".join(instance.name for instance, _ in stages)
         self.last_step_s = 0.0
-        fabric.connect(*[instance.name for instance, _ in stages])
 
     async def run(
         self, staged: StagedBatch, until: float, stop: Event | None, interrupt: Event
     ) -> int:
-        self._fabric.connect(*[instance.name for instance in staged.instances])
         stops = [each for each in (interrupt, stop) if each is not None and staged.steps > 1]
 
         def send(sent: SentBatch) -> None:
@@ -212,7 +210,6 @@ class TorchLayerwise:
         """Passes the kept activations on, under the number of the run that is to have them."""
         assert self._kept is not None
         assert self._kept[0] is source
-        self._fabric.connect(source.name, target.name)
         self._ahead = next(self._fabric.batch_numbers)
         self._numbers.append((target.name, self._ahead))
         self._fabric.commands[source.name].worker.send(

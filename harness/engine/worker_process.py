@@ -49,8 +49,7 @@ def start(
 
 
 class WorkerProcess:
-    """Runs `module`, which inherits `files` and, if there is one, the socket `invitations`; its
-    output is added to `log_path`.
+    """Runs `module`, which inherits `files`; its output is added to `log_path`.
 
     `hang_timeout_s`: silence (no heartbeat) after which a worker counts as hung.
     `step_timeout_s`: heartbeats without an answer to a command before it counts as stuck."""
@@ -59,7 +58,6 @@ class WorkerProcess:
         self, name: str, log_path: Path, num_threads: int,
         hang_timeout_s: float, step_timeout_s: float,
         module: str = "harness.engine.worker", files: Sequence[int] = (),
-        invitations: int | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self._log_path = log_path
@@ -71,14 +69,9 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours)
         self.on_failure: Callable[[RunError], None] = abort
-        invited = [] if invitations is None else [invitations]
         with theirs, log_path.open("ab") as log:
-            self._process = start(
-                [module, str(theirs.fileno()), *map(str, invited)],
-                [theirs.fileno(), *files, *invited],
-                log,
-                _environment(num_threads),
-            )
+            words, environment = [module, str(theirs.fileno())], _environment(num_threads)
+            self._process = start(words, [theirs.fileno(), *files], log, environment)
 
     @property
     def pid(self) -> int:
