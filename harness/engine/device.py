@@ -83,11 +83,9 @@ class TorchDevice:
             }
         )  # fmt: skip
 
-    async def copy_out(self, copy: KvCopy) -> None:
-        await self._copy("copy_out", copy)
-
-    async def copy_in(self, copy: KvCopy) -> None:
-        await self._copy("copy_in", copy)
+    async def copy_kv(self, copy: KvCopy) -> None:
+        stream = "kv to host" if copy.to_host else "kv to device"
+        await self._commands.call({"op": "copy_kv", "stream": stream, "copy": copy})
 
     async def collect_garbage(self) -> None:
         await self._commands.call({"op": "collect", "stream": "compute"})
@@ -113,11 +111,6 @@ class TorchDevice:
 
     def _listen(self) -> None:
         self._commands = Commands(self._worker, self._loop)
-
-    async def _copy(self, op: str, copy: KvCopy) -> None:
-        block_bytes = self._models[copy.model].kv_bytes_per_token * self._plan.block_tokens
-        blocks = block_bytes, list(copy.device_offsets), list(copy.host_offsets)
-        await self._commands.call({"op": op, "stream": op, "blocks": blocks})
 
     async def _beside(self, function: Callable[[], object]) -> None:
         """Calls `function`, which may take seconds, while the loop goes on."""

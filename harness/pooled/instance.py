@@ -179,7 +179,10 @@ class PooledInstance:
         swapped.offsets = await self._host_room(request, shape, len(offsets))
         self._log_slabs(self.host)
         begun_s = self._loop.now
-        await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
+        block_bytes = self.kv(request.model).shape.block_bytes
+        await self._device.copy_kv(
+            KvCopy(block_bytes, self.node, offsets, swapped.offsets, to_host=True)
+        )
         self._slabs.free(offsets)
         swapped.ready.set()
         on_done()
@@ -218,9 +221,12 @@ class PooledInstance:
         await self._loop.wait(swapped.ready)  # rule ②
         begun_s = self._loop.now
         swapped.host.release_after(arrived, swapped.offsets)
-        offsets = self.kv(request.model).offsets[request.request_id][: len(swapped.offsets)]
-        await self._device.copy_in(
-            KvCopy(request.model, swapped.host.node, offsets, swapped.offsets)
+        pool = self.kv(request.model)
+        offsets = pool.offsets[request.request_id][: len(swapped.offsets)]
+        await self._device.copy_kv(
+            KvCopy(
+                pool.shape.block_bytes, swapped.host.node, offsets, swapped.offsets, to_host=False
+            )
         )
         del self._arriving[request.request_id]
         arrived.set()

@@ -81,14 +81,14 @@ class SimEngine:
     ) -> list[PooledInstance]:
         hardware, loop = experiment.hardware, experiment.loop
         config = within_host(self._config.pool, hardware)
-        specs, block_tokens = list(experiment.models.values()), self._config.block_tokens
-        plan = plan_memory(specs, hardware.memory_bytes, config, block_tokens)
+        specs = list(experiment.models.values())
+        plan = plan_memory(specs, hardware.memory_bytes, config, self._config.block_tokens)
         network = Network(loop, Topology(hardware))
         cost = cache(lambda spec: self._cost(spec, hardware))
         devices = []
         for name, placement in placed:
             gpus = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
-            devices.append(SimDevice(name, gpus, config, block_tokens, experiment, cost, network))
+            devices.append(SimDevice(name, gpus, config, experiment, cost, network))
         pool = make_pool(devices, plan, config, experiment)
         for host in {instance.node: instance.host for instance in pool}.values():
             host.models.warm(specs)
