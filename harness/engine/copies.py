@@ -19,6 +19,7 @@ import torch
 
 from harness.elastic.fabric import Span
 from harness.engine.command_loop import CommandLoop, Work
+from harness.engine.host_memory import read_all, write_all
 from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.paced_links import PacedLinks
 from harness.engine.transport import Header
@@ -61,20 +62,13 @@ class Copies:
         self._mesh.send(header["to"], {"op": "bytes", "at": target}, content)
 
     def read_chunk(self, header: Header, source: int, target: int, size: int) -> None:
-        read = 0
-        while read < size:
-            content = bytearray(os.pread(header["file"], size - read, source + read))
-            if not content:
-                raise EOFError(f"a file ends {size - read} bytes before its layer")
-            part = torch.frombuffer(content, dtype=torch.uint8)
-            self._memory[target + read : target + read + len(content)].copy_(part)
-            read += len(content)
+        content = torch.empty(size, dtype=torch.uint8)
+        read_all(header["file"], content.numpy().data, source)
+        self._memory[target : target + size].copy_(content)
 
     def _write_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         content = self._memory[source : source + size].cpu().numpy().data
-        written = 0
-        while written < size:
-            written += os.pwrite(header["file"], content[written:], target + written)
+        write_all(header["file"], content, target)
 
     def _copy_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         content = os.pread(header["file"], size, source)

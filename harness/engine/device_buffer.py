@@ -12,7 +12,7 @@ import torch
 
 from harness.elastic.device_layout import DeviceLayout
 from harness.engine.kv_cache import KvCache
-from harness.engine.layout import elastic_shapes, elastic_tensors, views
+from harness.engine.layout import layer_shapes, layer_tensors, views
 from harness.engine.linear import Ends, Layer, packed
 from harness.engine.weights import HostWeights, Weights, torch_dtype
 
@@ -33,7 +33,7 @@ class DeviceBuffer:
         source = HostWeights(spec)
         for layer in layers:
             into = self._views(layer)
-            for name, tensor in elastic_tensors(source, spec, layer).items():
+            for name, tensor in layer_tensors(source, spec, layer, alone=True).items():
                 into[name].copy_(tensor)
             self.adopt(layer)
 
@@ -51,7 +51,7 @@ class DeviceBuffer:
 
     def _views(self, layer: int) -> Weights:
         spec, at = self.layout.spec, self.layout.layer_at[layer]
-        found, end = views(self.bytes, spec, elastic_shapes(spec, layer), at.start)
+        found, end = views(self.bytes, spec, layer_shapes(spec, layer, alone=True), at.start)
         assert end == at.stop, "the layout and the tensors say the same"
         return found
 

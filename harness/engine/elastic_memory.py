@@ -12,7 +12,7 @@ from harness.engine.copies import Copies
 from harness.engine.device_buffer import DeviceBuffer
 from harness.engine.in_flight import InFlight
 from harness.engine.layer_loads import LayerLoads
-from harness.engine.layout import write_elastic
+from harness.engine.layout import write_model
 from harness.engine.mesh import Mesh, Peers
 from harness.engine.model import TransformerDecoder
 from harness.engine.paced_links import PacedLinks
@@ -30,7 +30,7 @@ class ElasticMemory:
         spec = layout.spec
         self._buffer = buffer = DeviceBuffer(layout, device)
         if setup["write"]:
-            write_elastic(spec, setup["write"])
+            write_model(spec, setup["write"], alone=True)
         buffer.fill(setup["resident"])
         links = PacedLinks(setup["links_file"], setup["num_links"])
         self._mesh = mesh = Mesh(setup["peers"], self._on_peer, self._on_lost, loop.fail)
