@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 
 from harness.elastic.device_layout import DeviceLayout
-from harness.engine.kv_cache import KvCache
+from harness.engine.kv_cache import KvCache, cache_over
 from harness.engine.layout import layer_shapes, layer_tensors, views
 from harness.engine.linear import Ends, Layer, packed
 from harness.engine.weights import HostWeights, Weights, torch_dtype
@@ -58,16 +58,7 @@ class DeviceBuffer:
     def _cache(self) -> KvCache:
         """Pages [kv_heads, page_layers, 2, block_tokens, head_dim] over the whole buffer, by id."""
         layout, spec = self.layout, self.layout.spec
-        flat = self.bytes.view(torch_dtype(spec))
         head = layout.block_tokens * spec.head_dim
-        page = layout.page_bytes // spec.dtype_bytes
-
-        def blocks(index: int) -> torch.Tensor:
-            return flat[index * head :].as_strided(
-                (layout.memory_bytes // layout.page_bytes, spec.num_kv_heads,
-                 layout.block_tokens, spec.head_dim),
-                (page, 2 * layout.page_layers * head, spec.head_dim, 1),
-            )  # fmt: skip
-
-        within = [layer % layout.page_layers for layer in range(spec.num_layers)]
-        return KvCache([blocks(2 * k) for k in within], [blocks(2 * k + 1) for k in within])
+        strides = layout.page_bytes // spec.dtype_bytes, head, 2 * layout.page_layers * head
+        counts = layout.memory_bytes // layout.page_bytes, layout.block_tokens, layout.page_layers
+        return cache_over(self.bytes.view(torch_dtype(spec)), spec, counts, strides)

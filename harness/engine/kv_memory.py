@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from harness.engine.block_tables import FIRST_BLOCK, step_bytes
-from harness.engine.kv_cache import KvCache
+from harness.engine.kv_cache import KvCache, cache_over
 from harness.engine.loader import HostLink, finish_copies
 from harness.engine.weights import torch_dtype
 from harness.model_spec import ModelSpec
@@ -68,17 +68,8 @@ class KvMemory:
         num_ids = (len(self._padded) - start - block_bytes) // step + 1
         flat = self._padded[start:].view(torch_dtype(spec))
         head = block_tokens * spec.head_dim
-        part = spec.num_kv_heads * head  # the keys, or the values, of one layer
-
-        def blocks(index: int) -> torch.Tensor:
-            """The `index`-th part of every block."""
-            return flat[index * part :].as_strided(
-                (num_ids, spec.num_kv_heads, block_tokens, spec.head_dim),
-                (step // spec.dtype_bytes, head, spec.head_dim, 1),
-            )
-
-        keys = [blocks(2 * layer) for layer in range(spec.num_layers)]
-        return KvCache(keys, [blocks(2 * layer + 1) for layer in range(spec.num_layers)])
+        strides = step // spec.dtype_bytes, spec.num_kv_heads * head, head
+        return cache_over(flat, spec, (num_ids, block_tokens, spec.num_layers), strides)
 
     def copy(self, copy: KvCopy, link: HostLink) -> None:
         """Copies blocks across the bus; returns once the bytes are there."""
