@@ -10,7 +10,7 @@ from itertools import combinations
 from math import inf
 from typing import Any
 
-from harness.clock import Event, WallLoop
+from harness.clock import Event
 from harness.device.base import Arriving, BaseInstance, Grown
 from harness.device.location import Location, dram, hbm, ssd
 from harness.device.topology import Topology
@@ -25,9 +25,9 @@ from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
 from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
+from harness.engine.instance import LiveRun
 from harness.engine.paced_links import PacedLinks
 from harness.engine.pipeline import TorchLayerwise, TorchPipeline
-from harness.engine.tokens import TokenBook
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
@@ -42,11 +42,7 @@ class TorchRunner(BaseInstance):
     def __init__(self, instance: ElasticInstance, pipeline: TorchPipeline, shared: Shared) -> None:
         super().__init__(instance.name, instance.model, instance.kv, shared.loop, shared.recorder)
         self._instance, self._pipeline = instance, pipeline
-
-    @property
-    def tokens(self) -> dict[int, list[int]]:
-        """Generated ids by request_id, of all instances of the run."""
-        return self._pipeline.book.generated
+        self.tokens = pipeline.live.book.generated  # ids by request_id, of all instances of the run
 
     def settle(self) -> float:
         return self._pipeline.last_step_s
@@ -79,10 +75,9 @@ class TorchElastic:
     `workers`."""
 
     def __init__(self, workers: Workers, config: TorchConfig, experiment: Experiment) -> None:
-        loop = experiment.loop
-        assert isinstance(loop, WallLoop), "make_loop() made it"
         self._workers, self._config, self._experiment = workers, config, experiment
-        self._loop, self._book = loop, TokenBook(experiment.seed)
+        self._live = LiveRun(experiment)
+        loop = self._live.loop
         self._files = self._open_files()
         places = self._places()
         links = LinkTable(Topology(experiment.hardware), places, config.elastic.paced)
@@ -107,7 +102,7 @@ class TorchElastic:
                 started.append((worker, instance))
         self._answers = self._workers.answers([worker for worker, _ in started])
         for worker, instance in started:
-            self._fabric.join(worker.name, Commands(worker, self._loop))
+            self._fabric.join(worker.name, Commands(worker, self._live.loop))
             whole = self.pipeline([(instance, range(instance.model.num_layers))])
             instance.runner = TorchRunner(instance, whole, self._shared)
         instances = [instance for _, instance in started]
@@ -127,8 +122,7 @@ class TorchElastic:
         }
 
     def pipeline(self, stages: Sequence[Stage]) -> TorchPipeline:
-        recorder = self._experiment.recorder
-        return TorchPipeline(stages, self._fabric, self._loop, recorder, self._book)
+        return TorchPipeline(stages, self._fabric, self._live)
 
     def layerwise(self) -> TorchLayerwise:
         return TorchLayerwise(self.pipeline, self._fabric)

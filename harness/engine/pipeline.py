@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
-from harness.clock import Event, WallLoop
+from harness.clock import Event
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.layerwise import LayerRun
 from harness.elastic.pipeline import Remote, Stage, StagedBatch
 from harness.engine.commands import Commands
 from harness.engine.fabric import TorchFabric
-from harness.engine.tokens import TokenBook, batch_work
+from harness.engine.instance import LiveRun
+from harness.engine.tokens import batch_work
 from harness.engine.transport import Header
 from harness.engine.work import HoldWork, Part, StageWork
 from harness.errors import InstanceLost
-from harness.records.record import Recorder, Segment
 from harness.request import Batch
 
 
@@ -40,11 +40,8 @@ class SentBatch:
 
 
 class TorchPipeline:
-    def __init__(
-        self, stages: Sequence[Stage], fabric: TorchFabric, loop: WallLoop, recorder: Recorder,
-        book: TokenBook,
-    ) -> None:  # fmt: skip
-        self._fabric, self._loop, self._recorder, self.book = fabric, loop, recorder, book
+    def __init__(self, stages: Sequence[Stage], fabric: TorchFabric, live: LiveRun) -> None:
+        self._fabric, self.live, self._loop = fabric, live, live.loop
         self.name = "+".join(instance.name for instance, _ in stages)
         self.last_step_s = 0.0
 
@@ -104,7 +101,9 @@ class TorchPipeline:
         first = staged.stages[0][0]
         is_last = position == len(staged.stages) - 1
         neighbour = first if is_last else staged.stages[position + 1][0]
-        work = batch_work(batch) if position else self.book.work(batch, instance.model.vocab_size)
+        work = (
+            batch_work(batch) if position else self.live.book.work(batch, instance.model.vocab_size)
+        )
         return StageWork(
             sent.number, work, layers, instance.layout.page_layers, staged.steps,
             deadline_s=until + self._loop.start_monotonic_s,
@@ -139,10 +138,7 @@ class TorchPipeline:
             sent.steps_in_all = header.get("num_steps", sent.steps_in_all)
         elif not sent.done.is_set:  # an iteration's tokens have come out of the last stage
             sent.num_steps += 1
-            sampled = self.book.count(sent.staged.batch, header["tokens"])
-            self.last_step_s = header["time_s"] - self._loop.start_monotonic_s
-            token = Segment(self.last_step_s, 1, 0.0, 0.0)
-            self._recorder.segment([r for r in sampled if not r.failed], token, self.name)
+            self.last_step_s = self.live.stamp(sent.staged.batch, header, self.name)
         if sent.steps_in_all == sent.num_steps:
             sent.done.set()
 

@@ -13,7 +13,7 @@ from harness.cost.profile import HardwareProfile, TimeScale
 from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.host_memory import HostMemory
-from harness.engine.tokens import TokenBook
+from harness.engine.instance import LiveRun
 from harness.engine.transport import Header
 from harness.engine.warm_speed import time_scale
 from harness.engine.worker_process import WorkerProcess, side_by_side
@@ -37,12 +37,12 @@ class TorchPool:
         specs = list(self._models.values())
         self._plan = divided(config.pool, specs, config.block_tokens, memory_bytes)
         self._memory = HostMemory(workers.stack, self._models, config.pool, experiment.run_dir)
-        book = TokenBook(experiment.seed)
+        run = LiveRun(experiment)
         self._devices: list[TorchDevice] = []
         for index in range(workers.num_workers):
             spawn = partial(self._spawn, index)
             device = TorchDevice(
-                spawn, config.start_timeout_s, experiment, self._memory, self._plan, book
+                spawn, config.start_timeout_s, self._models, self._memory, self._plan, run
             )
             self._devices.append(device)
             workers.stack.callback(device.close)
