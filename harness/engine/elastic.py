@@ -15,9 +15,8 @@ from harness.device.base import Arriving, BaseInstance, Grown
 from harness.device.location import Location, dram, hbm, ssd
 from harness.device.topology import Topology
 from harness.elastic.cluster import ElasticCluster
-from harness.elastic.device_layout import DeviceLayout, memory_for_blocks, memory_for_kv
-from harness.elastic.fabric import Memory
-from harness.elastic.instance import ElasticInstance
+from harness.elastic.device_layout import memory_for_blocks, memory_for_kv
+from harness.elastic.instance import ElasticInstance, placed
 from harness.elastic.kv_directory import KvDirectory
 from harness.elastic.pipeline import Stage, StagedBatch
 from harness.elastic.shared import Shared
@@ -31,8 +30,8 @@ from harness.engine.pipeline import TorchLayerwise, TorchPipeline
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
-from harness.errors import UsageError
-from harness.placement import Placement, spec_of
+from harness.model_spec import ModelSpec
+from harness.placement import Placement
 from harness.request import Batch
 
 
@@ -88,13 +87,16 @@ class TorchElastic:
         self._start()
 
     def _start(self) -> None:
-        experiment = self._experiment
+        experiment, config = self._experiment, self._config
         files = [*self._files.values(), self._links_file]
         started: list[tuple[WorkerProcess, ElasticInstance]] = []
         with ExitStack() as until_started:
             peers = connected(self._workers.num_workers, until_started)
             for index, placement in enumerate(experiment.placements):
-                instance = self._instance(f"torch-{index}", placement)
+                instance = placed(
+                    f"torch-{index}", placement, experiment.models, experiment.hardware,
+                    self._shared, config.block_tokens, self._memory_bytes,
+                )  # fmt: skip
                 mine = peers[instance.name]
                 setup = self._setup(index, placement, instance) | {"peers": mine}
                 worker = self._workers.start(index, setup, [*files, *mine.values()])
@@ -136,26 +138,15 @@ class TorchElastic:
             "links_file": self._links_file, "num_links": len(self._fabric.links),
         }  # fmt: skip
 
-    def _instance(self, name: str, placement: Placement) -> ElasticInstance:
-        elastic, config = placement.elastic, self._config
-        if placement.model is None or elastic is None:
-            raise UsageError("a cluster with an elastic instance has no others")
-        model = spec_of(placement, self._experiment.models)
-        memory_bytes = memory_for_kv(model, config.cpu_kv_bytes)
-        if config.num_kv_blocks is not None:
-            memory_bytes = memory_for_blocks(model, config.block_tokens, config.num_kv_blocks)
-        layout = DeviceLayout(model, memory_bytes, config.block_tokens, elastic.page_layers)
-        resident = range(model.num_layers) if elastic.resident is None else elastic.resident
-        memory = Memory(name, self._place(placement))
-        return ElasticInstance(memory, layout, self._shared, resident)
-
-    def _place(self, placement: Placement) -> Location:
-        per_node = self._experiment.hardware.devices_per_node
-        return hbm(*divmod(placement.devices.start, per_node))
+    def _memory_bytes(self, model: ModelSpec) -> int:
+        config = self._config
+        if config.num_kv_blocks is None:
+            return memory_for_kv(model, config.cpu_kv_bytes)
+        return memory_for_blocks(model, config.block_tokens, config.num_kv_blocks)
 
     def _places(self) -> list[Location]:
-        hardware = self._experiment.hardware
-        places = [self._place(placement) for placement in self._experiment.placements]
+        hardware, placements = self._experiment.hardware, self._experiment.placements
+        places = [hbm(*divmod(p.devices.start, hardware.devices_per_node)) for p in placements]
         for node in range(hardware.num_nodes):
             places += [dram(node), ssd(node)]
         return places
