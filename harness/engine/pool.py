@@ -22,7 +22,8 @@ from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import device_shape
-from harness.pooled.build import make_pool
+from harness.pooled.host import SharedByPool
+from harness.pooled.instance import make_pool
 from harness.pooled.plan import MemoryPlan, PoolConfig, plan_memory
 from harness.records import gpu_monitor
 
@@ -51,9 +52,10 @@ class TorchPool:
         """Waits for the workers. The cluster, and what the engine's `resolved` says of it."""
         devices = self._devices
         ready = side_by_side([d.handshake for d in devices], [d.kill for d in devices])
-        pool = make_pool(self._devices, self._plan, self._config.pool, self._experiment)
-        pool[0].host.models.warm(self._models.values())
-        hardware = self._experiment.hardware
+        experiment = self._experiment
+        shared = SharedByPool(self._models, self._plan, experiment.loop, experiment.recorder)
+        pool = make_pool(devices, self._config.pool, shared)
+        hardware = experiment.hardware
         paced = self._config.pool.link_bytes_per_s or inf
         hardware = replace(
             hardware,
@@ -62,7 +64,7 @@ class TorchPool:
         )
         profile = HardwareProfile(hardware)
         found = time_scale([answer["speeds"] for answer in ready], self._models.values(), profile)
-        cluster = replace(self._experiment, hardware=hardware).cluster(
+        cluster = replace(experiment, hardware=hardware).cluster(
             pool=pool, profile=HardwareProfile(hardware, found)
         )
         return cluster, self._resolved(ready, found)

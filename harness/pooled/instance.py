@@ -11,7 +11,7 @@ the rules of §5.3. The same bookkeeping on every engine, over a `Device` that m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 from harness.clock import Event
@@ -20,6 +20,7 @@ from harness.device.memory import KvShape
 from harness.pooled.blocks import SlabPool, device_shape, host_shape
 from harness.pooled.device import Device, KvCopy
 from harness.pooled.host import Host, SharedByPool, SwappedKv
+from harness.pooled.plan import PoolConfig
 from harness.pooled.slab import SlabAllocator
 from harness.pooled.weights import WeightsBuffer
 from harness.request import Batch, Request
@@ -274,3 +275,14 @@ class PooledInstance:
             kind, since[1], request_id=request.request_id, model=request.model,
             waited_s=since[1] - since[0], bytes=num_bytes,
         )  # fmt: skip
+
+
+def make_pool(
+    devices: Sequence[Device], config: PoolConfig, shared: SharedByPool
+) -> list[PooledInstance]:
+    """An instance on each of the devices that an engine has brought up. Their hosts' model caches
+    have the first models that fit."""
+    hosts = {node: Host(node, config, shared.loop) for node in {d.node for d in devices}}
+    for host in hosts.values():
+        host.models.warm(shared.models.values())
+    return [PooledInstance(device, hosts[device.node], shared) for device in devices]

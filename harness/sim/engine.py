@@ -24,8 +24,8 @@ from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
-from harness.pooled.build import make_pool
-from harness.pooled.instance import PooledInstance
+from harness.pooled.host import SharedByPool
+from harness.pooled.instance import PooledInstance, make_pool
 from harness.pooled.plan import plan_memory
 from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error
 from harness.sim.config import SimConfig, SimPoolConfig
@@ -89,11 +89,9 @@ class SimEngine:
         for name, placement in placed:
             gpus = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
             devices.append(SimDevice(name, gpus, config, experiment, cost, network))
-        pool = make_pool(devices, plan, config, experiment)
-        for host in {instance.node: instance.host for instance in pool}.values():
-            host.models.warm(specs)
         self._resolved["pool"] = plan.facts(config, specs)
-        return pool
+        shared = SharedByPool(experiment.models, plan, loop, experiment.recorder)
+        return make_pool(devices, config, shared)
 
     def _elastic(self, experiment: Experiment) -> Cluster:
         built = SimElastic(experiment, self._config)
