@@ -89,13 +89,7 @@ class WorkerProcess:
                 if patience_s < left_s:
                     raise self.failure(f"hangs: no sign of life for {patience_s:g} s")
                 raise self.failure("did not become ready in time")
-            try:
-                header, _ = self._connection.receive()
-            except EOFError:
-                raise self.failure(self._exit_reason()) from None
-            came_alive = True
-            if header["op"] == "error":
-                raise self.failure(f"failed: {header['message']}")
+            header, came_alive = self._receive(), True
             if header["op"] == "ready":
                 return header
 
@@ -138,25 +132,26 @@ class WorkerProcess:
         self._connection.close()
 
     def _listen(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
+        try:
+            self._hand_on(loop, on_message)
+        except RunError as error:
+            if self._closing:
+                return
+            self._process.kill()  # also frees a loop that blocks in a send to it
+            failed = error
+            loop.post(lambda: self.on_failure(failed))
+
+    def _hand_on(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
+        """Posts the worker's messages until it is closed. RunError where it fails."""
         num_answered = 0
         silent_s = idle_s = 0.0  # counted in polls and beats, so our own pauses do not count
         while not self._closing:
             if not self._connection.poll(POLL_S):
                 silent_s += POLL_S
                 if silent_s >= self._hang_timeout_s:
-                    self._fail(loop, f"hangs: no sign of life for {silent_s:g} s")
-                    return
+                    raise self.failure(f"hangs: no sign of life for {silent_s:g} s")
                 continue
-            silent_s = 0.0
-            try:
-                header, _ = self._connection.receive()
-            except EOFError:
-                if not self._closing:
-                    self._fail(loop, self._exit_reason())
-                return
-            if header["op"] == "error":
-                self._fail(loop, f"failed: {header['message']}")
-                return
+            silent_s, header = 0.0, self._receive()
             if header["op"] != "alive":
                 idle_s = 0.0
                 loop.post(on_message, header)
@@ -165,13 +160,17 @@ class WorkerProcess:
             idle_s = idle_s + HEARTBEAT_S if stands else 0.0
             num_answered = self._num_answered
             if idle_s >= self._step_timeout_s:
-                self._fail(loop, f"is stuck: no progress for {idle_s:g} s")
-                return
+                raise self.failure(f"is stuck: no progress for {idle_s:g} s")
 
-    def _fail(self, loop: WallLoop, reason: str) -> None:
-        error = self.failure(reason)
-        self._process.kill()  # also frees a loop that blocks in a send to it
-        loop.post(lambda: self.on_failure(error))
+    def _receive(self) -> Header:
+        """The next message. RunError where the worker has failed or ended."""
+        try:
+            header, _ = self._connection.receive()
+        except EOFError:
+            raise self.failure(self._exit_reason()) from None
+        if header["op"] == "error":
+            raise self.failure(f"failed: {header['message']}")
+        return header
 
     def failure(self, reason: str) -> RunError:
         lines = self._log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
