@@ -1,15 +1,12 @@
 """The bytes that an elastic worker moves: to another worker's memory, from and to the files that
 stand for DRAM and SSD, and within its own memory, chunk by chunk at the links' pace.
 
-A copy to a peer ends when the peer says that it has everything. That word is sent in a stream of
-its own: a thread that reads from a peer must not send to one, or two that send to each other would
-both have stopped reading.
+A copy to a peer ends when the peer tells the harness that it has everything.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -34,8 +31,6 @@ class Copies:
         self, loop: CommandLoop, memory: torch.Tensor, mesh: Mesh, links: PacedLinks
     ) -> None:
         self._loop, self._memory, self._mesh, self._links = loop, memory, mesh, links
-        self._acks: dict[int, str] = {}  # copy -> the peer whose word it waits for
-        self._lock = threading.Lock()  # streams and peers' threads use it
         self.in_streams: dict[str, Work] = {
             "push": self._push, "relocate": self._relocate,
             "pull": partial(self._copy, self.read_chunk),  # from a file
@@ -47,15 +42,13 @@ class Copies:
         self._loop.answer(header["seq"], complete=self._chunks(header, move))
 
     def _push(self, header: Header) -> None:
-        """Copies to another worker's memory; the answer comes once that worker has the bytes."""
-        seq, peer = header["seq"], header["to"]
-        with self._lock:
-            self._acks[seq] = peer
+        """Copies to another worker's memory; that worker's answer counts, which has the number
+        `number`."""
         sent = self._chunks(header, self.send_chunk)
-        try:
-            self._mesh.send(peer, {"op": "end", "copy": seq, "complete": sent})
-        except PeerLost:
-            self._end(seq, complete=False)
+        end = {"op": "end", "number": header["number"], "complete": sent}
+        with suppress(PeerLost):  # the harness knows of the death
+            self._mesh.send(header["to"], end)
+        self._loop.answer(header["seq"], complete=sent)
 
     def send_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         content = self._memory[source : source + size].cpu().numpy().data
@@ -114,28 +107,7 @@ class Copies:
         at = header["at"]
         self._memory[at : at + len(content)].copy_(content)
 
-    def on_end(self, name: str, header: Header) -> None:
+    def on_end(self, header: Header) -> None:
         if self._memory.device.type == "cuda":
             torch.cuda.synchronize(self._memory.device)
-        self._loop.stream("acks").put(lambda: self._acknowledge(name, header))
-
-    def on_ack(self, header: Header) -> None:
-        self._end(header["copy"], complete=header["complete"])
-
-    def on_lost(self, name: str) -> None:
-        with self._lock:
-            waiting = [seq for seq, peer in self._acks.items() if peer == name]
-        for seq in waiting:
-            self._end(seq, complete=False)
-
-    def _acknowledge(self, name: str, header: Header) -> None:
-        ack = {"op": "ack", "copy": header["copy"], "complete": header["complete"]}
-        with suppress(PeerLost):  # nobody waits for it any more
-            self._mesh.send(name, ack)
-
-    def _end(self, seq: int, *, complete: bool) -> None:
-        """Answers the harness, once: a peer's death may be seen by two threads."""
-        with self._lock:
-            waited = self._acks.pop(seq, None) is not None
-        if waited:
-            self._loop.answer(seq, complete=complete)
+        self._loop.answer(header["number"], complete=header["complete"])

@@ -69,9 +69,7 @@ class ElasticMemory:
             case "bytes":
                 self._copies.on_bytes(header, payload)
             case "end":
-                self._copies.on_end(name, header)
-            case "ack":
-                self._copies.on_ack(header)
+                self._copies.on_end(header)
             case "layer":
                 self._loads.on_layer(header)
             case "loaded":
@@ -80,5 +78,4 @@ class ElasticMemory:
                 self._in_flight.on_peer(name, header, bytes(payload))
 
     def _on_lost(self, name: str) -> None:
-        self._copies.on_lost(name)
         self._in_flight.on_lost(name)
