@@ -29,8 +29,8 @@ class DedicatedMemory:
         decoder = TransformerDecoder(spec, self._layers.ends, device)
         self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
         warm_up(spec, self._layers.on_device[0], self._layers.ends, device, setup["warm_up_tokens"])
-        self.ready = {"num_kv_blocks": num_blocks}
-        self.in_streams = {"execute": self._execute, "reload": self._reload}
+        self.ready: Header = {"num_kv_blocks": num_blocks}
+        self.in_streams: dict[str, Work] = {"execute": self._execute, "reload": self._reload}
         self.at_once: dict[str, Work] = {}
 
     def _execute(self, header: Header) -> None:

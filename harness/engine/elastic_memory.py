@@ -44,7 +44,7 @@ class ElasticMemory:
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
         self.ready: Header = {}
-        self.in_streams = (
+        self.in_streams: dict[str, Work] = (
             self._copies.in_streams | self._loads.in_streams | {"forget": self._forget}
         )
         self.at_once: dict[str, Work] = (

@@ -43,7 +43,7 @@ class PooledMemory:
         self._runners: dict[tuple[str, int], Runner] = {}  # model and place -> what runs it there
         for name in self._specs:
             self._warm_up(self._runner(name, 0))
-        self.ready = {"speeds": self._speeds() if setup["time"] else {}}
+        self.ready: Header = {"speeds": self._speeds() if setup["time"] else {}}
         self.in_streams: dict[str, Work] = {
             "execute": self._execute, "relocate": self._relocate, "collect": self._collect,
             "load": self._load, "copy_kv": self._copy_kv,
