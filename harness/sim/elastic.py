@@ -7,7 +7,6 @@ from functools import partial
 
 from harness.cost.law import Part
 from harness.cost.model import CostModel
-from harness.cost.served import cost_model
 from harness.device.topology import Topology
 from harness.elastic.cluster import ElasticCluster
 from harness.elastic.device_layout import memory_for_blocks
@@ -52,14 +51,14 @@ class SimElastic:
             partial(self._memory_bytes, placement),
         )  # fmt: skip
         model = instance.model
-        cost = partial(cost_model, model, hardware, config.costs, launch=config.launch_overhead)
+        cost = partial(config.cost, model, hardware)
         runner = SimInstance(name, model, instance.kv, cost(), self._loop, self._recorder)
         runner.died = partial(self.fabric.require, name)
         instance.runner = runner
         if config.copies_take_bandwidth:
             self.fabric.beside[name] = BesideCopies(
                 self._achieved_bytes_per_s,
-                lambda rivals: cost(part=Part(rivals=rivals)),
+                lambda rivals: cost(Part(rivals=rivals)),
                 runner.use,
                 instance.interrupt_all,
             ).change
@@ -85,7 +84,6 @@ class SimElastic:
         """The cost model of a part of the layers, with so much of an iteration's constants."""
         key = model.name, num_layers, constants
         if key not in self._costs:
-            config, part = self._config, Part(num_layers, constants=constants)
-            hardware, launch = self._experiment.hardware, config.launch_overhead
-            self._costs[key] = cost_model(model, hardware, config.costs, part, launch=launch)
+            part = Part(num_layers, constants=constants)
+            self._costs[key] = self._config.cost(model, self._experiment.hardware, part)
         return self._costs[key]
