@@ -25,8 +25,8 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[2]
 IN_WHEEL = Path(__file__).parent / "built"  # what a wheel carried here
 FOLDER = IN_WHEEL if IN_WHEEL.is_dir() else PROJECT / "build" / "compiled"
-# {"folder", "soabi", "groups": {name: {"needs": [name, …], "sources": {path: sha256},
-# "modules": {name: file}}}}, each after those that it needs
+# {"folder", "soabi", "groups": {name: {"needs": [name, …], "sources": {path: sha256}}}}, each after
+# those that it needs
 INDEX = "index.json"
 
 _why_python: dict[str, str] = {"": "not imported by way of `harness`"}  # of each group; "": of all
@@ -59,13 +59,14 @@ def install() -> None:
 
 
 def usable(index: Mapping[str, Any], why: Mapping[str, str]) -> dict[str, Path]:
-    """{module: its binary} of the groups that are not in `why`."""
-    folder = FOLDER / index["folder"]
+    """{module: its binary} of the groups that are not in `why`, with the binary that the modules of
+    a group share."""
+    folder, suffix = FOLDER / index["folder"], sysconfig.get_config_var("EXT_SUFFIX")
     return {
-        module: folder / file
+        path.removesuffix(".py").replace("/", "."): folder / f"{path.removesuffix('.py')}{suffix}"
         for name, group in index["groups"].items()
         if name not in why
-        for module, file in group["modules"].items()
+        for path in (f"{name}__mypyc", *group["sources"])
     }
 
 

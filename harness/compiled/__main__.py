@@ -69,9 +69,9 @@ GROUPS = {
 }  # fmt: skip
 
 
-def build(groups: Mapping[str, Sequence[str]], into: Path) -> dict[str, str]:
-    """{module: its binary in `into`}, of mypyc and the C compiler that Python was built with. The
-    binaries of a group that its modules share are among them."""
+def build(groups: Mapping[str, Sequence[str]], into: Path) -> None:
+    """Lays the modules' binaries into `into`, of mypyc and the C compiler that Python was built
+    with, and one for each group that its modules share."""
     from mypyc.build import mypycify
     from setuptools import Distribution
 
@@ -88,11 +88,10 @@ def build(groups: Mapping[str, Sequence[str]], into: Path) -> dict[str, str]:
     command.ensure_finalized()
     command.run()
     shutil.rmtree(work, ignore_errors=True)
-    return {e.name: command.get_ext_filename(e.name) for e in extensions}
 
 
 def described(groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """The groups as the index has them, without the binaries."""
+    """The groups as the index has them."""
     return {
         name: {
             "needs": list(BASE[: BASE.index(name)] if name in BASE else BASE),
@@ -124,23 +123,16 @@ def main() -> int:
     soabi = sysconfig.get_config_var("SOABI")
     index_file = FOLDER / INDEX
     before: dict[str, Any] = json.loads(index_file.read_bytes()) if index_file.is_file() else {}
-    built = {
-        name: {key: group[key] for key in ("needs", "sources")}
-        for name, group in before.get("groups", {}).items()
-    }
-    if built == groups and before.get("soabi") == soabi:
+    if before.get("groups") == groups and before.get("soabi") == soabi:
         return 0
     folder = f"{os.getpid()}-{time.time_ns()}"
     try:
-        files = build(GROUPS, FOLDER / folder)
+        build(GROUPS, FOLDER / folder)
     except (Exception, SystemExit) as error:
         shutil.rmtree(FOLDER / folder, ignore_errors=True)
         shutil.rmtree(FOLDER / f"{folder}.work", ignore_errors=True)
         print(f"the simulator stays Python, about three times as slow: {error}")
         return 0
-    for name, paths in GROUPS.items():
-        modules = [path.removesuffix(".py").replace("/", ".") for path in paths]
-        groups[name]["modules"] = {m: files[m] for m in [f"{name}__mypyc", *modules]}
     index = {"folder": folder, "soabi": soabi, "groups": groups}
     partial = index_file.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(index, indent=1) + "\n")

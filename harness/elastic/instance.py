@@ -7,18 +7,22 @@ becomes KV pages at once, a layer that is to come takes them back first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
 from harness.clock import Event
+from harness.cost.hardware import Hardware
 from harness.device.base import Arriving
+from harness.device.location import hbm
 from harness.elastic.device_layout import DeviceLayout
 from harness.elastic.fabric import Memory, Sending, Span
 from harness.elastic.kv_directory import RunningBatch
 from harness.elastic.kv_region import KvRegion
 from harness.elastic.shared import Shared
 from harness.errors import InstanceLost, RunError, UsageError
+from harness.model_spec import ModelSpec
+from harness.placement import Placement, spec_of
 from harness.request import Batch, Request
 
 
@@ -293,3 +297,20 @@ class ElasticInstance:
                     f"{self.name}: request {request.request_id} has KV of page groups {here} here "
                     "and of others elsewhere: run it as a pipeline"
                 )
+
+
+def placed(
+    name: str, placement: Placement, models: Mapping[str, ModelSpec], hardware: Hardware,
+    shared: Shared, block_tokens: int, memory_bytes: Callable[[ModelSpec], int],
+) -> ElasticInstance:  # fmt: skip
+    """The instance that `placement` asks for. `memory_bytes`: of each device, for weights and
+    KV."""
+    elastic = placement.elastic
+    if placement.model is None or elastic is None:
+        raise UsageError("a cluster with an elastic instance has no others")
+    spec = spec_of(placement, models)
+    layout = DeviceLayout(spec, memory_bytes(spec), block_tokens, elastic.page_layers)
+    places = tuple(hbm(*divmod(d, hardware.devices_per_node)) for d in placement.devices)
+    memory = Memory(name, places[0] if len(places) == 1 else places)
+    resident = range(spec.num_layers) if elastic.resident is None else elastic.resident
+    return ElasticInstance(memory, layout, shared, resident)

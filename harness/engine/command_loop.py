@@ -12,10 +12,10 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -28,17 +28,9 @@ Work = Callable[[Header], None]
 class DeviceContents(Protocol):
     """What lies on a worker's device, and what can be done with it."""
 
-    @property
-    def ready(self) -> Mapping[str, Any]:
-        """What the harness is told of it."""
-
-    @property
-    def in_streams(self) -> Mapping[str, Work]:
-        """Commands, by `op`: each runs in the stream that its header names."""
-
-    @property
-    def at_once(self) -> Mapping[str, Work]:
-        """The commands that only hand something over, on the reading thread."""
+    ready: Header  # what the harness is told of it
+    in_streams: dict[str, Work]  # commands, by `op`: each runs in the stream that its header names
+    at_once: dict[str, Work]  # those that only hand something over, on the reading thread
 
 
 class CommandLoop:
@@ -54,8 +46,6 @@ class CommandLoop:
         while True:
             header, _ = self._connection.receive()
             match header["op"]:
-                case "ping":
-                    self._connection.send({"op": "pong", "time_s": time.monotonic()})
                 case "stop":
                     if (stop := self._stops.get(header["seq"])) is not None:  # else it has ended
                         stop.set()

@@ -14,6 +14,10 @@ from harness.engine.worker_process import WorkerProcess
 OnMessage = Callable[[Header], None]
 
 
+def ignore(message: Header) -> None:
+    """Ignores an answer: the last one, or another worker's, counts."""
+
+
 class Commands:
     def __init__(self, worker: WorkerProcess, loop: WallLoop) -> None:
         self.worker = worker
@@ -53,16 +57,20 @@ class Commands:
             self.worker.expect_answer()
         return self._last_seq
 
-    async def call(self, header: Header, stop: Event | None = None) -> Header:
-        """Sends a command that is answered once, and returns the answer."""
+    async def call(
+        self, header: Header, stop: Event | None = None, on_message: OnMessage = ignore
+    ) -> Header:
+        """Sends a command and returns its last answer; `on_message` gets all of them."""
         answered = Event(self._loop)
         answer: Header = {}
 
-        def on_message(message: Header) -> None:
-            answer.update(message)
-            answered.set()
+        def on_answer(message: Header) -> None:
+            on_message(message)
+            if message["last"]:
+                answer.update(message)
+                answered.set()
 
-        self.send(header, on_message, *(() if stop is None else (stop,)))
+        self.send(header, on_answer, *(() if stop is None else (stop,)))
         await self._loop.wait(answered)
         return answer
 

@@ -1,15 +1,12 @@
 """The bytes that an elastic worker moves: to another worker's memory, from and to the files that
 stand for DRAM and SSD, and within its own memory, chunk by chunk at the links' pace.
 
-A copy to a peer ends when the peer says that it has everything. That word is sent in a stream of
-its own: a thread that reads from a peer must not send to one, or two that send to each other would
-both have stopped reading.
+A copy to a peer ends when the peer tells the harness that it has everything.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,6 +16,7 @@ import torch
 
 from harness.elastic.fabric import Span
 from harness.engine.command_loop import CommandLoop, Work
+from harness.engine.host_memory import read_all, write_all
 from harness.engine.mesh import Mesh, PeerLost
 from harness.engine.paced_links import PacedLinks
 from harness.engine.transport import Header
@@ -33,8 +31,6 @@ class Copies:
         self, loop: CommandLoop, memory: torch.Tensor, mesh: Mesh, links: PacedLinks
     ) -> None:
         self._loop, self._memory, self._mesh, self._links = loop, memory, mesh, links
-        self._acks: dict[int, str] = {}  # copy -> the peer whose word it waits for
-        self._lock = threading.Lock()  # streams and peers' threads use it
         self.in_streams: dict[str, Work] = {
             "push": self._push, "relocate": self._relocate,
             "pull": partial(self._copy, self.read_chunk),  # from a file
@@ -46,35 +42,26 @@ class Copies:
         self._loop.answer(header["seq"], complete=self._chunks(header, move))
 
     def _push(self, header: Header) -> None:
-        """Copies to another worker's memory; the answer comes once that worker has the bytes."""
-        seq, peer = header["seq"], header["to"]
-        with self._lock:
-            self._acks[seq] = peer
+        """Copies to another worker's memory; that worker's answer counts, which has the number
+        `number`."""
         sent = self._chunks(header, self.send_chunk)
-        try:
-            self._mesh.send(peer, {"op": "end", "copy": seq, "complete": sent})
-        except PeerLost:
-            self._end(seq, complete=False)
+        end = {"op": "end", "number": header["number"], "complete": sent}
+        with suppress(PeerLost):  # the harness knows of the death
+            self._mesh.send(header["to"], end)
+        self._loop.answer(header["seq"], complete=sent)
 
     def send_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         content = self._memory[source : source + size].cpu().numpy().data
         self._mesh.send(header["to"], {"op": "bytes", "at": target}, content)
 
     def read_chunk(self, header: Header, source: int, target: int, size: int) -> None:
-        read = 0
-        while read < size:
-            content = bytearray(os.pread(header["file"], size - read, source + read))
-            if not content:
-                raise EOFError(f"a file ends {size - read} bytes before its layer")
-            part = torch.frombuffer(content, dtype=torch.uint8)
-            self._memory[target + read : target + read + len(content)].copy_(part)
-            read += len(content)
+        content = torch.empty(size, dtype=torch.uint8)
+        read_all(header["file"], content.numpy().data, source)
+        self._memory[target : target + size].copy_(content)
 
     def _write_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         content = self._memory[source : source + size].cpu().numpy().data
-        written = 0
-        while written < size:
-            written += os.pwrite(header["file"], content[written:], target + written)
+        write_all(header["file"], content, target)
 
     def _copy_chunk(self, header: Header, source: int, target: int, size: int) -> None:
         content = os.pread(header["file"], size, source)
@@ -120,28 +107,7 @@ class Copies:
         at = header["at"]
         self._memory[at : at + len(content)].copy_(content)
 
-    def on_end(self, name: str, header: Header) -> None:
+    def on_end(self, header: Header) -> None:
         if self._memory.device.type == "cuda":
             torch.cuda.synchronize(self._memory.device)
-        self._loop.stream("acks").put(lambda: self._acknowledge(name, header))
-
-    def on_ack(self, header: Header) -> None:
-        self._end(header["copy"], complete=header["complete"])
-
-    def on_lost(self, name: str) -> None:
-        with self._lock:
-            waiting = [seq for seq, peer in self._acks.items() if peer == name]
-        for seq in waiting:
-            self._end(seq, complete=False)
-
-    def _acknowledge(self, name: str, header: Header) -> None:
-        ack = {"op": "ack", "copy": header["copy"], "complete": header["complete"]}
-        with suppress(PeerLost):  # nobody waits for it any more
-            self._mesh.send(name, ack)
-
-    def _end(self, seq: int, *, complete: bool) -> None:
-        """Answers the harness, once: a peer's death may be seen by two threads."""
-        with self._lock:
-            waited = self._acks.pop(seq, None) is not None
-        if waited:
-            self._loop.answer(seq, complete=complete)
+        self._loop.answer(header["number"], complete=header["complete"])

@@ -8,7 +8,7 @@ import torch
 
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.config import TorchConfig
-from harness.engine.kv_cache import block_bytes, new_cache
+from harness.engine.kv_cache import new_cache
 from harness.engine.linear import LoadedLayers
 from harness.engine.model import TransformerDecoder
 from harness.engine.runner import Runner
@@ -29,8 +29,8 @@ class DedicatedMemory:
         decoder = TransformerDecoder(spec, self._layers.ends, device)
         self._runner = Runner(spec, decoder, self._layers.on_device, cache, device)
         warm_up(spec, self._layers.on_device[0], self._layers.ends, device, setup["warm_up_tokens"])
-        self.ready = {"num_kv_blocks": num_blocks}
-        self.in_streams = {"execute": self._execute, "reload": self._reload}
+        self.ready: Header = {"num_kv_blocks": num_blocks}
+        self.in_streams: dict[str, Work] = {"execute": self._execute, "reload": self._reload}
         self.at_once: dict[str, Work] = {}
 
     def _execute(self, header: Header) -> None:
@@ -46,7 +46,7 @@ def fitting_blocks(
     spec: ModelSpec, device: torch.device, config: TorchConfig, num_workers: int
 ) -> int:
     """KV blocks that fit beside the weights; MemoryError where none does."""
-    size = block_bytes(spec, config.block_tokens)
+    size = spec.kv_bytes_per_token * config.block_tokens
     memory = config.cpu_kv_bytes
     if device.type == "cuda":
         sharing = -(-num_workers // torch.cuda.device_count())

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from harness.clock import Event, WallLoop
-from harness.cost.profile import HardwareProfile
+from harness.clock import Event
 from harness.device.location import Location
 from harness.engine.block_tables import SlabTables
 from harness.engine.commands import Commands
 from harness.engine.host_memory import NODE, HostMemory
 from harness.engine.instance import LiveRun, TorchInstance
-from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
 from harness.engine.worker_process import WorkerProcess
-from harness.engine_api import Experiment
 from harness.errors import RunError
+from harness.model_spec import ModelSpec
 from harness.pooled.blocks import SlabPool
 from harness.pooled.device import KvCopy
 from harness.pooled.plan import MemoryPlan
@@ -30,14 +28,12 @@ class TorchDevice:
 
     def __init__(
         self, spawn: Callable[[bool], WorkerProcess], start_timeout_s: float,
-        experiment: Experiment, memory: HostMemory, plan: MemoryPlan, book: TokenBook,
+        models: Mapping[str, ModelSpec], memory: HostMemory, plan: MemoryPlan, run: LiveRun,
     ) -> None:  # fmt: skip
-        assert isinstance(experiment.loop, WallLoop), "make_loop() made it"
         self._spawn, self._start_timeout_s = spawn, start_timeout_s
-        self._models, self._memory, self._plan = experiment.models, memory, plan
-        profile = HardwareProfile(experiment.hardware)
-        self._loop = experiment.loop
-        self._run = LiveRun(self._loop, experiment.recorder, book, profile)
+        self._models, self._memory, self._plan = models, memory, plan
+        self._run, self._loop = run, run.loop
+        self.tokens = run.book.generated  # ids by request_id, of all instances of the run
         self._worker = spawn(False)
         self.name = self._worker.name
         self._threads: list[threading.Thread] = []
@@ -46,11 +42,6 @@ class TorchDevice:
     def pid(self) -> int:
         """The worker's process id."""
         return self._worker.pid
-
-    @property
-    def tokens(self) -> dict[int, list[int]]:
-        """Generated ids by request_id, of all instances of the run."""
-        return self._run.book.generated
 
     def handshake(self) -> Header:
         """Waits for the worker; its answer. Comes before everything else."""
@@ -83,11 +74,9 @@ class TorchDevice:
             }
         )  # fmt: skip
 
-    async def copy_out(self, copy: KvCopy) -> None:
-        await self._copy("copy_out", copy)
-
-    async def copy_in(self, copy: KvCopy) -> None:
-        await self._copy("copy_in", copy)
+    async def copy_kv(self, copy: KvCopy) -> None:
+        stream = "kv to host" if copy.to_host else "kv to device"
+        await self._commands.call({"op": "copy_kv", "stream": stream, "copy": copy})
 
     async def collect_garbage(self) -> None:
         await self._commands.call({"op": "collect", "stream": "compute"})
@@ -113,11 +102,6 @@ class TorchDevice:
 
     def _listen(self) -> None:
         self._commands = Commands(self._worker, self._loop)
-
-    async def _copy(self, op: str, copy: KvCopy) -> None:
-        block_bytes = self._models[copy.model].kv_bytes_per_token * self._plan.block_tokens
-        blocks = block_bytes, list(copy.device_offsets), list(copy.host_offsets)
-        await self._commands.call({"op": op, "stream": op, "blocks": blocks})
 
     async def _beside(self, function: Callable[[], object]) -> None:
         """Calls `function`, which may take seconds, while the loop goes on."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import torch
 
 from harness.elastic.device_layout import DeviceLayout
-from harness.engine.kv_cache import KvCache
-from harness.engine.layout import elastic_shapes, elastic_tensors, views
+from harness.engine.kv_cache import KvCache, cache_over
+from harness.engine.layout import layer_shapes, layer_tensors, views
 from harness.engine.linear import Ends, Layer, packed
 from harness.engine.weights import HostWeights, Weights, torch_dtype
 
@@ -33,7 +33,7 @@ class DeviceBuffer:
         source = HostWeights(spec)
         for layer in layers:
             into = self._views(layer)
-            for name, tensor in elastic_tensors(source, spec, layer).items():
+            for name, tensor in layer_tensors(source, spec, layer, alone=True).items():
                 into[name].copy_(tensor)
             self.adopt(layer)
 
@@ -51,23 +51,14 @@ class DeviceBuffer:
 
     def _views(self, layer: int) -> Weights:
         spec, at = self.layout.spec, self.layout.layer_at[layer]
-        found, end = views(self.bytes, spec, elastic_shapes(spec, layer), at.start)
+        found, end = views(self.bytes, spec, layer_shapes(spec, layer, alone=True), at.start)
         assert end == at.stop, "the layout and the tensors say the same"
         return found
 
     def _cache(self) -> KvCache:
         """Pages [kv_heads, page_layers, 2, block_tokens, head_dim] over the whole buffer, by id."""
         layout, spec = self.layout, self.layout.spec
-        flat = self.bytes.view(torch_dtype(spec))
         head = layout.block_tokens * spec.head_dim
-        page = layout.page_bytes // spec.dtype_bytes
-
-        def blocks(index: int) -> torch.Tensor:
-            return flat[index * head :].as_strided(
-                (layout.memory_bytes // layout.page_bytes, spec.num_kv_heads,
-                 layout.block_tokens, spec.head_dim),
-                (page, 2 * layout.page_layers * head, spec.head_dim, 1),
-            )  # fmt: skip
-
-        within = [layer % layout.page_layers for layer in range(spec.num_layers)]
-        return KvCache([blocks(2 * k) for k in within], [blocks(2 * k + 1) for k in within])
+        strides = layout.page_bytes // spec.dtype_bytes, head, 2 * layout.page_layers * head
+        counts = layout.memory_bytes // layout.page_bytes, layout.block_tokens, layout.page_layers
+        return cache_over(self.bytes.view(torch_dtype(spec)), spec, counts, strides)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import combinations
 from math import inf
 from typing import Any
 
-from harness.clock import Event, WallLoop
+from harness.clock import Event
 from harness.device.base import Arriving, BaseInstance, Grown
 from harness.device.location import Location, dram, hbm, ssd
 from harness.device.topology import Topology
 from harness.elastic.cluster import ElasticCluster
-from harness.elastic.device_layout import DeviceLayout, memory_for_blocks, memory_for_kv
-from harness.elastic.fabric import Memory
-from harness.elastic.instance import ElasticInstance
+from harness.elastic.device_layout import memory_for_blocks, memory_for_kv
+from harness.elastic.instance import ElasticInstance, placed
 from harness.elastic.kv_directory import KvDirectory
 from harness.elastic.pipeline import Stage, StagedBatch
 from harness.elastic.shared import Shared
@@ -23,14 +24,14 @@ from harness.engine.commands import Commands
 from harness.engine.config import TorchConfig
 from harness.engine.fabric import LinkTable, TorchFabric
 from harness.engine.host_memory import disk_file, memory_file
+from harness.engine.instance import LiveRun
 from harness.engine.paced_links import PacedLinks
 from harness.engine.pipeline import TorchLayerwise, TorchPipeline
-from harness.engine.tokens import TokenBook
 from harness.engine.worker_process import WorkerProcess
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
-from harness.errors import UsageError
-from harness.placement import Placement, spec_of
+from harness.model_spec import ModelSpec
+from harness.placement import Placement
 from harness.request import Batch
 
 
@@ -40,11 +41,7 @@ class TorchRunner(BaseInstance):
     def __init__(self, instance: ElasticInstance, pipeline: TorchPipeline, shared: Shared) -> None:
         super().__init__(instance.name, instance.model, instance.kv, shared.loop, shared.recorder)
         self._instance, self._pipeline = instance, pipeline
-
-    @property
-    def tokens(self) -> dict[int, list[int]]:
-        """Generated ids by request_id, of all instances of the run."""
-        return self._pipeline.book.generated
+        self.tokens = pipeline.live.book.generated  # ids by request_id, of all instances of the run
 
     def settle(self) -> float:
         return self._pipeline.last_step_s
@@ -77,10 +74,9 @@ class TorchElastic:
     `workers`."""
 
     def __init__(self, workers: Workers, config: TorchConfig, experiment: Experiment) -> None:
-        loop = experiment.loop
-        assert isinstance(loop, WallLoop), "make_loop() made it"
         self._workers, self._config, self._experiment = workers, config, experiment
-        self._loop, self._book = loop, TokenBook(experiment.seed)
+        self._live = LiveRun(experiment)
+        loop = self._live.loop
         self._files = self._open_files()
         places = self._places()
         links = LinkTable(Topology(experiment.hardware), places, config.elastic.paced)
@@ -91,24 +87,27 @@ class TorchElastic:
         self._start()
 
     def _start(self) -> None:
-        experiment, stack = self._experiment, self._workers.stack
+        experiment, config = self._experiment, self._config
         files = [*self._files.values(), self._links_file]
-        started: list[tuple[WorkerProcess, socket.socket, ElasticInstance]] = []
-        for index, placement in enumerate(experiment.placements):
-            instance = self._instance(f"torch-{index}", placement)
-            ours, theirs = socket.socketpair()
-            stack.callback(ours.close)
-            with theirs:
-                setup = self._setup(index, placement, instance)
-                worker = self._workers.start(index, setup, files, theirs.fileno())
-            stack.callback(worker.close)
-            started.append((worker, ours, instance))
-        self._answers = self._workers.answers([worker for worker, *_ in started])
-        for worker, invitations, instance in started:
-            self._fabric.join(worker.name, Commands(worker, self._loop), invitations)
+        started: list[tuple[WorkerProcess, ElasticInstance]] = []
+        with ExitStack() as until_started:
+            peers = connected(self._workers.num_workers, until_started)
+            for index, placement in enumerate(experiment.placements):
+                instance = placed(
+                    f"torch-{index}", placement, experiment.models, experiment.hardware,
+                    self._shared, config.block_tokens, self._memory_bytes,
+                )  # fmt: skip
+                mine = peers[instance.name]
+                setup = self._setup(index, placement, instance) | {"peers": mine}
+                worker = self._workers.start(index, setup, [*files, *mine.values()])
+                self._workers.stack.callback(worker.close)
+                started.append((worker, instance))
+        self._answers = self._workers.answers([worker for worker, _ in started])
+        for worker, instance in started:
+            self._fabric.join(worker.name, Commands(worker, self._live.loop))
             whole = self.pipeline([(instance, range(instance.model.num_layers))])
             instance.runner = TorchRunner(instance, whole, self._shared)
-        instances = [instance for *_, instance in started]
+        instances = [instance for _, instance in started]
         self.cluster = ElasticCluster(
             instances, self, self._shared, experiment.models, experiment.hardware
         )
@@ -125,8 +124,7 @@ class TorchElastic:
         }
 
     def pipeline(self, stages: Sequence[Stage]) -> TorchPipeline:
-        recorder = self._experiment.recorder
-        return TorchPipeline(stages, self._fabric, self._loop, recorder, self._book)
+        return TorchPipeline(stages, self._fabric, self._live)
 
     def layerwise(self) -> TorchLayerwise:
         return TorchLayerwise(self.pipeline, self._fabric)
@@ -140,26 +138,15 @@ class TorchElastic:
             "links_file": self._links_file, "num_links": len(self._fabric.links),
         }  # fmt: skip
 
-    def _instance(self, name: str, placement: Placement) -> ElasticInstance:
-        elastic, config = placement.elastic, self._config
-        if placement.model is None or elastic is None:
-            raise UsageError("a cluster with an elastic instance has no others")
-        model = spec_of(placement, self._experiment.models)
-        memory_bytes = memory_for_kv(model, config.cpu_kv_bytes)
-        if config.num_kv_blocks is not None:
-            memory_bytes = memory_for_blocks(model, config.block_tokens, config.num_kv_blocks)
-        layout = DeviceLayout(model, memory_bytes, config.block_tokens, elastic.page_layers)
-        resident = range(model.num_layers) if elastic.resident is None else elastic.resident
-        memory = Memory(name, self._place(placement))
-        return ElasticInstance(memory, layout, self._shared, resident)
-
-    def _place(self, placement: Placement) -> Location:
-        per_node = self._experiment.hardware.devices_per_node
-        return hbm(*divmod(placement.devices.start, per_node))
+    def _memory_bytes(self, model: ModelSpec) -> int:
+        config = self._config
+        if config.num_kv_blocks is None:
+            return memory_for_kv(model, config.cpu_kv_bytes)
+        return memory_for_blocks(model, config.block_tokens, config.num_kv_blocks)
 
     def _places(self) -> list[Location]:
-        hardware = self._experiment.hardware
-        places = [self._place(placement) for placement in self._experiment.placements]
+        hardware, placements = self._experiment.hardware, self._experiment.placements
+        places = [hbm(*divmod(p.devices.start, hardware.devices_per_node)) for p in placements]
         for node in range(hardware.num_nodes):
             places += [dram(node), ssd(node)]
         return places
@@ -177,3 +164,12 @@ class TorchElastic:
 
     def _weight_files(self, model: str) -> list[int]:
         return [file for name, file in self._files.items() if name.endswith(f":{model}")]
+
+
+def connected(num_workers: int, stack: ExitStack) -> dict[str, dict[str, int]]:
+    """A socket pair for every two workers: each one's end, an open file, by the other's name."""
+    ends: dict[str, dict[str, int]] = {f"torch-{index}": {} for index in range(num_workers)}
+    for pair in combinations(ends, 2):
+        for end, one, other in zip(socket.socketpair(), pair, reversed(pair), strict=True):
+            ends[one][other] = stack.enter_context(end).fileno()
+    return ends

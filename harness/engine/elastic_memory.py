@@ -7,14 +7,12 @@ the harness (`mesh`).
 
 from __future__ import annotations
 
-import socket
-
 from harness.engine.command_loop import CommandLoop, Work
 from harness.engine.copies import Copies
 from harness.engine.device_buffer import DeviceBuffer
 from harness.engine.in_flight import InFlight
 from harness.engine.layer_loads import LayerLoads
-from harness.engine.layout import write_elastic
+from harness.engine.layout import write_model
 from harness.engine.mesh import Mesh, Peers
 from harness.engine.model import TransformerDecoder
 from harness.engine.paced_links import PacedLinks
@@ -24,19 +22,18 @@ from harness.engine.warm_up import warm_up
 
 
 class ElasticMemory:
-    """The contents of an elastic worker's device. `invitations`: the socket over which the harness
-    hands out connections to peers."""
+    """The contents of an elastic worker's device."""
 
-    def __init__(self, loop: CommandLoop, setup: Header, invitations: socket.socket) -> None:
+    def __init__(self, loop: CommandLoop, setup: Header) -> None:
         self._loop = loop
         device, layout, config = loop.device, setup["layout"], setup["config"].elastic
         spec = layout.spec
         self._buffer = buffer = DeviceBuffer(layout, device)
         if setup["write"]:
-            write_elastic(spec, setup["write"])
+            write_model(spec, setup["write"], alone=True)
         buffer.fill(setup["resident"])
         links = PacedLinks(setup["links_file"], setup["num_links"])
-        self._mesh = mesh = Mesh(invitations, self._on_peer, self._on_lost, loop.fail)
+        self._mesh = mesh = Mesh(setup["peers"], self._on_peer, self._on_lost, loop.fail)
         runner = Runner(
             spec, TransformerDecoder(spec, buffer.ends, device), buffer.layers, buffer.cache, device
         )
@@ -47,12 +44,13 @@ class ElasticMemory:
         if 0 in buffer.layers and spec.num_layers - 1 in buffer.layers:
             warm_up(spec, buffer.layers[0], buffer.ends, device, setup["warm_up_tokens"])
         self.ready: Header = {}
-        self.in_streams = (
+        self.in_streams: dict[str, Work] = (
             self._copies.in_streams | self._loads.in_streams | {"forget": self._forget}
         )
         self.at_once: dict[str, Work] = (
             self._loads.at_once | self._in_flight.at_once | {"lost": self._lost}
         )
+        mesh.start()
 
     def _forget(self, header: Header) -> None:
         self._loads.forget(header["layers"])
@@ -63,8 +61,7 @@ class ElasticMemory:
     def _lost(self, header: Header) -> None:
         """A peer has died. Pages that it was sending to may be given to others by the next
         command: until then its bytes are read to their end."""
-        if header["connected"]:
-            self._mesh.wait_for_end(header["name"])
+        self._mesh.wait_for_end(header["name"])
 
     def _on_peer(self, name: str, header: Header, payload: bytearray) -> None:
         """Handles a peer's message, on the peer's thread."""
@@ -72,9 +69,7 @@ class ElasticMemory:
             case "bytes":
                 self._copies.on_bytes(header, payload)
             case "end":
-                self._copies.on_end(name, header)
-            case "ack":
-                self._copies.on_ack(header)
+                self._copies.on_end(header)
             case "layer":
                 self._loads.on_layer(header)
             case "loaded":
@@ -83,5 +78,4 @@ class ElasticMemory:
                 self._in_flight.on_peer(name, header, bytes(payload))
 
     def _on_lost(self, name: str) -> None:
-        self._copies.on_lost(name)
         self._in_flight.on_lost(name)

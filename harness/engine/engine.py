@@ -13,7 +13,6 @@ from typing import Any
 
 from harness.clock import WallLoop
 from harness.cluster import Cluster
-from harness.cost.profile import HardwareProfile
 from harness.device.caching_pool import CachingPool
 from harness.engine.block_tables import BlockTables
 from harness.engine.commands import Commands
@@ -22,7 +21,6 @@ from harness.engine.elastic import TorchElastic
 from harness.engine.hf_config import check_config
 from harness.engine.instance import LiveRun, TorchInstance
 from harness.engine.pool import TorchPool
-from harness.engine.tokens import TokenBook
 from harness.engine.workers import Workers
 from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
@@ -76,9 +74,7 @@ class TorchEngine:
     def _dedicated(self, workers: Workers, experiment: Experiment) -> list[TorchInstance]:
         """An instance for each placement, which has its model for good."""
         specs = [experiment.models[name] for name in resident_models(experiment.placements)]
-        loop, book = experiment.loop, TokenBook(experiment.seed)
-        assert isinstance(loop, WallLoop), "make_loop() made it"
-        started = []
+        run, started = LiveRun(experiment), []
         for index, spec in enumerate(specs):
             started.append(workers.start(index, {"memory": "dedicated", "spec": spec}))
             workers.stack.callback(started[-1].close)
@@ -94,11 +90,10 @@ class TorchEngine:
                 (spec.name, answer["num_kv_blocks"]) for spec, answer in served
             ),
         }
-        run = LiveRun(loop, experiment.recorder, book, HardwareProfile(experiment.hardware))
         instances = []
         for spec, worker, answer in zip(specs, started, answers, strict=True):
             kv = CachingPool(answer["num_kv_blocks"], self._config.block_tokens)
-            commands = Commands(worker, loop)
+            commands = Commands(worker, run.loop)
             instances.append(TorchInstance(spec, kv, BlockTables(kv), commands, run))
         return instances
 

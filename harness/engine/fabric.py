@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from itertools import combinations, count
+from itertools import count
 
 from harness.clock import Event, WallLoop
 from harness.device.location import Location
 from harness.device.topology import Topology
 from harness.elastic.fabric import Memory, Sending, Span
-from harness.engine.commands import Commands
+from harness.engine.commands import Commands, OnMessage, ignore
 from harness.engine.paced_links import LinkPath
 from harness.engine.transport import Header
 from harness.errors import InstanceLost, RunError
-
-NOTICE_S = 5.0
-
-
-def ignore(message: Header) -> None:
-    """Ignores the answer: another worker's answers count."""
 
 
 class TorchFabric:
@@ -35,27 +27,14 @@ class TorchFabric:
         self._loop, self.links, self._files = loop, links, files
         self._chunk_bytes = chunk_bytes
         self.commands: dict[str, Commands] = {}  # by instance
-        self._invitations: dict[str, socket.socket] = {}
-        self._connected: set[frozenset[str]] = set()
         self.lost: set[str] = set()
         self.batch_numbers = count()
         self.on_death: list[Callable[[str], None]] = []  # batches in flight look here
         self.on_lost: Callable[[str, str], None]
 
-    def join(self, name: str, commands: Commands, invitations: socket.socket) -> None:
+    def join(self, name: str, commands: Commands) -> None:
         self.commands[name] = commands
-        self._invitations[name] = invitations
         commands.worker.on_failure = lambda error: self._died(name, error)
-
-    def connect(self, *names: str) -> None:
-        """Has each two of `names` be able to talk to one another."""
-        for pair in combinations(dict.fromkeys(names), 2):
-            if frozenset(pair) in self._connected:
-                continue
-            self._connected.add(frozenset(pair))
-            for end, to, other in zip(socket.socketpair(), pair, reversed(pair), strict=True):
-                with end, suppress(BrokenPipeError, ConnectionResetError):  # it has died
-                    socket.send_fds(self._invitations[to], [other.encode()], [end.fileno()])
 
     async def copy(
         self, source: Memory, target: Memory, num_bytes: int,
@@ -67,12 +46,9 @@ class TorchFabric:
         if from_worker and source.name == target.name:
             return await self._ask(source.name, header | {"op": "relocate"}, spans, sending)
         if from_worker and to_worker:
-            self.connect(source.name, target.name)
-            header |= {"op": "push", "to": target.name}
-            done = await self._ask(source.name, header, spans, sending)
-            if not done and (sending.stop is None or not sending.stop.is_set):
-                await self._notice(target.name)
-            self._require(target.name)
+            header |= {"op": "push", "spans": spans()}
+            done = await self._sent(source.name, target.name, header, sending.stop)
+            self._require(source.name)
             return done
         if from_worker:
             header |= {"op": "save", "file": self._files[target.name]}
@@ -96,57 +72,60 @@ class TorchFabric:
             return False
         header = self._header(source, target, Sending("weights"))
         header["layers"] = list(layers.items())
-        stops = () if stop is None else (stop,)
-        to, done, complete = self.commands[target.name], Event(self._loop), False
 
         def on_message(message: Header) -> None:
-            nonlocal complete
             if "layer" in message:
                 begin_s = message["begin_s"] - self._loop.start_monotonic_s
                 on_layer(message["layer"], begin_s)
+
+        if arrival is None:
+            header |= {"op": "read_layers", "file": self._files[source.name]}
+            complete: bool = (await self._call(target.name, header, stop, on_message))["complete"]
+            return complete
+        header["op"] = "send_layers"
+        waits = not all(arrival(layer).is_set for layer in layers)
+        return await self._sent(
+            source.name, target.name, header, stop, on_message=on_message, patient=waits
+        )
+
+    async def _sent(
+        self, source: str, target: str, header: Header, stop: Event | None, *,
+        on_message: OnMessage = ignore, patient: bool = False,
+    ) -> bool:  # fmt: skip
+        """Has one worker send to another, whose answers count: whether all has come. Where the
+        source has died, the target is told that no more comes."""
+        self._require(source)
+        self._require(target)
+        done, complete = Event(self._loop), False
+
+        def on_answer(message: Header) -> None:
+            nonlocal complete
+            on_message(message)
             if message["last"]:
                 complete = message["complete"]
                 done.set()
 
-        if arrival is None:
-            header |= {"op": "read_layers", "file": self._files[source.name]}
-            to.send(header, on_message, *stops)
-            await self._loop.wait(done)
-        else:
-            self._require(source.name)
-            self.connect(source.name, target.name)
-            number = to.expect(on_message)
-            header |= {"op": "send_layers", "to": target.name, "load": number}
-            waits = not all(arrival(layer).is_set for layer in layers)
-
-            def send() -> int:
-                return self.commands[source.name].send(header, ignore, *stops, patient=waits)
-
-            await self._sent(source.name, target.name, number, done, send)
-        self._require(target.name)
-        if not complete:
-            self._require(source.name)
-        return complete
-
-    async def _sent(
-        self, source: str, target: str, number: int, done: Event, send: Callable[[], int]
-    ) -> None:
-        """Sends, and waits until the target has given its last answer; where the source has died,
-        the load is ended in its place."""
+        number = self.commands[target].expect(on_answer)
 
         def on_death(name: str) -> None:
             if name == source:
-                header = {"op": "end_load", "stream": "adopt", "seq": number}
-                self.commands[target].worker.send(header)
+                ended = {"op": "end_sent", "stream": "adopt", "seq": number}
+                self.commands[target].worker.send(ended)
 
         self.on_death.append(on_death)
         try:
-            seq = send()
+            told = header | {"to": target, "number": number}
+            stops = () if stop is None else (stop,)
+            seq = self.commands[source].send(told, ignore, *stops, patient=patient)
             await self._loop.wait(done)
         finally:
             self.on_death.remove(on_death)
         if target in self.lost:
             self.commands[source].worker.send({"op": "stop", "seq": seq})
+        self._require(target)
+        if not complete:
+            self._require(source)
+        return complete
 
     async def forget(self, memory: Memory, layers: Sequence[int], *, used: bool) -> None:
         """A batch that waits in the compute stream for a layer may be waiting for these."""
@@ -182,19 +161,13 @@ class TorchFabric:
         complete: bool = answer["complete"]
         return complete
 
-    async def _call(self, name: str, header: Header, stop: Event | None = None) -> Header:
+    async def _call(
+        self, name: str, header: Header, stop: Event | None = None, on_message: OnMessage = ignore
+    ) -> Header:
         self._require(name)
-        answer = await self.commands[name].call(header, stop)
+        answer = await self.commands[name].call(header, stop, on_message)
         self._require(name)
         return answer
-
-    async def _notice(self, name: str) -> None:
-        """A worker says that `name` has died: the harness is about to know it, too."""
-        until_s = self._loop.now + NOTICE_S
-        while name not in self.lost:
-            if self._loop.now > until_s:
-                raise RunError(f"a copy to {name} broke off, which has not died")
-            await self._loop.sleep(0.005)
 
     def _require(self, name: str) -> None:
         if name in self.lost:
@@ -203,8 +176,7 @@ class TorchFabric:
     def _died(self, name: str, error: RunError) -> None:
         self.lost.add(name)
         for other in self.commands.keys() - self.lost:
-            connected = frozenset((name, other)) in self._connected
-            self.commands[other].worker.send({"op": "lost", "name": name, "connected": connected})
+            self.commands[other].worker.send({"op": "lost", "name": name})
         self.commands[name].fail()
         for tell in list(self.on_death):
             tell(name)

@@ -77,3 +77,20 @@ def memory_file(stack: ExitStack, name: str, num_bytes: int) -> int:
 
 def disk_file(stack: ExitStack, directory: Path) -> int:
     return stack.enter_context(tempfile.TemporaryFile(dir=directory)).fileno()
+
+
+def write_all(file: int, content: memoryview, at: int) -> None:
+    """Writes all of `content` at `at`: the kernel takes at most 2 GiB at a time."""
+    written = 0
+    while written < len(content):
+        written += os.pwrite(file, content[written:], at + written)
+
+
+def read_all(file: int, into: memoryview, at: int) -> None:
+    """Fills `into` with what is in the file from `at` on."""
+    read = 0
+    while read < len(into):
+        got = os.preadv(file, [into[read:]], at + read)
+        if got == 0:
+            raise EOFError(f"a model's file ends before byte {at + len(into)}")
+        read += got

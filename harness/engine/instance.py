@@ -13,14 +13,15 @@ from math import ceil, inf
 from typing import Protocol
 
 from harness.clock import Event, WallLoop
+from harness.cost.profile import HardwareProfile
 from harness.device.base import BaseInstance
 from harness.device.block_pool import BlockPool
 from harness.engine.commands import Commands
 from harness.engine.tokens import TokenBook
 from harness.engine.transport import Header
+from harness.engine_api import Experiment
 from harness.model_spec import ModelSpec
-from harness.placement import Profile
-from harness.records.record import Recorder, Segment
+from harness.records.record import Segment
 from harness.request import Batch, Request
 
 
@@ -43,15 +44,24 @@ class Tables(Protocol):
         ...
 
 
-@dataclass(slots=True, frozen=True)
 class LiveRun:
     """What all instances of a live run share. `profile`: by which the steps until a deadline are
     reserved."""
 
-    loop: WallLoop
-    recorder: Recorder
-    book: TokenBook
-    profile: Profile
+    def __init__(self, experiment: Experiment) -> None:
+        assert isinstance(experiment.loop, WallLoop), "make_loop() made it"
+        self.loop, self.recorder = experiment.loop, experiment.recorder
+        self.book = TokenBook(experiment.seed)
+        self.profile = HardwareProfile(experiment.hardware)
+
+    def stamp(self, batch: Batch, header: Header, name: str) -> float:
+        """An iteration's tokens have come from a worker, at `name`: counts and stamps them. Returns
+        when the iteration was over."""
+        over_s: float = header["time_s"] - self.loop.start_monotonic_s
+        sampled = self.book.count(batch, header["tokens"])
+        token = Segment(over_s, 1, 0.0, 0.0)
+        self.recorder.segment([r for r in sampled if not r.failed], token, name)
+        return over_s
 
 
 class TorchInstance(BaseInstance):
@@ -59,21 +69,12 @@ class TorchInstance(BaseInstance):
         self, model: ModelSpec, kv: BlockPool, tables: Tables, commands: Commands, run: LiveRun
     ) -> None:
         super().__init__(commands.worker.name, model, kv, run.loop, run.recorder)
+        self.pid = commands.worker.pid
         self.tables = tables
-        self._commands, self._wall, self._book = commands, run.loop, run.book
-        self._profile = run.profile
+        self.tokens = run.book.generated  # ids by request_id, of all instances of the run
+        self._commands, self._live = commands, run
         self._run: _Run | None = None
         self._last_step_s = 0.0
-
-    @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        return self._commands.worker.pid
-
-    @property
-    def tokens(self) -> dict[int, list[int]]:
-        """Generated ids by request_id, of all instances of the run."""
-        return self._book.generated
 
     async def execute(
         self,
@@ -93,7 +94,7 @@ class TorchInstance(BaseInstance):
         self._end(batch.requests, grown)
         for request in batch.requests:
             if request.finished:
-                self._book.forget_prompt(request)
+                self._live.book.forget_prompt(request)
         return run.num_steps
 
     def settle(self) -> float:
@@ -105,7 +106,7 @@ class TorchInstance(BaseInstance):
         if until == inf:
             return inf
         context = sum(request.known_tokens for request in decodes)
-        step_s = self._profile.decode_step_s(self.model, len(decodes), context)
+        step_s = self._live.profile.decode_step_s(self.model, len(decodes), context)
         return max(1, ceil((until - self._loop.now) / step_s))
 
     async def reload(self) -> None:
@@ -113,12 +114,11 @@ class TorchInstance(BaseInstance):
         await self._commands.call({"op": "reload", "stream": "compute"})
 
     def _start(self, batch: Batch, max_steps: int, until: float, stop: Event | None) -> _Run:
-        work = self._book.work(batch, self.model.vocab_size)
+        work = self._live.book.work(batch, self.model.vocab_size)
         work.blocks = [self.tables.ids[request.request_id] for request in batch.requests]
-        offset_s = self._wall.start_monotonic_s + self._commands.worker.clock_offset_s
         header = {
             "op": "execute", "stream": "compute", "model": batch.requests[0].model, "batch": work,
-            "max_steps": max_steps, "deadline_s": until + offset_s,
+            "max_steps": max_steps, "deadline_s": until + self._live.loop.start_monotonic_s,
         }  # fmt: skip
         self._run = _Run(batch, Event(self._loop))
         stops = [stop] if stop is not None and max_steps > 1 else []
@@ -130,10 +130,6 @@ class TorchInstance(BaseInstance):
         run = self._run
         assert run is not None, "a worker answers what it was told"
         run.num_steps += 1
-        sampled = self._book.count(run.batch, header["tokens"])
-        offset_s = self._commands.worker.clock_offset_s + self._wall.start_monotonic_s
-        self._last_step_s = header["time_s"] - offset_s
-        token = Segment(self._last_step_s, 1, 0.0, 0.0)
-        self._recorder.segment([r for r in sampled if not r.failed], token, self.name)
+        self._last_step_s = self._live.stamp(run.batch, header, self.name)
         if header["last"]:
             run.done.set()

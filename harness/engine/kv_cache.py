@@ -73,6 +73,18 @@ def new_cache(spec: ModelSpec, num_blocks: int, block_tokens: int, device: torch
     return KvCache(keys, values)
 
 
-def block_bytes(spec: ModelSpec, block_tokens: int) -> int:
-    """What one block id costs over all layers."""
-    return spec.kv_bytes_per_token * block_tokens
+def cache_over(
+    flat: torch.Tensor, spec: ModelSpec, counts: tuple[int, int, int], strides: tuple[int, int, int]
+) -> KvCache:
+    """Views of blocks in `flat`, a piece of memory. `counts`: of block ids, of a block's tokens,
+    and of the layers that a block has, keys and values of each. `strides`: elements from a block to
+    the next, from keys to values, and from a head to the next."""
+    (num_ids, block_tokens, num_layers), (block, part, head) = counts, strides
+
+    def blocks(index: int) -> torch.Tensor:
+        """The `index`-th keys or values of every block."""
+        shape = num_ids, spec.num_kv_heads, block_tokens, spec.head_dim
+        return flat[index * part :].as_strided(shape, (block, head, spec.head_dim, 1))
+
+    within = [layer % num_layers for layer in range(spec.num_layers)]
+    return KvCache([blocks(2 * k) for k in within], [blocks(2 * k + 1) for k in within])

@@ -7,42 +7,30 @@ of the bus: Aegaeon §5.2's unified KV cache. Which block is where is the harnes
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 
 from harness.engine.block_tables import FIRST_BLOCK, step_bytes
-from harness.engine.kv_cache import KvCache
+from harness.engine.kv_cache import KvCache, cache_over
 from harness.engine.loader import HostLink, finish_copies
 from harness.engine.weights import torch_dtype
 from harness.model_spec import ModelSpec
+from harness.pooled.device import KvCopy
 from harness.pooled.plan import MemoryPlan
 
 
-@dataclass(slots=True, frozen=True)
-class Blocks:
-    """Equally many blocks of `block_bytes` on both sides, in the same order; byte offsets."""
-
-    block_bytes: int
-    device_offsets: Sequence[int]
-    host_offsets: Sequence[int]
-
-    @property
-    def num_bytes(self) -> int:
-        return self.block_bytes * len(self.host_offsets)
-
-    def runs(self) -> Iterator[tuple[slice, slice]]:
-        """Places on the device and in host memory, each as long as it goes on in one piece on
-        both sides: copies are cheap by the byte, not by the piece."""
-        size, count = self.block_bytes, len(self.host_offsets)
-        device, host = np.array(self.device_offsets), np.array(self.host_offsets)
-        breaks = 1 + np.flatnonzero((np.diff(device) != size) | (np.diff(host) != size))
-        starts = [0, *breaks.tolist()]
-        for first, last in zip(starts, [*starts[1:], count], strict=True):
-            at, to, length = int(device[first]), int(host[first]), (last - first) * size
-            yield slice(at, at + length), slice(to, to + length)
+def runs(copy: KvCopy) -> Iterator[tuple[slice, slice]]:
+    """Places on the device and in host memory, each as long as it goes on in one piece on both
+    sides: copies are cheap by the byte, not by the piece."""
+    size, count = copy.block_bytes, len(copy.host_offsets)
+    device, host = np.array(copy.device_offsets), np.array(copy.host_offsets)
+    breaks = 1 + np.flatnonzero((np.diff(device) != size) | (np.diff(host) != size))
+    starts = [0, *breaks.tolist()]
+    for first, last in zip(starts, [*starts[1:], count], strict=True):
+        at, to, length = int(device[first]), int(host[first]), (last - first) * size
+        yield slice(at, at + length), slice(to, to + length)
 
 
 class KvMemory:
@@ -80,28 +68,14 @@ class KvMemory:
         num_ids = (len(self._padded) - start - block_bytes) // step + 1
         flat = self._padded[start:].view(torch_dtype(spec))
         head = block_tokens * spec.head_dim
-        part = spec.num_kv_heads * head  # the keys, or the values, of one layer
+        strides = step // spec.dtype_bytes, spec.num_kv_heads * head, head
+        return cache_over(flat, spec, (num_ids, block_tokens, spec.num_layers), strides)
 
-        def blocks(index: int) -> torch.Tensor:
-            """The `index`-th part of every block."""
-            return flat[index * part :].as_strided(
-                (num_ids, spec.num_kv_heads, block_tokens, spec.head_dim),
-                (step // spec.dtype_bytes, head, spec.head_dim, 1),
-            )
-
-        keys = [blocks(2 * layer) for layer in range(spec.num_layers)]
-        return KvCache(keys, [blocks(2 * layer + 1) for layer in range(spec.num_layers)])
-
-    def copy_out(self, blocks: Blocks, link: HostLink) -> None:
-        """Copies blocks from the device to the host; returns once the bytes are there."""
-        with link.carry(blocks.num_bytes):
-            for device, host in blocks.runs():
-                self._host[host].copy_(self._region[device], non_blocking=True)
-            finish_copies(self._region)
-
-    def copy_in(self, blocks: Blocks, link: HostLink) -> None:
-        """Copies blocks from the host to the device; returns once the bytes are there."""
-        with link.carry(blocks.num_bytes):
-            for device, host in blocks.runs():
-                self._region[device].copy_(self._host[host], non_blocking=True)
+    def copy(self, copy: KvCopy, link: HostLink) -> None:
+        """Copies blocks across the bus; returns once the bytes are there."""
+        with link.carry(copy.num_bytes):
+            for at, to in runs(copy):
+                device, host = self._region[at], self._host[to]
+                source, target = (device, host) if copy.to_host else (host, device)
+                target.copy_(source, non_blocking=True)
             finish_copies(self._region)

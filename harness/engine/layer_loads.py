@@ -48,7 +48,7 @@ class LayerLoads:
         self._waiting: list[_Load] = []  # for a layer to come here
         self._lock = threading.Lock()  # streams, peers' threads and the reading thread use both
         self.at_once: dict[str, Work] = {"send_layers": self._begin, "read_layers": self._begin}
-        self.in_streams: dict[str, Work] = {"end_load": self._end}
+        self.in_streams: dict[str, Work] = {"end_sent": self._end}
 
     def forget(self, layers: Iterable[int]) -> None:
         """Their bytes are about to go."""
@@ -58,14 +58,15 @@ class LayerLoads:
     # From the harness
 
     def _begin(self, header: Header) -> None:
-        """`send_layers`: to the worker `to`, whose answers have the number `load`. `read_layers`:
+        """`send_layers`: to the worker `to`, whose answers have the number `number`. `read_layers`:
         from `file`."""
         stop = self._loop.begin(header["seq"], lambda: self._wake(load))
         load = _Load(header, stop, header["layers"])
         self._go_on(load)
 
     def _end(self, header: Header) -> None:
-        """Whoever was sending has died; in the stream of layers, behind those that have come."""
+        """Whoever was sending layers or a copy has died; in the stream of layers, behind those that
+        have come."""
         self._loop.answer(header["seq"], complete=False)
 
     # Streams of copies
@@ -115,7 +116,7 @@ class LayerLoads:
     def _tell(self, load: _Load, header: Header) -> bool:
         """False: the one that gets the layers has died, which ends the load."""
         try:
-            self._mesh.send(load.header["to"], {**header, "load": load.header["load"]})
+            self._mesh.send(load.header["to"], {**header, "number": load.header["number"]})
         except PeerLost:
             load.stop.set()
             return False
@@ -135,10 +136,10 @@ class LayerLoads:
     def on_layer(self, header: Header) -> None:
         if self._buffer.device.type == "cuda":
             torch.cuda.synchronize(self._buffer.device)
-        self._has_come(header["load"], header["layer"], header["begin_s"])
+        self._has_come(header["number"], header["layer"], header["begin_s"])
 
     def on_loaded(self, header: Header) -> None:
-        self._answer_last(header["load"], complete=header["complete"])
+        self._answer_last(header["number"], complete=header["complete"])
 
     # Here
 

@@ -70,13 +70,14 @@ class Ends:
     lm_head: Linear
 
     def adopt(self, weights: Weights) -> None:
-        """Takes over those of `weights` that are there. Without a head of its own the model has its
-        embeddings'."""
+        """Takes over those of `weights` that are there, the first layer's first. Without a head of
+        its own the model has its embeddings'."""
         if "embed" in weights:
             self.embed = weights["embed"]
         if "norm" in weights:
             self.norm = weights["norm"]
-            self.lm_head = Linear(weights["lm_head" if "lm_head" in weights else "embed"])
+            own = weights.get("lm_head")
+            self.lm_head = Linear(self.embed if own is None else own)
 
 
 class LoadedLayers:

@@ -8,7 +8,6 @@ lie in memory, others on the SSD.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
+from harness.engine.host_memory import read_all, write_all
 from harness.engine.layout import tensor_places
 from harness.model_spec import ModelSpec
 
@@ -35,14 +35,9 @@ class Source:
     def read(self, into: torch.Tensor, offset_bytes: int) -> None:
         """Fills `into`, bytes in host memory, from `offset_bytes` of the file on."""
         content = into.numpy().data
-        done = 0
-        while done < len(content):
-            got = os.preadv(self.file, [content[done:]], offset_bytes + done)
-            if got == 0:
-                raise EOFError(f"a model's file ends before byte {offset_bytes + len(content)}")
-            if self.fill is not None:
-                os.pwrite(self.fill, content[done : done + got], offset_bytes + done)
-            done += got
+        read_all(self.file, content, offset_bytes)
+        if self.fill is not None:
+            write_all(self.fill, content, offset_bytes)
 
 
 class WeightsLoader:

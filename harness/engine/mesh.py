@@ -1,9 +1,9 @@
 """Connections from worker to worker: bytes, activations and attention go past the harness.
 
-The harness hands out a socket pair when two workers first need one another. One thread for each
-peer always drains its socket into memory of our own, so that no sender ever waits for compute;
-what comes is given to `on_message`, which must not send to a peer: two that sent to each other
-would both have stopped reading. What it raises ends the worker (`fail`).
+Every two workers inherit the ends of a socket pair. One thread for each peer always drains its
+socket into memory of our own, so that no sender ever waits for compute; what comes is given to
+`on_message`, which must not send to a peer: two that sent to each other would both have stopped
+reading. What it raises ends the worker (`fail`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import torch
@@ -20,7 +20,7 @@ from harness.engine.command_loop import Stream
 from harness.engine.paced_links import LinkPath, PacedLinks
 from harness.engine.transport import Connection, Header
 
-ARRIVE_S = 30.0  # for a connection that the harness has promised
+END_S = 30.0  # for the connection of a peer that has died to end
 
 OnMessage = Callable[[str, Header, bytearray], None]
 
@@ -34,30 +34,30 @@ class PeerLost(ConnectionError):
 
 
 class Mesh:
-    """`invitations`: a socket over which the harness sends the peers' names and sockets."""
+    """`peers`: the socket, an open file, to each of them by its name."""
 
     def __init__(
-        self, invitations: socket.socket, on_message: OnMessage, on_lost: Callable[[str], None],
+        self, peers: Mapping[str, int], on_message: OnMessage, on_lost: Callable[[str], None],
         fail: Callable[[BaseException], None],
     ) -> None:  # fmt: skip
         self._on_message, self._on_lost, self._fail = on_message, on_lost, fail
-        self._peers: dict[str, Connection] = {}
+        self._peers = {name: Connection(socket.socket(fileno=file)) for name, file in peers.items()}
         self._lost: set[str] = set()
         self._changed = threading.Condition()
-        self._start(self._accept, (invitations,), "invitations")
+
+    def start(self) -> None:
+        """Begins to read: from here on messages and deaths are told."""
+        for name in self._peers:
+            threading.Thread(
+                target=self._drain, args=(name,), name=f"from {name}", daemon=True
+            ).start()
 
     def send(self, name: str, header: Header, payload: bytes | memoryview = b"") -> None:
         """Raises PeerLost."""
-        with self._changed:
-            if not self._changed.wait_for(
-                lambda: name in self._peers or name in self._lost, ARRIVE_S
-            ):
-                raise ConnectionError(f"worker {name} was never connected")
-            if name in self._lost:
-                raise PeerLost(name)
-            peer = self._peers[name]
+        if name in self._lost:
+            raise PeerLost(name)
         try:
-            peer.send(header, payload)
+            self._peers[name].send(header, payload)
         except (BrokenPipeError, ConnectionResetError):
             raise PeerLost(name) from None
 
@@ -65,26 +65,14 @@ class Mesh:
         return name in self._lost
 
     def wait_for_end(self, name: str) -> None:
-        """Waits until all that the peer, which has died, had sent has been handed on. The harness
-        has connected it, but its invitation may be yet to be taken."""
+        """Waits until all that the peer, which has died, had sent has been handed on."""
         with self._changed:
-            if not self._changed.wait_for(lambda: name in self._lost, ARRIVE_S):
+            if not self._changed.wait_for(lambda: name in self._lost, END_S):
                 raise ConnectionError(f"worker {name} has died, but its connection has not ended")
 
-    def _accept(self, invitations: socket.socket) -> None:
-        while True:
-            name, files, _, _ = socket.recv_fds(invitations, 256, 1)
-            if not files:
-                return  # the harness is gone
-            peer = Connection(socket.socket(fileno=files[0]))
-            with self._changed:
-                self._peers[name.decode()] = peer
-                self._changed.notify_all()
-            self._start(self._drain, (name.decode(), peer), f"from {name.decode()}")
-
-    def _drain(self, name: str, peer: Connection) -> None:
+    def _drain(self, name: str) -> None:
         try:
-            while (message := _received(peer)) is not None:
+            while (message := _received(self._peers[name])) is not None:
                 self._on_message(name, *message)
             with self._changed:
                 self._lost.add(name)
@@ -92,10 +80,6 @@ class Mesh:
             self._on_lost(name)
         except BaseException as error:
             self._fail(error)
-
-    @staticmethod
-    def _start(target: Callable[..., None], arguments: tuple[object, ...], name: str) -> None:
-        threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
 
 
 def _received(peer: Connection) -> tuple[Header, bytearray] | None:

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
-from harness.clock import Event, WallLoop
+from harness.clock import Event
 from harness.elastic.instance import ElasticInstance
 from harness.elastic.layerwise import LayerRun
 from harness.elastic.pipeline import Remote, Stage, StagedBatch
 from harness.engine.commands import Commands
 from harness.engine.fabric import TorchFabric
-from harness.engine.tokens import TokenBook, batch_work
+from harness.engine.instance import LiveRun
+from harness.engine.tokens import batch_work
 from harness.engine.transport import Header
 from harness.engine.work import HoldWork, Part, StageWork
 from harness.errors import InstanceLost
-from harness.records.record import Recorder, Segment
 from harness.request import Batch
 
 
@@ -40,19 +40,14 @@ class SentBatch:
 
 
 class TorchPipeline:
-    def __init__(
-        self, stages: Sequence[Stage], fabric: TorchFabric, loop: WallLoop, recorder: Recorder,
-        book: TokenBook,
-    ) -> None:  # fmt: skip
-        self._fabric, self._loop, self._recorder, self.book = fabric, loop, recorder, book
+    def __init__(self, stages: Sequence[Stage], fabric: TorchFabric, live: LiveRun) -> None:
+        self._fabric, self.live, self._loop = fabric, live, live.loop
         self.name = "+".join(instance.name for instance, _ in stages)
         self.last_step_s = 0.0
-        fabric.connect(*[instance.name for instance, _ in stages])
 
     async def run(
         self, staged: StagedBatch, until: float, stop: Event | None, interrupt: Event
     ) -> int:
-        self._fabric.connect(*[instance.name for instance in staged.instances])
         stops = [each for each in (interrupt, stop) if each is not None and staged.steps > 1]
 
         def send(sent: SentBatch) -> None:
@@ -96,7 +91,7 @@ class TorchPipeline:
 
     def tell(self, sent: SentBatch, position: int, work: StageWork, *stops: Event) -> None:
         commands = self._fabric.commands[sent.staged.stages[position][0].name]
-        on_message = partial(self._on_message, sent, commands.worker.clock_offset_s)
+        on_message = partial(self._on_message, sent)
         seq = commands.send({"op": "stage", "work": work}, on_message, *stops)
         sent.commands.append((commands, seq))
 
@@ -106,7 +101,9 @@ class TorchPipeline:
         first = staged.stages[0][0]
         is_last = position == len(staged.stages) - 1
         neighbour = first if is_last else staged.stages[position + 1][0]
-        work = batch_work(batch) if position else self.book.work(batch, instance.model.vocab_size)
+        work = (
+            batch_work(batch) if position else self.live.book.work(batch, instance.model.vocab_size)
+        )
         return StageWork(
             sent.number, work, layers, instance.layout.page_layers, staged.steps,
             deadline_s=until + self._loop.start_monotonic_s,
@@ -136,15 +133,12 @@ class TorchPipeline:
         path = self._fabric.path(holder.memory, instance.memory)
         return HoldWork(sent.number, batch_work(batch), path, groups)
 
-    def _on_message(self, sent: SentBatch, offset_s: float, header: Header) -> None:
+    def _on_message(self, sent: SentBatch, header: Header) -> None:
         if header["last"]:
             sent.steps_in_all = header.get("num_steps", sent.steps_in_all)
         elif not sent.done.is_set:  # an iteration's tokens have come out of the last stage
             sent.num_steps += 1
-            sampled = self.book.count(sent.staged.batch, header["tokens"])
-            self.last_step_s = header["time_s"] - offset_s - self._loop.start_monotonic_s
-            token = Segment(self.last_step_s, 1, 0.0, 0.0)
-            self._recorder.segment([r for r in sampled if not r.failed], token, self.name)
+            self.last_step_s = self.live.stamp(sent.staged.batch, header, self.name)
         if sent.steps_in_all == sent.num_steps:
             sent.done.set()
 
@@ -212,7 +206,6 @@ class TorchLayerwise:
         """Passes the kept activations on, under the number of the run that is to have them."""
         assert self._kept is not None
         assert self._kept[0] is source
-        self._fabric.connect(source.name, target.name)
         self._ahead = next(self._fabric.batch_numbers)
         self._numbers.append((target.name, self._ahead))
         self._fabric.commands[source.name].worker.send(

@@ -13,7 +13,7 @@ from harness.cost.profile import HardwareProfile, TimeScale
 from harness.engine.config import TorchConfig
 from harness.engine.device import TorchDevice
 from harness.engine.host_memory import HostMemory
-from harness.engine.tokens import TokenBook
+from harness.engine.instance import LiveRun
 from harness.engine.transport import Header
 from harness.engine.warm_speed import time_scale
 from harness.engine.worker_process import WorkerProcess, side_by_side
@@ -22,7 +22,8 @@ from harness.engine_api import Experiment
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.pooled.blocks import device_shape
-from harness.pooled.build import make_pool
+from harness.pooled.host import SharedByPool
+from harness.pooled.instance import make_pool
 from harness.pooled.plan import MemoryPlan, PoolConfig, plan_memory
 from harness.records import gpu_monitor
 
@@ -37,12 +38,12 @@ class TorchPool:
         specs = list(self._models.values())
         self._plan = divided(config.pool, specs, config.block_tokens, memory_bytes)
         self._memory = HostMemory(workers.stack, self._models, config.pool, experiment.run_dir)
-        book = TokenBook(experiment.seed)
+        run = LiveRun(experiment)
         self._devices: list[TorchDevice] = []
         for index in range(workers.num_workers):
             spawn = partial(self._spawn, index)
             device = TorchDevice(
-                spawn, config.start_timeout_s, experiment, self._memory, self._plan, book
+                spawn, config.start_timeout_s, self._models, self._memory, self._plan, run
             )
             self._devices.append(device)
             workers.stack.callback(device.close)
@@ -51,9 +52,10 @@ class TorchPool:
         """Waits for the workers. The cluster, and what the engine's `resolved` says of it."""
         devices = self._devices
         ready = side_by_side([d.handshake for d in devices], [d.kill for d in devices])
-        pool = make_pool(self._devices, self._plan, self._config.pool, self._experiment)
-        pool[0].host.models.warm(self._models.values())
-        hardware = self._experiment.hardware
+        experiment = self._experiment
+        shared = SharedByPool(self._models, self._plan, experiment.loop, experiment.recorder)
+        pool = make_pool(devices, self._config.pool, shared)
+        hardware = experiment.hardware
         paced = self._config.pool.link_bytes_per_s or inf
         hardware = replace(
             hardware,
@@ -62,7 +64,7 @@ class TorchPool:
         )
         profile = HardwareProfile(hardware)
         found = time_scale([answer["speeds"] for answer in ready], self._models.values(), profile)
-        cluster = replace(self._experiment, hardware=hardware).cluster(
+        cluster = replace(experiment, hardware=hardware).cluster(
             pool=pool, profile=HardwareProfile(hardware, found)
         )
         return cluster, self._resolved(ready, found)

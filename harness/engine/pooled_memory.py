@@ -12,7 +12,7 @@ import torch
 
 from harness.engine.block_tables import FIRST_BLOCK
 from harness.engine.command_loop import CommandLoop, Work
-from harness.engine.kv_memory import Blocks, KvMemory
+from harness.engine.kv_memory import KvMemory
 from harness.engine.layout import model_in, write_model
 from harness.engine.loader import HostLink, Source, WeightsLoader, finish_copies
 from harness.engine.model import TransformerDecoder
@@ -43,10 +43,10 @@ class PooledMemory:
         self._runners: dict[tuple[str, int], Runner] = {}  # model and place -> what runs it there
         for name in self._specs:
             self._warm_up(self._runner(name, 0))
-        self.ready = {"speeds": self._speeds() if setup["time"] else {}}
+        self.ready: Header = {"speeds": self._speeds() if setup["time"] else {}}
         self.in_streams: dict[str, Work] = {
             "execute": self._execute, "relocate": self._relocate, "collect": self._collect,
-            "load": self._load, "copy_out": self._copy_out, "copy_in": self._copy_in,
+            "load": self._load, "copy_kv": self._copy_kv,
         }  # fmt: skip
         self.at_once: dict[str, Work] = {}
 
@@ -72,12 +72,9 @@ class PooledMemory:
         self._at[header["model"]] = header["to_bytes"]
         self._loop.answer(header["seq"])
 
-    def _copy_out(self, header: Header) -> None:
-        self._kv.copy_out(Blocks(*header["blocks"]), self._to_host)
-        self._loop.answer(header["seq"])
-
-    def _copy_in(self, header: Header) -> None:
-        self._kv.copy_in(Blocks(*header["blocks"]), self._to_device)
+    def _copy_kv(self, header: Header) -> None:
+        copy = header["copy"]
+        self._kv.copy(copy, self._to_host if copy.to_host else self._to_device)
         self._loop.answer(header["seq"])
 
     def _collect(self, header: Header) -> None:

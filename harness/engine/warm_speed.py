@@ -9,7 +9,6 @@ instances. Workers time themselves as they start, beside one another as they wil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from statistics import fmean, median
 from time import perf_counter
@@ -28,29 +27,21 @@ PROMPT_TOKENS, NUM_REQUESTS, STEPS = 256, 4, 8
 REPEATS, ENOUGH_S = 5, 1.0  # of a phase: five times, or as often as this takes
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    prompt_tokens: int  # of each request; then each decodes for STEPS
-    prefill_s: float  # one prompt
-    decode_s: float  # one step of NUM_REQUESTS
-
-
 def timed(runner: Runner, spec: ModelSpec, num_blocks: int, block_tokens: int) -> dict[str, float]:
-    """A `Speed`, as the worker tells it. Overwrites KV, whose blocks are taken in turns where they
-    are fewer than the prompt's; the numbers do not matter to the time."""
+    """The time of one prompt of `prompt_tokens` (`prefill_s`), and of one step of NUM_REQUESTS such
+    (`decode_s`). Overwrites KV, whose blocks are taken in turns where they are fewer than the
+    prompt's; the numbers do not matter to the time."""
     prompt_tokens = min(PROMPT_TOKENS, spec.max_position - STEPS)
     ids = cycle(range(FIRST_BLOCK, FIRST_BLOCK + num_blocks))
     blocks = list(islice(ids, -(-(prompt_tokens + STEPS) // block_tokens)))
     prompt = BatchWork([Chunk(0, prompt_tokens, True)], [], [0] * prompt_tokens, [blocks])
     several = [blocks] * NUM_REQUESTS
     decodes = BatchWork([], [prompt_tokens] * NUM_REQUESTS, [0] * NUM_REQUESTS, several)
-    return asdict(
-        Speed(
-            prompt_tokens,
-            _usual_s(lambda: runner.steps(prompt, 1)),
-            _usual_s(lambda: runner.steps(decodes, STEPS)) / STEPS,
-        )
-    )
+    return {
+        "prompt_tokens": prompt_tokens,
+        "prefill_s": _usual_s(lambda: runner.steps(prompt, 1)),
+        "decode_s": _usual_s(lambda: runner.steps(decodes, STEPS)) / STEPS,
+    }
 
 
 def time_scale(
@@ -62,12 +53,12 @@ def time_scale(
     by that name too."""
     found = {}
     for spec in {spec.name: spec for spec in specs}.values():
-        seen = [Speed(**speed[spec.name]) for speed in speeds]  # type: ignore[arg-type]
-        tokens = seen[0].prompt_tokens
+        seen = [speed[spec.name] for speed in speeds]
+        tokens = int(seen[0]["prompt_tokens"])
         context_tokens = NUM_REQUESTS * (tokens + STEPS // 2)
         found[spec.name] = TimeScale(
-            fmean(one.prefill_s for one in seen) / profile.prefill_s(spec, tokens),
-            fmean(one.decode_s for one in seen)
+            fmean(one["prefill_s"] for one in seen) / profile.prefill_s(spec, tokens),
+            fmean(one["decode_s"] for one in seen)
             / profile.decode_step_s(spec, NUM_REQUESTS, context_tokens),
         )
     return found

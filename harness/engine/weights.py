@@ -10,7 +10,7 @@ Knows nothing of devices: `runner.py` copies layers to where they run.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -74,69 +74,41 @@ def _shape(spec: ModelSpec, part: str) -> tuple[int, ...]:
     heads, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     hidden, wide = spec.hidden_size, spec.intermediate_size
     shapes = {
-        "q_proj.weight": (heads, hidden),
-        "k_proj.weight": (kv, hidden),
-        "v_proj.weight": (kv, hidden),
-        "q_proj.bias": (heads,),
-        "k_proj.bias": (kv,),
-        "v_proj.bias": (kv,),
-        "o_proj.weight": (hidden, heads),
-        "gate_proj.weight": (wide, hidden),
-        "up_proj.weight": (wide, hidden),
-        "down_proj.weight": (hidden, wide),
-        "embed_tokens.weight": (spec.vocab_size, hidden),
-        "lm_head.weight": (spec.vocab_size, hidden),
+        "q_proj": (heads, hidden),
+        "k_proj": (kv, hidden),
+        "v_proj": (kv, hidden),
+        "o_proj": (hidden, heads),
+        "gate_proj": (wide, hidden),
+        "up_proj": (wide, hidden),
+        "down_proj": (hidden, wide),
+        "embed_tokens": (spec.vocab_size, hidden),
+        "lm_head": (spec.vocab_size, hidden),
     }
-    return shapes.get(".".join(part.split(".")[-2:]), (hidden,))
+    module, kind = part.split(".")[-2:]
+    shape = shapes.get(module, (hidden,))
+    return shape[:1] if kind == "bias" else shape
 
 
-class RandomSource:
-    """Parts drawn with variance 1/fan_in: activations keep their size and attention is neither
-    uniform nor one-hot at any width, so that a wrong position or mask changes the tokens."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self._spec = spec
-
-    def parts(self, index: int, names: Sequence[str]) -> Weights:
-        """The tensors `names` of layer `index`, drawn in this fixed order."""
-        generator = torch.Generator().manual_seed((self._spec.seed << 16) + index + 1)
-        return {name: self._draw(name, generator) for name in names}
-
-    def _draw(self, name: str, generator: torch.Generator) -> torch.Tensor:
-        shape = _shape(self._spec, name)
+def drawn(spec: ModelSpec, layer: int) -> Weights:
+    """The parts of `layer`, or of ENDS, drawn in their order with variance 1/fan_in: activations
+    keep their size and attention is neither uniform nor one-hot at any width, so that a wrong
+    position or mask changes the tokens."""
+    generator = torch.Generator().manual_seed((spec.seed << 16) + layer + 1)
+    found: Weights = {}
+    for name in chain(*_parts(spec, layer).values()):
+        shape = _shape(spec, name)
         if "norm" in name:
-            return torch.ones(shape, dtype=torch_dtype(self._spec))
+            found[name] = torch.ones(shape, dtype=torch_dtype(spec))
+            continue
         std = 1.0 if "embed_tokens" in name else shape[-1] ** -0.5
         if name.endswith("bias"):
             std = 0.1
-        return (torch.randn(shape, generator=generator) * std).to(torch_dtype(self._spec))
-
-
-class CheckpointSource:
-    """Parts read from the safetensors files of a Hugging Face model directory."""
-
-    def __init__(self, spec: ModelSpec, directory: Path) -> None:
-        self._spec = spec
-        self._files = _tensor_files(directory)
-
-    def parts(self, index: int, names: Sequence[str]) -> Weights:
-        return {name: self._read(name) for name in names}
-
-    def _read(self, name: str) -> torch.Tensor:
-        if name not in self._files:
-            raise UsageError(f"model {self._spec.name!r}: {self._spec.path} has no tensor {name}")
-        with safe_open(self._files[name], framework="pt") as file:
-            tensor: torch.Tensor = file.get_tensor(name)
-        if tuple(tensor.shape) != _shape(self._spec, name):
-            raise UsageError(
-                f"model {self._spec.name!r}: {name} has shape {tuple(tensor.shape)},"
-                f" the config says {_shape(self._spec, name)}"
-            )
-        return tensor.to(torch_dtype(self._spec))
+        found[name] = (torch.randn(shape, generator=generator) * std).to(torch_dtype(spec))
+    return found
 
 
 def _tensor_files(directory: Path) -> dict[str, Path]:
-    """Which safetensors file of `directory` holds each tensor."""
+    """Which safetensors file of `directory`, a Hugging Face model, holds each tensor."""
     files: dict[str, Path] = {}
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
@@ -151,14 +123,15 @@ class HostWeights:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        self._source: RandomSource | CheckpointSource = (
-            CheckpointSource(spec, Path(spec.path)) if spec.path else RandomSource(spec)
-        )
+        self._files = _tensor_files(Path(spec.path)) if spec.path else None
 
     def tensors(self, layer: int) -> Weights:
         """The tensors of `layer`, or of ENDS: tied embeddings once."""
-        fused = _parts(self._spec, layer)
-        found = self._source.parts(layer, list(chain(*fused.values())))
+        fused, files = _parts(self._spec, layer), self._files
+        if files is None:
+            found = drawn(self._spec, layer)
+        else:
+            found = {name: self._read(files, name) for name in chain(*fused.values())}
         return {name: torch.cat([found[part] for part in parts]) for name, parts in fused.items()}
 
     def ends(self) -> Weights:
@@ -167,14 +140,25 @@ class HostWeights:
         ends.setdefault("lm_head", ends["embed"])
         return ends
 
+    def _read(self, files: Mapping[str, Path], name: str) -> torch.Tensor:
+        if name not in files:
+            raise UsageError(f"model {self._spec.name!r}: {self._spec.path} has no tensor {name}")
+        with safe_open(files[name], framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(name)
+        if tuple(tensor.shape) != _shape(self._spec, name):
+            raise UsageError(
+                f"model {self._spec.name!r}: {name} has shape {tuple(tensor.shape)},"
+                f" the config says {_shape(self._spec, name)}"
+            )
+        return tensor.to(torch_dtype(self._spec))
+
 
 def save_checkpoint(spec: ModelSpec, directory: Path) -> None:
     """Writes the random weights of `spec` as config.json and model.safetensors, for any engine
     that reads the Hugging Face layout."""
-    source = RandomSource(spec)
     tensors: Weights = {}
     for index in (ENDS, *range(spec.num_layers)):
-        tensors |= source.parts(index, list(chain(*_parts(spec, index).values())))
+        tensors |= drawn(spec, index)
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(hf_config(spec, bos=1, eos=2), indent=2))

@@ -60,7 +60,7 @@ class StageWork:
     layers: range
     page_layers: int
     steps: int
-    deadline_s: float  # on the worker's clock
+    deadline_s: float  # on the monotonic clock, which is the same in all processes of a host
     groups: Mapping[int, Sequence[Part]]
     previous: str | None
     following: str | None

@@ -1,9 +1,9 @@
 """The worker process: one device, driven over a socket.
 
-Started as `python -m harness.engine.worker <fd>`, with a second socket where it is to have peers.
-The first message, `setup`, says what is to lie on the device: one model for good, models that take
-turns, or layers that come and go. It remembers nothing about requests: every command brings token
-ids, positions, block ids. Exits when the harness closes the socket or dies.
+Started as `python -m harness.engine.worker <fd>`. The first message, `setup`, says what is to lie
+on the device: one model for good, models that take turns, or layers that come and go. It remembers
+nothing about requests: every command brings token ids, positions, block ids. Exits when the harness
+closes the socket or dies.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def contents(loop: CommandLoop, setup: Header) -> DeviceContents:
         case "pooled":
             return PooledMemory(loop, setup)
         case "elastic":
-            return ElasticMemory(loop, setup, socket.socket(fileno=int(sys.argv[2])))
+            return ElasticMemory(loop, setup)
         case other:
             raise ValueError(f"no such memory: {other}")
 

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -28,7 +28,6 @@ from harness.errors import RunError
 POLL_S = 0.5
 EXIT_GRACE_S = 5.0
 LOG_TAIL_LINES = 15
-NUM_PINGS = 8
 DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8192"}
 
 
@@ -50,8 +49,7 @@ def start(
 
 
 class WorkerProcess:
-    """Runs `module`, which inherits `files` and, if there is one, the socket `invitations`; its
-    output is added to `log_path`.
+    """Runs `module`, which inherits `files`; its output is added to `log_path`.
 
     `hang_timeout_s`: silence (no heartbeat) after which a worker counts as hung.
     `step_timeout_s`: heartbeats without an answer to a command before it counts as stuck."""
@@ -60,27 +58,20 @@ class WorkerProcess:
         self, name: str, log_path: Path, num_threads: int,
         hang_timeout_s: float, step_timeout_s: float,
         module: str = "harness.engine.worker", files: Sequence[int] = (),
-        invitations: int | None = None,
     ) -> None:  # fmt: skip
         self.name = name
-        self.clock_offset_s = 0.0  # its monotonic clock minus ours
         self._log_path = log_path
         self._hang_timeout_s, self._step_timeout_s = hang_timeout_s, step_timeout_s
         self._pending = 0  # commands without an answer yet; written by the loop's thread
         self._num_answered = 0  # also for it: of a stage between two others it is the only sign
-        self._closing = self._came_alive = False
+        self._closing = False
         self._thread: threading.Thread | None = None
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours)
         self.on_failure: Callable[[RunError], None] = abort
-        invited = [] if invitations is None else [invitations]
         with theirs, log_path.open("ab") as log:
-            self._process = start(
-                [module, str(theirs.fileno()), *map(str, invited)],
-                [theirs.fileno(), *files, *invited],
-                log,
-                _environment(num_threads),
-            )
+            words, environment = [module, str(theirs.fileno())], _environment(num_threads)
+            self._process = start(words, [theirs.fileno(), *files], log, environment)
 
     @property
     def pid(self) -> int:
@@ -88,20 +79,19 @@ class WorkerProcess:
 
     def handshake(self, timeout_s: float) -> Header:
         """The worker's answer to `setup`, which was sent before: its model is in memory.
-        RunError where it fails, falls silent or takes longer than `timeout_s`. Measures the clock
-        offset."""
-        ready = self._reply("ready", time.monotonic() + timeout_s)
-        exchanges = []
-        for _ in range(NUM_PINGS):
-            sent = time.monotonic()
-            self.send({"op": "ping"})
-            theirs = self._reply("pong", sent + timeout_s)["time_s"]
-            received = time.monotonic()
-            exchanges.append((received - sent, theirs - (sent + received) / 2))
-        round_trip_s, offset_s = min(exchanges)
-        # On one host both read the same clock; the rest is noise of the exchange.
-        self.clock_offset_s = offset_s if abs(offset_s) > round_trip_s else 0.0
-        return ready
+        RunError where it fails, falls silent or takes longer than `timeout_s`."""
+        deadline_s, came_alive = time.monotonic() + timeout_s, False
+        while True:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            # Its heartbeat begins when its libraries are loaded.
+            patience_s = min(left_s, self._hang_timeout_s) if came_alive else left_s
+            if not self._connection.poll(patience_s):
+                if patience_s < left_s:
+                    raise self.failure(f"hangs: no sign of life for {patience_s:g} s")
+                raise self.failure("did not become ready in time")
+            header, came_alive = self._receive(), True
+            if header["op"] == "ready":
+                return header
 
     def listen(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
         """Starts listening: from here on, messages arrive as `on_message(header)` on the loop's
@@ -141,45 +131,27 @@ class WorkerProcess:
             self._thread.join()
         self._connection.close()
 
-    def _reply(self, op: str, deadline_s: float) -> Header:
-        while True:
-            left_s = max(0.0, deadline_s - time.monotonic())
-            # Its heartbeat begins when its libraries are loaded.
-            patience_s = min(left_s, self._hang_timeout_s) if self._came_alive else left_s
-            if not self._connection.poll(patience_s):
-                if patience_s < left_s:
-                    raise self.failure(f"hangs: no sign of life for {patience_s:g} s")
-                raise self.failure("did not become ready in time")
-            try:
-                header, _ = self._connection.receive()
-            except EOFError:
-                raise self.failure(self._exit_reason()) from None
-            self._came_alive = True
-            if header["op"] == "error":
-                raise self.failure(f"failed: {header['message']}")
-            if header["op"] == op:
-                return header
-
     def _listen(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
+        try:
+            self._hand_on(loop, on_message)
+        except RunError as error:
+            if self._closing:
+                return
+            self._process.kill()  # also frees a loop that blocks in a send to it
+            failed = error
+            loop.post(lambda: self.on_failure(failed))
+
+    def _hand_on(self, loop: WallLoop, on_message: Callable[[Header], None]) -> None:
+        """Posts the worker's messages until it is closed. RunError where it fails."""
         num_answered = 0
         silent_s = idle_s = 0.0  # counted in polls and beats, so our own pauses do not count
         while not self._closing:
             if not self._connection.poll(POLL_S):
                 silent_s += POLL_S
                 if silent_s >= self._hang_timeout_s:
-                    self._fail(loop, f"hangs: no sign of life for {silent_s:g} s")
-                    return
+                    raise self.failure(f"hangs: no sign of life for {silent_s:g} s")
                 continue
-            silent_s = 0.0
-            try:
-                header, _ = self._connection.receive()
-            except EOFError:
-                if not self._closing:
-                    self._fail(loop, self._exit_reason())
-                return
-            if header["op"] == "error":
-                self._fail(loop, f"failed: {header['message']}")
-                return
+            silent_s, header = 0.0, self._receive()
             if header["op"] != "alive":
                 idle_s = 0.0
                 loop.post(on_message, header)
@@ -188,13 +160,17 @@ class WorkerProcess:
             idle_s = idle_s + HEARTBEAT_S if stands else 0.0
             num_answered = self._num_answered
             if idle_s >= self._step_timeout_s:
-                self._fail(loop, f"is stuck: no progress for {idle_s:g} s")
-                return
+                raise self.failure(f"is stuck: no progress for {idle_s:g} s")
 
-    def _fail(self, loop: WallLoop, reason: str) -> None:
-        error = self.failure(reason)
-        self._process.kill()  # also frees a loop that blocks in a send to it
-        loop.post(lambda: self.on_failure(error))
+    def _receive(self) -> Header:
+        """The next message. RunError where the worker has failed or ended."""
+        try:
+            header, _ = self._connection.receive()
+        except EOFError:
+            raise self.failure(self._exit_reason()) from None
+        if header["op"] == "error":
+            raise self.failure(f"failed: {header['message']}")
+        return header
 
     def failure(self, reason: str) -> RunError:
         lines = self._log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
@@ -229,17 +205,13 @@ def side_by_side(
     with ThreadPoolExecutor(len(handshakes), "handshake") as threads:
         waiting = [threads.submit(handshake) for handshake in handshakes]
         try:
-            return [each.result() for each in _as_failed(waiting)]
+            for each in as_completed(waiting):
+                each.result()
+            return [each.result() for each in waiting]
         except BaseException:
             for kill in kills:
                 kill()
             raise
-
-
-def _as_failed(waiting: Sequence[Future[Header]]) -> Sequence[Future[Header]]:
-    """Waits for `waiting`: returns all when they are done, those that failed once there is one."""
-    done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
-    return [each for each in done if each.exception() is not None] or waiting
 
 
 def _environment(num_threads: int) -> dict[str, str]:

@@ -26,14 +26,11 @@ class Workers:
         for log in self._logs.glob("worker-*.log"):
             log.unlink()  # of an earlier run; a worker that restarts adds to its own
 
-    def start(
-        self, index: int, setup: Header, files: Sequence[int] = (), invitations: int | None = None
-    ) -> WorkerProcess:
+    def start(self, index: int, setup: Header, files: Sequence[int] = ()) -> WorkerProcess:
         """Starts a worker, which inherits `files`; the caller closes it."""
         worker = WorkerProcess(
             f"torch-{index}", self._logs / f"worker-{index}.log", self._num_threads,
             self._config.hang_timeout_s, self._config.step_timeout_s, files=files,
-            invitations=invitations,
         )  # fmt: skip
         common = {
             "op": "setup", "index": index, "num_workers": self.num_workers,

@@ -18,16 +18,23 @@ from harness.pooled.blocks import SlabPool
 
 @dataclass(slots=True, frozen=True)
 class KvCopy:
-    """Blocks of one request, from one side of the bus to the other, one to one.
+    """Blocks of one request, from one side of the bus to the other, one to one and in the same
+    order.
 
     Offsets are bytes into the device's KV region (of each of its GPUs) and into the host cache of
-    `node`.
+    `node`. `block_bytes`: on each of the GPUs.
     """
 
-    model: str
+    block_bytes: int
     node: int
     device_offsets: Sequence[int]
     host_offsets: Sequence[int]
+    to_host: bool
+
+    @property
+    def num_bytes(self) -> int:
+        """What crosses the bus to or from each GPU."""
+        return self.block_bytes * len(self.host_offsets)
 
 
 class Device(Protocol):
@@ -55,12 +62,8 @@ class Device(Protocol):
         """Copies the weights within the buffer, on the device."""
         ...
 
-    async def copy_out(self, copy: KvCopy) -> None:
-        """Device to host; runs beside `execute`, in a stream of its own."""
-        ...
-
-    async def copy_in(self, copy: KvCopy) -> None:
-        """Host to device; runs beside `execute`, in a stream of its own."""
+    async def copy_kv(self, copy: KvCopy) -> None:
+        """Runs beside `execute`, each direction in a stream of its own."""
         ...
 
     async def restart(self) -> None:

@@ -11,7 +11,7 @@ the rules of §5.3. The same bookkeeping on every engine, over a `Device` that m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 from harness.clock import Event
@@ -20,6 +20,7 @@ from harness.device.memory import KvShape
 from harness.pooled.blocks import SlabPool, device_shape, host_shape
 from harness.pooled.device import Device, KvCopy
 from harness.pooled.host import Host, SharedByPool, SwappedKv
+from harness.pooled.plan import PoolConfig
 from harness.pooled.slab import SlabAllocator
 from harness.pooled.weights import WeightsBuffer
 from harness.request import Batch, Request
@@ -179,7 +180,10 @@ class PooledInstance:
         swapped.offsets = await self._host_room(request, shape, len(offsets))
         self._log_slabs(self.host)
         begun_s = self._loop.now
-        await self._device.copy_out(KvCopy(request.model, self.node, offsets, swapped.offsets))
+        block_bytes = self.kv(request.model).shape.block_bytes
+        await self._device.copy_kv(
+            KvCopy(block_bytes, self.node, offsets, swapped.offsets, to_host=True)
+        )
         self._slabs.free(offsets)
         swapped.ready.set()
         on_done()
@@ -218,9 +222,12 @@ class PooledInstance:
         await self._loop.wait(swapped.ready)  # rule ②
         begun_s = self._loop.now
         swapped.host.release_after(arrived, swapped.offsets)
-        offsets = self.kv(request.model).offsets[request.request_id][: len(swapped.offsets)]
-        await self._device.copy_in(
-            KvCopy(request.model, swapped.host.node, offsets, swapped.offsets)
+        pool = self.kv(request.model)
+        offsets = pool.offsets[request.request_id][: len(swapped.offsets)]
+        await self._device.copy_kv(
+            KvCopy(
+                pool.shape.block_bytes, swapped.host.node, offsets, swapped.offsets, to_host=False
+            )
         )
         del self._arriving[request.request_id]
         arrived.set()
@@ -268,3 +275,14 @@ class PooledInstance:
             kind, since[1], request_id=request.request_id, model=request.model,
             waited_s=since[1] - since[0], bytes=num_bytes,
         )  # fmt: skip
+
+
+def make_pool(
+    devices: Sequence[Device], config: PoolConfig, shared: SharedByPool
+) -> list[PooledInstance]:
+    """An instance on each of the devices that an engine has brought up. Their hosts' model caches
+    have the first models that fit."""
+    hosts = {node: Host(node, config, shared.loop) for node in {d.node for d in devices}}
+    for host in hosts.values():
+        host.models.warm(shared.models.values())
+    return [PooledInstance(device, hosts[device.node], shared) for device in devices]

@@ -1,16 +1,16 @@
 """The weights buffer of a pooled device: the running model at its start, the next one behind it.
 
-Aegaeon §5.2: bump allocation, since models come and go whole; a prefetched model is moved to the
-start by a copy on the device, and nothing is ever fragmented or collected.
+Aegaeon §5.2: bump allocation, since models come and go whole: the next one begins where the running
+one ends. A prefetched model is moved to the start by a copy on the device, and nothing is ever
+fragmented or collected.
 """
 
 from __future__ import annotations
 
 from harness.clock import Event
-from harness.device.memory import BumpAllocator
 from harness.pooled.device import Device
 from harness.pooled.host import Host, SharedByPool
-from harness.pooled.plan import ALIGN_BYTES, device_weight_bytes
+from harness.pooled.plan import device_weight_bytes
 
 
 class WeightsBuffer:
@@ -22,7 +22,7 @@ class WeightsBuffer:
         self.next: str | None = None
         self._device, self._host, self._models = device, host, shared.models
         self._sizes = {name: device_weight_bytes(spec) for name, spec in self._models.items()}
-        self._bump = BumpAllocator(shared.plan.weights_bytes, ALIGN_BYTES)
+        self._capacity_bytes = shared.plan.weights_bytes
         self._loop, self._recorder = shared.loop, shared.recorder
         self._next_at = 0
         self._stop_prefetch = Event(self._loop)
@@ -38,13 +38,14 @@ class WeightsBuffer:
         """Whether `model` has room beside the running one, and nothing is behind that yet."""
         if self.running is None or self.next is not None or model == self.running:
             return False
-        return self._sizes[model] <= self._bump.capacity_bytes - self._bump.top_bytes
+        return self._sizes[self.running] + self._sizes[model] <= self._capacity_bytes
 
     def prefetch(self, model: str) -> None:
         """Begins to load `model` behind the running one, beside its execution."""
+        assert self.running is not None
         assert self.can_prefetch(model), f"no room to prefetch {model}"
         self.next = model
-        self._next_at = self._bump.alloc(self._sizes[model])
+        self._next_at = self._sizes[self.running]
         self._stop_prefetch = Event(self._loop)
         self._prefetch_over.clear()
         self._loop.spawn(self._prefetch(model), name=f"{self._device.name}: prefetch")
@@ -64,7 +65,7 @@ class WeightsBuffer:
         model, start_s = self.next, self._loop.now
         self.running = None
         await self._device.relocate(model, self._next_at, 0)
-        self._settle(model)
+        self.running, self.next = model, None
         self._log("adopt", start_s, model=model)
 
     async def load(self, model: str, *, staged: bool) -> None:
@@ -76,13 +77,12 @@ class WeightsBuffer:
         start_s = self._loop.now
         self.clear()
         await self._fetch(model, 0, staged=staged, stop=None)
-        self._settle(model)
+        self.running, self.next = model, None
         self._log("load", start_s, model=model, staged=staged)
 
     def clear(self) -> None:
-        """Resets the bump pointer: no weights are in the buffer."""
+        """No weights are in the buffer."""
         self.running = self.next = None
-        self._bump.reset()
 
     def _log(self, kind: str, start_s: float, **fields: object) -> None:
         self._recorder.event(kind, self._device.name, start_s, self._loop.now, **fields)
@@ -93,8 +93,3 @@ class WeightsBuffer:
         if complete:
             self._host.models.keep(self._models[model])
         return complete
-
-    def _settle(self, model: str) -> None:
-        self.clear()
-        self._bump.alloc(self._sizes[model])
-        self.running = model

@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from harness.clock import Event
 from harness.cost.model import CostModel
-from harness.device.location import Location, dram
+from harness.device.location import Location, Place, dram
 from harness.device.topology import Link
 from harness.engine_api import Experiment
 from harness.model_spec import ModelSpec
-from harness.pooled.blocks import SlabPool, device_shape
+from harness.pooled.blocks import SlabPool
 from harness.pooled.device import KvCopy
 from harness.pooled.plan import device_weight_bytes
 from harness.sim.config import SimPoolConfig
@@ -28,8 +28,8 @@ class SimDevice:
     """The GPUs `gpus` of a node as one: each has its shard of the weights and of the KV."""
 
     def __init__(
-        self, name: str, gpus: list[Location], config: SimPoolConfig, block_tokens: int,
-        experiment: Experiment, cost: Callable[[ModelSpec], CostModel], network: Network,
+        self, name: str, gpus: list[Location], config: SimPoolConfig, experiment: Experiment,
+        cost: Callable[[ModelSpec], CostModel], network: Network,
     ) -> None:  # fmt: skip
         self.name, self.node = name, gpus[0].node
         self._gpus, self._models, self._config = tuple(gpus), experiment.models, config
@@ -39,9 +39,6 @@ class SimDevice:
         achieved = hardware.calibration.memory_efficiency
         self._memory_bytes_per_s = hardware.memory_bandwidth_bytes_per_s * achieved
         self._weight_bytes = {name: device_weight_bytes(spec) for name, spec in models.items()}
-        self._block_bytes = {
-            name: device_shape(spec, block_tokens).block_bytes for name, spec in models.items()
-        }
         self._pageable = Link(f"pageable copies to {name}", config.pageable_bytes_per_s)
 
     def executor(self, model: str, kv: SlabPool) -> SimInstance:
@@ -66,20 +63,13 @@ class SimDevice:
         num_bytes = self._weight_bytes[model]
         await self._loop.sleep(2 * num_bytes / self._memory_bytes_per_s)
 
-    async def copy_out(self, copy: KvCopy) -> None:
-        host, num_bytes = dram(copy.node), self._kv_bytes(copy)
-        await self._network.transfer(self._gpus, host, num_bytes, stream="kv")
-
-    async def copy_in(self, copy: KvCopy) -> None:
-        num_bytes, host = self._kv_bytes(copy), dram(copy.node)
-        await self._network.transfer(host, self._gpus, num_bytes, stream="kv")
+    async def copy_kv(self, copy: KvCopy) -> None:
+        ends: tuple[Place, Place] = self._gpus, dram(copy.node)
+        source, target = ends if copy.to_host else reversed(ends)
+        await self._network.transfer(source, target, copy.num_bytes, stream="kv")
 
     async def restart(self) -> None:
         await self._loop.sleep(self._config.restart_s)
 
     async def collect_garbage(self) -> None:
         await self._loop.sleep(self._config.collect_s)
-
-    def _kv_bytes(self, copy: KvCopy) -> int:
-        """The KV bytes that `copy` moves on each GPU."""
-        return len(copy.device_offsets) * self._block_bytes[copy.model]

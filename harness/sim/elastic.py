@@ -7,20 +7,16 @@ from functools import partial
 
 from harness.cost.law import Part
 from harness.cost.model import CostModel
-from harness.cost.served import cost_model
-from harness.device.location import hbm
 from harness.device.topology import Topology
 from harness.elastic.cluster import ElasticCluster
-from harness.elastic.device_layout import DeviceLayout, memory_for_blocks
-from harness.elastic.fabric import Memory
-from harness.elastic.instance import ElasticInstance
+from harness.elastic.device_layout import memory_for_blocks
+from harness.elastic.instance import ElasticInstance, placed
 from harness.elastic.kv_directory import KvDirectory
 from harness.elastic.pipeline import Stage
 from harness.elastic.shared import Shared
 from harness.engine_api import Experiment
-from harness.errors import UsageError
 from harness.model_spec import ModelSpec
-from harness.placement import Placement, spec_of
+from harness.placement import Placement
 from harness.sim.beside_copies import BesideCopies
 from harness.sim.config import SimConfig
 from harness.sim.fabric import SimFabric
@@ -49,31 +45,26 @@ class SimElastic:
         self.fabric.interrupt = {one.name: one.interrupt_all for one in instances}
 
     def _instance(self, name: str, placement: Placement, shared: Shared) -> ElasticInstance:
-        elastic, config, hardware = placement.elastic, self._config, self._experiment.hardware
-        if placement.model is None or elastic is None:
-            raise UsageError("a cluster with an elastic instance has no others")
-        model = spec_of(placement, self._experiment.models)
-        layout = DeviceLayout(
-            model, self._memory_bytes(model, placement), config.block_tokens, elastic.page_layers
-        )
-        places = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
-        memory = Memory(name, places[0] if len(places) == 1 else tuple(places))
-        resident = range(model.num_layers) if elastic.resident is None else elastic.resident
-        instance = ElasticInstance(memory, layout, shared, resident)
-        cost = partial(cost_model, model, hardware, config.costs, launch=config.launch_overhead)
+        config, hardware = self._config, self._experiment.hardware
+        instance = placed(
+            name, placement, self._experiment.models, hardware, shared, config.block_tokens,
+            partial(self._memory_bytes, placement),
+        )  # fmt: skip
+        model = instance.model
+        cost = partial(config.cost, model, hardware)
         runner = SimInstance(name, model, instance.kv, cost(), self._loop, self._recorder)
         runner.died = partial(self.fabric.require, name)
         instance.runner = runner
         if config.copies_take_bandwidth:
             self.fabric.beside[name] = BesideCopies(
                 self._achieved_bytes_per_s,
-                lambda rivals: cost(part=Part(rivals=rivals)),
+                lambda rivals: cost(Part(rivals=rivals)),
                 runner.use,
                 instance.interrupt_all,
             ).change
         return instance
 
-    def _memory_bytes(self, model: ModelSpec, placement: Placement) -> int:
+    def _memory_bytes(self, placement: Placement, model: ModelSpec) -> int:
         config = self._config
         if config.num_kv_blocks is not None:
             return memory_for_blocks(model, config.block_tokens, config.num_kv_blocks)
@@ -93,7 +84,6 @@ class SimElastic:
         """The cost model of a part of the layers, with so much of an iteration's constants."""
         key = model.name, num_layers, constants
         if key not in self._costs:
-            config, part = self._config, Part(num_layers, constants=constants)
-            hardware, launch = self._experiment.hardware, config.launch_overhead
-            self._costs[key] = cost_model(model, hardware, config.costs, part, launch=launch)
+            part = Part(num_layers, constants=constants)
+            self._costs[key] = self._config.cost(model, self._experiment.hardware, part)
         return self._costs[key]

@@ -14,7 +14,6 @@ from harness.cost.hardware import Hardware
 from harness.cost.law import Part
 from harness.cost.model import CostModel
 from harness.cost.profile import HardwareProfile
-from harness.cost.served import cost_model
 from harness.cost.streamed import StreamedCost, streamed_layers
 from harness.device.caching_pool import CachingPool
 from harness.device.location import hbm
@@ -24,8 +23,8 @@ from harness.engine_api import Experiment, kv_blocks_by_model
 from harness.errors import UsageError
 from harness.model_spec import ModelSpec
 from harness.placement import Placement, spec_of
-from harness.pooled.build import make_pool
-from harness.pooled.instance import PooledInstance
+from harness.pooled.host import SharedByPool
+from harness.pooled.instance import PooledInstance, make_pool
 from harness.pooled.plan import plan_memory
 from harness.records.simulator_error import NOT_MEASURED_ELASTIC, simulator_error
 from harness.sim.config import SimConfig, SimPoolConfig
@@ -68,10 +67,11 @@ class SimEngine:
         blocks = self._kv_blocks(model, hardware, placement.memory_share)
         blocks += placement.gained_bytes // (self._config.block_tokens * model.kv_bytes_per_token)
         rivals = self._config.memory_contention * neighbours(placement, experiment.placements)
-        costs = [
-            streamed(self._cost(model, hardware, share, rivals), placement, model, hardware)
-            for share in (placement.compute_share, placement.prefill_compute_share)
-        ]
+        costs = []
+        for share in (placement.compute_share, placement.prefill_compute_share):
+            part = Part(compute_share=share, rivals=rivals)
+            cost = self._config.cost(model, hardware, part)
+            costs.append(streamed(cost, placement, model, hardware))
         kv = CachingPool(blocks, self._config.block_tokens)
         loop, recorder = experiment.loop, experiment.recorder
         return SimInstance(name, model, kv, costs[0], loop, recorder, prefill_cost=costs[1])
@@ -81,19 +81,17 @@ class SimEngine:
     ) -> list[PooledInstance]:
         hardware, loop = experiment.hardware, experiment.loop
         config = within_host(self._config.pool, hardware)
-        specs, block_tokens = list(experiment.models.values()), self._config.block_tokens
-        plan = plan_memory(specs, hardware.memory_bytes, config, block_tokens)
+        specs = list(experiment.models.values())
+        plan = plan_memory(specs, hardware.memory_bytes, config, self._config.block_tokens)
         network = Network(loop, Topology(hardware))
-        cost = cache(lambda spec: self._cost(spec, hardware))
+        cost = cache(lambda spec: self._config.cost(spec, hardware))
         devices = []
         for name, placement in placed:
             gpus = [hbm(*divmod(device, hardware.devices_per_node)) for device in placement.devices]
-            devices.append(SimDevice(name, gpus, config, block_tokens, experiment, cost, network))
-        pool = make_pool(devices, plan, config, experiment)
-        for host in {instance.node: instance.host for instance in pool}.values():
-            host.models.warm(specs)
+            devices.append(SimDevice(name, gpus, config, experiment, cost, network))
         self._resolved["pool"] = plan.facts(config, specs)
-        return pool
+        shared = SharedByPool(experiment.models, plan, loop, experiment.recorder)
+        return make_pool(devices, config, shared)
 
     def _elastic(self, experiment: Experiment) -> Cluster:
         built = SimElastic(experiment, self._config)
@@ -119,19 +117,12 @@ class SimEngine:
             ),
         }
 
-    def _cost(
-        self, model: ModelSpec, hardware: Hardware, compute_share: float = 1.0, rivals: float = 0.0
-    ) -> CostModel:
-        config = self._config
-        part = Part(compute_share=compute_share, rivals=rivals)
-        return cost_model(model, hardware, config.costs, part, launch=config.launch_overhead)
-
     def _sources(self, experiment: Experiment) -> dict[str, str]:
         """Tells where each model's step times come from: measured, device law or datasheet; of a
         profile with costs of its own, what its device's silicon was learned from."""
         specs = {spec.name: spec for spec in experiment.models.values()}
         return {
-            name: self._cost(spec, experiment.hardware).source
+            name: self._config.cost(spec, experiment.hardware).source
             for name, spec in sorted(specs.items())
         }
 

@@ -24,7 +24,7 @@ SOURCE, POLICY = "harness/clock.py", "systems/baselines/vllm.py"
 
 def built(content: str) -> dict[str, Any]:
     def group(needs: list[str], sources: dict[str, str]) -> dict[str, Any]:
-        return {"needs": needs, "sources": sources, "modules": {}}
+        return {"needs": needs, "sources": sources}
 
     kernel, policy = group([], {SOURCE: content}), group(["kernel"], {POLICY: sha256(POLICY)})
     soabi = sysconfig.get_config_var("SOABI")

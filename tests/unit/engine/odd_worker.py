@@ -23,4 +23,3 @@ if setup["does"] == "hang":
 connection.send({"op": "ready", "number": setup["number"]})
 while True:
     connection.receive()
-    connection.send({"op": "pong", "time_s": time.monotonic()})

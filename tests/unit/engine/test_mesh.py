@@ -23,14 +23,11 @@ class Worker:
         self.lost: list[str] = []
         self.failed = threading.Event()
         self._pause_s = pause_s
-        self._invitations, theirs = socket.socketpair()
-        self.mesh = Mesh(theirs, self._take, self.lost.append, lambda error: self.failed.set())
-
-    def invite(self, name: str) -> Connection:
         ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._invitations, [name.encode()], [theirs.fileno()])
-        return Connection(ours)
+        self.peer = Connection(ours)
+        peers = {"b": theirs.detach()}
+        self.mesh = Mesh(peers, self._take, self.lost.append, lambda error: self.failed.set())
+        self.mesh.start()
 
     def _take(self, name: str, header: Header, payload: bytes) -> None:
         time.sleep(self._pause_s)
@@ -41,7 +38,7 @@ class Worker:
 
 def test_what_a_dead_peer_had_sent_is_handed_on_before_its_end() -> None:
     worker = Worker(pause_s=0.01)
-    peer = worker.invite("b")
+    peer = worker.peer
     worker.mesh.send("b", {"op": "hello"})
     for number in range(20):
         peer.send({"op": "bytes", "at": number})
@@ -53,23 +50,9 @@ def test_what_a_dead_peer_had_sent_is_handed_on_before_its_end() -> None:
         worker.mesh.send("b", {"op": "hello"})
 
 
-def test_a_death_told_before_the_connection_has_come_is_waited_for() -> None:
-    """What the dead one had sent before is read first, and not into pages of others later."""
-    worker = Worker(pause_s=0.01)
-    waiting = threading.Thread(target=worker.mesh.wait_for_end, args=("b",), daemon=True)
-    waiting.start()
-    peer = worker.invite("b")
-    for number in range(5):
-        peer.send({"op": "bytes", "at": number})
-    peer.close()
-    waiting.join(WAIT_S)
-    assert not waiting.is_alive()
-    assert [header["at"] for header, _ in worker.got] == list(range(5))
-
-
 def test_an_error_of_our_own_is_not_taken_for_the_peers_death() -> None:
     worker = Worker()
-    peer = worker.invite("b")
+    peer = worker.peer
     worker.mesh.send("b", {"op": "hello"})
     peer.send({"op": "odd"})
     assert worker.failed.wait(WAIT_S)

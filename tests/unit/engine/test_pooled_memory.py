@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from tempfile import TemporaryFile
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.engine.kv_memory import Blocks, KvMemory
+from harness.engine.kv_memory import KvMemory
 from harness.engine.layout import tensor_places, write_model
 from harness.engine.loader import HostLink, Source, WeightsLoader
+from harness.pooled.device import KvCopy
 from harness.pooled.plan import MemoryPlan
 from tests.unit.engine.serving import CPU, SPEC
 
@@ -102,7 +104,8 @@ offsets = st.lists(st.integers(0, 19), min_size=1, max_size=20, unique=True)
 def test_blocks_go_out_and_come_back_wherever_they_lie(device: list[int], host: list[int]) -> None:
     """Neighbouring ones travel together; the others stay what they were."""
     size, count = 64, min(len(device), len(host))
-    blocks = Blocks(size, [size * n for n in device[:count]], [size * n for n in host[:count]])
+    at_device, at_host = ([size * n for n in numbers[:count]] for numbers in (device, host))
+    out = KvCopy(size, 0, at_device, at_host, to_host=True)
     with TemporaryFile() as file:
         file.truncate(mmap.PAGESIZE)
         spec: Any = SimpleNamespace(kv_bytes_per_token=size)
@@ -110,11 +113,11 @@ def test_blocks_go_out_and_come_back_wherever_they_lie(device: list[int], host: 
         memory = KvMemory(plan, [spec], file.fileno(), mmap.PAGESIZE, CPU)
         memory._region.copy_(torch.randint(0, 256, (20 * size,), dtype=torch.uint8))
         before = memory._region.clone()
-        memory.copy_out(blocks, HostLink(None))
-        for at, to in zip(blocks.device_offsets, blocks.host_offsets, strict=True):
+        memory.copy(out, HostLink(None))
+        for at, to in zip(at_device, at_host, strict=True):
             assert torch.equal(memory._host[to : to + size], before[at : at + size])
         memory._region.zero_()
-        memory.copy_in(blocks, HostLink(None))
+        memory.copy(replace(out, to_host=False), HostLink(None))
     for block in range(20):
         place = slice(size * block, size * (block + 1))
         expected = before[place] if block in device[:count] else torch.zeros(size)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.cost.profile import HardwareProfile
-from harness.engine.warm_speed import NUM_REQUESTS, STEPS, Speed, time_scale, timed
+from harness.engine.warm_speed import NUM_REQUESTS, STEPS, time_scale, timed
 from tests.running import hardware_profile, model_spec
 from tests.unit.engine.serving import SPEC, loaded, runner_of
 
@@ -16,10 +16,10 @@ from tests.unit.engine.serving import SPEC, loaded, runner_of
 def test_a_worker_times_a_prompt_and_a_step(max_position: int, prompt_tokens: int) -> None:
     spec = replace(SPEC, max_position=max_position)
     for num_blocks in (2, 64):  # fewer blocks than the prompt has, too
-        found = Speed(**timed(runner_of(loaded(spec), spec, num_blocks), spec, num_blocks, 8))
-        assert found.prompt_tokens == prompt_tokens
-        assert found.decode_s > 0
-        assert found.prefill_s > 0
+        found = timed(runner_of(loaded(spec), spec, num_blocks), spec, num_blocks, 8)
+        assert found["prompt_tokens"] == prompt_tokens
+        assert found["decode_s"] > 0
+        assert found["prefill_s"] > 0
 
 
 def test_estimates_are_as_slow_as_the_workers() -> None:

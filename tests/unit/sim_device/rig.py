@@ -17,6 +17,7 @@ from harness.cost.model import CostModel
 from harness.device.location import hbm
 from harness.device.topology import Topology
 from harness.engine_api import Experiment
+from harness.pooled.blocks import device_shape
 from harness.pooled.device import KvCopy
 from harness.records.record import Recorder
 from harness.sim.config import SimPoolConfig
@@ -46,7 +47,7 @@ class Rig:
         gpus = [hbm(n, d) for n in range(2) for d in range(hardware.devices_per_node)]
         self.devices = [
             SimDevice(
-                f"sim-{i}", gpus[i : i + tp], config, 16, experiment,
+                f"sim-{i}", gpus[i : i + tp], config, experiment,
                 lambda spec: CostModel(spec, hardware), network,
             )
             for i in range(0, len(gpus), tp)
@@ -69,6 +70,7 @@ class Rig:
         return ends
 
 
-def kv(blocks: int, node: int = 0, model: str = "13b") -> KvCopy:
+def kv(blocks: int, node: int = 0, tp: int = 1, *, to_host: bool = False) -> KvCopy:
     """13b: 12.5 MiB a block, over all devices of an instance."""
-    return KvCopy(model, node, range(blocks), range(blocks))
+    block_bytes = device_shape(replace(MODELS["13b"], tp=tp), 16).block_bytes
+    return KvCopy(block_bytes, node, range(blocks), range(blocks), to_host)
