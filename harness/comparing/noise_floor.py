@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import stdev
 
-import numpy as np
 from scipy.special import stdtrit
 
 from harness.comparing.arms import key
@@ -44,7 +43,8 @@ def measure(run: FinishedRun, times: int, announce: Callable[[str], None]) -> Pa
         folder = run.path.with_name(f"{run.path.name}-repeats") / str(number)
         announce(f"repeat {number} of {times}: {folder}")
         repeats.append(_repeat(run, folder))
-    values = {metric.name: [_value(each, metric.name) for each in repeats] for metric in METRICS}
+    measures = [measured(each, slo_of(each.summary)) for each in repeats]
+    values = {metric.name: [metric.value(run) for run in measures] for metric in METRICS}
     made = {
         "config_hash": run.manifest["config_hash"],
         "machine": repeats[0].manifest["machine"],
@@ -86,12 +86,6 @@ def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
     if not valid(found):
         raise RunError(f"{folder} is INVALID: {'; '.join(found.summary['verdict']['reasons'])}")
     return found
-
-
-def _value(run: FinishedRun, name: str) -> float:
-    metric = next(each for each in METRICS if each.name == name)
-    values = measured(run, slo_of(run.summary))[metric.of]
-    return float(metric.statistic(values[np.isfinite(values)]))
 
 
 def _reach(values: Sequence[float]) -> float:

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from harness.configuration.checks import one_of
 from harness.configuration.command_line import ends_in_order, parser
@@ -31,7 +29,7 @@ from harness.files import write_text
 from harness.records.attainment import Attained
 from harness.records.numbers import number, seconds
 from harness.records.run_folder import FinishedRun
-from harness.records.run_table import share
+from harness.records.run_table import numbers_table, share
 from harness.records.slo import Slo, slo_of
 from harness.records.token_log import TokenLog
 
@@ -98,9 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = about.parse_args(arguments)
     runs = [FinishedRun.load(path) for path in chosen.runs]
     rows = [scored(run, slo_named(words, run)) for run in runs for words in chosen.slo]
-    table = Table("run", "SLO", box=SIMPLE_HEAD)
-    for name in ("TTFT", "TBT", "requests", "tokens", "time", "goodput/s"):
-        table.add_column(name, justify="right")
+    table = numbers_table("run", ("SLO", "TTFT", "TBT", "requests", "tokens", "time", "goodput/s"))
+    table.columns[1].justify = "left"
     for row in rows:
         table.add_row(
             escape(row.run), escape(row.slo), seconds(row.ttft_s), seconds(row.tbt_s),
