@@ -10,16 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import stdev
-
-from scipy.special import stdtrit
 
 from harness.comparing.arms import key
 from harness.comparing.conditions import valid
 from harness.comparing.paired import METRICS, measured
 from harness.errors import RunError, UsageError
 from harness.files import read_json, write_text
-from harness.records.interval import CONFIDENCE
+from harness.records.interval import interval
 from harness.records.run_folder import FinishedRun
 from harness.records.slo import slo_of
 
@@ -89,6 +86,8 @@ def _repeat(run: FinishedRun, folder: Path) -> FinishedRun:
 
 
 def _reach(values: Sequence[float]) -> float:
-    """95 of 100 differences of two more values are at most this, by Student's t."""
-    quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-    return quantile * float(2**0.5) * stdev(values)
+    """95 of 100 differences of two more values are at most this: sqrt(2) times what the interval of
+    the mean of `values` would be for one value."""
+    found = interval(values)
+    assert found.half is not None
+    return found.half * float((2 * found.count) ** 0.5)
