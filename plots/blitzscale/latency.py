@@ -36,11 +36,22 @@ OVER_TIME = ("requests/s", "mean TTFT (s)", "mean TBT (s)")
 SILENCE_S = 5  # lines are broken where nothing comes for longer
 MEANS = ("mean TTFT", "mean TBT")
 HALVES = ("mean TTFT, first half", "mean TTFT, second half")
+OTHER_CACHES = ("serverlessllm_30s", "serverlessllm_no_room")
+COLD = {f"{workload}_cold": title for workload, title in WORKLOADS.items()}
+
+
+FROM_COLD = ("blitzscale_fig17_cold", "blitzscale_fig17_cold_azure_conv")
+
+
+def from_ssd(run: Run) -> float:
+    """Of all loads; nan where there is none."""
+    return float(run.loads().source.str.startswith("ssd").mean())
 
 
 def on_three_workloads(points: Points) -> pd.DataFrame:
     found = runs(points)
-    rows = compared(found, ("serverlessllm", "serverlessllm_30s", "allcache"))
+    rows = compared(found, ("serverlessllm", *OTHER_CACHES, "allcache"))
+    rows += [run.row("share of loads from SSD", from_ssd(run)) for run in found]
     rows += saved(found, "allcache", "serverlessllm", (*MEANS, *HALVES))
     rows += _best(pd.DataFrame(rows))
     for run in found:
@@ -52,7 +63,7 @@ def on_three_workloads(points: Points) -> pd.DataFrame:
 
 @picture(
     "blitzscale_fig17", on_three_workloads,
-    ("blitzscale_fig17", "blitzscale_fig17_ttl", "blitzscale_fig17_cold"),
+    ("blitzscale_fig17", "blitzscale_fig17_ttl", *FROM_COLD),
     shape=(3, 5), size=(13, 6.6), legend=len(WIDTHS),
 )  # fmt: skip
 def fig17(axes: Panels, rows: pd.DataFrame) -> str:
@@ -134,7 +145,10 @@ def _spikes(run: Run) -> Iterator[dict[str, Any]]:
         yield run.row(f"second of the highest mean TTFT, {half} half", at)
 
 
-OTHERS = ("distserve_full", "distserve_half", "serverlessllm", "serverlessllm_30s")
+OTHERS = (
+    "distserve_full", "distserve_half", "distserve_half_6_2", "serverlessllm",
+    "serverlessllm_no_room",
+)  # fmt: skip
 BESIDE_DISTSERVE = ("distserve_full", "distserve_half", "serverlessllm", "blitzscale")
 HOLDING = ("serverlessllm", "blitzscale")
 FACTOR = 5.0  # ratio of an SLO to the mean, §6.2
@@ -142,19 +156,24 @@ ROLES = {"prefill": PALETTE[2], "decode": PALETTE[1], "loading": "0.75"}
 
 
 def beside_distserve(points: Points) -> pd.DataFrame:
-    found = runs([p for p in points if "azure_conv" in p.overrides.values()])
-    rows = compared(found, OTHERS)
+    on = {"azure_conv", "azure_conv_cold"}
+    found = runs([point for point in points if not on.isdisjoint(point.overrides.values())])
+    rows = compared(found, OTHERS) + list(saved(found, "distserve_full", "no_prescaling"))
+    found = [run for run in found if run.workload == "azure_conv"]
     rows += _violations(found)
     for run in found:
+        slots = run.slots()
+        held = {role: held_over_time(slots, [role], 1.0)[1].mean() for role in ROLES}
+        rows += run.rows({f"mean GPUs, {role}": gpus for role, gpus in held.items()})
         if run.seed == SHOWN_SEED and run.system in HOLDING:
-            slots = run.slots()
             for role in ROLES:
                 rows += run.curve(f"GPUs held, {role}", *held_over_time(slots, [role]))
     return pd.DataFrame([*rows, *latency_cdfs(found, BESIDE_DISTSERVE)])
 
 
 @picture(
-    "blitzscale_fig18", beside_distserve, ("blitzscale_fig17", "blitzscale_fig18"), shape=(1, 4),
+    "blitzscale_fig18", beside_distserve,
+    ("blitzscale_fig17", "blitzscale_fig18", "blitzscale_fig17_cold_azure_conv"), shape=(1, 4),
     size=(13, 3.6), legend=len(BESIDE_DISTSERVE) + len(ROLES),
 )  # fmt: skip
 def fig18(axes: Panels, rows: pd.DataFrame) -> str:
@@ -203,36 +222,39 @@ STEPS = {
     "blitzscale": "+ZigZag",
 }
 P95 = ("P95 TTFT", "P95 TBT")
+BARS = [(P95[0], WORKLOADS), (P95[0], COLD), (P95[1], WORKLOADS)]  # rows of panels
 
 
 def step_by_step(points: Points) -> pd.DataFrame:
-    found = runs(points, STEPS)
+    found = runs(points, (*STEPS, "serverlessllm_no_room"))
     for run in found:
         if run.system == "blitzscale":  # what the last step adds
             run.mechanism = float(run.scale_ups().served.astype(bool).sum())
     rows = compared(found, ())
     for before, after in pairwise(STEPS):
         rows += saved(found, before, after)
+    rows += saved(found, "serverlessllm_no_room", "network")
     return pd.DataFrame(rows)
 
 
 @picture(
-    "blitzscale_fig20", step_by_step, ("blitzscale_fig17", "blitzscale_fig20"), shape=(2, 3),
-    size=(9, 5),
+    "blitzscale_fig20", step_by_step, ("blitzscale_fig17", "blitzscale_fig20", *FROM_COLD),
+    shape=(3, 3), size=(9, 7),
 )  # fmt: skip
 def fig20(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 20: P95 TTFT and TBT from ServerlessLLM to BlitzScale, one technique after another. That
-    the bars are P95 is our reading: the text has no axis. Mutation comes with +Network."""
-    for panel, (name, workload) in zip(axes, product(P95, WORKLOADS), strict=True):
+    the bars are P95 is our reading: the text has no axis. Mutation comes with +Network. Middle:
+    from empty caches, where ServerlessLLM reads its SSD as in section 6.3."""
+    shown = [(name, workload, titles) for name, titles in BARS for workload in titles]
+    for panel, (name, workload, titles) in zip(axes, shown, strict=True):
         of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
         each = over_seeds(of_panel, "system", "value").loc[list(STEPS)]
         colours = [SYSTEMS[system].colour for system in STEPS]
         panel.bar(range(len(STEPS)), each["mean"], color=colours, yerr=[each.below, each.above])
         panel.set_xticks(range(len(STEPS)), list(STEPS.values()), fontsize=7)
         panel.grid(False, axis="x")
-        if name == P95[0]:
-            panel.set_title(WORKLOADS[workload])
-    for panel, name in zip(axes[::3], P95, strict=True):
+        cold = ", empty caches" if titles is COLD else ""
+        panel.set_title(f"{titles[workload].partition(',')[0]}{cold}")
         panel.set_ylabel(f"{name} (s)")
     return "Mean and range of seeds. S-LLM: TTL 5 min."
 
@@ -285,7 +307,7 @@ def _changed(run: Run) -> list[dict[str, Any]]:
     if run.workload != "azure_code":
         return []
     values = {name: MEASURES[name](run) for name in QUANTITIES[:2]}
-    values[QUANTITIES[2]] = run.loads().source.str.startswith("ssd").mean()
+    values[QUANTITIES[2]] = from_ssd(run)
     experiment = run.point.experiment
     return run.rows(values, change=CHANGES[experiment], experiment=experiment)
 
