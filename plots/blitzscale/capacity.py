@@ -140,4 +140,8 @@ def load(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set(title=f"{WORKLOADS[workload].partition(',')[0]}: {SHOWN[name]}", ylabel="%")
     for panel in axes[-4:]:
         panel.set_xlabel("load / capacity by requests")
-    return "Mean and range of seeds: five at half of the capacity, one or two elsewhere."
+    return (
+        "Dashed: half of the capacity by requests, where the figures are; dotted: half of it by "
+        "tokens. TTFT, TBT: against S-LLM; GPU time: against all GPUs held throughout. Mean and "
+        "range of seeds: five at half of the capacity, one or two elsewhere."
+    )

@@ -67,7 +67,7 @@ def _decodes(run: Run) -> int:
     return len(both)
 
 
-SHOWN = ("blitzscale", "allcache", "serverlessllm_30s", "serverlessllm_no_room")
+SHOWN = ("blitzscale", "allcache", "serverlessllm_no_room")
 
 
 @picture("blitzscale_tbt", gaps, ("blitzscale_tbt",), shape=(1, 4), size=(13, 3.2))
@@ -75,7 +75,7 @@ def tbt(axes: Panels, rows: pd.DataFrame) -> str:
     """Sections 6.1 and 6.3: the time between tokens on AzureCode, whose decodes "are triggered
     later", so that "the slow scale of ServerlessLLM's SSD cannot be hidden". Left: the gap from a
     request's first token to its second, in which its KV moves and it waits for a decode.
-    ServerlessLLM with the code's TTL, and with no room in its hosts' memory."""
+    ServerlessLLM loads all from SSD."""
     panels = product(("half", "all"), GAPS)
     for panel, (load, name) in zip(axes, panels, strict=True):
         of_panel = rows[(rows.load == load) & (rows.quantity == name)]
