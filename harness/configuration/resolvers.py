@@ -8,7 +8,6 @@ the values and not a name alone.
     ${stable_rate:MODEL,TP,HARDWARE,WORKLOAD,ENGINE}   the stable rate in the profile of that name,
                               made with this engine profile
     ${seconds_for:REQUESTS,RATE_PER_S}          how long so many requests take to arrive
-    ${by_engine:ENGINE,{ENGINE: VALUE, …}}      the value for this engine profile
 """
 
 from __future__ import annotations
@@ -83,16 +82,5 @@ def seconds_for(requests: float, rate_per_s: float) -> float:
     return round(requests / rate_per_s, 3)
 
 
-def by_engine(engine: str, values: DictConfig) -> Any:
-    """What `values` has for an engine profile, such as a rate that follows from how fast it is.
-    Raises UsageError for a profile that it has nothing for."""
-    if engine not in values:
-        raise UsageError(
-            f"engine.profile={engine} has no value of its own here; there is one for "
-            f"{', '.join(map(str, values))}"
-        )
-    return values[engine]
-
-
-for _resolver in (in_file, engine_costs, stable_rate, seconds_for, by_engine):
+for _resolver in (in_file, engine_costs, stable_rate, seconds_for):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)
