@@ -36,35 +36,11 @@ OVER_TIME = ("requests/s", "mean TTFT (s)", "mean TBT (s)")
 SILENCE_S = 5  # lines are broken where nothing comes for longer
 MEANS = ("mean TTFT", "mean TBT")
 HALVES = ("mean TTFT, first half", "mean TTFT, second half")
-OTHER_CACHES = ("serverlessllm_30s", "serverlessllm_no_room")
-MISSING = ("burstgpt", "azure_code")  # where the paper's ServerlessLLM misses (section 6.1)
-COLD = {f"{workload}_cold": WORKLOADS[workload] for workload in MISSING}
-FROM_COLD = ("blitzscale_fig17_cold", "blitzscale_fig17_cold_azure_conv")
-
-
-def from_ssd(run: Run) -> float:
-    """Share of all loads; nan where there is none."""
-    return float(run.loads().source.str.startswith("ssd").mean())
-
-
-def by_misses(rows: Sequence[dict[str, Any]], found: Sequence[Run]) -> None:
-    """Where the paper's ServerlessLLM misses, a comparison with it is one if ours does: `mechanism`
-    becomes its loads from SSD."""
-    loads = {
-        (run.workload, run.system, run.seed): float(run.loads().source.str.startswith("ssd").sum())
-        for run in found
-    }
-    for row in rows:
-        other = row.get("against", "")
-        if other.startswith("serverlessllm") and row["workload"].removesuffix("_cold") in MISSING:
-            row["mechanism"] = loads[row["workload"], other, row["seed"]]
 
 
 def on_three_workloads(points: Points) -> pd.DataFrame:
     found = runs(points)
-    rows = compared(found, ("serverlessllm", *OTHER_CACHES, "allcache"))
-    rows += [run.row("share of loads from SSD", from_ssd(run)) for run in found]
-    by_misses(rows, found)
+    rows = compared(found, ("serverlessllm", "serverlessllm_30s", "allcache"))
     rows += saved(found, "allcache", "serverlessllm", (*MEANS, *HALVES))
     rows += _best(pd.DataFrame(rows))
     for run in found:
@@ -76,7 +52,7 @@ def on_three_workloads(points: Points) -> pd.DataFrame:
 
 @picture(
     "blitzscale_fig17", on_three_workloads,
-    ("blitzscale_fig17", "blitzscale_fig17_ttl", *FROM_COLD),
+    ("blitzscale_fig17", "blitzscale_fig17_ttl", "blitzscale_fig17_cold"),
     shape=(3, 5), size=(13, 6.6), legend=len(WIDTHS),
 )  # fmt: skip
 def fig17(axes: Panels, rows: pd.DataFrame) -> str:
@@ -158,10 +134,7 @@ def _spikes(run: Run) -> Iterator[dict[str, Any]]:
         yield run.row(f"second of the highest mean TTFT, {half} half", at)
 
 
-OTHERS = (
-    "distserve_full", "distserve_half", "distserve_half_6_2", "serverlessllm",
-    "serverlessllm_no_room",
-)  # fmt: skip
+OTHERS = ("distserve_full", "distserve_half", "serverlessllm", "serverlessllm_30s")
 BESIDE_DISTSERVE = ("distserve_full", "distserve_half", "serverlessllm", "blitzscale")
 HOLDING = ("serverlessllm", "blitzscale")
 FACTOR = 5.0  # ratio of an SLO to the mean, §6.2
@@ -169,24 +142,19 @@ ROLES = {"prefill": PALETTE[2], "decode": PALETTE[1], "loading": "0.75"}
 
 
 def beside_distserve(points: Points) -> pd.DataFrame:
-    on = {"azure_conv", "azure_conv_cold"}
-    found = runs([point for point in points if not on.isdisjoint(point.overrides.values())])
-    rows = compared(found, OTHERS) + list(saved(found, "distserve_full", "no_prescaling"))
-    found = [run for run in found if run.workload == "azure_conv"]
+    found = runs([p for p in points if "azure_conv" in p.overrides.values()])
+    rows = compared(found, OTHERS)
     rows += _violations(found)
     for run in found:
-        slots = run.slots()
-        held = {role: held_over_time(slots, [role], 1.0)[1].mean() for role in ROLES}
-        rows += run.rows({f"mean GPUs, {role}": gpus for role, gpus in held.items()})
         if run.seed == SHOWN_SEED and run.system in HOLDING:
+            slots = run.slots()
             for role in ROLES:
                 rows += run.curve(f"GPUs held, {role}", *held_over_time(slots, [role]))
     return pd.DataFrame([*rows, *latency_cdfs(found, BESIDE_DISTSERVE)])
 
 
 @picture(
-    "blitzscale_fig18", beside_distserve,
-    ("blitzscale_fig17", "blitzscale_fig18", "blitzscale_fig17_cold_azure_conv"), shape=(1, 4),
+    "blitzscale_fig18", beside_distserve, ("blitzscale_fig17", "blitzscale_fig18"), shape=(1, 4),
     size=(13, 3.6), legend=len(BESIDE_DISTSERVE) + len(ROLES),
 )  # fmt: skip
 def fig18(axes: Panels, rows: pd.DataFrame) -> str:
@@ -235,42 +203,105 @@ STEPS = {
     "blitzscale": "+ZigZag",
 }
 P95 = ("P95 TTFT", "P95 TBT")
-BARS = [(P95[0], WORKLOADS), (P95[0], COLD), (P95[1], WORKLOADS)]
+
+
+def from_ssd(run: Run) -> float:
+    """Share of all loads; nan where there is none."""
+    return float(run.loads().source.str.startswith("ssd").mean())
 
 
 def step_by_step(points: Points) -> pd.DataFrame:
-    found = runs(points, (*STEPS, "serverlessllm_no_room"))
+    found = runs(points, STEPS)
     for run in found:
         if run.system == "blitzscale":  # what the last step adds
             run.mechanism = float(run.scale_ups().served.astype(bool).sum())
     rows = compared(found, ())
     for before, after in pairwise(STEPS):
         rows += saved(found, before, after)
-    rows += saved(found, "serverlessllm_no_room", "network")
-    by_misses(rows, found)
     return pd.DataFrame(rows)
 
 
 @picture(
-    "blitzscale_fig20", step_by_step, ("blitzscale_fig17", "blitzscale_fig20", FROM_COLD[0]),
-    shape=(2, 4), size=(12, 5),
+    "blitzscale_fig20", step_by_step, ("blitzscale_fig17", "blitzscale_fig20"), shape=(2, 3),
+    size=(9, 5),
 )  # fmt: skip
 def fig20(axes: Panels, rows: pd.DataFrame) -> str:
     """Fig. 20: P95 TTFT and TBT from ServerlessLLM to BlitzScale, one technique after another. That
-    the bars are P95 is our reading: the text has no axis. Mutation comes with +Network. Two panels
-    are from empty caches, where ServerlessLLM reads its SSD as in section 6.3."""
-    shown = [(name, workload, titles) for name, titles in BARS for workload in titles]
-    for panel, (name, workload, titles) in zip(axes, shown, strict=True):
+    the bars are P95 is our reading: the text has no axis. Mutation comes with +Network."""
+    for panel, (name, workload) in zip(axes, product(P95, WORKLOADS), strict=True):
         of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
         each = over_seeds(of_panel, "system", "value").loc[list(STEPS)]
         colours = [SYSTEMS[system].colour for system in STEPS]
         panel.bar(range(len(STEPS)), each["mean"], color=colours, yerr=[each.below, each.above])
         panel.set_xticks(range(len(STEPS)), list(STEPS.values()), fontsize=7)
         panel.grid(False, axis="x")
-        cold = ", empty caches" if titles is COLD else ""
-        panel.set_title(f"{titles[workload].partition(',')[0]}{cold}")
+        if name == P95[0]:
+            panel.set_title(WORKLOADS[workload])
+    for panel, name in zip(axes[::3], P95, strict=True):
         panel.set_ylabel(f"{name} (s)")
     return "Mean and range of seeds. S-LLM: TTL 5 min."
+
+
+FROM_SSD = {"serverlessllm_no_room": "S-LLM,\nSSD"} | {
+    name: label for name, label in STEPS.items() if name != "serverlessllm"
+}
+COLD = {f"{workload}_cold": title for workload, title in WORKLOADS.items()}
+
+
+def steps_from_ssd(points: Points) -> pd.DataFrame:
+    found = runs(points, FROM_SSD)
+    rows = compared(found, ("serverlessllm_no_room",))
+    for before, after in pairwise(FROM_SSD):
+        rows += saved(found, before, after)
+    rows += [run.row("share of loads from SSD", from_ssd(run)) for run in found]
+    return pd.DataFrame(rows)
+
+
+@picture("blitzscale_ssd", steps_from_ssd, ("blitzscale_ssd",), shape=(2, 3), size=(9, 5))
+def ssd(axes: Panels, rows: pd.DataFrame) -> str:
+    """Fig. 20 from an SSD, as section 6.3 has it: ServerlessLLM's hosts have no room for the model,
+    so that each load reads the SSD. From empty caches."""
+    for panel, (name, workload) in zip(axes, product(("mean TTFT", P95[0]), COLD), strict=True):
+        of_panel = rows[(rows.quantity == name) & (rows.workload == workload)]
+        each = over_seeds(of_panel, "system", "value").loc[list(FROM_SSD)]
+        colours = [SYSTEMS[system].colour for system in FROM_SSD]
+        panel.bar(range(len(FROM_SSD)), each["mean"], color=colours, yerr=[each.below, each.above])
+        panel.set_xticks(range(len(FROM_SSD)), list(FROM_SSD.values()), fontsize=7)
+        panel.grid(False, axis="x")
+        panel.set(title=COLD[workload] if name == "mean TTFT" else "", ylabel=f"{name} (s)")
+        log_scale(panel, "y")
+    return "Mean and range of seeds; y is logarithmic. S-LLM: all of its loads come from SSD."
+
+
+DIVIDED = ("blitzscale", "no_prescaling", "distserve_half", "distserve_half_6_2")
+
+
+def _held(run: Run) -> Iterator[dict[str, Any]]:
+    names = ("mean TTFT", "mean TBT", "P95 TBT", "GPU time")
+    slots = run.slots()
+    end_s = float(slots.end_s.max())
+    yield from run.rows({name: MEASURES[name](run) for name in names})
+    for role in ROLES:
+        mine = slots[slots.role == role]
+        times_s = (mine.end_s - mine.start_s.clip(lower=0)).clip(lower=0)
+        yield run.row(f"mean GPUs, {role}", float((times_s * mine.num_devices).sum()) / end_s)
+
+
+@text(
+    "blitzscale_table_gpu_time", table_of(_held, DIVIDED), ("blitzscale_gpu_time",),
+    head=["system", *ROLES, "mean TTFT (s)", "mean TBT (s)", "P95 TBT (s)"],
+)  # fmt: skip
+def gpu_time(rows: pd.DataFrame) -> tuple[Words, str]:
+    """What the GPUs of Fig. 18 are held for (mean GPUs of 32, by role), and what pre-scaling
+    (section 5.4) and the way in which DistServe's half is divided change. AzureConv, 24B."""
+    means = rows.pivot_table(index="system", columns="quantity", values="value")
+    cells = []
+    for system in DIVIDED:
+        each = means.loc[system]
+        held = [f"{each[f'mean GPUs, {role}']:.1f}" for role in ROLES]
+        times = [f"{each[name]:.3f}" for name in ("mean TTFT", "mean TBT", "P95 TBT")]
+        cells.append([SYSTEMS[system].label, *held, *times])
+    return cells, "AzureConv, Mistral-24B, cluster A; means of seeds."
 
 
 COLOCATED = ("vllm_full", "vllm_half", "colocated")
@@ -307,8 +338,7 @@ def fig24(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 CHANGES = {
-    "blitzscale_fig17": "as in Fig. 17",
-    "blitzscale_fig17_ttl": "as in Fig. 17",
+    "blitzscale_sensitivity_base": "as in Fig. 17",
     "blitzscale_sensitivity_ssd": "SSD of 2 Gbps",
     "blitzscale_sensitivity_hosts": "hosts of 4 GPUs",
     "blitzscale_sensitivity_spread": "spares on the emptiest host",
@@ -318,8 +348,6 @@ QUANTITIES = ["mean TTFT", "P99 TTFT", "share of loads from SSD"]
 
 
 def _changed(run: Run) -> list[dict[str, Any]]:
-    if run.workload != "azure_code":
-        return []
     values = {name: MEASURES[name](run) for name in QUANTITIES[:2]}
     values[QUANTITIES[2]] = from_ssd(run)
     experiment = run.point.experiment
