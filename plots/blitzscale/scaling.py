@@ -152,8 +152,8 @@ def fig04(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set_ylim(0, None)
     axes[2].axhspan(*PUBLISHED, color="0.9")
     return (
-        f"Eight models of 8B, BurstGPT, models drawn, TTL 5 min. Left seed {SHOWN_SEED}; right mean "
-        "and range of seeds."
+        "Eight models of 8B, BurstGPT, models drawn, TTL 5 min. Left: seed "
+        f"{SHOWN_SEED}. Right: mean and range of seeds."
     )
 
 
