@@ -12,6 +12,7 @@ import pandas as pd
 from plots.blitzscale.runs import MEASURES, SYSTEMS, Run, runs
 from plots.figure import Panels, Points, picture
 from plots.panels import over_seeds
+from plots.style import log_scale
 
 PRESCALING = {True: "pre-scaling", False: "no pre-scaling"}
 GAPS = {
@@ -93,7 +94,7 @@ def tbt(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set(title=f"{GAPS[name]}, {load} of the capacity", ylabel="mean gap (ms)")
         panel.grid(False, axis="x")
     for panel in axes[::2]:
-        panel.set_yscale("log")
+        log_scale(panel, "y")
     return (
         "AzureCode, 8B, cluster B, empty caches; mean and range of three seeds. Pale: without "
         "pre-scaling. Left axes are logarithmic."
