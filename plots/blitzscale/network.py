@@ -24,7 +24,6 @@ GIGABITS = {  # size of a GPU's part of the parameters
 SHOWN_SEED = 0
 LINKS = {"SSD": 10, "RDMA": 200, "PCIe": 256, "NVLink": 1600}  # Gbps, Fig. 5
 LIMITS = {"burstgpt": (0.6, 0.4), "azure_code": (0.6,)}  # §3, §1: of requests that violate
-SHARES = {"half": 0.5, "all": 1.0}  # of the capacity; what a load is called, and what it is
 DELAYED = {
     "half": Look("half of the capacity", PALETTE[0], "o"),
     "all": Look("all of it", PALETTE[3], "s"),
@@ -48,7 +47,7 @@ def violations(points: Points) -> pd.DataFrame:
         rows += run.rows(values, config_hash=run.point.config_hash(), **about)
     found = pd.DataFrame(rows)
     least = found.groupby("workload").rate.transform("min")
-    found["load"] = np.where(found.rate == least, *SHARES)
+    found["load"] = np.where(found.rate == least, "half", "all")
     return pd.concat([found, pd.DataFrame(needed(found))], ignore_index=True)
 
 
