@@ -12,7 +12,6 @@ import pandas as pd
 from plots.blitzscale.runs import MEASURES, SYSTEMS, Run, runs
 from plots.figure import Panels, Points, picture
 from plots.panels import over_seeds
-from plots.style import log_scale
 
 PRESCALING = {True: "pre-scaling", False: "no pre-scaling"}
 GAPS = {
@@ -91,11 +90,10 @@ def tbt(axes: Panels, rows: pd.DataFrame) -> str:
             )  # fmt: skip
         labels = [SYSTEMS[system].label.replace(", ", ",\n") for system in SHOWN]
         panel.set_xticks(range(len(SHOWN)), labels, fontsize=6)
-        panel.set(title=f"{GAPS[name]}, {load} of the capacity", ylabel="mean gap (ms)")
+        title = f"{GAPS[name]},\n{load} of the capacity"
+        panel.set(title=title, ylabel="mean gap (ms)", ylim=(0, None))
         panel.grid(False, axis="x")
-    for panel in axes[::2]:
-        log_scale(panel, "y")
     return (
         "AzureCode, 8B, cluster B, empty caches; mean and range of three seeds. Pale: without "
-        "pre-scaling. Left axes are logarithmic."
+        "pre-scaling."
     )
