@@ -26,7 +26,7 @@ LINKS = {"SSD": 10, "RDMA": 200, "PCIe": 256, "NVLink": 1600}  # Gbps, Fig. 5
 LIMITS = {"burstgpt": (0.6, 0.4), "azure_code": (0.6,)}  # §3, §1: of requests that violate
 DELAYED = {
     "half": Look("half of the capacity", PALETTE[0], "o"),
-    "all": Look("all of it", PALETTE[3], "s"),
+    "all": Look("all of it", PALETTE[3], "s", "--"),
 }
 
 
