@@ -72,6 +72,7 @@ def summed_up(run: pd.DataFrame) -> dict[str, float]:
         "peak_waiting": run.waiting.max(), "before_tokens_per_s": before.tokens_per_s.mean(),
         "during_tokens_per_s": during.tokens_per_s.mean(),
         "after_tokens_per_s": after.tokens_per_s.mean(), "back_s": back.min(),
+        "recovered": after.tokens_per_s.mean() / before.tokens_per_s.mean(),
     }  # fmt: skip
 
 
