@@ -55,8 +55,10 @@ def groups_of(config: AquaConfig, models: Mapping[str, ModelSpec]) -> list[Group
                     f"system.pairs: model {name} is unknown; valid: {', '.join(sorted(known))}"
                 )
         consumers = tuple(known[name] for name in pair.borrowers)
-        lenders = (known[pair.lender] if pair.lender else lent or consumers[0],)
-        if pair.lenders is not None:
+        lenders: tuple[ModelSpec, ...]
+        if pair.lenders is None:
+            lenders = (known[pair.lender] if pair.lender else lent or consumers[0],)
+        else:
             lenders = tuple(
                 known[each.model] if each.serves else _in_place_of(each.model, consumers[0])
                 for each in pair.lenders
