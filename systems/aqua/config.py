@@ -126,7 +126,8 @@ class PairConfig:
             "either consumer: MODEL or consumers: [MODEL, ...]",
         )
         require(
-            self.lenders is None or (bool(self.lenders) and self.lender is self.consumers is None),
+            self.lenders is None
+            or (bool(self.lenders) and self.lender is None and self.consumers is None),
             "a pair with lenders has one consumer: MODEL and no lender; valid: lenders: "
             "[{model: MODEL, free_bytes: N}, ...]",
         )

@@ -21,7 +21,7 @@ from harness.elastic.kv_store import KvStore
 from harness.model_spec import ModelSpec
 from harness.placement import Demand, Placement
 from harness.request import Request
-from systems.aqua.config import AquaConfig
+from systems.aqua.config import AquaConfig, ShardLender
 from systems.aqua.coordinator.client import open_coordinator
 from systems.aqua.coordinator.topology import Device, Topology
 from systems.aqua.leases import Leases
@@ -65,7 +65,9 @@ class Aqua:
         self._groups: list[tuple[list[Pair], list[Lender]]] = []
         for number, (consumers, producers) in enumerate(groups):
             pairs: list[Pair] = []
-            told = config.pairs[number].lenders if config.pairs else None
+            told: Sequence[ShardLender | None] | None = None
+            if config.pairs is not None:
+                told = config.pairs[number].lenders
             lenders = [
                 Lender(
                     config, self._elastic, producer, consumers, self._leases, loop,

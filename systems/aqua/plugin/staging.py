@@ -17,7 +17,8 @@ from torch import Tensor
 
 class Staging:
     def __init__(self, device: torch.device) -> None:
-        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+        cuda: Any = torch.cuda
+        self._stream: Any = cuda.Stream(device) if device.type == "cuda" else None
 
     def rows(self, count: int, num_bytes: int) -> Tensor:
         """Host memory of `count` rows."""
