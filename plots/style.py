@@ -24,7 +24,7 @@ from plots.caption import caption, origins
 LOOK = matplotlib.rc_params_from_file(
     Path(__file__).with_name("look.mplstyle"), use_default_template=False
 )
-PALETTE = [to_rgb(colour) for colour in LOOK["axes.prop_cycle"].by_key()["color"]]
+PALETTE: list[Any] = [to_rgb(colour) for colour in LOOK["axes.prop_cycle"].by_key()["color"]]
 MAX_POINTS = 2000  # points of a CDF or scatter: more cannot be told apart on paper
 DPI = 160
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from io import StringIO
 from pathlib import Path
@@ -86,7 +86,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [scored(run, slo_named(words, run)) for run in runs for words in chosen.slo]
     table = numbers_table("run", ("SLO", "TTFT", "TBT", "requests", "tokens", "time", "goodput/s"))
     table.columns[1].justify = "left"
-    shown = (escape, escape, seconds, seconds, share, share, share, number)
+    shown: Sequence[Callable[[Any], str]] = (
+        escape,
+        escape,
+        seconds,
+        seconds,
+        share,
+        share,
+        share,
+        number,
+    )
     for row in rows:
         table.add_row(*(show(value) for show, value in zip(shown, row.values(), strict=True)))
     Console().print(table)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.records.device_events import host_full
+from harness.records.device_events import summarise_events
 from harness.request import Request
 from systems.aegaeon.decode import DecodeBatch, Decoder, Turn
 from tests.unit.aegaeon.trial import SLAB_BYTES, Trial, requests_of
@@ -77,7 +77,7 @@ def test_a_host_cache_that_is_full_to_the_end_is_told_of() -> None:
     trial = Trial(num_models=6, num_instances=2, kv_slabs=70, host_kv_bytes=70 * SLAB_BYTES)
     trial.serve(requests_of((0.0, "deep-2", 600, 400), (0.01, "deep-5", 600, 400)))
     assert trial.statuses() == {"timeout"}
-    assert host_full(trial.recorder.events) == {
+    assert summarise_events(trial.recorder.events, 600.0)["host_full"] == {
         "node-0": {
             "num_waits": 1,
             "seconds": pytest.approx(600.0, abs=1.0),
