@@ -26,6 +26,8 @@ from plots.style import PALETTE, log_scale
 PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
     "gb9": ("9.4 GB, load 0.5", 9.4, "o"),
     "gb9_busy": ("9.4 GB, load 0.8", 9.4, "s"),
+    "gb9_long": ("9.4 GB, bursts twice as long", 9.4, "^"),
+    "gb9_short": ("9.4 GB, bursts half as long", 9.4, "v"),
     "gb9_rows": ("9.4 GB, BurstGPT's arrivals", 9.4, "P"),
     "gb17": ("16.5 GB, load 0.5", 16.5, "o"),
     "gb33": ("33 GB, load 0.5: the paper's", 33.0, "*"),
@@ -115,9 +117,9 @@ def regime(axes: Panels, rows: pd.DataFrame) -> str:
     _violations(axes[3], rows)
     return (
         "Azure code arrivals but for BurstGPT's own; BurstGPT's lengths. Eight instances of 14B. "
-        "Load: mean KV demand over memory. Mean and range of seeds. Dotted: half of the waiting is "
-        "for memory. SLO: 5 x P50 of the modest load. Right: C control, K KunServe; late: TTFT, by "
-        "whether KV memory was full at arrival."
+        "Load: mean KV demand over memory (bursts: 0.5). Mean and range of seeds. Dotted: half of "
+        "the waiting is for memory. SLO: 5 x P50 of the modest load. Right: C control, K "
+        "KunServe; late: TTFT, by whether KV memory was full at arrival."
     )
 
 
