@@ -94,7 +94,9 @@ def fig05(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 OF_DATASETS = tuple(f"kunserve_fig10_{dataset}" for dataset in DATASETS)
-AT_33_GB = ("kunserve_regime", "kunserve_variants")  # have BurstGPT's other rates
+AT_33_GB = (  # have BurstGPT's other rates
+    "kunserve_regime", "kunserve_variants", "kunserve_fig10_migration",
+)  # fmt: skip
 OF_FIG10 = (*OF_DATASETS, *AT_33_GB)
 SLO = "SLO: 5 x P50 of replication at the lowest rate."
 

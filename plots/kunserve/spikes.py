@@ -114,7 +114,7 @@ def at_highest_rate(points: Points) -> pd.DataFrame:
 
 
 @picture(
-    "kunserve_fig11", at_highest_rate, ("kunserve_regime",),
+    "kunserve_fig11", at_highest_rate, ("kunserve_regime", "kunserve_fig10_migration"),
     shape=(len(PANELS), 1), size=(9, 8.4), legend=3,
 )  # fmt: skip
 def fig11(axes: Panels, rows: pd.DataFrame) -> str:
