@@ -42,14 +42,14 @@ def by_place(points: Points) -> pd.DataFrame:
     """A row per run. `memory`: share of the control's waiting that is for memory, the mean of the
     seeds of a point. KunServe's rows have the others' P99 TTFT over its own (`over_SYSTEM`), its
     P50 and P99 TBT over the control's; `throttled_…`: where most of the waiting is for memory. Why
-    requests are late: `_why_late`. SLO: of the modest load."""
+    requests are late: `why_late`. SLO: of the modest load."""
     modest = [p for p in points if p.experiment == MODEST and system(p) == "llumnix_replication"]
     slo = slo_s(modest)
     shown = [p for p in points if p.experiment != MODEST]
     rows = pd.DataFrame(
         [
-            numbers(p) | waits(p) | violations(requests(p), *slo) | _why_late(p, slo[0])
-            | {"point": point_of(p)}
+            numbers(p) | waits(p) | violations(requests(p), *slo)
+            | why_late(requests(p), _polls(p), slo[0]) | {"point": point_of(p)}
             for p in shown
         ]
     )  # fmt: skip
@@ -73,13 +73,12 @@ def by_place(points: Points) -> pd.DataFrame:
     return pd.concat([found.assign(memory=found.point.map(memory), gb=gb), under], axis=1)
 
 
-def _why_late(point: Point, slo_ttft_s: float) -> dict[str, float]:
+def why_late(found: pd.DataFrame, polls: pd.DataFrame, slo_ttft_s: float) -> dict[str, float]:
     """Shares of requests whose first token is late, by what their instance or group did for more
     than half of their wait: its demand exceeded its KV memory (`late_memory`), or its KV was being
     exchanged (`late_exchange`), or neither (`late_compute`). `wait_short`: of all waiting, the
     share in which demand exceeded memory. Demand counts queued requests too, so `memory` is the
     most that memory can explain."""
-    found, polls = requests(point), _polls(point)
     if polls.empty:
         return {}
     times_s = polls.index.to_numpy()

@@ -34,26 +34,31 @@ SHOWN = {name: LATENCIES[name] for name in ("ttft_p99", "tbt_p50", "tbt_p99")}
 
 
 def variants(points: Points) -> pd.DataFrame:
-    """A row per run. `over_beside`: P99 TTFT of what does not drop, on the same engine (BESIDE),
-    over the run's; `tbt_p50_added`: P50 TBT beyond it. `memory`: the share of its waiting that is
-    for memory; `false_drops`: drops where this is no more than half."""
     of_variants = [p for p in points if p.experiment == "kunserve_variants"]
     seeds = {point.seed for point in of_variants}
     shown = [
         p for p in points if system(p) in VARIANTS and point_of(p) in PLACES and p.seed in seeds
     ]
-    rows = pd.DataFrame(
-        [numbers(p) | waits(p) | {"point": point_of(p), "exchange_s": exchange_s(p)} for p in shown]
-    )
+    rows = [
+        numbers(p) | waits(p) | {"point": point_of(p), "exchange_s": exchange_s(p)} for p in shown
+    ]
+    return beside(pd.DataFrame(rows))
+
+
+def beside(rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows` with `over_beside`: P99 TTFT of what does not drop, on the same engine (BESIDE), over
+    the run's; `tbt_p50_added`: P50 TBT beyond it; `memory`: the share of its waiting that is for
+    memory; `false_drops`: drops where this is no more than half."""
     keys = ["system", "point", "seed"]
-    beside = rows.assign(system=rows.system.map(BESIDE)).set_index(keys).index
-    theirs = rows.set_index(keys).reindex(beside).reset_index()
+    others = rows.assign(system=rows.system.map(BESIDE)).set_index(keys).index
+    theirs = rows.set_index(keys).reindex(others).reset_index()
     memory = rows.groupby(["system", "point"]).wait_memory.mean()
-    rows["over_beside"] = theirs.ttft_p99_s / rows.ttft_p99_s
-    rows["tbt_p50_added"] = rows.tbt_p50_s / theirs.tbt_p50_s - 1
-    rows["memory"] = memory.reindex(beside.droplevel("seed")).to_numpy()
-    rows["false_drops"] = rows.mechanism.where(rows.memory <= THROTTLED, 0.0)
-    return rows
+    found = rows.assign(
+        over_beside=theirs.ttft_p99_s / rows.ttft_p99_s,
+        tbt_p50_added=rows.tbt_p50_s / theirs.tbt_p50_s - 1,
+        memory=memory.reindex(others.droplevel("seed")).to_numpy(),
+    )
+    return found.assign(false_drops=found.mechanism.where(found.memory <= THROTTLED, 0.0))
 
 
 @picture(
