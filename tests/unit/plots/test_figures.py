@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from hydra import compose
 from omegaconf import OmegaConf, open_dict
+from omegaconf.errors import InterpolationResolutionError
 
 from harness.configuration.options import plain
-from harness.errors import RunError, UsageError
+from harness.errors import RunError
 from harness.experiments.batch import composed_runs
 from harness.experiments.compose import CONF, QUIET, composed, groups, sweep
 from harness.experiments.figures import described, drawn, figures, main, only_simulated
@@ -70,7 +71,9 @@ def test_a_value_of_a_profile_that_has_none_is_refused() -> None:
     config = OmegaConf.create(
         {"engine": {"profile": "vllm_v1"}, "rate": "${of_profile:{eager_2024:2.0}}"}
     )
-    with pytest.raises(UsageError, match="vllm_v1 has no value here; profiles: eager_2024"):
+    with pytest.raises(
+        InterpolationResolutionError, match="vllm_v1 has no value here; profiles: eager_2024"
+    ):
         _ = config.rate
 
 
