@@ -65,9 +65,9 @@ def test_a_waiting_request_is_made_room_for() -> None:
 
 
 def test_as_many_go_as_a_waiting_request_needs() -> None:
-    """Two of 30 tokens for one of 100, and it does not wait for their ends."""
+    """Two of 30 tokens for one of 140, and it does not wait for their ends."""
     with private("sim", 1, kv_blocks=10) as bed:
-        requests = serve(bed, [(30, 60), (30, 60), (100, 5)], config(None, 40 * BLOCK_BYTES))
+        requests = serve(bed, [(30, 60), (30, 60), (140, 5)], config(None, 40 * BLOCK_BYTES))
         assert swaps(bed)["out"][:2] == [requests[1].request_id, requests[0].request_id]
         records = bed.recorder.records
         large, small = (records[requests[k].request_id].token_times_s() for k in (2, 0))
@@ -78,13 +78,13 @@ def test_as_many_go_as_a_waiting_request_needs() -> None:
 def test_what_a_swap_frees_is_for_waiting_requests_where_bytes_are_the_limit(
     limit: int | None, beside: bool
 ) -> None:
-    """vLLM admits no waiting request while one is out."""
-    lengths = [(60, 60), (60, 60), (20, 2)]
+    """The third makes the second go; the last fits beside. vLLM admits none while one is out."""
+    lengths = [(60, 60), (60, 60), (48, 30), (20, 2)]
     with private("sim", 1, kv_blocks=10) as bed:
         requests = serve(bed, lengths, config(limit, 40 * BLOCK_BYTES))
         moves = [event for event in bed.recorder.events if event["kind"] == "kv_move"]
         back_s = min(m["end_s"] for m in moves if m["fields"]["purpose"] == "swap in")
-        first_s = bed.recorder.records[requests[2].request_id].token_times_s()[0]
+        first_s = bed.recorder.records[requests[3].request_id].token_times_s()[0]
         assert (first_s < back_s) is beside
 
 
