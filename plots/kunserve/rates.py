@@ -132,8 +132,9 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
                 panel.set_title("")
     return (
         "Azure code arrivals. Mean and range of seeds. TBT: a request's mean. P99 where a run has "
-        f"requests enough. {SLO} KV: 33 GB an instance. BurstGPT: eight instances; others: four. "
-        f"{_memory(rows)}"
+        f"requests enough; systems at only two rates stand side by side. {SLO} KV: 33 GB an "
+        "instance. BurstGPT: eight instances; others: four. The public code runs whole prompts "
+        f"first before a drop; the others run chunks. {_memory(rows)}"
     )
 
 
@@ -188,8 +189,8 @@ def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     memory = rows[rows.system == "llumnix_replication"].groupby("rate").wait_memory.mean()
     return (
         "Azure code arrivals. Four instances. Mean and range of seeds. P99 where a run has "
-        f"requests enough. {SLO} KV is full for "
-        f"{', '.join(f'{100 * m:.0f}' for m in memory)} % of its waiting, by rate."
+        f"requests enough. {SLO} KV is full for {', '.join(f'{100 * m:.0f}' for m in memory)} % of "
+        "its waiting, by rate. The public code runs whole prompts first before a drop."
     )
 
 
