@@ -187,10 +187,12 @@ def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     axes[5].set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
     axes[5].set_xticks([], minor=True)
     memory = rows[rows.system == "llumnix_replication"].groupby("rate").wait_memory.mean()
+    public_code = "kunserve_artifact" in set(rows.system)
+    engine = " The public code runs whole prompts first before a drop." if public_code else ""
     return (
         "Azure code arrivals. Four instances. Mean and range of seeds. P99 where a run has "
         f"requests enough. {SLO} KV is full for {', '.join(f'{100 * m:.0f}' for m in memory)} % of "
-        "its waiting, by rate. The public code runs whole prompts first before a drop."
+        f"its waiting, by rate.{engine}"
     )
 
 
