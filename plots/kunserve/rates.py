@@ -301,4 +301,4 @@ def limits(axes: Panels, rows: pd.DataFrame) -> str:
     panel.set(title="9.4 GB of KV, load 0.8", xlabel="P99 TTFT (s)")
     panel.invert_yaxis()
     panel.grid(False, axis="y")
-    return "Azure code arrivals. Eight instances of 14B. Mean and range of three seeds."
+    return "Azure code arrivals. Eight instances of 14B. Mean and range of two seeds."
