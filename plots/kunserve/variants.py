@@ -79,7 +79,7 @@ def of_variants(axes: Panels, rows: pd.DataFrame) -> str:
         panel.set_title(title)
     log_scale(axes[0], "y")
     return (
-        "Azure code arrivals, BurstGPT's lengths. Eight instances of 14B, mean and range of three "
+        "Azure code arrivals, BurstGPT's lengths. Eight instances of 14B, mean and range of "
         "seeds. Load: mean KV demand over memory; in brackets: share of the control's waiting that "
         "is for memory. The public code runs whole prompts alone and first before a drop."
     )
