@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -20,12 +19,10 @@ from plots.kunserve.runs import (
     numbers,
     over,
     point_of,
-    rate_of,
     requests,
-    system,
     violations,
 )
-from plots.panels import Look, bars, cdfs, lines, over_seeds, quantiles
+from plots.panels import Look, bars, lines, over_seeds
 from plots.runs import events
 from plots.style import PALETTE, log_scale
 
@@ -155,38 +152,6 @@ def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame, x: str, label: str) -> No
             log_scale(panel, "y")
         elif column.startswith("tbt"):
             panel.set_ylim(bottom=0)
-
-
-METRICS = {"ttft_s": "TTFT (s)", "tbt_s": "TBT (s)"}
-
-
-def at_highest_rates(points: Points) -> pd.DataFrame:
-    runs = pd.DataFrame(
-        [{"system": system(p), "rate": rate_of(p), "dataset": dataset(p), "run": p}
-         for p in fig10_runs(points)]
-    )  # fmt: skip
-    top = runs[runs.rate == runs.groupby("dataset").rate.transform("max")]
-    rows = []
-    for (of, name), mine in top.groupby(["dataset", "system"]):
-        found = pd.concat([requests(point) for point in mine.run])
-        about = {
-            "dataset": str(of), "system": str(name),
-            "config_hash": " ".join(point.config_hash() for point in mine.run),
-        }  # fmt: skip
-        rows += [quantiles(found[metric]).assign(metric=metric, **about) for metric in METRICS]
-    return pd.concat(rows)
-
-
-@picture("kunserve_fig10_cdf", at_highest_rates, OF_FIG10, shape=(2, 3), size=(10, 5.6), legend=5)
-def fig10_cdf(axes: Panels, rows: pd.DataFrame) -> str:
-    """Distributions of TTFT and TBT, beside Fig. 10, on each dataset at its highest rate."""
-    for panel, (metric, name) in zip(axes, product(METRICS, DATASETS), strict=True):
-        cdfs(panel, rows[(rows.metric == metric) & (rows.dataset == name)], OVER_TIME)
-        panel.set(title=DATASETS[name], xlabel=METRICS[metric], ylabel="share of requests")
-    return (
-        "Azure code arrivals. The highest rate of Fig. 10, all seeds together. TBT: a request's "
-        "mean. A curve that lies on another is dashed."
-    )
 
 
 SCALES = np.geomspace(0.2, 8.0, 25)  # multiples of the SLO
