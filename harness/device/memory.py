@@ -57,10 +57,32 @@ class KvShape(NamedTuple):
         return 2 * self.num_kv_heads * self.head_dim * self.dtype_bytes * self.block_tokens
 
     @property
-    def layer_bytes(self) -> int:
-        """Keys and values of one block in one layer."""
-        return 2 * self.num_kv_heads * self.head_dim * self.dtype_bytes * self.block_tokens
-
-    @property
     def block_bytes(self) -> int:
         return self.num_layers * self.layer_bytes
+
+
+class BumpAllocator:
+    """Consecutive pieces of one buffer, given back all at once (Aegaeon §5.2).
+
+    Weights come and go as whole models: no hole ever opens, and freeing costs nothing.
+    """
+
+    def __init__(self, capacity_bytes: int, align_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.align_bytes = align_bytes
+        self.top_bytes = 0  # everything below is taken
+
+    def alloc(self, num_bytes: int) -> int:
+        """The offset of a new piece, a multiple of `align_bytes`; OutOfMemory where none fits."""
+        offset = -(-self.top_bytes // self.align_bytes) * self.align_bytes
+        if offset + num_bytes > self.capacity_bytes:
+            raise OutOfMemory(
+                f"a buffer of {self.capacity_bytes} bytes is taken up to {self.top_bytes}, and "
+                f"{num_bytes} more are asked for"
+            )
+        self.top_bytes = offset + num_bytes
+        return offset
+
+    def reset(self) -> None:
+        """Gives back every piece."""
+        self.top_bytes = 0
