@@ -158,7 +158,7 @@ figures-%: setup
 
 PROFILE := vllm_v1
 sensitivity-%: setup
-	$(PY) -m harness.experiments.figures '$*_*' --simulated engine.profile=$(PROFILE) \
+	$(PY) -m harness.experiments.figures '$*_*' --simulated engine.profile=$(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  --out results/runs/$(PROFILE)/$*
 	mkdir -p results/published/$*/$(PROFILE)
 	cd results/runs/$(PROFILE)/$* && cp $$(ls *.csv *.json | grep -v '\.points\.json$$') \

@@ -8,6 +8,7 @@ the values and not a name alone.
     ${stable_rate:MODEL,TP,HARDWARE,WORKLOAD,ENGINE}   the stable rate in the profile of that name,
                               made with this engine profile
     ${seconds_for:REQUESTS,RATE_PER_S}          how long so many requests take to arrive
+    ${of_profile:{NAME: VALUE, …}}              the value of the run's engine profile
 """
 
 from __future__ import annotations
@@ -82,5 +83,15 @@ def seconds_for(requests: float, rate_per_s: float) -> float:
     return round(requests / rate_per_s, 3)
 
 
-for _resolver in (in_file, engine_costs, stable_rate, seconds_for):
+def of_profile(values: DictConfig, *, _root_: DictConfig) -> Any:
+    """The value of `engine.profile`. Raises UsageError where it has none."""
+    profile = OmegaConf.select(_root_, "engine.profile")
+    if profile not in values:
+        raise UsageError(
+            f"engine.profile={profile} has no value here; profiles: {', '.join(map(str, values))}"
+        )
+    return values[profile]
+
+
+for _resolver in (in_file, engine_costs, stable_rate, seconds_for, of_profile):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)

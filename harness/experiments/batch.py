@@ -32,12 +32,13 @@ Halving = tuple[str, tuple[tuple[str, ...], ...]]  # of an experiment; overrides
 class Making:
     """How runs are made: `jobs` simulated ones at a time. `live`: overrides of those on a real
     engine; `simulated`: of the others, and then those on one are left out. `again`: complete ones
-    are repeated."""
+    are repeated. `seeds`: of each sweep only the seeds below it; None: all."""
 
     jobs: int
     live: Sequence[str] = ()
     simulated: Sequence[str] = ()
     again: bool = False
+    seeds: int | None = None
 
 
 def run_all(
@@ -48,7 +49,7 @@ def run_all(
     each."""
     jobs, again = making.jobs, making.again
     with processes(jobs) as pool:
-        runs = composed_runs(names, pool, making.live, making.simulated)
+        runs = composed_runs(names, pool, making.live, making.simulated, making.seeds)
         on_sim = [
             name
             for name, of_name in runs.items()
@@ -165,8 +166,9 @@ def _end_with_parent() -> None:
 
 
 def composed_runs(
-    names: Sequence[str], pool: Executor, live: Sequence[str] = (), simulated: Sequence[str] = ()
-) -> dict[str, Runs]:
+    names: Sequence[str], pool: Executor, live: Sequence[str] = (), simulated: Sequence[str] = (),
+    seeds: int | None = None,
+) -> dict[str, Runs]:  # fmt: skip
     """The runs of each experiment; composed once for each choice of groups."""
     # Not by `map`: it cancels what is left when it is interrupted, on which a pool stumbles.
     swept = {name: pool.submit(sweep, name) for name in names}
@@ -175,8 +177,14 @@ def composed_runs(
         engine, runs = future.result()
         more = simulated if engine == "sim" else live
         if engine == "sim" or not simulated:
-            sweeps[name] = [[*run, *more] for run in runs]
+            sweeps[name] = [[*run, *more] for run in runs if _has_seed_below(seeds, run)]
     chosen = dict.fromkeys((name, groups(run)) for name, runs in sweeps.items() for run in runs)
     composing = {choice: pool.submit(composed, *choice) for choice in chosen}
     made = {choice: future.result() for choice, future in composing.items()}
     return {name: [(made[name, groups(run)], run) for run in runs] for name, runs in sweeps.items()}
+
+
+def _has_seed_below(seeds: int | None, run: Sequence[str]) -> bool:
+    """Whether the run's seed is; runs that set none have seed 0."""
+    own = [int(word.removeprefix("seed=")) for word in run if word.startswith("seed=")]
+    return seeds is None or max(own, default=0) < seeds

@@ -14,6 +14,7 @@ key=value after the figures changes their runs on a real engine, for example to 
 
 --simulated key=value changes simulated runs, and leaves out figures with runs on a real engine. It
 shows whether conclusions depend on the key (`make sensitivity-PAPER` does so for engine.profile).
+--seeds N makes the runs of seeds 0 to N - 1 alone.
 
 A figure is a PaperFigure (`plots.figure`) in a module of plots/PAPER: `table(points)` makes
 FIGURE.csv from runs, `plot(rows)` draws that table, `experiments` are names of conf/experiment.
@@ -211,6 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about.add_argument(
         "--simulated", action="append", default=[], metavar="key=value", help=overrides
     )
+    seeds = "only the runs of the first N seeds"
+    about.add_argument("--seeds", type=int, metavar="N", help=seeds)
     jobs = "runs at a time (%(default)s)"
     about.add_argument("--jobs", type=int, default=os.cpu_count(), help=jobs)
     about.add_argument("--again", action="store_true", help="repeat complete runs")
@@ -221,8 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupts.listen()
     names, live = _asked(chosen.figures)
     simulated = chosen.simulated
-    if (live or simulated) and out is None:
-        word = [*live, *simulated][0]
+    if (live or simulated or chosen.seeds) and out is None:
+        word = [*live, *simulated, "--seeds"][0]
         raise UsageError(f"{word}: a figure with overrides of its own needs --out DIR")
     if simulated:
         names = [name for name in names if only_simulated(name)]
@@ -232,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     refused = 0
     try:
         if not chosen.draw_only:
-            making = Making(chosen.jobs, live, simulated, chosen.again)
+            making = Making(chosen.jobs, live, simulated, chosen.again, chosen.seeds)
             make_runs(names, making, out)
         began_s = time.monotonic()
         for made_of in draw_all(names, chosen.jobs, out, draw_only=chosen.draw_only):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -20,12 +19,11 @@ from plots.kunserve.runs import (
     numbers,
     over,
     point_of,
-    rate_of,
     requests,
     system,
     violations,
 )
-from plots.panels import Look, bars, cdfs, lines, over_seeds, quantiles
+from plots.panels import Look, bars, lines, over_seeds
 from plots.runs import events
 from plots.style import PALETTE, log_scale
 
@@ -96,18 +94,23 @@ def fig05(axes: Panels, rows: pd.DataFrame) -> str:
 
 
 OF_DATASETS = tuple(f"kunserve_fig10_{dataset}" for dataset in DATASETS)
-AT_33_GB = "kunserve_regime"  # has BurstGPT's other rates
-OF_FIG10 = (*OF_DATASETS, AT_33_GB)
+AT_33_GB = (  # have BurstGPT's other rates
+    "kunserve_regime", "kunserve_variants", "kunserve_fig10_migration",
+)  # fmt: skip
+OF_FIG10 = (*OF_DATASETS, *AT_33_GB)
 SLO = "SLO: 5 x P50 of replication at the lowest rate."
 
 
 def fig10_runs(points: Points) -> list[Point]:
-    """Those of Fig. 10: of the points of kunserve_regime the ones with 33 GB of KV."""
-    return [p for p in points if p.experiment != AT_33_GB or point_of(p).startswith("gb33")]
+    """Those of Fig. 10: of other experiments' runs those of its systems with 33 GB of KV."""
+    return [
+        p for p in points
+        if p.experiment in OF_DATASETS or (point_of(p).startswith("gb33") and system(p) in SYSTEMS)
+    ]  # fmt: skip
 
 
 def dataset(point: Point) -> str:
-    of_its_own = point.experiment != AT_33_GB
+    of_its_own = point.experiment in OF_DATASETS
     return point.experiment.removeprefix("kunserve_fig10_") if of_its_own else "burstgpt"
 
 
@@ -129,8 +132,9 @@ def fig10(axes: Panels, rows: pd.DataFrame) -> str:
                 panel.set_title("")
     return (
         "Azure code arrivals. Mean and range of seeds. TBT: a request's mean. P99 where a run has "
-        f"requests enough. {SLO} KV: 33 GB an instance. BurstGPT: eight instances; others: four. "
-        f"{_memory(rows)}"
+        f"requests enough; systems at only two rates stand side by side. {SLO} KV: 33 GB an "
+        "instance. BurstGPT: eight instances; others: four. The public code runs whole prompts "
+        f"first before a drop; the others run chunks. {_memory(rows)}"
     )
 
 
@@ -157,44 +161,17 @@ def _by_rate(axes: Sequence[Axes], rows: pd.DataFrame, x: str, label: str) -> No
             panel.set_ylim(bottom=0)
 
 
-METRICS = {"ttft_s": "TTFT (s)", "tbt_s": "TBT (s)"}
-
-
-def at_highest_rates(points: Points) -> pd.DataFrame:
-    runs = pd.DataFrame(
-        [{"system": system(p), "rate": rate_of(p), "dataset": dataset(p), "run": p}
-         for p in fig10_runs(points)]
-    )  # fmt: skip
-    top = runs[runs.rate == runs.groupby("dataset").rate.transform("max")]
-    rows = []
-    for (of, name), mine in top.groupby(["dataset", "system"]):
-        found = pd.concat([requests(point) for point in mine.run])
-        about = {
-            "dataset": str(of), "system": str(name),
-            "config_hash": " ".join(point.config_hash() for point in mine.run),
-        }  # fmt: skip
-        rows += [quantiles(found[metric]).assign(metric=metric, **about) for metric in METRICS]
-    return pd.concat(rows)
-
-
-@picture("kunserve_fig10_cdf", at_highest_rates, OF_FIG10, shape=(2, 3), size=(10, 5.6), legend=5)
-def fig10_cdf(axes: Panels, rows: pd.DataFrame) -> str:
-    """Distributions of TTFT and TBT, beside Fig. 10, on each dataset at its highest rate."""
-    for panel, (metric, name) in zip(axes, product(METRICS, DATASETS), strict=True):
-        cdfs(panel, rows[(rows.metric == metric) & (rows.dataset == name)], OVER_TIME)
-        panel.set(title=DATASETS[name], xlabel=METRICS[metric], ylabel="share of requests")
-    return (
-        "Azure code arrivals. The highest rate of Fig. 10, all seeds together. TBT: a request's "
-        "mean. A curve that lies on another is dashed."
-    )
-
-
 SCALES = np.geomspace(0.2, 8.0, 25)  # multiples of the SLO
 
 
+TWICE = "kunserve_fig12_memory"
+
+
 def by_scale(points: Points) -> pd.DataFrame:
-    """The rows of `end_to_end`, and shares of the requests that violate SCALES times the SLO, at
-    the highest rate."""
+    """The rows of `end_to_end`, shares of the requests that violate SCALES times the SLO at the
+    highest rate (part `scale`), and runs with twice the KV memory (part `memory`)."""
+    twice = [point for point in points if point.experiment == TWICE]
+    points = [point for point in points if point.experiment != TWICE]
     rows = end_to_end(points)
     parts = [rows]
     for i, row in rows[rows.rate == rows.rate.max()].iterrows():
@@ -204,53 +181,85 @@ def by_scale(points: Points) -> pd.DataFrame:
         parts.append(pd.DataFrame({"scale": SCALES, "violating": shares}).assign(
             part="scale", series=row.system, seed=row.seed, config_hash=row.config_hash
         ))  # fmt: skip
+    if twice:
+        found = pd.DataFrame([numbers(point) | waits(point) for point in twice])
+        found = over(found, found.system == "kunserve", "kunserve")
+        parts.append(found.rename(columns={"system": "series"}).assign(part="memory"))
     return pd.concat(parts)
 
 
 def _larger(axes: Panels, rows: pd.DataFrame) -> str:
     _by_rate(axes, rows[rows.part.isna()], "mean_rate", "requests/s, four instances")
-    lines(axes[5], rows, "scale", "violating", OVER_TIME, by="series", factor=100)
+    scales = rows[rows.part == "scale"]
+    lines(axes[5], scales, "scale", "violating", OVER_TIME, by="series", factor=100)
     axes[5].set(title="violated (%), highest rate", xlabel="scale of the SLO (x)")
     log_scale(axes[5], "x")
     axes[5].set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
     axes[5].set_xticks([], minor=True)
     memory = rows[rows.system == "llumnix_replication"].groupby("rate").wait_memory.mean()
+    public_code = "kunserve_artifact" in set(rows.system)
+    engine = " The public code runs whole prompts first before a drop." if public_code else ""
     return (
         "Azure code arrivals. Four instances. Mean and range of seeds. P99 where a run has "
-        f"requests enough. {SLO} KV is full for "
-        f"{', '.join(f'{100 * m:.0f}' for m in memory)} % of its waiting, by rate."
+        f"requests enough. {SLO} KV is full for {', '.join(f'{100 * m:.0f}' for m in memory)} % of "
+        f"its waiting, by rate.{engine}"
     )
 
 
 # End to end, 70B (Fig. 12) and 90B (Fig. 13): by rate, and violations by SLO scale.
 fig12, fig13 = (
-    picture(name, by_scale, (name,), shape=(2, 3), size=(9.5, 5.4), legend=4)(_larger)
-    for name in ("kunserve_fig12", "kunserve_fig13")
+    picture(of[0], by_scale, of, shape=(2, 3), size=(9.5, 5.4), legend=4)(_larger)
+    for of in (("kunserve_fig12", TWICE), ("kunserve_fig13",))
 )
 
 PLANS = {
     "throughput": Look("throughput-greedy", PALETTE[0]),
     "memory": Look("memory-greedy", PALETTE[1]),
     "exhaustive": Look("exhaustive, by the profile", PALETTE[2]),
+    "best": Look("best of all configurations", PALETTE[3]),
 }
 
 
 def plans(points: Points) -> pd.DataFrame:
     rows = pd.DataFrame([numbers(point) for point in points])
-    return pd.concat([over(rows, rows.plan == "throughput", "throughput"), arithmetic()])
+    return pd.concat([over_best(rows), arithmetic()])
 
 
-@picture("kunserve_fig16", plans, ("kunserve_fig16",), shape=(1, 4), size=(11, 3.2), legend=3)
+def over_best(rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows` with each number over that of the best configuration at the same seed. `best`: the
+    plan of the groups that were set and have the lowest mean P99 TTFT."""
+    p99 = rows.groupby("groups").ttft_p99_s.mean()
+    rows = rows.assign(plan=rows.plan.mask(rows.groups == p99.idxmin(), "best"))
+    found = rows.set_index("seed")
+    best = found[found.plan == "best"]
+    for number in LATENCIES:
+        name = f"{number}_s"
+        found[f"{number}_over_best"] = found[name] / best[name].reindex(found.index)
+    return found.reset_index()
+
+
+@picture(
+    "kunserve_fig16", plans, ("kunserve_fig16", "kunserve_fig16_groups"), shape=(1, 5),
+    size=(13, 4.0), legend=4,
+)  # fmt: skip
 def fig16(axes: Panels, rows: pd.DataFrame) -> str:
-    """Fig. 16: throughput-greedy plans (Algorithm 1), memory-greedy and exhaustive ones; and what
-    plans free. Exhaustive: of all plans the one of least cost, by the profile. Which of all is the
-    best by what its run gives is not searched."""
-    rates = rows.groupby("rate").requests_per_s.mean()
-    for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=True):
-        bars(panel, rows, "rate", f"{number}_s", PLANS, by="plan", factor=factor)
-        panel.set_xticks(range(len(rates)), [f"{rate:.0f}" for rate in rates])
-        panel.set(title=title, xlabel="requests/s")
-    return "Azure code arrivals. Four instances of 14B. Mean and range of seeds."
+    """Fig. 16: throughput-greedy plans (Algorithm 1), memory-greedy and exhaustive ones, and the
+    best of all configurations of groups, each of which was run. Exhaustive: of all plans the one of
+    least cost, by the profile."""
+    for panel, (number, (title, factor)) in zip(axes, LATENCIES.items(), strict=False):
+        bars(panel, rows.assign(at=0), "at", f"{number}_s", PLANS, by="plan", factor=factor)
+        panel.set_xticks([])
+        panel.set_title(title)
+    of_groups = rows.dropna(subset=["groups"])
+    p99 = of_groups.groupby("groups").ttft_p99_s.mean().sort_values(ascending=False)
+    axes[4].barh([name.strip("[]") for name in p99.index], p99, color="0.6")
+    axes[4].set_title("P99 TTFT (s), by groups")
+    axes[4].tick_params(axis="y", labelsize=6)
+    axes[4].grid(False, axis="y")
+    return (
+        "Azure code arrivals. Eight instances of 14B with 9.4 GB of KV each, load 0.5. Mean and "
+        "range of seeds. Right: sizes of the groups that each drop makes."
+    )
 
 
 def arithmetic() -> pd.DataFrame:
@@ -264,35 +273,42 @@ def arithmetic() -> pd.DataFrame:
 SENSITIVITY = "kunserve_table_limits"
 SETTINGS = {
     "as_is": "test bed as it is",
-    "default_kv": "KV by vLLM's default",
-    "seqs_1024": "1,024 sequences",
+    "seqs_256": "256 sequences",
     "whole_prompts": "whole prompts",
     "cuda_graphs": "no launch cost",
     "spread_constants": "constants over\nall stages",
 }
-RATE = 2.8  # of the runs
 COMPARED = ("llumnix_replication", "kunserve")
 
 
 def settings(points: Points) -> pd.DataFrame:
-    return pd.DataFrame([numbers(p) | {"dataset": "burstgpt", "rate": RATE} for p in points])
+    """A row per run; `over_kunserve`: P99 TTFT over KunServe's with the same setting and seed."""
+    own = [p for p in points if p.experiment == SENSITIVITY]
+    seeds = {point.seed for point in own}
+    as_is = [
+        p for p in points
+        if p not in own and point_of(p) == "gb9_busy" and system(p) in COMPARED and p.seed in seeds
+    ]  # fmt: skip
+    rows = pd.DataFrame([{"setting": "as_is"} | numbers(p) for p in own + as_is])
+    found = rows.set_index(["setting", "seed"])
+    mine = found[found.system == "kunserve"].ttft_p99_s
+    return found.assign(over_kunserve=found.ttft_p99_s / mine.reindex(found.index)).reset_index()
 
 
-@picture(SENSITIVITY, settings, (SENSITIVITY,), size=(7, 4.4), legend=2)
+@picture(SENSITIVITY, settings, (SENSITIVITY, "kunserve_regime"), size=(7, 4.4), legend=2)
 def limits(axes: Panels, rows: pd.DataFrame) -> str:
-    """How the comparison depends on what the paper leaves open: memory for KV, cap on sequences,
-    prefill policy, launch cost. What binds at each load is in kunserve_regime."""
+    """How the comparison depends on what the paper leaves open: cap on sequences, prefill policy,
+    launch cost, constants of a pipeline. kunserve_regime has the KV memory and the load."""
     (panel,) = axes
-    of_rate = rows[(rows.dataset == "burstgpt") & (rows.rate == RATE)]
     for k, name in enumerate(COMPARED):
-        found = over_seeds(of_rate[of_rate.system == name], "setting", "ttft_p99_s")
+        found = over_seeds(rows[rows.system == name], "setting", "ttft_p99_s")
         shown, look = found.reindex(list(SETTINGS)), SYSTEMS[name]
         panel.barh(
             np.arange(len(SETTINGS)) + 0.4 * k - 0.2, shown["mean"], 0.36, color=look.colour,
             xerr=[shown.below, shown.above], label=look.label,
         )  # fmt: skip
     panel.set_yticks(range(len(SETTINGS)), list(SETTINGS.values()))
-    panel.set(title="BurstGPT, 4.6 requests/s of an instance", xlabel="P99 TTFT (s)")
+    panel.set(title="9.4 GB of KV, load 0.8", xlabel="P99 TTFT (s)")
     panel.invert_yaxis()
     panel.grid(False, axis="y")
-    return "Azure code arrivals. Four instances of 14B, 33 GB of KV. Mean and range of seeds."
+    return "Azure code arrivals. Eight instances of 14B. Mean and range of two seeds."

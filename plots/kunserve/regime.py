@@ -20,12 +20,14 @@ from plots.kunserve.runs import (
     violations,
     waits,
 )
-from plots.kunserve.timeline import timeline
+from plots.runs import events
 from plots.style import PALETTE, log_scale
 
 PLACES = {  # by conf/experiment/kunserve/point: (label, GB of KV, marker)
     "gb9": ("9.4 GB, load 0.5", 9.4, "o"),
     "gb9_busy": ("9.4 GB, load 0.8", 9.4, "s"),
+    "gb9_long": ("9.4 GB, bursts twice as long", 9.4, "^"),
+    "gb9_short": ("9.4 GB, bursts half as long", 9.4, "v"),
     "gb9_rows": ("9.4 GB, BurstGPT's arrivals", 9.4, "P"),
     "gb17": ("16.5 GB, load 0.5", 16.5, "o"),
     "gb33": ("33 GB, load 0.5: the paper's", 33.0, "*"),
@@ -39,15 +41,15 @@ MODEST = "kunserve_fig10_burstgpt"
 def by_place(points: Points) -> pd.DataFrame:
     """A row per run. `memory`: share of the control's waiting that is for memory, the mean of the
     seeds of a point. KunServe's rows have the others' P99 TTFT over its own (`over_SYSTEM`), its
-    P50 TBT over the control's, and why requests are late (`_why_late`); `throttled_…`: where most
-    of the waiting is for memory. SLO: of the modest load."""
+    P50 and P99 TBT over the control's; `throttled_…`: where most of the waiting is for memory. Why
+    requests are late: `why_late`. SLO: of the modest load."""
     modest = [p for p in points if p.experiment == MODEST and system(p) == "llumnix_replication"]
     slo = slo_s(modest)
     shown = [p for p in points if p.experiment != MODEST]
     rows = pd.DataFrame(
         [
-            numbers(p) | waits(p) | violations(requests(p), *slo) | _why_late(p, slo[0])
-            | {"point": point_of(p)}
+            numbers(p) | waits(p) | violations(requests(p), *slo)
+            | why_late(requests(p), _polls(p), slo[0]) | {"point": point_of(p)}
             for p in shown
         ]
     )  # fmt: skip
@@ -58,8 +60,9 @@ def by_place(points: Points) -> pd.DataFrame:
         ratio = theirs.ttft_p99_s.reindex(found.index) / found.ttft_p99_s
         found[f"over_{other}"] = ratio.where(mine)
     control = found[found.system == "kunserve_control"]
-    added = found.tbt_p50_s / control.tbt_p50_s.reindex(found.index) - 1
-    found["tbt_p50_added"] = added.where(mine)
+    for number in ("tbt_p50", "tbt_p99"):
+        added = found[f"{number}_s"] / control[f"{number}_s"].reindex(found.index) - 1
+        found[f"{number}_added"] = added.where(mine)
     before = control.violating.reindex(found.index)
     found["removed_share"] = ((before - found.violating) / before).where(mine)
     memory = control.groupby("point").wait_memory.mean()
@@ -70,17 +73,52 @@ def by_place(points: Points) -> pd.DataFrame:
     return pd.concat([found.assign(memory=found.point.map(memory), gb=gb), under], axis=1)
 
 
-def _why_late(point: Point, slo_ttft_s: float) -> dict[str, float]:
-    """Shares of requests whose first token is late and that arrived while KV memory was full, or
-    was not: the others' wait is for compute."""
-    found, shown = requests(point), timeline(point)
-    full = (shown.held >= FULL * shown.capacity).to_numpy()
-    place = np.searchsorted(shown.time_s, found.arrival_s, side="right") - 1
+def why_late(found: pd.DataFrame, polls: pd.DataFrame, slo_ttft_s: float) -> dict[str, float]:
+    """Shares of requests whose first token is late, by what their instance or group did for more
+    than half of their wait: its demand exceeded its KV memory (`late_memory`), or its KV was being
+    exchanged (`late_exchange`), or neither (`late_compute`). `wait_short`: of all waiting, the
+    share in which demand exceeded memory. Demand counts queued requests too, so `memory` is the
+    most that memory can explain."""
+    if polls.empty:
+        return {}
+    times_s = polls.index.to_numpy()
+    begun = np.searchsorted(times_s, found.arrival_s)
+    ended = np.maximum(np.searchsorted(times_s, found.first_s), begun + 1)
+    members = found.instance.str.split("+").explode()
+    causes = {}
+    for cause in ("short", "busy"):
+        until = np.vstack([np.zeros(polls[cause].shape[1]), polls[cause].cumsum().to_numpy()])
+        column = polls[cause].columns.get_indexer(members)
+        at = members.index.to_numpy()
+        last = np.minimum(ended, len(times_s))[at]
+        inside = until[last, column] - until[np.minimum(begun, len(times_s))[at], column]
+        of_request = pd.Series(inside / (ended - begun)[at], members.index).groupby(level=0).mean()
+        causes[cause] = of_request.to_numpy()
     late = (found.ttft_s > slo_ttft_s).to_numpy()
+    memory, either = causes["short"] > 0.5, causes["busy"] > 0.5
     return {
-        "late_memory": (late & full[place]).mean(),
-        "late_compute": (late & ~full[place]).mean(),
-    }
+        "late_memory": (late & memory).mean(), "late_exchange": (late & ~memory & either).mean(),
+        "late_compute": (late & ~memory & ~either).mean(),
+        "wait_short": float((causes["short"] * found.ttft_s).sum() / found.ttft_s.sum()),
+    }  # fmt: skip
+
+
+def _polls(point: Point) -> pd.DataFrame:
+    """By the monitor's polls, for each instance: whether the demand of its group exceeds the KV
+    memory that is there (`short`), and whether this is so or KV is being exchanged (`busy`).
+    Empty: the system has no monitor."""
+    kv = events(point.folder, "kv")
+    if kv.empty:
+        return kv
+    short = kv.assign(
+        short=(kv.demand_bytes >= FULL * kv.capacity_bytes).astype(float),
+        member=kv.instance.str.split("+"),
+    )
+    table = short.explode("member").pivot_table("short", "end_s", "member", aggfunc="max").fillna(0)
+    busy = table.copy()
+    for each in events(point.folder, "exchange").itertuples():
+        busy.loc[each.start_s : each.end_s, each.instance.split("+")] = 1.0
+    return pd.concat({"short": table, "busy": busy}, axis=1)
 
 
 @picture(
@@ -115,15 +153,16 @@ def regime(axes: Panels, rows: pd.DataFrame) -> str:
     _violations(axes[3], rows)
     return (
         "Azure code arrivals but for BurstGPT's own; BurstGPT's lengths. Eight instances of 14B. "
-        "Load: mean KV demand over memory. Mean and range of seeds. Dotted: half of the waiting is "
-        "for memory. SLO: 5 x P50 of the modest load. Right: C control, K KunServe; late: TTFT, by "
-        "whether KV memory was full at arrival."
+        "Load: mean KV demand over memory (bursts: 0.5). Mean and range of seeds. Dotted: half of "
+        "the waiting is for memory. SLO: 5 x P50 of the modest load. Right: C control, K "
+        "KunServe; late: TTFT, by what held for most of the wait."
     )
 
 
 CAUSES = {
-    "late_memory": ("late, KV full", PALETTE[3]),
-    "late_compute": ("late, KV not full", "0.7"),
+    "late_memory": ("late, demand above KV memory", PALETTE[3]),
+    "late_exchange": ("late, KV being exchanged", PALETTE[1]),
+    "late_compute": ("late, neither", "0.7"),
     "slow_only": ("TBT alone", PALETTE[4]),
 }
 

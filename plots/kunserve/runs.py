@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import yaml
 
-from harness.experiments.compose import CONF
 from harness.experiments.points import Point
 from plots.figure import Points
 from plots.panels import Look
@@ -21,6 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 SYSTEMS = {
     "kunserve": Look("KunServe", PALETTE[0], "o"),
+    "kunserve_artifact": Look("KunServe, public code", PALETTE[6], "P"),
     "kunserve_control": Look("control: nothing dropped", "0.5", "x"),
     "llumnix_replication": Look("Llumnix (replication)", PALETTE[1], "s"),
     "llumnix_migration": Look("Llumnix (migration)", PALETTE[2], "^"),
@@ -30,7 +29,9 @@ SYSTEMS = {
     "vllm_parameter_swap": Look("vLLM, parameter swap", PALETTE[5], "v"),
 }
 OTHERS = ("kunserve_control", "llumnix_replication", "llumnix_migration", "llumnix_pipeline")
-WHOLE = ("kunserve_control", "llumnix_replication")  # whose instances hold all parameters
+WHOLE = (  # whose instances hold all parameters
+    "kunserve_control", "llumnix_replication", "llumnix_prompts_first",
+)  # fmt: skip
 OVER_TIME = {name: look._replace(marker="") for name, look in SYSTEMS.items()}
 MOVES = {"vllm_kv_swap": "swap out", "llumnix_migration": "migration"}  # purposes of copies of KV
 DATASETS = {
@@ -70,12 +71,8 @@ def point_of(point: Point) -> str:
 
 
 def rate_of(point: Point) -> float:
-    """workload.scale.rate, by the sweep or by the run's point; nan: the experiment has one."""
-    swept = point.overrides.get("workload.scale.rate")
-    if swept is not None or not point_of(point):
-        return float(swept or "nan")
-    path = CONF / "experiment" / "kunserve" / "point" / f"{point_of(point)}.yaml"
-    found: float = yaml.safe_load(path.read_text())["workload"]["scale"]["rate"]
+    """How many times the arrivals of its trace the run has."""
+    found: float = config(point.folder)["workload"]["scale"]["rate"]
     return found
 
 
@@ -140,7 +137,7 @@ def numbers(point: Point) -> dict[str, Any]:
     total = capacity_tokens(point) * manifest["engine"]["num_instances"]
     row |= {"load": (running + queued).mean() / total, "peak": (running + queued).max() / total}
     row["largest_group"] = largest_group(point)
-    return row | {key: value for key, value in overrides(point).items() if key != "seed"}
+    return row | {key: value for key, value in overrides(point).items() if key not in row}
 
 
 def mechanism(point: Point) -> float:
@@ -163,6 +160,12 @@ def largest_group(point: Point) -> float:
     """Instances of the largest group that a drop made; nan: none was made."""
     made = events(point.folder, "plan")
     return float(made.instance.str.count(r"\+").max() + 1) if len(made) else np.nan
+
+
+def exchange_s(point: Point) -> float:
+    """Mean seconds of the run's exchanges; nan: none."""
+    found = events(point.folder, "exchange")
+    return float((found.end_s - found.start_s).mean()) if len(found) else np.nan
 
 
 def waits(point: Point) -> dict[str, float]:
@@ -265,7 +268,7 @@ def compared(rows: pd.DataFrame, group: str = "experiment") -> pd.DataFrame:
     before = theirs.violating.reindex(found.index)
     found["removed"] = before - mine.violating.reindex(found.index)
     found["removed_share"] = found.removed / before
-    aside = ("llumnix_migration", "kunserve_control")
+    aside = ("llumnix_migration", "kunserve_control", "kunserve_artifact")
     others = found[~found.system.isin(aside)].groupby(keys).ttft_p99_s.max()
     found["ttft_p99_over_worst"] = found.ttft_p99_s / others.reindex(found.index)
     found = found.reset_index()

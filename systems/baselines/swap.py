@@ -5,7 +5,9 @@ room for pending requests; "existing systems only swap out a small number of req
 1 in vllm)". The rules are those of vLLM in 2024 (vllm/core/scheduler.py). The newest request is
 swapped out. The request that was swapped out first returns first. While a request is out, no
 waiting request is admitted; the exception, from KunServe, is the request that the swap made room
-for. The blocks of a request are gathered into one copy, not copied block by block.
+for. Where bytes limit what is out and not a number of requests (Fig. 4), waiting requests are
+admitted beside it: else the memory that a swap frees would stay empty. The blocks of a request are
+gathered into one copy, not copied block by block.
 """
 
 from __future__ import annotations
@@ -118,34 +120,44 @@ class SwapReplica(Replica):
             await self._swap_out()
 
     async def _make_room(self) -> deque[Request]:
-        """The waiting requests that may be admitted: all of them, in order, if no request is out
-        and the first one fits. If the first one does not fit, it alone, if swapping out one
-        request makes room for it."""
+        """The waiting requests that may be admitted: all of them, in order, if the first one fits
+        and no request is out, or `bytes` is the limit. If the first one does not fit, it alone, if
+        swapping out the newest requests makes room for it."""
         if not self.waiting:
             return self._take(0)
         kv = self.kv
         first = kv.blocks_for(self.waiting[0].known_tokens)
         if first <= kv.free_blocks or not self.running:
-            return self._take(0 if self._swapped else len(self.waiting))
-        newest = self.running[-1]
-        enough = kv.free_blocks + kv.held.get(newest.request_id, 0) >= first
-        if not enough or not self._may_go(newest):
-            return self._take(0)
-        await self._swap_out()
-        return self._take(1)
+            in_order = self._swapped and self._config.requests is not None
+            return self._take(0 if in_order else len(self.waiting))
+        victims = self._victims(first - kv.free_blocks)
+        for _ in range(victims):
+            await self._swap_out()
+        return self._take(1 if victims else 0)
+
+    def _victims(self, blocks: int) -> int:
+        """How many of the newest requests hold as many blocks together; 0: not all may go."""
+        freed = 0
+        for count, request in enumerate(reversed(self.running)):
+            if not self._may_go(request, self.running[len(self.running) - count :]):
+                return 0
+            freed += self.kv.held[request.request_id]
+            if freed >= blocks:
+                return count + 1
+        return 0
 
     def _take(self, count: int) -> deque[Request]:
         return deque(self.waiting.popleft() for _ in range(count))
 
-    def _may_go(self, request: Request) -> bool:
-        """Whether `request` may be swapped out too. A prompt in its prefill may not: computing it
-        again is cheaper."""
+    def _may_go(self, request: Request, going: Sequence[Request] = ()) -> bool:
+        """Whether `request` may be swapped out beside those that are out and those `going`. A
+        prompt in its prefill may not: computing it again is cheaper."""
         if not request.decoding:
             return False
         if self._config.requests is not None:
-            return len(self._swapped) < self._config.requests
+            return len(self._swapped) + len(going) < self._config.requests
         blocks = sum(self._store.kv.held[each.request_id] for each in self._swapped)
-        blocks += self.kv.held[request.request_id]
+        blocks += sum(self.kv.held[each.request_id] for each in (request, *going))
         return blocks * self._block_bytes <= self._config.bytes
 
     async def _swap_out(self) -> None:

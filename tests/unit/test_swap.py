@@ -64,6 +64,30 @@ def test_a_waiting_request_is_made_room_for() -> None:
     assert first_s[40 * BLOCK_BYTES] < first_s[BLOCK_BYTES]
 
 
+def test_as_many_go_as_a_waiting_request_needs() -> None:
+    """Two of 30 tokens for one of 140, and it does not wait for their ends."""
+    with private("sim", 1, kv_blocks=10) as bed:
+        requests = serve(bed, [(30, 60), (30, 60), (140, 5)], config(None, 40 * BLOCK_BYTES))
+        assert swaps(bed)["out"][:2] == [requests[1].request_id, requests[0].request_id]
+        records = bed.recorder.records
+        large, small = (records[requests[k].request_id].token_times_s() for k in (2, 0))
+        assert large[0] < small[-1]
+
+
+@pytest.mark.parametrize(("limit", "beside"), [(1, False), (None, True)])
+def test_what_a_swap_frees_is_for_waiting_requests_where_bytes_are_the_limit(
+    limit: int | None, beside: bool
+) -> None:
+    """The third makes the second go; the last fits beside. vLLM admits none while one is out."""
+    lengths = [(60, 60), (60, 60), (48, 30), (20, 2)]
+    with private("sim", 1, kv_blocks=10) as bed:
+        requests = serve(bed, lengths, config(limit, 40 * BLOCK_BYTES))
+        moves = [event for event in bed.recorder.events if event["kind"] == "kv_move"]
+        back_s = min(m["end_s"] for m in moves if m["fields"]["purpose"] == "swap in")
+        first_s = bed.recorder.records[requests[3].request_id].token_times_s()[0]
+        assert (first_s < back_s) is beside
+
+
 @settings(max_examples=10, deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 60)), min_size=1, max_size=8),

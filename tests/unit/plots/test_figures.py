@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from hydra import compose
-from omegaconf import open_dict
+from omegaconf import OmegaConf, open_dict
+from omegaconf.errors import InterpolationResolutionError
 
 from harness.configuration.options import plain
 from harness.errors import RunError
@@ -45,6 +46,35 @@ def test_overrides_of_simulated_runs_leave_live_ones_out() -> None:
     assert engine.costs is not None
     assert not only_simulated("aegaeon_fig07")
     assert only_simulated("aegaeon_fig01")
+
+
+def test_of_a_sweep_only_the_first_seeds_are_run_if_so_told() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        runs = composed_runs(["kunserve_fig10_migration", "aegaeon_fig01"], pool, seeds=2)
+    seeds = {word for _, run in runs["kunserve_fig10_migration"] for word in run if "seed" in word}
+    assert seeds == {"seed=0", "seed=1"}
+    assert len(runs["kunserve_fig10_migration"]) == 4
+    assert len(runs["aegaeon_fig01"]) == 1  # sweeps no seed
+
+
+def test_a_point_of_kunserve_has_each_engine_profile_at_its_own_rate() -> None:
+    words = ["experiment/kunserve/point@_global_=gb9"]
+    made = composed("kunserve_regime", words)
+    rates = {
+        profile: made.configured([*words, f"engine.profile={profile}"]).workload.scale.rate
+        for profile in ("eager_2024", "vllm_v1")
+    }
+    assert rates["vllm_v1"] > rates["eager_2024"]
+
+
+def test_a_value_of_a_profile_that_has_none_is_refused() -> None:
+    config = OmegaConf.create(
+        {"engine": {"profile": "vllm_v1"}, "rate": "${of_profile:{eager_2024:2.0}}"}
+    )
+    with pytest.raises(
+        InterpolationResolutionError, match="vllm_v1 has no value here; profiles: eager_2024"
+    ):
+        _ = config.rate
 
 
 def test_a_sweep_is_the_product_of_its_values() -> None:

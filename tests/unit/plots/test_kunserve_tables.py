@@ -6,11 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plots.kunserve.rates import arithmetic
+from plots.kunserve.rates import arithmetic, over_best
+from plots.kunserve.regime import why_late
 from plots.kunserve.runs import LATENCIES, compared, held
 from plots.kunserve.spikes import spike
 from plots.kunserve.tables import PUBLISHED, ROWS, SYNTHETIC, agieval_cot, kv, model
 from plots.kunserve.timeline import throttled_s
+from plots.kunserve.variants import beside
 
 
 def test_tokens_are_held_from_the_first_token_on_and_queued_before() -> None:
@@ -98,3 +100,58 @@ def test_table_1_and_the_papers_arithmetic() -> None:
     assert gib["llama3.1-405b"] == pytest.approx(756.0, abs=0.1)
     assert list(kv().values()) == [192.0, 12.0, 192.0, 672.0]
     assert arithmetic().freed_replicas.tolist() == [4.0, 7.0]
+
+
+def test_why_a_request_is_late_is_its_own_groups_memory_over_its_whole_wait() -> None:
+    polls = pd.DataFrame(
+        {
+            ("short", "a"): [0.0, 1.0, 1.0, 1.0], ("short", "b"): [0.0, 0.0, 0.0, 0.0],
+            ("busy", "a"): [0.0, 1.0, 1.0, 1.0], ("busy", "b"): [0.0, 0.0, 1.0, 1.0],
+        },
+        index=[0.0, 1.0, 2.0, 3.0],
+    )  # fmt: skip
+    found = pd.DataFrame(
+        {"instance": ["a", "b", "b", "a"], "arrival_s": [0.5, 1.5, 0.0, 0.0],
+         "first_s": [3.5, 3.5, 2.0, 0.5]}
+    ).assign(ttft_s=lambda rows: rows.first_s - rows.arrival_s)  # fmt: skip
+    causes = why_late(found, polls, 1.0)
+    assert causes["late_memory"] == 0.25  # a's, full throughout
+    assert causes["late_exchange"] == 0.25  # b's, while b's KV moved
+    assert causes["late_compute"] == 0.25  # b's before; the last is not late
+    assert causes["wait_short"] == pytest.approx(3.0 / 7.5)
+    assert why_late(found, pd.DataFrame(), 1.0) == {}
+
+
+def test_a_variant_is_beside_what_does_not_drop_on_its_own_engine() -> None:
+    rows = pd.DataFrame(
+        [
+            {"system": system, "point": "gb33", "seed": 0, "ttft_p99_s": p99, "tbt_p50_s": 1.0,
+             "mechanism": drops, "wait_memory": memory}
+            for system, p99, drops, memory in (
+                ("kunserve", 2.0, 3.0, np.nan), ("kunserve_control", 8.0, np.nan, 0.0),
+                ("kunserve_artifact", 2.0, 1.0, np.nan),
+                ("llumnix_prompts_first", 6.0, np.nan, 0.9),
+            )
+        ]
+    )  # fmt: skip
+    found = beside(rows).set_index("system")
+    assert found.over_beside[["kunserve", "kunserve_artifact"]].tolist() == [4.0, 3.0]
+    assert found.false_drops[["kunserve", "kunserve_artifact"]].tolist() == [3.0, 0.0]
+
+
+def test_the_best_configuration_has_the_lowest_mean_tail() -> None:
+    rows = pd.DataFrame(
+        [
+            {"plan": plan, "groups": groups, "seed": seed,
+             **{f"{number}_s": p99 for number in LATENCIES}}
+            for plan, groups, p99s in (
+                ("throughput", None, (2.0, 4.0)), ("throughput", "[4,4]", (1.0, 4.0)),
+                ("throughput", "[2,2]", (2.0, 2.0)),
+            )
+            for seed, p99 in enumerate(p99s)
+        ]
+    )  # fmt: skip
+    found = over_best(rows)
+    assert found[found.plan == "best"].groups.unique().tolist() == ["[2,2]"]
+    greedy = found[(found.plan == "throughput") & found.groups.isna()]
+    assert greedy.ttft_p99_over_best.tolist() == [1.0, 2.0]
